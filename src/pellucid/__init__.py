@@ -1,0 +1,3 @@
+"""pellucid: an LLM inference engine that you can see through."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,162 @@
+"""The ops contract: what a decoder may call, on arrays of T tokens.
+
+Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, H query heads,
+K kv-heads, D head dim, V vocabulary. Decoders use `+`, slicing and `.reshape`; everything else is an
+op. Every op computes each row the same way whatever other rows stand beside it: that is what makes a
+request's answer independent of its batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.config import Activation, ModelConfig, RopeConfig
+
+Array: TypeAlias = npt.NDArray[np.floating[Any]]
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+
+# Handles are opaque outside the backend that made them, so formats never show in a decoder.
+Matrix: TypeAlias = Any
+Vector: TypeAlias = Any
+RopeTable: TypeAlias = Any
+KVLayer: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """The arrays of one step: a ragged batch in which each request contributes q_len >= 1 rows."""
+
+    token_ids: IntArray  # [T]
+    positions: IntArray  # [T] index of the token in its request
+    rope_lens: IntArray  # [T] max(prompt length, position + 1), for scalings that depend on length
+    slot_mapping: IntArray  # [T] block_id * block_size + offset, where the token's K and V go
+    query_start: IntArray  # [B + 1] rows of request b are query_start[b] .. query_start[b + 1]
+    seq_lens: IntArray  # [B] positions in the cache once this step has stored its own
+    block_tables: IntArray  # [B, blocks of the longest], -1 beyond a request's own
+    logits_indices: IntArray  # [R] rows of T
+
+
+class KVCache(Protocol):
+    """The arrays behind the blocks, one handle per layer. Only ops look inside."""
+
+    @property
+    def layers(self) -> Sequence[KVLayer]: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
+class Parameters(Protocol):
+    """Where a decoder gets its weights: it names each one and says the shape that it needs.
+
+    Names are ours ("layers.0.qkv_proj"); loading knows what the checkpoint calls them.
+    """
+
+    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows]."""
+        ...
+
+    def vector(self, name: str, size: int) -> Vector:
+        """A norm's weight or bias, [size]."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model: all layers over one step's batch."""
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        """Logits [R, V] of the rows `batch.logits_indices`."""
+        ...
+
+
+class Backend(ABC):
+    """Load-time constructors and the ops. Arrays in and out are [T, ...] in the backend's own dtype."""
+
+    name: str
+
+    # -- load time --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> Matrix:
+        """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N]."""
+
+    @abstractmethod
+    def vector(self, weight: npt.NDArray[Any]) -> Vector:
+        """A handle for the norms' weights and biases."""
+
+    @abstractmethod
+    def rope_table(self, rope: RopeConfig) -> RopeTable:
+        """What `rope` needs, made once per model."""
+
+    @abstractmethod
+    def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
+        """Bytes of K and V of all layers for one block, scales included.
+
+        Raises:
+            ValueError: the backend has no such `dtype`.
+        """
+
+    @abstractmethod
+    def make_kv_cache(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+    ) -> KVCache:
+        """Allocates the cache of all layers; `dtype` as in `EngineConfig.kv_cache_dtype`."""
+
+    # -- per step ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, token_ids: IntArray, table: Matrix, scale: float = 1.0) -> Array:
+        """Rows of `table` times `scale`: [T] -> [T, M]. Also learned positions."""
+
+    @abstractmethod
+    def linear(self, x: Array, weight: Matrix) -> Array:
+        """x @ weight.T + bias: [T, M] -> [T, N]."""
+
+    @abstractmethod
+    def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
+        """x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, ..., M] (Zhang, Sennrich 2019)."""
+
+    @abstractmethod
+    def layer_norm(self, x: Array, weight: Vector, bias: Vector, eps: float) -> Array:
+        """(x - mean) / sqrt(var + eps) * weight + bias over the last axis (Ba et al. 2016)."""
+
+    @abstractmethod
+    def rope(self, x: Array, batch: ForwardBatch, table: RopeTable) -> Array:
+        """Rotates the leading `RopeConfig.dim` components of each head: [T, heads, D]."""
+
+    @abstractmethod
+    def activate(self, x: Array, activation: Activation) -> Array:
+        """Elementwise activation: [T, M]."""
+
+    @abstractmethod
+    def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
+        """activation(gate) * up of gate_up = [gate | up]: [T, 2 M] -> [T, M] (Shazeer 2020)."""
+
+    @abstractmethod
+    def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
+        """Writes k, v [T, K, D] into the slots of this layer, in the cache's format."""
+
+    @abstractmethod
+    def paged_attention(
+        self,
+        q: Array,
+        kv_layer: KVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Array:
+        """softmax(mask(cap(scale * q @ K.T))) @ V per request and head: [T, H, D] -> [T, H, D].
+
+        A row at position p sees positions max(0, p - sliding_window + 1) .. p of its own request, read
+        from the cache through its block table. Query head h reads kv-head h // (H / K).
+        cap(s) = softcap * tanh(s / softcap).
+        """
+
+    @abstractmethod
+    def logits(self, x: Array, weight: Matrix, softcap: float | None = None) -> Array:
+        """The head: linear, then the soft cap: [R, M] -> [R, V]."""

@@ -1,0 +1,163 @@
+"""What does not change after start: the checkpoint's facts and the user's knobs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True)
+class LinearRopeScaling:
+    """Positions divided by `factor` (Chen et al. 2023, position interpolation)."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class DynamicRopeScaling:
+    """NTK-aware base change that grows with the sequence beyond the trained length."""
+
+    factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True)
+class Llama3RopeScaling:
+    """Llama 3.1: low frequencies interpolated, high ones kept, a smooth ramp between."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True)
+class YarnRopeScaling:
+    """YaRN (Peng et al. 2023): interpolation by wavelength and a temperature on attention.
+
+    `attention_factor` multiplies cos and sin; loading derives it where the checkpoint does not say.
+    """
+
+    factor: float
+    original_max_position: int
+    beta_fast: float
+    beta_slow: float
+    attention_factor: float
+    truncate: bool
+
+
+@dataclass(frozen=True)
+class LongRopeScaling:
+    """LongRoPE (Ding et al. 2024): one divisor per frequency, another set beyond the trained length."""
+
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    original_max_position: int
+    attention_factor: float
+
+
+RopeScaling = (
+    LinearRopeScaling | DynamicRopeScaling | Llama3RopeScaling | YarnRopeScaling | LongRopeScaling
+)
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding (Su et al. 2021), halves rotated against each other as in GPT-NeoX."""
+
+    theta: float
+    dim: int  # the leading `dim` of the D components of a head are rotated
+    scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The facts of a checkpoint that a decoder and the planner need; read from it, never set by users."""
+
+    architecture: str  # the checkpoint's own name, e.g. "LlamaForCausalLM"
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int  # H
+    num_kv_heads: int  # K, divides H
+    head_dim: int  # D
+    max_position_embeddings: int
+    norm_eps: float
+    activation: Activation
+    rope: RopeConfig | None  # None: learned positions (GPT-2)
+    attention_scale: float  # multiplies q.k
+    sliding_windows: tuple[int | None, ...]  # per layer: keys seen, the token itself included
+    attention_softcap: float | None = None
+    logits_softcap: float | None = None
+    embedding_scale: float = 1.0
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tie_word_embeddings: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.sliding_windows) == self.num_layers
+        assert self.num_heads % self.num_kv_heads == 0
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The knobs of an engine. `LLM(...)` takes the same names.
+
+    Args:
+        model: directory in Hugging Face layout, a hub id, or None for the bundled model.
+        revision: branch, tag or commit of a hub id.
+        backend: "auto" takes the fastest one that is built and supports the model.
+        quantization: format of the weights in memory; "none" keeps the checkpoint's values.
+        kv_cache_dtype: format of keys and values in the cache.
+        block_size: tokens per KV block.
+        max_num_seqs: requests that may run in one step.
+        max_num_batched_tokens: tokens that one step may compute; longer prompts are cut into chunks.
+        max_model_len: longest prompt + output in tokens; None takes the model's own limit.
+        kv_cache_memory: bytes for KV blocks; None plans for `max_model_len` tokens.
+        num_kv_blocks: overrides the byte budget.
+        num_threads: None takes what affinity and the cgroup quota allow.
+        enable_prefix_caching: find blocks of earlier requests with the same leading tokens again.
+        use_kv_cache: False runs the naive loop, which computes the whole text again for every token.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    backend: str = "auto"
+    quantization: str = "none"
+    kv_cache_dtype: str = "bf16"
+    block_size: int = 32
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    kv_cache_memory: int | None = None
+    num_kv_blocks: int | None = None
+    num_threads: int | None = None
+    enable_prefix_caching: bool = True
+    use_kv_cache: bool = True
+
+    def __post_init__(self) -> None:
+        choices = {
+            "backend": ("auto", "numpy", "cpu"),
+            "quantization": ("none", "int8", "int4"),
+            "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
+            "block_size": (16, 32, 64, 128),
+        }
+        for name, allowed in choices.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "kv_cache_memory",
+            "num_kv_blocks",
+            "num_threads",
+        ):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r}: must be a whole number of at least 1")
