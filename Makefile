@@ -1,0 +1,76 @@
+# make run, make test, make check: each sets up what it needs in .venv on first use.
+PYTHON ?= python3
+ARGS   ?= run "Once upon a time" --max-tokens 200
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# build-system.requires of pyproject.toml and the tools it would fetch: installed once, so that a
+# rebuild of the extension is incremental instead of starting over in an isolated environment.
+BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.18' ninja
+INSTALL := $(PIP) install --no-build-isolation --editable
+WERROR  := --config-settings=cmake.define.PELLUCID_WERROR=ON
+NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test check test-oracle clean
+
+help:
+	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
+	@echo 'make test         every test that needs no torch'
+	@echo 'make check        formatting, lint, types, import layers, unit tests'
+	@echo 'make test-oracle  compare live with transformers on torch'
+	@echo 'make setup        everything for development, in $(VENV)'
+	@echo 'make clean        remove $(VENV), build/ and caches'
+	@echo 'Another interpreter: make PYTHON=python3.12 ...'
+
+run: $(VENV)/.installed
+	@$(BIN)/pellucid $(ARGS)
+
+setup: $(VENV)/.dev
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest --ignore=tests/oracle
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(filter-out CMakeLists.txt,$(NATIVE_SOURCES))
+	$(BIN)/python -m pytest tests/unit
+
+test-oracle: $(VENV)/.oracle
+	$(BIN)/python -m pytest tests/oracle
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# Each stamp says that one step is done for the files it depends on.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "pellucid needs Python 3.10 or newer; choose one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "this Python cannot create environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "setting up $(VENV): an environment of $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.build-tools: $(VENV)/.created
+	@$(PIP) install $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
+	@echo "setting up $(VENV): pellucid and its native extension"
+	@$(INSTALL) .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
+	@echo "setting up $(VENV): pellucid, its native extension and the development tools"
+	@$(INSTALL) '.[dev]' $(WERROR)
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.oracle: $(VENV)/.dev
+	@echo "setting up $(VENV): torch and transformers"
+	@$(INSTALL) '.[oracle]' $(WERROR)
+	@touch $@

@@ -1,0 +1,30 @@
+"""What `import pellucid` costs: no heavy library, whatever happens to be installed beside it."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = {"fastapi", "matplotlib", "scipy", "starlette", "torch", "transformers", "uvicorn"}
+
+
+def modules_after(statement: str) -> set[str]:
+    """Top-level modules loaded by `statement` in a fresh interpreter."""
+    report = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    output = subprocess.run(
+        [sys.executable, "-c", report], check=True, capture_output=True, text=True
+    ).stdout
+    return {name.partition(".")[0] for name in json.loads(output)}
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = modules_after("import pellucid")
+    assert "pellucid" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_public_names_load_nothing_heavy() -> None:
+    assert modules_after("from pellucid import *").isdisjoint(HEAVY)
+
+
+def test_command_line_loads_nothing_heavy() -> None:
+    assert modules_after("import pellucid.cli").isdisjoint(HEAVY)
