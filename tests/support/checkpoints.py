@@ -1,0 +1,344 @@
+"""Tiny random checkpoints in Hugging Face layout, written without torch.
+
+Each id in `FAMILIES` is a model that decodes in milliseconds and yet exercises what sets its family apart:
+windows and original lengths are shorter than a prompt of 40 tokens, soft caps bite, biases and norms are
+far from zero and one, so that a forgotten part changes the logits.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from support.tiny_tokenizer import BOS_TOKEN_ID, EOS_TOKEN_ID, IM_END_TOKEN_ID, write_tokenizer
+
+Config = dict[str, Any]
+Weights = dict[str, npt.NDArray[Any]]
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+class RandomWeights:
+    """Draws tensors in a fixed order, at scales that keep activations around one."""
+
+    def __init__(self, seed: int):
+        self._rng = np.random.default_rng(seed)
+        self.tensors: Weights = {}
+
+    def matrix(
+        self, name: str, num_rows: int, num_columns: int, fan_in: int, gain: float = 1.5
+    ) -> None:
+        self.tensors[name] = self._rng.normal(0.0, gain / np.sqrt(fan_in), (num_rows, num_columns))
+
+    def vector(self, name: str, size: int, mean: float) -> None:
+        self.tensors[name] = self._rng.normal(mean, 0.25, size)
+
+    def linear(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> None:
+        """As torch's Linear: weight [out, in]."""
+        self.matrix(f"{name}.weight", num_rows, num_columns, fan_in=num_columns)
+        if bias:
+            self.vector(f"{name}.bias", num_rows, mean=0.0)
+
+    def conv1d(self, name: str, num_in: int, num_out: int) -> None:
+        """As GPT-2's Conv1D: weight [in, out]."""
+        self.matrix(f"{name}.weight", num_in, num_out, fan_in=num_in)
+        self.vector(f"{name}.bias", num_out, mean=0.0)
+
+
+def _llama_weights(config: Config, seed: int) -> Weights:
+    """Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2, Phi-3."""
+    weights = RandomWeights(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    num_heads, num_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or hidden // num_heads
+    family = config["model_type"]
+    norm_mean = 0.0 if family == "gemma2" else 1.0  # Gemma stores weight - 1
+    qkv_bias = config.get("attention_bias", family == "qwen2")
+    o_bias = config.get("attention_bias", False)
+    mlp_bias = config.get("mlp_bias", False)
+
+    weights.matrix("model.embed_tokens.weight", config["vocab_size"], hidden, fan_in=hidden)
+    for i in range(config["num_hidden_layers"]):
+        attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        if family == "phi3":
+            weights.linear(
+                f"{attention}.qkv_proj", (num_heads + 2 * num_kv_heads) * head_dim, hidden
+            )
+            weights.linear(f"{mlp}.gate_up_proj", 2 * inner, hidden)
+        else:
+            weights.linear(f"{attention}.q_proj", num_heads * head_dim, hidden, qkv_bias)
+            weights.linear(f"{attention}.k_proj", num_kv_heads * head_dim, hidden, qkv_bias)
+            weights.linear(f"{attention}.v_proj", num_kv_heads * head_dim, hidden, qkv_bias)
+            weights.linear(f"{mlp}.gate_proj", inner, hidden, mlp_bias)
+            weights.linear(f"{mlp}.up_proj", inner, hidden, mlp_bias)
+        weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim, o_bias)
+        weights.linear(f"{mlp}.down_proj", hidden, inner, mlp_bias)
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if family == "gemma2":
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for norm in norms:
+            weights.vector(f"model.layers.{i}.{norm}.weight", hidden, norm_mean)
+        if family == "qwen3":
+            weights.vector(f"{attention}.q_norm.weight", head_dim, norm_mean)
+            weights.vector(f"{attention}.k_norm.weight", head_dim, norm_mean)
+    weights.vector("model.norm.weight", hidden, norm_mean)
+    if not config["tie_word_embeddings"]:
+        weights.matrix("lm_head.weight", config["vocab_size"], hidden, fan_in=hidden, gain=2.0)
+    return weights.tensors
+
+
+def _gpt2_weights(config: Config, seed: int) -> Weights:
+    weights = RandomWeights(seed)
+    hidden = config["n_embd"]
+    inner = config["n_inner"] or 4 * hidden
+    weights.matrix("transformer.wte.weight", config["vocab_size"], hidden, fan_in=hidden)
+    weights.matrix("transformer.wpe.weight", config["n_positions"], hidden, fan_in=hidden)
+    for i in range(config["n_layer"]):
+        layer = f"transformer.h.{i}"
+        for norm in ("ln_1", "ln_2"):
+            weights.vector(f"{layer}.{norm}.weight", hidden, mean=1.0)
+            weights.vector(f"{layer}.{norm}.bias", hidden, mean=0.0)
+        weights.conv1d(f"{layer}.attn.c_attn", hidden, 3 * hidden)
+        weights.conv1d(f"{layer}.attn.c_proj", hidden, hidden)
+        weights.conv1d(f"{layer}.mlp.c_fc", hidden, inner)
+        weights.conv1d(f"{layer}.mlp.c_proj", inner, hidden)
+    weights.vector("transformer.ln_f.weight", hidden, mean=1.0)
+    weights.vector("transformer.ln_f.bias", hidden, mean=0.0)
+    return weights.tensors
+
+
+def _llama_config(**facts: Any) -> Config:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": BOS_TOKEN_ID,
+        "eos_token_id": EOS_TOKEN_ID,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "hidden_size": 64,
+        "initializer_range": 0.02,
+        "intermediate_size": 96,
+        "max_position_embeddings": 256,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "vocab_size": 320,
+        **facts,
+    }
+
+
+def _old_llama_config(**facts: Any) -> Config:
+    """As transformers before 5 wrote it: rope_theta and rope_scaling side by side, no head_dim."""
+    config = _llama_config(rope_theta=10000.0, **facts)
+    del config["rope_parameters"], config["head_dim"]
+    return config
+
+
+def _derived_config(
+    model_type: str, architecture: str, without: tuple[str, ...] = (), **facts: Any
+) -> Config:
+    config = _llama_config(model_type=model_type, architectures=[architecture], **facts)
+    for key in ("mlp_bias", "pretraining_tp", *without):
+        del config[key]
+    return config
+
+
+def _phi3_config(**facts: Any) -> Config:
+    return _derived_config(
+        "phi3",
+        "Phi3ForCausalLM",
+        without=("attention_bias", "head_dim"),
+        **{
+            "original_max_position_embeddings": 256,
+            "pad_token_id": EOS_TOKEN_ID,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "rope_parameters": {
+                "partial_rotary_factor": 1.0,
+                "rope_theta": 10000.0,
+                "rope_type": "default",
+            },
+            "sliding_window": 16,
+            **facts,
+        },
+    )
+
+
+def _configs() -> dict[str, Config]:
+    return {
+        "llama": _llama_config(),
+        "llama-linear": _old_llama_config(
+            rope_scaling={"type": "linear", "factor": 4.0}, attention_bias=True, mlp_bias=True
+        ),
+        "llama-dynamic": _old_llama_config(
+            rope_scaling={"rope_type": "dynamic", "factor": 8.0}, max_position_embeddings=32
+        ),
+        "llama3": _llama_config(
+            tie_word_embeddings=True,
+            rope_parameters={
+                "factor": 8.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 32,
+                "rope_theta": 500000.0,
+                "rope_type": "llama3",
+            },
+        ),
+        "llama-yarn": _llama_config(
+            rope_parameters={
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+            },
+        ),
+        "mistral": _derived_config(
+            "mistral", "MistralForCausalLM", without=("attention_bias",), sliding_window=12
+        ),
+        "qwen2": _derived_config(
+            "qwen2",
+            "Qwen2ForCausalLM",
+            without=("attention_bias", "head_dim"),
+            max_window_layers=1,
+            sliding_window=10,
+            use_sliding_window=True,
+        ),
+        "qwen3": _derived_config(
+            "qwen3",
+            "Qwen3ForCausalLM",
+            hidden_size=48,
+            max_window_layers=3,
+            rope_parameters={"rope_theta": 1000000.0, "rope_type": "default"},
+            sliding_window=None,
+            tie_word_embeddings=True,
+            use_sliding_window=False,
+        ),
+        "gpt2": {
+            "activation_function": "gelu_new",
+            "add_cross_attention": False,
+            "architectures": ["GPT2LMHeadModel"],
+            "attn_pdrop": 0.1,
+            "bos_token_id": BOS_TOKEN_ID,
+            "embd_pdrop": 0.1,
+            "eos_token_id": EOS_TOKEN_ID,
+            "initializer_range": 0.02,
+            "layer_norm_epsilon": 1e-5,
+            "model_type": "gpt2",
+            "n_embd": 64,
+            "n_head": 4,
+            "n_inner": None,
+            "n_layer": 3,
+            "n_positions": 256,
+            "reorder_and_upcast_attn": False,
+            "resid_pdrop": 0.1,
+            "scale_attn_by_inverse_layer_idx": False,
+            "scale_attn_weights": True,
+            "tie_word_embeddings": True,
+            "use_cache": True,
+            "vocab_size": 320,
+        },
+        "gemma2": _derived_config(
+            "gemma2",
+            "Gemma2ForCausalLM",
+            without=("hidden_act",),
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=5.0,
+            hidden_activation="gelu_pytorch_tanh",
+            hidden_size=48,
+            num_hidden_layers=4,
+            pad_token_id=EOS_TOKEN_ID,
+            query_pre_attn_scalar=20,
+            sliding_window=8,
+            tie_word_embeddings=True,
+        ),
+        "phi3": _phi3_config(),
+        "phi3-longrope": _phi3_config(
+            original_max_position_embeddings=32,
+            rope_parameters={
+                "long_factor": [1.0, 1.5, 2.0, 3.5, 5.0, 8.0],
+                "partial_rotary_factor": 0.75,
+                "rope_theta": 10000.0,
+                "rope_type": "longrope",
+                "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
+            },
+            sliding_window=None,
+        ),
+    }
+
+
+FAMILIES = tuple(_configs())
+
+
+def _write_safetensors(directory: Path, weights: Weights, num_shards: int) -> None:
+    if num_shards == 1:
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = sorted(weights)
+    weight_map = {}
+    for shard in range(num_shards):
+        file_name = f"model-{shard + 1:05d}-of-{num_shards:05d}.safetensors"
+        shard_names = names[shard::num_shards]
+        save_file(
+            {name: weights[name] for name in shard_names},
+            directory / file_name,
+            metadata={"format": "pt"},
+        )
+        weight_map.update(dict.fromkeys(shard_names, file_name))
+    total_size = sum(weight.nbytes for weight in weights.values())
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def write_checkpoint(
+    directory: Path,
+    family: str,
+    *,
+    seed: int = 0,
+    num_shards: int = 1,
+    dtype: str = "float32",
+    config_overrides: Config | None = None,
+    edit_weights: Callable[[Weights], None] | None = None,
+) -> Path:
+    """Writes config.json, generation_config.json, the weights and a tokenizer into `directory`.
+
+    Args:
+        directory: made if it is missing.
+        family: one of `FAMILIES`.
+        seed: of the weights, which are the same for every dtype up to rounding.
+        num_shards: safetensors files; more than one also writes the index.
+        dtype: "float32", "float16" or "bfloat16".
+        config_overrides: keys of config.json to set; shapes of the weights follow.
+        edit_weights: changes the tensors before they are written, to make a bad checkpoint.
+    """
+    config = _configs()[family] | {"dtype": dtype} | (config_overrides or {})
+    make_weights = _gpt2_weights if config["model_type"] == "gpt2" else _llama_weights
+    weights = {
+        name: weight.astype(DTYPES[dtype]) for name, weight in make_weights(config, seed).items()
+    }
+    if edit_weights is not None:
+        edit_weights(weights)
+
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_safetensors(directory, weights, num_shards)
+    generation_config = {
+        "_from_model_config": True,
+        "bos_token_id": BOS_TOKEN_ID,
+        "eos_token_id": [IM_END_TOKEN_ID, EOS_TOKEN_ID],
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=2))
+    (directory / "generation_config.json").write_text(json.dumps(generation_config, indent=2))
+    write_tokenizer(directory)
+    return directory
