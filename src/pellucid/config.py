@@ -94,6 +94,7 @@ class ModelConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    gated_mlp: bool = True
     qk_norm: bool = False
     tie_word_embeddings: bool = False
     bos_token_id: int | None = None
