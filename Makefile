@@ -4,7 +4,7 @@ ARGS   ?= run "Once upon a time" --max-tokens 200
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # build-system.requires of pyproject.toml and the tools it would fetch: installed once, so that a
 # rebuild of the extension is incremental instead of starting over in an isolated environment.
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.18' ninja
@@ -13,7 +13,7 @@ WERROR  := --config-settings=cmake.define.PELLUCID_WERROR=ON
 NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-oracle clean
+.PHONY: help run setup test check test-oracle stub clean
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
@@ -21,6 +21,7 @@ help:
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
+	@echo 'make stub         rewrite _native.pyi after a change to csrc/bindings.cpp'
 	@echo 'make clean        remove $(VENV), build/ and caches'
 	@echo 'Another interpreter: make PYTHON=python3.12 ...'
 
@@ -36,12 +37,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror $(filter-out CMakeLists.txt,$(NATIVE_SOURCES))
 	$(BIN)/python -m pytest tests/unit
 
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
+
+stub: $(VENV)/.dev
+	$(BIN)/python -m nanobind.stubgen -q -m pellucid._native -o src/pellucid/_native.pyi
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -113,6 +113,15 @@ std::string own_cgroup(std::string_view proc_self_cgroup, bool is_v2) {
   return {};
 }
 
+// The part of a cgroup's path that is seen below the mount point. In a container the mount shows
+// only a part of the hierarchy; of a cgroup outside that part nothing is seen.
+std::string below_mount(const std::string& cgroup, const std::string& mount_root) {
+  if (mount_root == "/") return cgroup;
+  const bool is_below = cgroup.compare(0, mount_root.size(), mount_root) == 0 &&
+                        (cgroup.size() == mount_root.size() || cgroup[mount_root.size()] == '/');
+  return is_below ? cgroup.substr(mount_root.size()) : std::string();
+}
+
 std::optional<double> quota_of(std::optional<std::int64_t> quota_us,
                                std::optional<std::int64_t> period_us) {
   if (!quota_us || !period_us || *quota_us <= 0 || *period_us <= 0) return std::nullopt;
@@ -136,11 +145,8 @@ std::optional<double> cgroup_quota(const std::string& root) {
   const std::string proc_self_cgroup = read_text_file(root + "/proc/self/cgroup").value_or("");
   std::optional<double> tightest;
   for (const Hierarchy& hierarchy : cpu_hierarchies(root)) {
-    std::string cgroup = own_cgroup(proc_self_cgroup, hierarchy.is_v2);
-    // In a container the mount shows only a part of the hierarchy: paths are relative to that part.
-    if (hierarchy.mount_root != "/" && cgroup.rfind(hierarchy.mount_root, 0) == 0) {
-      cgroup.erase(0, hierarchy.mount_root.size());
-    }
+    std::string cgroup =
+        below_mount(own_cgroup(proc_self_cgroup, hierarchy.is_v2), hierarchy.mount_root);
     while (true) {
       const std::optional<double> quota =
           quota_in(root + hierarchy.mount_point + cgroup, hierarchy.is_v2);

@@ -1,0 +1,1 @@
+"""What models are computed on: one contract (`base`) and its implementations."""

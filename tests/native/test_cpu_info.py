@@ -1,0 +1,315 @@
+"""What the extension says of the machine: checked against the system's own word, and on machines
+that are laid out as files in a folder."""
+
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.backends.native import CpuInfo, cpu_info
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells")
+
+ARM_FEATURES = {  # ours: Linux's
+    "bf16": "bf16",
+    "dotprod": "asimddp",
+    "fp16": "asimdhp",
+    "i8mm": "i8mm",
+    "neon": "asimd",
+    "sve": "sve",
+}
+# fmt: off
+X86_FEATURES = {
+    "amx_bf16", "amx_int8", "amx_tile", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni",
+    "avx512bw", "avx512dq", "avx512f", "avx512vbmi", "avx512vl", "avx_vnni", "bmi2", "f16c", "fma",
+    "gfni", "sse4_1", "sse4_2",
+}
+# fmt: on
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Path:
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+# Shapes of mountinfo: id parent major:minor root mount_point options tags - type source options
+V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1_MOUNT = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+V1_MEMORY = "36 31 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+
+
+def v2_tree(cgroup: str, limits: dict[str, str], mountinfo: str = V2_MOUNT) -> dict[str, str]:
+    """A process in `cgroup`; `limits` are the cpu.max of cgroups by their path below the mount."""
+    files = {"proc/self/cgroup": f"0::{cgroup}\n", "proc/self/mountinfo": mountinfo}
+    return files | {f"sys/fs/cgroup{path}/cpu.max": text for path, text in limits.items()}
+
+
+def v1_tree(cgroup: str, limits: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """The same for v1; limits are (cpu.cfs_quota_us, cpu.cfs_period_us)."""
+    files = {
+        "proc/self/cgroup": f"4:memory:/elsewhere\n1:cpu,cpuacct:{cgroup}\n",
+        "proc/self/mountinfo": V1_MEMORY + V1_MOUNT,
+    }
+    for path, (quota, period) in limits.items():
+        folder = f"sys/fs/cgroup/cpu,cpuacct{path}"
+        files |= {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
+    return files
+
+
+def describe(root: Path) -> CpuInfo:
+    return cpu_info(root=str(root))
+
+
+# The machine that the tests run on
+
+
+@on_linux
+def test_features_are_those_of_proc_cpuinfo() -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    flags = set(re.search(r"^(?:flags|Features)\s*: (.*)$", text, re.MULTILINE).group(1).split())
+    if platform.machine() == "x86_64":
+        expected = flags & X86_FEATURES
+    else:
+        expected = {ours for ours, linux in ARM_FEATURES.items() if linux in flags}
+    assert cpu_info().features == expected
+
+
+@on_linux
+def test_allowed_cpus_are_the_affinity_mask() -> None:
+    info = cpu_info()
+    assert info.num_allowed_cpus == len(os.sched_getaffinity(0))
+    assert info.num_logical_cpus == os.sysconf("SC_NPROCESSORS_ONLN")
+
+
+def test_counts_are_ordered() -> None:
+    info = cpu_info()
+    assert 1 <= info.num_threads <= info.num_allowed_cores <= info.num_allowed_cpus
+    assert info.num_allowed_cpus <= info.num_logical_cpus
+    assert info.num_allowed_cores <= info.num_physical_cores <= info.num_logical_cpus
+
+
+def test_caches_grow_by_level() -> None:
+    caches = cpu_info().caches
+    levels = [cache.level for cache in caches]
+    assert levels == sorted(set(levels))
+    sizes = [cache.size_bytes for cache in caches]
+    assert sizes == sorted(sizes)
+    assert all(cache.num_sharing_cpus >= 1 for cache in caches)
+
+
+def test_report_is_immutable() -> None:
+    info = cpu_info()
+    for name in ("features", "num_threads", "caches", "anything_else"):
+        with pytest.raises(AttributeError):
+            setattr(info, name, 3)
+    with pytest.raises(TypeError):
+        CpuInfo()
+
+
+def test_repr_names_what_matters() -> None:
+    info = cpu_info()
+    assert repr(info).startswith(f"CpuInfo(num_threads={info.num_threads}, ")
+
+
+@pytest.fixture
+def one_allowed_cpu() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@on_linux
+@pytest.mark.usefixtures("one_allowed_cpu")
+def test_affinity_bounds_threads() -> None:
+    info = cpu_info()
+    assert info.num_allowed_cpus == info.num_allowed_cores == info.num_threads == 1
+    assert info.thread_limit == ("affinity" if info.num_physical_cores > 1 else "cores")
+
+
+# Topology and caches
+
+
+@on_linux
+def test_siblings_of_a_core_count_once(tmp_path: Path) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    everyone = ",".join(map(str, allowed))
+    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    files = {topology.format(cpu): everyone + "\n" for cpu in allowed}
+    info = describe(write_tree(tmp_path, files | {"sys/devices/system/cpu/online": everyone}))
+    assert info.num_logical_cpus == info.num_allowed_cpus == len(allowed)
+    assert info.num_physical_cores == info.num_allowed_cores == info.num_threads == 1
+    assert info.thread_limit == "cores"
+
+
+@on_linux
+def test_untold_topology_is_one_core_per_cpu(tmp_path: Path) -> None:
+    info = describe(tmp_path)
+    assert info.num_allowed_cores == info.num_allowed_cpus == len(os.sched_getaffinity(0))
+    assert info.num_threads == info.num_allowed_cores
+
+
+@on_linux
+def test_caches_from_sysfs(tmp_path: Path) -> None:
+    rows = [
+        ("1", "Data", "48K", "0-1"),
+        ("1", "Instruction", "32K", "0-1"),
+        ("2", "Unified", "2048K", "0-1"),
+        ("3", "Unified", "105M", "0-3,8-11"),
+        ("2", "Unified", "lots", "0"),  # malformed: left out
+        ("3", "Unified", "1M", "3-0"),
+    ]
+    files = {}
+    for index, values in enumerate(rows):
+        for name, value in zip(("level", "type", "size", "shared_cpu_list"), values, strict=True):
+            files[f"sys/devices/system/cpu/cpu0/cache/index{index}/{name}"] = value + "\n"
+    caches = describe(write_tree(tmp_path, files)).caches
+    assert [(c.level, c.size_bytes, c.num_sharing_cpus) for c in caches] == [
+        (1, 48 << 10, 2),
+        (2, 2 << 20, 2),
+        (3, 105 << 20, 8),
+    ]
+
+
+@on_linux
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is x86's")
+def test_caches_from_cpuid_agree_with_sysfs(tmp_path: Path) -> None:
+    from_cpuid = [(cache.level, cache.size_bytes) for cache in describe(tmp_path).caches]
+    from_sysfs = [(cache.level, cache.size_bytes) for cache in cpu_info().caches]
+    assert from_cpuid == from_sysfs
+
+
+# Control groups
+
+V2_QUOTAS = {
+    "half": ("50000 100000\n", 0.5),
+    "exactly two": ("200000 100000\n", 2.0),
+    "odd period": ("25000 10000", 2.5),
+    "max": ("max 100000\n", None),
+    "zero": ("0 100000\n", None),
+    "negative": ("-5 100000\n", None),
+    "no period": ("50000\n", None),
+    "period of zero": ("50000 0\n", None),
+    "too many fields": ("50000 100000 7\n", None),
+    "not a number": ("fast 100000\n", None),
+    "a fraction": ("5.5 100000\n", None),
+    "too large for 64 bits": ("99999999999999999999 100000\n", None),
+    "empty": ("", None),
+}
+
+
+@on_linux
+@pytest.mark.parametrize(("text", "quota"), V2_QUOTAS.values(), ids=V2_QUOTAS)
+def test_v2_quota(tmp_path: Path, text: str, quota: float | None) -> None:
+    info = describe(write_tree(tmp_path, v2_tree("/app", {"/app": text})))
+    assert info.cpu_quota == quota
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("limits", "quota"),
+    [
+        pytest.param({"/a/b/c": "400000 100000", "/a": "150000 100000"}, 1.5, id="ancestor"),
+        pytest.param({"/a/b/c": "50000 100000", "/a": "150000 100000"}, 0.5, id="own"),
+        pytest.param({"/a/b": "max 100000", "/a": "300000 100000"}, 3.0, id="max below a limit"),
+        pytest.param({"/a/b/c/d": "10000 100000"}, None, id="a child's limit is not ours"),
+        pytest.param({"/other": "10000 100000"}, None, id="nor a sibling's"),
+        pytest.param({"": "70000 100000"}, 0.7, id="the mounted root's is"),
+        pytest.param({}, None, id="no controller"),
+    ],
+)
+def test_v2_limits_nest(tmp_path: Path, limits: dict[str, str], quota: float | None) -> None:
+    assert describe(write_tree(tmp_path, v2_tree("/a/b/c", limits))).cpu_quota == quota
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("limits", "quota"),
+    [
+        pytest.param({"/a": ("150000", "100000")}, 1.5, id="limit"),
+        pytest.param({"/a": ("-1", "100000")}, None, id="unlimited"),
+        pytest.param({"/a": ("-1", "100000"), "": ("5000", "10000")}, 0.5, id="ancestor"),
+        pytest.param({"/a": ("x", "100000"), "": ("5000", "10000")}, 0.5, id="malformed quota"),
+        pytest.param({"/a": ("150000", "")}, None, id="no period"),
+    ],
+)
+def test_v1_quota(tmp_path: Path, limits: dict[str, tuple[str, str]], quota: float | None) -> None:
+    assert describe(write_tree(tmp_path, v1_tree("/a", limits))).cpu_quota == quota
+
+
+@on_linux
+def test_hybrid_takes_the_tighter_hierarchy(tmp_path: Path) -> None:
+    files = v1_tree("/a", {"/a": ("300000", "100000")})
+    files["proc/self/cgroup"] += "0::/a\n"
+    files["proc/self/mountinfo"] += V2_MOUNT.replace("/sys/fs/cgroup ", "/sys/fs/cgroup/unified ")
+    files["sys/fs/cgroup/unified/a/cpu.max"] = "200000 100000"
+    assert describe(write_tree(tmp_path, files)).cpu_quota == 2.0
+
+
+@on_linux
+def test_container_mount_shows_a_part_of_the_hierarchy(tmp_path: Path) -> None:
+    """Without a cgroup namespace the process sees the host's path, but only its own subtree."""
+    mountinfo = V2_MOUNT.replace(" / ", " /docker/c0ffee ", 1)
+    files = v2_tree("/docker/c0ffee/worker", {"/worker": "max 100000"}, mountinfo)
+    files["sys/fs/cgroup/cpu.max"] = "250000 100000"
+    assert describe(write_tree(tmp_path, files)).cpu_quota == 2.5
+
+
+@on_linux
+def test_mount_root_is_compared_by_whole_names(tmp_path: Path) -> None:
+    mountinfo = V2_MOUNT.replace(" / ", " /docker/c0 ", 1)
+    files = v2_tree("/docker/c0ffee", {"ffee": "100000 100000"}, mountinfo)
+    assert describe(write_tree(tmp_path, files)).cpu_quota is None
+
+
+@on_linux
+def test_mount_point_with_a_space(tmp_path: Path) -> None:
+    mountinfo = V2_MOUNT.replace("/sys/fs/cgroup ", r"/sys/fs/my\040groups ")
+    files = v2_tree("/", {}, mountinfo) | {"sys/fs/my groups/cpu.max": "50000 100000"}
+    assert describe(write_tree(tmp_path, files)).cpu_quota == 0.5
+
+
+@on_linux
+def test_quota_is_rounded_up_and_bounds_threads(tmp_path: Path) -> None:
+    info = describe(write_tree(tmp_path, v2_tree("/", {"": "20000 100000"})))
+    assert (info.cpu_quota, info.num_threads) == (0.2, 1)
+    assert info.thread_limit == ("quota" if info.num_allowed_cores > 1 else "cores")
+
+
+@on_linux
+def test_generous_quota_bounds_nothing(tmp_path: Path) -> None:
+    info = describe(write_tree(tmp_path, v2_tree("/", {"": "99900000 100000"})))
+    assert info.cpu_quota == 999.0
+    assert info.num_threads == info.num_allowed_cores
+    assert info.thread_limit == "cores"
+
+
+lines = st.text(alphabet=" :-/,\\0123456789abcpuxm\n", max_size=60)
+
+
+@on_linux
+@given(cgroup=lines, mountinfo=lines, cpu_max=lines, online=lines, siblings=lines)
+def test_any_content_gives_a_sound_report(
+    cgroup: str, mountinfo: str, cpu_max: str, online: str, siblings: str
+) -> None:
+    files = {
+        "proc/self/cgroup": f"0::/\n{cgroup}",
+        "proc/self/mountinfo": V2_MOUNT + mountinfo,
+        "sys/fs/cgroup/cpu.max": cpu_max,
+        "sys/devices/system/cpu/online": online,
+        "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": siblings,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        info = describe(write_tree(Path(folder), files))
+    assert info.cpu_quota is None or info.cpu_quota > 0
+    assert 1 <= info.num_threads <= max(info.num_allowed_cores, 1)
