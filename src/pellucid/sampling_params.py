@@ -1,0 +1,230 @@
+"""What a request asks of the sampler. Names and defaults are vLLM's."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+# Each costs an object per output token for as long as the request lives. 20 is the most that
+# OpenAI's API and vLLM's default accept.
+MAX_LOGPROBS = 20
+MAX_N = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen, and when it ends.
+
+    Checked when made and never changed afterwards: sequences become tuples, and None for one of the
+    fields that default to () is the same as leaving it out. docs/sampling.md defines each stage.
+
+    Args:
+        n: answers to give, each from its own random stream of the seed; 1..64.
+        temperature: divides the logits; 0 takes the most likely token (greedy).
+        top_p: keep the most likely tokens that together reach this probability; (0, 1], 1 is off.
+        top_k: keep this many of the most likely tokens; 0 or -1 is off.
+        min_p: keep tokens with at least this share of the top token's probability; [0, 1], 0 is off.
+        typical_p: keep the tokens of most typical surprise that together reach this probability;
+            (0, 1], 1 is off.
+        repetition_penalty: weakens tokens of prompt and output if > 1, favours them if < 1; > 0.
+        presence_penalty: subtracted once from the logits of tokens in the output; [-2, 2].
+        frequency_penalty: subtracted once per occurrence in the output; [-2, 2].
+        logit_bias: added to the logits of these token ids; [-100, 100] each. Kept as pairs.
+        allowed_token_ids: nothing else is ever sampled.
+        bad_words: strings that are never completed, whatever part of them the prompt ended with.
+        min_tokens: output tokens before an end or stop token may be sampled.
+        seed: fixes the answer; 0 <= seed < 2**64. None: the engine draws one and reports it.
+        logprobs: log-probabilities of each output token and of this many top ones; 0..20.
+        prompt_logprobs: the same for the prompt's tokens.
+        stop: strings that end the answer; a single one may be given bare.
+        include_stop_str_in_output: whether the text keeps the stop string.
+        stop_token_ids: tokens that end the answer, besides the model's own.
+        max_tokens: limit on output tokens; None leaves the context length as the only limit.
+        max_time: limit in seconds from the request's arrival.
+        ignore_eos: keep going after the model's own end tokens.
+        skip_special_tokens: leave special tokens out of the text.
+
+    Raises:
+        ValueError: names the field, its value and what is allowed.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    min_tokens: int = 0
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stop: Sequence[str] = ()
+    include_stop_str_in_output: bool = False
+    stop_token_ids: Sequence[int] = ()
+    max_tokens: int | None = 16
+    max_time: float | None = None
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        for name, interval in _REALS.items():
+            self._normalise(name, interval.real(name, getattr(self, name)))
+        for name, interval in _INTEGERS.items():
+            self._normalise(name, interval.integer(name, getattr(self, name)))
+        for name, interval in _OPTIONAL_INTEGERS.items():
+            if (value := getattr(self, name)) is not None:
+                self._normalise(name, interval.integer(name, value))
+        if self.max_time is not None:
+            self._normalise("max_time", _MAX_TIME.real("max_time", self.max_time))
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(value := getattr(self, name), bool):
+                _refuse(name, value, "True or False")
+
+        self._normalise("stop", _strings("stop", self.stop))
+        self._normalise("bad_words", _strings("bad_words", self.bad_words))
+        self._normalise("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        self._normalise("logit_bias", _logit_bias(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            self._normalise("allowed_token_ids", allowed)
+            if not allowed:
+                _refuse("allowed_token_ids", allowed, "at least one token id, or None for all")
+
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            _refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
+
+    def _normalise(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # only while this object is being made
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Checks every token id against the model's vocabulary.
+
+        Raises:
+            ValueError: a token id is not below `vocab_size`.
+        """
+        token_ids_by_name: dict[str, Sequence[int]] = {
+            "logit_bias": tuple(dict(self.logit_bias)),
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "stop_token_ids": self.stop_token_ids,
+        }
+        for name, token_ids in token_ids_by_name.items():
+            for token_id in token_ids:
+                if token_id >= vocab_size:
+                    raise ValueError(
+                        f"{name}: token id {token_id} is out of range:"
+                        f" allowed are 0..{vocab_size - 1}"
+                    )
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """The numbers that a field allows: ends included, but for `low` if `above_low` and infinity."""
+
+    low: float
+    high: float = math.inf
+    above_low: bool = False
+
+    def real(self, name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            self._refuse(name, value, "finite number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or not self._contains(number):
+            self._refuse(name, value, "finite number")
+        return number
+
+    def integer(self, name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            self._refuse(name, value, "whole number")
+        number = int(value)
+        if not self._contains(number):
+            self._refuse(name, value, "whole number")
+        return number
+
+    def _contains(self, number: float) -> bool:
+        above = number > self.low if self.above_low else number >= self.low
+        return above and number <= self.high
+
+    def _refuse(self, name: str, value: object, kind: str) -> NoReturn:
+        allowed = f"{'above' if self.above_low else 'of at least'} {self.low}"
+        if self.high < math.inf:
+            allowed += f" and at most {self.high}"
+        _refuse(name, value, f"a {kind} {allowed}")
+
+
+_REALS = {
+    "temperature": _Interval(0),
+    "top_p": _Interval(0, 1, above_low=True),
+    "min_p": _Interval(0, 1),
+    "typical_p": _Interval(0, 1, above_low=True),
+    "repetition_penalty": _Interval(0, above_low=True),
+    "presence_penalty": _Interval(-2, 2),
+    "frequency_penalty": _Interval(-2, 2),
+}
+_INTEGERS = {
+    "n": _Interval(1, MAX_N),
+    "top_k": _Interval(-1),
+    "min_tokens": _Interval(0),
+}
+_OPTIONAL_INTEGERS = {
+    "seed": _Interval(0, 2**64 - 1),
+    "logprobs": _Interval(0, MAX_LOGPROBS),
+    "prompt_logprobs": _Interval(0, MAX_LOGPROBS),
+    "max_tokens": _Interval(1),
+}
+_MAX_TIME = _Interval(0, above_low=True)
+_BIAS = _Interval(-100, 100)
+_TOKEN_ID = _Interval(0)
+
+
+def _refuse(name: str, value: object, allowed: str) -> NoReturn:
+    raise ValueError(f"{name}={value!r}: must be {allowed}")
+
+
+def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else _elements(name, value)
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            _refuse(name, value, "a non-empty string or a list of them")
+    return strings
+
+
+def _token_ids(name: str, value: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(_TOKEN_ID.integer(name, element) for element in _elements(name, value))
+
+
+def _logit_bias(
+    value: Mapping[int, float] | Sequence[tuple[int, float]] | None,
+) -> tuple[tuple[int, float], ...]:
+    """Pairs in order of token id: hashable, and copied and written out like any other field."""
+    try:
+        bias = dict(value or ())
+    except (TypeError, ValueError):
+        _refuse("logit_bias", value, "a mapping of token ids to numbers")
+    return tuple(
+        sorted(
+            (
+                _TOKEN_ID.integer("logit_bias", token_id),
+                _BIAS.real(f"logit_bias[{token_id}]", added),
+            )
+            for token_id, added in bias.items()
+        )
+    )
+
+
+def _elements(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes, Mapping)):
+        _refuse(name, value, "a list")
+    try:
+        return () if value is None else tuple(value)
+    except TypeError:
+        _refuse(name, value, "a list")
