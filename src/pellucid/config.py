@@ -100,6 +100,17 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
+    @property
+    def context_length(self) -> int:
+        """Tokens that the model can read: prompt and output."""
+        scaling = self.rope.scaling if self.rope is not None else None
+        if isinstance(scaling, LinearRopeScaling | DynamicRopeScaling):
+            return int(self.max_position_embeddings * scaling.factor)
+        if isinstance(scaling, YarnRopeScaling):
+            scaled = int(scaling.original_max_position * scaling.factor)
+            return max(self.max_position_embeddings, scaled)
+        return self.max_position_embeddings
+
     def __post_init__(self) -> None:
         assert len(self.sliding_windows) == self.num_layers
         assert self.num_heads % self.num_kv_heads == 0

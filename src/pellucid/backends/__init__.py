@@ -1,1 +1,1 @@
-"""What models are computed on: one contract (`base`) and its implementations."""
+"""The ops on arrays. `base` is the contract, `numpy_backend` its definition."""

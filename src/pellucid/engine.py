@@ -1,0 +1,249 @@
+"""The engine: schedule, execute, update, emit."""
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from pellucid import formulas
+from pellucid.config import DynamicRopeScaling, EngineConfig, LongRopeScaling, ModelConfig
+from pellucid.execution.forward_batch import logits_rows
+from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.sampler import Sampler
+from pellucid.loading.model import LoadedModel, Progress, load_model
+from pellucid.memory import plan_num_blocks
+from pellucid.output_processor import Answer, OutputProcessor
+from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.scheduler import ScheduledRequest, Scheduler
+
+Prompt = str | Sequence[int]
+
+
+class LLMEngine:
+    """Runs requests to their ends, many at a time, one step at a time.
+
+    Constructs its parts and hands them what they own; keeps only the answers under way.
+
+    Args:
+        config: the user's knobs.
+        model: weights, tokenizer and facts of a checkpoint, on a backend.
+        clock: seconds, monotonic.
+
+    Raises:
+        ValueError: a knob asks for what the model, the backend or the memory cannot give.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: LoadedModel,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.model_config = model.config
+        self.tokenizer = model.tokenizer
+        self.clock = clock
+        self.max_model_len = _max_model_len(config, model.config)
+        self.bytes_per_block = model.backend.kv_bytes_per_block(
+            model.config, config.block_size, config.kv_cache_dtype
+        )
+        num_blocks = plan_num_blocks(config, self.max_model_len, self.bytes_per_block)
+        self.scheduler = Scheduler(
+            KVCacheManager(
+                BlockPool(num_blocks),
+                config.block_size,
+                # Without the cache nothing that was computed may be found again.
+                config.enable_prefix_caching and config.use_kv_cache,
+            ),
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.use_kv_cache,
+        )
+        self.model_runner = ModelRunner(
+            model.decoder,
+            model.backend.make_kv_cache(
+                model.config, num_blocks, config.block_size, config.kv_cache_dtype
+            ),
+            config.block_size,
+            Sampler(),
+        )
+        self.output_processor = OutputProcessor(model.tokenizer)
+        self._answers: dict[str, Answer] = {}  # by the id of the scheduler's request
+        self._num_requests = 0
+
+    @classmethod
+    def from_config(cls, config: EngineConfig, on_progress: Progress | None = None) -> "LLMEngine":
+        """Loads what `config` names.
+
+        Args:
+            on_progress: called with (bytes read, bytes in all) while weights load.
+        """
+        return cls(config, load_model(config, on_progress))
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests
+
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams, request_id: str | None = None
+    ) -> RequestOutput:
+        """Queues a request.
+
+        Args:
+            prompt: text, or token ids as they are (no BOS is added to them).
+            params: how to choose and when to stop.
+            request_id: unique among requests under way; left out, one is made.
+
+        Returns:
+            The request's output, which fills as `step` is called.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served; nothing was queued.
+        """
+        if request_id is None:
+            request_id = f"request-{self._num_requests}"
+        if any(answer.request_output.request_id == request_id for answer in self._answers.values()):
+            raise ValueError(f"request_id={request_id!r}: is under way already")
+        prompt_token_ids = self._prompt_token_ids(prompt)
+        params.check_vocabulary(self.model_config.vocab_size)
+        requests = self._make_requests(request_id, prompt_token_ids, params)
+        output = RequestOutput(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=list(prompt_token_ids),
+            seed=requests[0].seed,
+            outputs=[CompletionOutput(index) for index in range(params.n)],
+            metrics=RequestMetrics(arrival_time=requests[0].arrival_time),
+        )
+        for request in requests:
+            self.scheduler.add_request(request)
+            self._answers[request.request_id] = self.output_processor.start(request, output)
+        self._num_requests += 1
+        return output
+
+    def step(self) -> list[CompletionDelta]:
+        """Computes one step; what it added to each answer, in the order of the step."""
+        output = self.scheduler.schedule(self.clock())
+        self._book(output.scheduled)
+        result = self.model_runner.execute(output.scheduled)
+        for request_id, error in result.errors.items():
+            request = self._answers[request_id].request
+            self.scheduler.finish(request, FinishReason.ERROR, str(error))
+        token_ids = {id: sampled.token_id for id, sampled in result.sampled.items()}
+        now = self.clock()
+        self.scheduler.update(output, token_ids, now)
+
+        deltas = []
+        for share in output.scheduled:
+            answer = self._answers[share.request.request_id]
+            if (prompt_logprobs := result.prompt_logprobs.get(share.request.request_id)) is not None:
+                self.output_processor.append_prompt_logprobs(answer.request_output, prompt_logprobs)
+            if (sampled := result.sampled.get(share.request.request_id)) is not None:
+                delta = self.output_processor.append(answer, sampled)
+                answer.request_output.metrics.token_times.append(now)
+                if delta.finish_reason is not None:  # by a stop string: the scheduler cannot know
+                    self.scheduler.finish(share.request, FinishReason.STOP, delta.stop_reason)
+                deltas.append(delta)
+        deltas += [
+            self.output_processor.end(answer)
+            for answer in self._answers.values()
+            if answer.request.status is RequestStatus.FINISHED
+            and answer.completion.finish_reason is None
+        ]
+        self._drop_finished(now)
+        return deltas
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request at once, whatever it is doing; unknown and finished ids are ignored."""
+        for answer in tuple(self._answers.values()):
+            if answer.request_output.request_id == request_id:
+                self.scheduler.finish(answer.request, FinishReason.ABORT)
+                if answer.completion.finish_reason is None:
+                    self.output_processor.end(answer)
+        self._drop_finished(self.clock())
+
+    def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        vocab_size = self.model_config.vocab_size
+        if not token_ids or prompt == "":
+            raise ValueError("prompt: is empty; give at least one token")
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise ValueError(f"prompt: token id {token_id!r} is not in 0 .. {vocab_size - 1}")
+        if len(token_ids) >= self.max_model_len:
+            raise ValueError(
+                f"prompt: has {len(token_ids)} tokens; the context of {self.max_model_len} tokens"
+                " must hold it and at least one more"
+            )
+        return token_ids
+
+    def _make_requests(
+        self, request_id: str, prompt_token_ids: tuple[int, ...], params: SamplingParams
+    ) -> list[Request]:
+        """One scheduler's request for each of the n answers."""
+        room = self.max_model_len - len(prompt_token_ids)
+        template = dict(
+            prompt_token_ids=prompt_token_ids,
+            params=params,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            arrival_time=self.clock(),
+            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            eos_token_ids=frozenset(self.model_config.eos_token_ids)
+            | frozenset(self.tokenizer.end_of_turn_token_ids),
+            bad_words_token_ids=self.tokenizer.bad_words_token_ids(params.bad_words),
+            cache_salt=_rope_salt(self.model_config, len(prompt_token_ids)),
+        )
+        return [
+            Request(request_id=f"{request_id}/{stream}", stream=stream, **template)
+            for stream in range(params.n)
+        ]
+
+    def _book(self, scheduled: Sequence[ScheduledRequest]) -> None:
+        """Books a step's work in the metrics of its requests."""
+        now = self.clock()
+        held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by request
+        for share in scheduled:
+            output = self._answers[share.request.request_id].request_output
+            metrics = output.metrics
+            if metrics.first_scheduled_time is None:
+                metrics.first_scheduled_time = now
+                output.num_cached_tokens = share.request.num_cached_tokens
+            metrics.num_processed_tokens += share.num_scheduled_tokens
+            metrics.flops += formulas.forward_flops(
+                self.model_config, share.start, share.end, len(logits_rows(share))
+            )
+            if self.config.use_kv_cache:
+                held[output.request_id] += len(share.block_ids) * self.bytes_per_block
+                metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, held[output.request_id])
+
+    def _drop_finished(self, now: float) -> None:
+        for request_id, answer in tuple(self._answers.items()):
+            if answer.request.status is RequestStatus.FINISHED:
+                answer.request_output.metrics.num_preemptions += answer.request.num_preemptions
+                answer.request_output.metrics.finished_time = now
+                del self._answers[request_id]
+
+
+def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    limit = model_config.context_length
+    if config.max_model_len is None:
+        return limit
+    if config.max_model_len > limit:
+        raise ValueError(
+            f"max_model_len={config.max_model_len}: the model's own limit is {limit} tokens"
+        )
+    return config.max_model_len
+
+
+def _rope_salt(config: ModelConfig, num_prompt_tokens: int) -> bytes:
+    """Beyond the trained length these scalings rotate every key by a function of the prompt's length,
+    so only prompts of the same length may share blocks."""
+    scaling = config.rope.scaling if config.rope is not None else None
+    if isinstance(scaling, DynamicRopeScaling | LongRopeScaling):
+        if num_prompt_tokens > scaling.original_max_position:
+            return f"rope length {num_prompt_tokens}".encode()
+    return b""

@@ -1,0 +1,1 @@
+"""Data plane: carries a step out. Arrays, no policy."""

@@ -1,0 +1,146 @@
+"""The offline facade: prompts in, finished or streamed answers out."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine, Prompt
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.sampling_params import SamplingParams
+
+Message = dict[str, str]  # {"role": "user", "content": "..."}
+
+
+class LLM:
+    """A model that is ready to generate.
+
+    Args:
+        model: directory in Hugging Face layout or a hub id; left out, the bundled model.
+        on_progress: called with (bytes read, bytes in all) while weights load.
+        **knobs: the fields of `EngineConfig`, by name.
+
+    Raises:
+        ValueError: a knob or the model cannot be used; the message names it.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+        **knobs: object,
+    ) -> None:
+        unknown = knobs.keys() - EngineConfig.__dataclass_fields__.keys()
+        if unknown:
+            known = ", ".join(name for name in EngineConfig.__dataclass_fields__ if name != "model")
+            raise ValueError(f"LLM({sorted(unknown)[0]}=...): no such parameter; there are {known}")
+        self.config = EngineConfig(model=model, **knobs)  # type: ignore[arg-type]
+        self.engine = LLMEngine.from_config(self.config, on_progress)
+        self.tokenizer = self.engine.tokenizer
+        self._streams: dict[str, TokenStream] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Completes prompts, as many at a time as the engine's limits allow.
+
+        Args:
+            prompts: one prompt or a list; each is text or token ids.
+            params: for all of them, or one for each; left out, `SamplingParams()`.
+
+        Returns:
+            One output for each prompt, in their order. A request that fails on its way has
+            finish_reason "error" and says why; the others are not touched.
+
+        Raises:
+            ValueError: a prompt or parameter cannot be served; nothing was generated.
+        """
+        batch = _as_batch(prompts)
+        all_params = _for_each(params, len(batch))
+        outputs: list[RequestOutput] = []
+        try:
+            for prompt, own in zip(batch, all_params, strict=True):
+                outputs.append(self.engine.add_request(prompt, own))
+            while not all(output.finished for output in outputs):
+                self._step()
+        finally:  # an error above or Ctrl-C: leave the engine empty
+            for output in outputs:
+                self._close(output)
+        return outputs
+
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> RequestOutput:
+        """Answers a conversation, through the model's chat template.
+
+        Args:
+            messages: {"role": ..., "content": ...}, the oldest first.
+        """
+        return self.generate([self.tokenizer.encode_chat(messages)], params)[0]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> "TokenStream":
+        """Starts one request, whose text is then read as it is made.
+
+        Several streams may be open; reading one of them moves all of them on.
+
+        Raises:
+            ValueError: as `generate`.
+        """
+        output = self.engine.add_request(prompt, params or SamplingParams())
+        self._streams[output.request_id] = TokenStream(self, output)
+        return self._streams[output.request_id]
+
+    def _step(self) -> None:
+        for delta in self.engine.step():
+            if (stream := self._streams.get(delta.request_id)) is not None:
+                stream.unread.append(delta)
+
+    def _close(self, output: RequestOutput) -> None:
+        self._streams.pop(output.request_id, None)
+        self.engine.abort(output.request_id)
+
+
+class TokenStream:
+    """Iterates over what each step adds to one request. Leaving its `with` block aborts the request.
+
+    Attributes:
+        output: the request so far.
+        unread: what steps have added and the iterator has not given yet.
+    """
+
+    def __init__(self, llm: LLM, output: RequestOutput) -> None:
+        self._llm = llm
+        self.output = output
+        self.unread: deque[CompletionDelta] = deque()
+
+    def __iter__(self) -> Iterator[CompletionDelta]:
+        while self.unread or not self.output.finished:
+            while self.unread:
+                yield self.unread.popleft()
+            if not self.output.finished:
+                self._llm._step()
+
+    def __enter__(self) -> "TokenStream":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._llm._close(self.output)
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """A single prompt is text or a list that begins with a token id."""
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return prompts  # type: ignore[return-value]
+
+
+def _for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> Sequence[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if len(params) != num_prompts:
+        raise ValueError(f"params: {len(params)} given for {num_prompts} prompts")
+    return params

@@ -1,0 +1,136 @@
+"""From sampled tokens to text: detokenization, stop strings, log-probabilities for callers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pellucid.detokenizer import IncrementalDetokenizer
+from pellucid.execution.sampler import SampledToken, TokenLogprob
+from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.stop_strings import StopStringMatcher
+from pellucid.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Answer:
+    """One sequence of a request on its way to the caller. Owned by the engine."""
+
+    request: Request
+    request_output: RequestOutput
+    detokenizer: IncrementalDetokenizer
+    stop_strings: StopStringMatcher
+
+    @property
+    def completion(self) -> CompletionOutput:
+        return self.request_output.outputs[self.request.stream]
+
+
+class OutputProcessor:
+    """Turns what the runner sampled into what callers read.
+
+    Args:
+        tokenizer: the model's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def start(self, request: Request, request_output: RequestOutput) -> Answer:
+        params = request.params
+        if params.logprobs is not None:
+            request_output.outputs[request.stream].logprobs = []
+            request_output.outputs[request.stream].cumulative_logprob = 0.0
+        return Answer(
+            request,
+            request_output,
+            IncrementalDetokenizer(
+                self.tokenizer, request.prompt_token_ids, params.skip_special_tokens
+            ),
+            StopStringMatcher(params.stop, params.include_stop_str_in_output),
+        )
+
+    def append(self, answer: Answer, sampled: SampledToken) -> CompletionDelta:
+        """Adds one token to an answer.
+
+        The scheduler has booked the token already. If the delta's finish_reason is set and the
+        request is not finished yet, a stop string has ended it: the engine tells the scheduler.
+        """
+        request, completion = answer.request, answer.completion
+        ended = request.status is RequestStatus.FINISHED
+        text = ""
+        if not self._ends_unseen(request, sampled.token_id):
+            text = answer.detokenizer.push(sampled.token_id)
+        if ended:
+            text += answer.detokenizer.flush()
+        # min_tokens holds for stop strings too: text before it is not searched.
+        if request.num_output_tokens > request.params.min_tokens:
+            text = answer.stop_strings.push(text)
+            if ended:
+                text += answer.stop_strings.flush()
+
+        completion.text += text
+        completion.token_ids.append(sampled.token_id)
+        logprobs = None
+        if completion.logprobs is not None:
+            assert sampled.chosen is not None and completion.cumulative_logprob is not None
+            logprobs = [self._logprobs_at(sampled.chosen, sampled.top)]
+            completion.logprobs += logprobs
+            completion.cumulative_logprob += sampled.chosen.logprob
+        if answer.stop_strings.matched is not None:
+            completion.finish_reason = FinishReason.STOP.value
+            completion.stop_reason = answer.stop_strings.matched
+        elif request.finish_reason is not None:
+            completion.finish_reason = request.finish_reason.value
+            completion.stop_reason = request.stop_reason
+        return self._delta(answer, text, [sampled.token_id], logprobs)
+
+    def end(self, answer: Answer) -> CompletionDelta:
+        """Closes an answer that ended without a new token: aborted, expired or failed."""
+        text = answer.stop_strings.push(answer.detokenizer.flush()) + answer.stop_strings.flush()
+        assert answer.request.finish_reason is not None
+        answer.completion.text += text
+        answer.completion.finish_reason = answer.request.finish_reason.value
+        answer.completion.stop_reason = answer.request.stop_reason
+        return self._delta(answer, text, [], None)
+
+    def append_prompt_logprobs(
+        self, request_output: RequestOutput, logprobs: Sequence[SampledToken]
+    ) -> None:
+        if request_output.prompt_logprobs is None:
+            request_output.prompt_logprobs = [None]
+        for at in logprobs:
+            assert at.chosen is not None
+            request_output.prompt_logprobs.append(self._logprobs_at(at.chosen, at.top))
+
+    def _ends_unseen(self, request: Request, token_id: int) -> bool:
+        """Whether this is the stop token that ended the request, whose text is not shown."""
+        return (
+            request.finish_reason is FinishReason.STOP
+            and request.stop_reason == token_id
+            and not request.params.include_stop_str_in_output
+        )
+
+    def _logprobs_at(self, chosen: TokenLogprob, top: Sequence[TokenLogprob]) -> LogprobsAt:
+        return {
+            entry.token_id: Logprob(
+                entry.logprob,
+                entry.final_logprob,
+                entry.rank,
+                self.tokenizer.token_text(entry.token_id),
+            )
+            for entry in (*top, chosen)
+        }
+
+    def _delta(
+        self, answer: Answer, text: str, token_ids: list[int], logprobs: list[LogprobsAt] | None
+    ) -> CompletionDelta:
+        completion = answer.completion
+        return CompletionDelta(
+            answer.request_output.request_id,
+            completion.index,
+            text,
+            token_ids,
+            logprobs,
+            completion.finish_reason,
+            completion.stop_reason,
+        )

@@ -1,0 +1,111 @@
+"""What callers get back. Names and meanings follow vLLM's where it has them."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """One token's log-probabilities at one position.
+
+    Attributes:
+        logprob: in the model's own distribution, before any sampling parameter.
+        final_logprob: in the distribution that was sampled from; -inf if excluded from it. None for
+            prompt tokens, which were not sampled.
+        rank: 1 for the model's most likely token.
+        decoded_token: the token shown alone.
+    """
+
+    logprob: float
+    final_logprob: float | None
+    rank: int
+    decoded_token: str
+
+
+LogprobsAt = dict[int, Logprob]  # by token id: the top ones by rank, and the chosen token
+
+
+@dataclass(frozen=True)
+class CompletionDelta:
+    """What one step added to one answer."""
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[LogprobsAt] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass
+class RequestMetrics:
+    """Times in seconds on the engine's clock; sums over all answers of a request.
+
+    Attributes:
+        token_times: when each output token was ready, in order.
+        num_processed_tokens: rows that went through the model, recomputed ones included.
+        flops: operations of these rows, by `formulas.forward_flops`.
+        kv_cache_bytes: largest number of bytes of KV blocks held from one step to the next.
+    """
+
+    arrival_time: float
+    first_scheduled_time: float | None = None
+    token_times: list[float] = field(default_factory=list)
+    finished_time: float | None = None
+    num_processed_tokens: int = 0
+    flops: int = 0
+    kv_cache_bytes: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        return self.token_times[0] - self.arrival_time if self.token_times else None
+
+    @property
+    def prefill_seconds(self) -> float | None:
+        """From the first step that had a part of the request to its first token."""
+        if not self.token_times or self.first_scheduled_time is None:
+            return None
+        return self.token_times[0] - self.first_scheduled_time
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """From the first token to the last."""
+        return self.token_times[-1] - self.token_times[0] if self.token_times else None
+
+
+@dataclass
+class CompletionOutput:
+    """One answer.
+
+    Attributes:
+        finish_reason: "stop", "length", "abort" or "error"; None while it runs.
+        stop_reason: the stop string or the token id that ended it; for "length" which limit it was
+            ("max_tokens", "context_length", "max_time"); for "error" what failed.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[LogprobsAt] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass
+class RequestOutput:
+    """A request and its answers, complete or so far."""
+
+    request_id: str
+    prompt: str | None  # None if token ids were given
+    prompt_token_ids: list[int]
+    seed: int  # the one given, or the one that was drawn: the same seed gives the same answers
+    outputs: list[CompletionOutput]
+    metrics: RequestMetrics
+    prompt_logprobs: list[LogprobsAt | None] | None = None  # None at position 0: nothing before it
+    num_cached_tokens: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return all(output.finish_reason is not None for output in self.outputs)

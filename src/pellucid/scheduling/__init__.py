@@ -1,0 +1,1 @@
+"""Control plane: which tokens of which requests the next step computes. Pure Python, no arrays."""

@@ -1,0 +1,83 @@
+"""One generation, from its arrival to its end."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pellucid.sampling_params import SamplingParams
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    STOP = "stop"  # an end token, a stop token or a stop string
+    LENGTH = "length"  # max_tokens, max_time or the context length
+    ABORT = "abort"  # the caller gave up
+    ERROR = "error"  # this request failed; the engine and the others did not
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """What the scheduler knows of one generation.
+
+    The scheduler alone writes the fields below the line. The cache holds `num_computed_tokens`
+    positions; once the prompt is computed, that is num_tokens - 1 between steps: the last sampled
+    token has not been fed back.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    arrival_time: float  # seconds on the caller's clock
+    max_tokens: int  # of params and of the context, the smaller
+    eos_token_ids: frozenset[int] = frozenset()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    stream: int = 0  # which of the n answers: picks the random stream of the seed
+    cache_salt: bytes = b""  # only requests with the same salt share blocks
+    # ----
+    status: RequestStatus = RequestStatus.WAITING
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0  # found in the prefix cache when first admitted
+    num_processed_tokens: int = 0  # rows that went through the model, recomputation included
+    num_preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def deadline(self) -> float:
+        """When `max_time` is over, in seconds on the caller's clock."""
+        if self.params.max_time is None:
+            return float("inf")
+        return self.arrival_time + self.params.max_time
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Every token that ends this request, and that `min_tokens` forbids."""
+        eos = frozenset() if self.params.ignore_eos else self.eos_token_ids
+        return eos | frozenset(self.params.stop_token_ids)
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Tokens at positions start .. end - 1, prompt then output."""
+        num_prompt_tokens = len(self.prompt_token_ids)
+        prompt = self.prompt_token_ids[start:end]
+        output = self.output_token_ids[
+            max(0, start - num_prompt_tokens) : max(0, end - num_prompt_tokens)
+        ]
+        return [*prompt, *output]
