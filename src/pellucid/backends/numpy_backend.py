@@ -1,0 +1,226 @@
+"""The executable definition of every op: NumPy, written to be read. Native kernels are tested against it.
+
+A row's bits must not depend on the other rows of its step, but a BLAS may sum in another order for
+another shape. So no product here has a shape that the step decides: `linear` multiplies tiles of 16
+rows, and attention works on tiles of 16 positions that start at multiples of 16, whichever of them
+are in the step. Sums run along the contiguous last axis, whose length is a fact of the model or of
+the row's own position.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.base import Array, Backend, ForwardBatch, IntArray
+from pellucid.backends.numpy_kv_cache import (
+    NumpyKVCache,
+    NumpyKVLayer,
+    make_numpy_kv_cache,
+    storage_dtype,
+)
+from pellucid.backends.rope_frequencies import depends_on_length, rope_frequencies
+from pellucid.config import Activation, ModelConfig, RopeConfig
+
+TILE = 16  # rows of every matrix product; divides every block size
+
+
+@dataclass(frozen=True)
+class NumpyMatrix:
+    """weight.T [M, N], contiguous because the BLAS packs it faster so, and bias [N]."""
+
+    weight_t: Array
+    bias: Array | None
+
+
+class NumpyBackend(Backend):
+    """The ops on NumPy arrays.
+
+    Args:
+        dtype: float32, or float64 for tests that want exact answers.
+    """
+
+    name = "numpy"
+
+    def __init__(self, dtype: type[np.floating[Any]] = np.float32) -> None:
+        if dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype={dtype!r}: allowed are float32 and float64")
+        self.dtype = dtype
+
+    # -- load time --------------------------------------------------------------------------------
+
+    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
+        return NumpyMatrix(
+            weight_t=np.ascontiguousarray(weight.T, dtype=self.dtype),
+            bias=None if bias is None else self.vector(bias),
+        )
+
+    def vector(self, weight: npt.NDArray[Any]) -> Array:
+        return np.ascontiguousarray(weight, dtype=self.dtype)
+
+    def rope_table(self, rope: RopeConfig) -> RopeConfig:
+        return rope  # the frequencies are cheap beside cos and sin: computed where they are used
+
+    def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
+        numbers_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+        return block_size * numbers_per_token * storage_dtype(dtype, self.dtype).itemsize
+
+    def make_kv_cache(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+    ) -> NumpyKVCache:
+        return make_numpy_kv_cache(config, num_blocks, block_size, storage_dtype(dtype, self.dtype))
+
+    # -- per step ---------------------------------------------------------------------------------
+
+    def embed(self, token_ids: IntArray, table: NumpyMatrix, scale: float = 1.0) -> Array:
+        return np.ascontiguousarray(table.weight_t[:, token_ids].T * self.dtype(scale))
+
+    def linear(self, x: Array, weight: NumpyMatrix) -> Array:
+        num_rows, num_columns = x.shape
+        num_tiles = -(-num_rows // TILE)
+        tiles = np.zeros((num_tiles, TILE, num_columns), self.dtype)
+        tiles.reshape(-1, num_columns)[:num_rows] = x
+        y = (tiles @ weight.weight_t).reshape(num_tiles * TILE, -1)[:num_rows]
+        return y if weight.bias is None else y + weight.bias
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        mean_square = np.square(x).mean(axis=-1, keepdims=True)
+        return np.asarray(x / np.sqrt(mean_square + eps) * weight)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        centered = x - x.mean(axis=-1, keepdims=True)
+        variance = np.square(centered).mean(axis=-1, keepdims=True)
+        return np.asarray(centered / np.sqrt(variance + eps) * weight + bias)
+
+    def rope(self, x: Array, batch: ForwardBatch, table: RopeConfig) -> Array:
+        inv_freq, attention_factor = self._frequencies(table, batch.rope_lens)
+        angles = batch.positions[:, None].astype(self.dtype) * inv_freq
+        cos = (np.cos(angles) * attention_factor)[:, None, :]  # [T, 1, dim / 2]
+        sin = (np.sin(angles) * attention_factor)[:, None, :]
+        half = table.dim // 2
+        first, second, rest = x[..., :half], x[..., half : table.dim], x[..., table.dim :]
+        rotated = (first * cos - second * sin, second * cos + first * sin)
+        return np.concatenate((*rotated, rest), axis=-1)
+
+    def _frequencies(self, rope: RopeConfig, lengths: IntArray) -> tuple[Array, float]:
+        """inv_freq [T or 1, dim / 2] in the backend's dtype, and the factor on cos and sin."""
+        lengths_that_matter = lengths.tolist() if depends_on_length(rope) else [0]
+        tables = {length: rope_frequencies(rope, length) for length in set(lengths_that_matter)}
+        inv_freq = [tables[length][0] for length in lengths_that_matter]
+        _, attention_factor = tables[lengths_that_matter[0]]
+        return np.array(inv_freq, dtype=self.dtype), attention_factor
+
+    def activate(self, x: Array, activation: Activation) -> Array:
+        match activation:
+            case "silu":  # x / (1 + exp(-x)), with an exponential that cannot overflow
+                decay = np.exp(-np.abs(x))
+                return np.asarray(x * np.where(x < 0, decay, 1) / (1 + decay))
+            case "gelu":
+                erf = np.vectorize(math.erf, otypes=[self.dtype])
+                return np.asarray(0.5 * x * (1 + erf(x * self.dtype(math.sqrt(0.5)))))
+            case "gelu_tanh":  # Hendrycks, Gimpel 2016
+                inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+                return np.asarray(0.5 * x * (1 + np.tanh(inner)))
+
+    def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
+        half = gate_up.shape[1] // 2
+        return self.activate(gate_up[:, :half], activation) * gate_up[:, half:]
+
+    def store_kv(self, kv_layer: NumpyKVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
+        kv_layer.write(k, v, slot_mapping)
+
+    def paged_attention(
+        self,
+        q: Array,
+        kv_layer: NumpyKVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Array:
+        requests = zip(
+            np.split(q * self.dtype(scale), batch.query_start[1:-1]),
+            batch.seq_lens.tolist(),
+            batch.block_tables,
+            strict=True,
+        )
+        return np.concatenate(
+            [
+                self._attend(rows, kv_layer, block_table, seq_len, sliding_window, softcap)
+                for rows, seq_len, block_table in requests
+            ]
+        )
+
+    def _attend(
+        self,
+        q: Array,
+        kv_layer: NumpyKVLayer,
+        block_table: IntArray,
+        seq_len: int,
+        sliding_window: int | None,
+        softcap: float | None,
+    ) -> Array:
+        """Attention of one request's last q_len positions: scaled q [q_len, H, D] -> [q_len, H, D]."""
+        q_len, num_heads, head_dim = q.shape
+        num_kv_heads = kv_layer.k.shape[1]
+        first_tile, last_tile = (seq_len - q_len) // TILE, (seq_len - 1) // TILE
+        num_tiles = last_tile - first_tile + 1
+
+        # Positions of a tile that are not in the step are rows of zeros.
+        rows = slice(seq_len - q_len - first_tile * TILE, seq_len - first_tile * TILE)
+        padded = np.zeros((num_tiles * TILE, num_heads, head_dim), self.dtype)
+        padded[rows] = q
+        # [tiles, K, H / K * TILE, D]: the query heads of one kv-head are rows of one product.
+        tiles = padded.reshape(num_tiles, TILE, num_kv_heads, -1, head_dim)
+        tiles = tiles.transpose(0, 2, 3, 1, 4).reshape(num_tiles, num_kv_heads, -1, head_dim)
+
+        start = _first_key(first_tile, sliding_window)
+        k, v = kv_layer.read(block_table, start, (last_tile + 1) * TILE, seq_len, self.dtype)
+        outputs = []
+        for tile, queries in enumerate(tiles, first_tile):
+            first_key, end = _first_key(tile, sliding_window), (tile + 1) * TILE
+            keys = slice(first_key - start, end - start)
+            hidden = _hidden(np.arange(tile * TILE, end), np.arange(first_key, end), sliding_window)
+            outputs.append(_masked_attention(queries, k[keys], v[keys], hidden, softcap))
+
+        by_head = np.array(outputs).reshape(num_tiles, num_heads, TILE, head_dim)
+        by_row = by_head.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
+        return np.asarray(by_row[rows])
+
+    def logits(self, x: Array, weight: NumpyMatrix, softcap: float | None = None) -> Array:
+        return _cap(self.linear(x, weight), softcap)
+
+
+def _first_key(tile: int, sliding_window: int | None) -> int:
+    """The first position that any row of the tile sees, rounded down to a multiple of TILE."""
+    if sliding_window is None:
+        return 0
+    return max(0, tile * TILE - sliding_window + 1) // TILE * TILE
+
+
+def _hidden(
+    query_positions: IntArray, key_positions: IntArray, sliding_window: int | None
+) -> npt.NDArray[np.bool_]:
+    """[queries, keys], True where a query must not see a key."""
+    distance = query_positions[:, None] - key_positions
+    hidden = distance < 0
+    return hidden if sliding_window is None else hidden | (distance >= sliding_window)
+
+
+def _masked_attention(
+    q: Array, k: Array, v: Array, hidden: npt.NDArray[np.bool_], softcap: float | None
+) -> Array:
+    """q [K, H / K * TILE, D], k and v [S, K, D], hidden [TILE, S] -> [K, H / K * TILE, D]."""
+    num_kv_heads, num_rows, _ = q.shape
+    scores = _cap(q @ k.transpose(1, 2, 0), softcap)
+    by_head = scores.reshape(num_kv_heads, num_rows // TILE, TILE, -1)
+    np.copyto(by_head, -np.inf, where=hidden)
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    return np.asarray(weights @ v.transpose(1, 0, 2) / weights.sum(axis=-1, keepdims=True))
+
+
+def _cap(scores: Array, softcap: float | None) -> Array:
+    return scores if softcap is None else softcap * np.tanh(scores / softcap)

@@ -1,0 +1,1 @@
+"""Decoders, each written once over the ops of `pellucid.backends.base`."""

@@ -1,0 +1,58 @@
+"""Llama, and what differs from it by facts of the checkpoint alone: Mistral, Qwen2, Qwen3, Phi-3.
+
+Biases on q, k, v (Qwen2), norms of each head's q and k (Qwen3), sliding windows (Mistral, Qwen2,
+Phi-3), partial and scaled rotations (Llama 3.1, Phi-3) all stand in `ModelConfig`.
+"""
+
+from typing import ClassVar
+
+from pellucid.backends.base import Array, Backend, ForwardBatch, KVCache, KVLayer, Parameters
+from pellucid.config import ModelConfig
+from pellucid.models.layers import Attention, GatedMLP, lm_head
+
+
+class LlamaLayer:
+    """One layer: attention, then the MLP, each on the normed input and added to it."""
+
+    def __init__(
+        self, config: ModelConfig, parameters: Parameters, ops: Backend, layer: int
+    ) -> None:
+        self.ops = ops
+        self.eps = config.norm_eps
+        hidden = config.hidden_size
+        self.attention_norm = parameters.vector(f"layers.{layer}.attention_norm.weight", hidden)
+        self.attention = Attention(config, parameters, ops, layer)
+        self.mlp_norm = parameters.vector(f"layers.{layer}.mlp_norm.weight", hidden)
+        self.mlp = GatedMLP(config, parameters, ops, layer)
+
+    def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        ops = self.ops
+        x = x + self.attention(ops.rms_norm(x, self.attention_norm, self.eps), batch, kv_layer)
+        return x + self.mlp(ops.rms_norm(x, self.mlp_norm, self.eps))
+
+
+class LlamaDecoder:
+    """The whole model: embedding, layers, norm, head."""
+
+    layer_class: ClassVar[type[LlamaLayer]] = LlamaLayer
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Backend) -> None:
+        self.config = config
+        self.ops = ops
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self.embed_tokens = parameters.matrix("embed_tokens", vocab, hidden)
+        self.layers = [
+            self.layer_class(config, parameters, ops, i) for i in range(config.num_layers)
+        ]
+        self.norm = parameters.vector("norm.weight", hidden)
+        self.lm_head = lm_head(config, parameters, self.embed_tokens)
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        """Logits [R, V] of the rows `batch.logits_indices`."""
+        config, ops = self.config, self.ops
+        x = ops.embed(batch.token_ids, self.embed_tokens, config.embedding_scale)  # [T, hidden]
+        for layer, kv_layer in zip(self.layers, kv_cache.layers, strict=True):
+            x = layer(x, batch, kv_layer)
+        x = ops.rms_norm(x[batch.logits_indices], self.norm, config.norm_eps)
+        return ops.logits(x, self.lm_head, config.logits_softcap)
