@@ -1,0 +1,130 @@
+"""A model without weights, whose logits depend on every token that it finds in the KV cache.
+
+What it answers is a pure function of the request's own tokens, read back through the block table.
+So a wrong slot, a block shared or freed too early, or a row of another request changes the answer.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pellucid.backends.base import Array, ForwardBatch, IntArray, KVCache
+from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine import LLMEngine
+from pellucid.loaded_model import LoadedModel
+
+VOCAB_SIZE = 32
+EOS = 0
+
+
+class FakeKVCache:
+    """One number a slot: the token that was stored there."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.layers: tuple[()] = ()
+        self.num_bytes = num_blocks * block_size
+        self.block_size = block_size
+        self.token_ids = np.full(num_blocks * block_size, -1)
+
+    def read(self, block_table: IntArray, seq_len: int) -> IntArray:
+        positions = np.arange(seq_len)
+        slots = block_table[positions // self.block_size] * self.block_size
+        return self.token_ids[slots + positions % self.block_size]
+
+
+class FakeDecoder:
+    def __init__(self) -> None:
+        self.batches: list[ForwardBatch] = []
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        assert isinstance(kv_cache, FakeKVCache)
+        self.batches.append(batch)
+        kv_cache.token_ids[batch.slot_mapping] = batch.token_ids
+        rows = []
+        for index in batch.logits_indices:
+            owner = int(np.searchsorted(batch.query_start, index, side="right")) - 1
+            seen = kv_cache.read(batch.block_tables[owner], int(batch.positions[index]) + 1)
+            rows.append(fake_logits(seen.tolist()))
+        return np.array(rows, dtype=np.float32).reshape(len(rows), VOCAB_SIZE)
+
+
+def fake_logits(token_ids: list[int]) -> list[float]:
+    """The fake model's definition: random logits, seeded by the tokens."""
+    digest = hashlib.sha256(repr(token_ids).encode()).digest()
+    return list(np.random.default_rng(int.from_bytes(digest[:8], "little")).normal(size=VOCAB_SIZE))
+
+
+class FakeBackend:
+    name = "fake"
+
+    def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
+        return block_size
+
+    def make_kv_cache(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+    ) -> FakeKVCache:
+        return FakeKVCache(num_blocks, block_size)
+
+
+class FakeTokenizer:
+    """One character a token: ids 1 .. 26 are a .. z, the rest are other visible characters."""
+
+    end_of_turn_token_ids: tuple[int, ...] = ()
+    alphabet = "#abcdefghijklmnopqrstuvwxyz .,!?"
+
+    def encode(self, text: str) -> list[int]:
+        return [self.alphabet.index(character) for character in text]
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(self.alphabet[id] for id in token_ids)
+
+    def token_text(self, token_id: int) -> str:
+        return self.alphabet[token_id]
+
+    def bad_words_token_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.encode(word)) for word in words)
+
+
+def fake_model_config(context_length: int = 256) -> ModelConfig:
+    return ModelConfig(
+        architecture="Fake",
+        vocab_size=VOCAB_SIZE,
+        hidden_size=4,
+        intermediate_size=8,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=4,
+        max_position_embeddings=context_length,
+        norm_eps=1e-6,
+        activation="silu",
+        rope=None,
+        attention_scale=1.0,
+        sliding_windows=(None,),
+        eos_token_ids=(EOS,),
+    )
+
+
+@dataclass
+class FakeClock:
+    """Seconds, moved by hand."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fake_engine(
+    *, context_length: int = 256, clock: FakeClock | None = None, **knobs: object
+) -> LLMEngine:
+    model = LoadedModel(
+        Path("fake"),
+        fake_model_config(context_length),
+        FakeDecoder(),
+        FakeTokenizer(),
+        FakeBackend(),
+    )
+    return LLMEngine(EngineConfig(**knobs), model, clock or FakeClock())

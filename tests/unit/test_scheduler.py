@@ -1,0 +1,164 @@
+import pytest
+
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.scheduler import Scheduler, SchedulerOutput
+
+BLOCK_SIZE = 4
+
+
+def make_request(name: str, num_prompt_tokens: int, max_tokens: int = 8, **fields: object) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, max_time=fields.pop("max_time", None))
+    return Request(
+        request_id=name,
+        prompt_token_ids=tuple(fields.pop("prompt", range(num_prompt_tokens))),
+        params=params,
+        seed=0,
+        arrival_time=0.0,
+        max_tokens=max_tokens,
+        eos_token_ids=frozenset({99}),
+        **fields,
+    )
+
+
+def make_scheduler(num_blocks: int = 64, **limits: object) -> Scheduler:
+    enable_prefix_caching = bool(limits.pop("enable_prefix_caching", False))
+    manager = KVCacheManager(BlockPool(num_blocks), BLOCK_SIZE, enable_prefix_caching)
+    defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 100}
+    return Scheduler(manager, **{**defaults, **limits})
+
+
+def step(scheduler: Scheduler, now: float = 0.0, token_id: int = 50) -> SchedulerOutput:
+    output = scheduler.schedule(now)
+    sampled = {s.request.request_id: token_id for s in output.scheduled if s.samples}
+    scheduler.update(output, sampled, now)
+    scheduler.kv_cache_manager.check_integrity()
+    assert output.num_tokens <= scheduler.max_num_batched_tokens
+    return output
+
+
+def shares(output: SchedulerOutput) -> list[tuple[str, int, int]]:
+    return [(s.request.request_id, s.start, s.end) for s in output.scheduled]
+
+
+def test_prefill_then_decode() -> None:
+    scheduler = make_scheduler()
+    request = make_request("a", 6, max_tokens=3)
+    scheduler.add_request(request)
+    assert [shares(step(scheduler)) for _ in range(3)] == [[("a", 0, 6)], [("a", 6, 7)], [("a", 7, 8)]]
+    assert request.finish_reason is FinishReason.LENGTH
+    assert request.stop_reason == "max_tokens"
+    assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64
+
+
+def test_after_m_tokens_the_cache_holds_n_plus_m_minus_1_positions() -> None:
+    scheduler = make_scheduler()
+    request = make_request("a", 6)
+    scheduler.add_request(request)
+    for m in range(1, 8):
+        step(scheduler)
+        assert request.num_computed_tokens == 6 + m - 1
+        assert scheduler.kv_cache_manager.num_blocks(request) == -(-(6 + m - 1) // BLOCK_SIZE)
+
+
+def test_without_the_cache_every_token_costs_the_whole_text() -> None:
+    scheduler = make_scheduler(use_kv_cache=False)
+    request = make_request("a", 3, max_tokens=4)
+    scheduler.add_request(request)
+    passes = [shares(step(scheduler)) for _ in range(4)]
+    assert passes == [[("a", 0, 3)], [("a", 0, 4)], [("a", 0, 5)], [("a", 0, 6)]]
+    assert request.num_processed_tokens == 3 + 4 + 5 + 6
+
+
+def test_a_long_prompt_is_cut_and_decodes_go_first() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=10)
+    scheduler.add_request(make_request("short", 4))
+    step(scheduler)
+    scheduler.add_request(make_request("long", 20))
+    assert shares(step(scheduler)) == [("short", 4, 5), ("long", 0, 9)]
+    assert shares(step(scheduler)) == [("short", 5, 6), ("long", 9, 18)]
+    assert shares(step(scheduler)) == [("short", 6, 7), ("long", 18, 20)]
+    assert shares(step(scheduler)) == [("short", 7, 8), ("long", 20, 21)]
+
+
+def test_no_more_than_max_num_seqs_run() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    for name in "abc":
+        scheduler.add_request(make_request(name, 2, max_tokens=2))
+    assert [name for name, _, _ in shares(step(scheduler))] == ["a", "b"]
+    step(scheduler)
+    assert shares(step(scheduler)) == [("c", 0, 2)]
+
+
+def test_the_newest_is_preempted_and_computed_again() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    old, new = make_request("old", 7, max_tokens=9), make_request("new", 7, max_tokens=9)
+    for request in (old, new):
+        scheduler.add_request(request)
+    step(scheduler)  # 7 tokens each: two blocks each, and the pool is full
+    step(scheduler)  # each feeds its 8th position
+    output = step(scheduler)  # both need a third block
+    assert output.preempted == (new,)
+    assert new.status is RequestStatus.WAITING
+    assert new.num_computed_tokens == 0
+    assert new.num_output_tokens == 2  # what was sampled is kept
+    while scheduler.has_unfinished_requests:
+        step(scheduler)
+    assert new.num_output_tokens == old.num_output_tokens == 9
+    assert new.num_preemptions == 1
+    assert new.num_processed_tokens > 7 + 9 - 1
+
+
+def test_a_request_that_never_fits_is_refused_with_the_numbers() -> None:
+    scheduler = make_scheduler(num_blocks=3)
+    with pytest.raises(ValueError, match=r"needs up to 13 positions .* holds 12"):
+        scheduler.add_request(make_request("a", 6, max_tokens=8))
+    scheduler.add_request(make_request("b", 5, max_tokens=8))
+
+
+def test_full_blocks_are_found_again_but_never_the_last_token() -> None:
+    scheduler = make_scheduler(enable_prefix_caching=True)
+    scheduler.add_request(make_request("a", 8, max_tokens=1))
+    step(scheduler)
+    again, longer = make_request("b", 8, max_tokens=1), make_request("c", 9, max_tokens=1)
+    other = make_request("d", 0, max_tokens=1, prompt=(7, *range(1, 9)))
+    salted = make_request("e", 9, max_tokens=1, cache_salt=b"someone else")
+    for request in (again, longer, other, salted):
+        scheduler.add_request(request)
+    assert shares(step(scheduler)) == [("b", 4, 8), ("c", 8, 9), ("d", 0, 9), ("e", 0, 9)]
+    assert [r.num_cached_tokens for r in (again, longer, other, salted)] == [4, 8, 0, 0]
+
+
+def test_ends_are_tested_on_the_first_token_too() -> None:
+    scheduler = make_scheduler()
+    request = make_request("a", 3)
+    scheduler.add_request(request)
+    step(scheduler, token_id=99)
+    assert (request.finish_reason, request.stop_reason) == (FinishReason.STOP, 99)
+
+
+def test_max_time_ends_running_and_waiting_requests() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    running, waiting = (make_request(name, 3, max_time=5.0) for name in "ab")
+    for request in (running, waiting):
+        scheduler.add_request(request)
+    step(scheduler, now=4.9)
+    assert running.status is RequestStatus.RUNNING
+    output = step(scheduler, now=5.0)
+    assert output.expired == (running, waiting)
+    assert (waiting.finish_reason, waiting.stop_reason) == (FinishReason.LENGTH, "max_time")
+    assert not scheduler.has_unfinished_requests
+
+
+def test_an_abort_between_schedule_and_update_frees_the_blocks() -> None:
+    scheduler = make_scheduler()
+    request = make_request("a", 3)
+    scheduler.add_request(request)
+    output = scheduler.schedule(0.0)
+    scheduler.finish(request, FinishReason.ABORT)
+    scheduler.update(output, {}, 0.0)
+    scheduler.kv_cache_manager.check_integrity()
+    assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64
+    assert request.output_token_ids == []
