@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.stop_strings import StopStringMatcher
+
+
+def cut_at_stop(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
+    """The definition, in one shot: the match that ends first; of those that end there, the longest."""
+    found = [(text.find(s) + len(s), -len(s), s) for s in stop if s in text]
+    if not found:
+        return text, None
+    end, _, string = min(found)
+    return (text[:end] if include else text[: end - len(string)]), string
+
+
+@st.composite
+def split_texts(draw: st.DrawFn) -> list[str]:
+    text = draw(st.text(alphabet="ab", max_size=40) | st.text(alphabet="abc", max_size=40))
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    return [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+stops = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4)
+
+
+@given(pieces=split_texts(), stop=stops, include=st.booleans())
+def test_any_split_gives_the_definition(pieces: list[str], stop: list[str], include: bool) -> None:
+    matcher = StopStringMatcher(stop, include)
+    out = "".join(matcher.push(piece) for piece in pieces) + matcher.flush()
+    assert (out, matcher.matched) == cut_at_stop("".join(pieces), stop, include)
+
+
+@given(pieces=split_texts(), stop=stops)
+def test_holds_back_exactly_what_could_begin_a_stop_string(
+    pieces: list[str], stop: list[str]
+) -> None:
+    matcher = StopStringMatcher(stop)
+    text, out = "", ""
+    for piece in pieces:
+        text, out = text + piece, out + matcher.push(piece)
+        if matcher.matched is not None:
+            break
+        prefixes = {s[:i] for s in stop for i in range(len(s))} | {""}
+        assert len(text) - len(out) == max(len(p) for p in prefixes if text.endswith(p))
+        assert text.startswith(out)
+
+
+@given(pieces=split_texts(), stop=stops)
+def test_nothing_is_held_back_when_the_stop_string_is_included(
+    pieces: list[str], stop: list[str]
+) -> None:
+    matcher = StopStringMatcher(stop, include_in_output=True)
+    for piece in pieces:
+        shown = matcher.push(piece)
+        assert shown == piece or matcher.matched is not None
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "shown", "matched"),
+    [
+        (["ab", "abc"], "xabc", "x", "ab"),  # the first to be complete
+        (["b", "ab"], "xab", "x", "ab"),  # both complete: the one that starts first
+        (["abcd", "bc"], "abcd", "a", "bc"),  # never waits for a longer one
+        (["aab"], "aaab", "a", "aab"),  # falls back to a shorter prefix
+        (["\n\n"], "one\n\ntwo", "one", "\n\n"),
+    ],
+)
+def test_which_stop_string_wins(stop: list[str], text: str, shown: str, matched: str) -> None:
+    matcher = StopStringMatcher(stop)
+    assert matcher.push(text) == shown
+    assert matcher.matched == matched
+    assert matcher.push("more") == ""
+    assert matcher.flush() == ""
+
+
+def test_a_stop_string_split_over_pieces_never_shows() -> None:
+    matcher = StopStringMatcher(["STOP"])
+    assert [matcher.push(piece) for piece in ["a S", "T", "ACK ", "ST", "OP"]] == ["a ", "", "STACK ", "", ""]
+    assert matcher.matched == "STOP"
+
+
+@pytest.mark.parametrize("stop", ["END", [""], ["a", 3]])
+def test_refuses_what_is_no_list_of_non_empty_strings(stop: object) -> None:
+    with pytest.raises(ValueError, match="stop must"):
+        StopStringMatcher(stop)  # type: ignore[arg-type]
+
+
+def test_long_output_costs_the_same_per_character() -> None:
+    matcher = StopStringMatcher(["a" * 500 + "b"])
+    assert sum(len(matcher.push("a" * 100)) for _ in range(1000)) == 100_000 - 500
+    assert matcher.flush() == "a" * 500
