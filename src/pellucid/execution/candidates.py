@@ -1,0 +1,90 @@
+"""The tokens that may still be sampled, and their distribution."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Logits: TypeAlias = npt.NDArray[np.floating[Any]]  # [V] as the model gave them
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class NonFiniteLogitsError(ValueError):
+    """The model gave a request logits that define no distribution."""
+
+
+def check_finite(peak: float) -> None:
+    """Checks the largest of a row's logits, in which NaN counts as larger than any number.
+
+    Raises:
+        NonFiniteLogitsError: a logit is NaN or +inf, or all of them are -inf.
+    """
+    if not np.isfinite(peak):
+        raise NonFiniteLogitsError(
+            f"the model's logits for this request define no distribution: the largest is {peak}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """N tokens with float64 logits; the softmax of these is their distribution.
+
+    Each stage of sampling takes one and returns another. Arrays are never written to.
+    """
+
+    token_ids: IntArray  # [N] ascending
+    logits: FloatArray  # [N] finite
+
+    @staticmethod
+    def of(logits: Logits) -> "Candidates":
+        """The whole vocabulary [V], but for tokens that the model itself excludes with -inf.
+
+        Raises:
+            NonFiniteLogitsError: a logit is NaN or +inf, or all of them are -inf.
+        """
+        check_finite(logits.max())
+        candidates = Candidates(np.arange(len(logits)), logits.astype(np.float64))
+        excluded = logits.min() == -np.inf
+        return candidates.keep(np.isfinite(candidates.logits)) if excluded else candidates
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @cached_property
+    def probabilities(self) -> FloatArray:
+        """[N], summing to 1; N >= 1."""
+        weights: FloatArray = self.logits - self.logits.max()
+        np.exp(weights, out=weights)
+        weights /= weights.sum()
+        return weights
+
+    @cached_property
+    def logprobs(self) -> FloatArray:
+        """[N], log of the probabilities, without their underflow; N >= 1."""
+        logprobs: FloatArray = self.logits - self.logits.max()
+        logprobs -= np.log(np.exp(logprobs).sum())
+        return logprobs
+
+    def logprob(self, token_id: int) -> float:
+        """-inf if the token is not a candidate."""
+        index = int(np.searchsorted(self.token_ids, token_id))
+        found = index < len(self) and self.token_ids[index] == token_id
+        return float(self.logprobs[index]) if found else -np.inf
+
+    def keep(self, chosen: Mask | IntArray) -> "Candidates":
+        """The candidates of a mask [N], or at ascending indices."""
+        return Candidates(self.token_ids[chosen], self.logits[chosen])
+
+    def indices(self, token_ids: Iterable[int]) -> IntArray:
+        """Where `token_ids` are, ascending and each once; those that are no candidates are skipped."""
+        wanted = np.unique(np.fromiter(token_ids, dtype=np.int64))
+        places: IntArray = np.searchsorted(self.token_ids, wanted)
+        inside = places < len(self)
+        places, wanted = places[inside], wanted[inside]
+        found: IntArray = places[self.token_ids[places] == wanted]
+        return found

@@ -1,0 +1,136 @@
+"""Chooses tokens. One row at a time and without state: an answer cannot depend on its batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pellucid.execution.candidates import Candidates, Logits, check_finite
+from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
+from pellucid.execution.randomness import uniform
+from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
+
+__all__ = ["FunnelStage", "SampledToken", "Sampler", "SamplingRow", "TokenLogprob", "TokenLogprobs"]
+
+
+@dataclass(frozen=True)
+class SampledToken:
+    """A choice and, if `SamplingParams.logprobs` asks, its log-probabilities.
+
+    Attributes:
+        chosen: of `token_id`; None if not asked for.
+        top: the most likely tokens of the model's own distribution, in order.
+    """
+
+    token_id: int
+    chosen: TokenLogprob | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class FunnelStage:
+    """What one stage left.
+
+    Attributes:
+        name: "logits" for the model's own distribution, else the stage's parameter.
+        num_kept: tokens left.
+        kept_mass: probability of these in the distribution that entered the stage; 1 if the stage
+            removed nothing.
+    """
+
+    name: str
+    num_kept: int
+    kept_mass: float
+
+
+class NoTokenLeftError(ValueError):
+    """Parameters that together forbid every token."""
+
+
+class Sampler:
+    """Turns a row of logits [V] into a token. Errors concern this row's request alone."""
+
+    def sample(self, logits: Logits, row: SamplingRow) -> SampledToken:
+        """Chooses the token at `row.position`.
+
+        Args:
+            logits: [V], float32 or float64.
+            row: what the request asks for and its tokens so far.
+
+        Raises:
+            NonFiniteLogitsError: a logit is NaN or +inf, or all are -inf.
+            NoTokenLeftError: the parameters forbid every token.
+            ValueError: a penalty is too extreme for these logits.
+        """
+        if row.params.logprobs is None and _takes_argmax(row):
+            token_id = int(logits.argmax())  # of a NaN, if there is one
+            check_finite(logits[token_id])
+            return SampledToken(token_id)
+
+        final = self.distribution(logits, row)
+        token_id = _draw(final, row)
+        if row.params.logprobs is None:
+            return SampledToken(token_id)
+        logprobs = token_logprobs(logits, token_id, row.params.logprobs, final)
+        return SampledToken(token_id, logprobs.chosen, logprobs.top)
+
+    def distribution(self, logits: Logits, row: SamplingRow) -> Candidates:
+        """The distribution that `sample` draws from. Arguments and errors are the same."""
+        candidates = Candidates.of(logits)
+        for stage in sampling_stages(row):
+            candidates = _apply(stage, candidates, row)
+        return candidates
+
+    def funnel(self, logits: Logits, row: SamplingRow) -> list[FunnelStage]:
+        """What each active stage left, in order. Arguments and errors are those of `sample`."""
+        before = Candidates.of(logits)
+        funnel = [FunnelStage("logits", len(before), 1.0)]
+        for stage in sampling_stages(row):
+            after = _apply(stage, before, row)
+            kept = before.probabilities[before.indices(after.token_ids)].sum()
+            kept_mass = 1.0 if len(after) == len(before) else float(kept)
+            funnel.append(FunnelStage(stage.name, len(after), kept_mass))
+            before = after
+        return funnel
+
+    def prompt_logprobs(
+        self, logits: Logits, next_token_ids: Sequence[int], num_top: int
+    ) -> list[TokenLogprobs]:
+        """Log-probabilities of tokens that were given, in the model's own distribution.
+
+        Args:
+            logits: [R, V].
+            next_token_ids: [R] the token that follows each row.
+            num_top: how many of the most likely tokens to give with each.
+
+        Raises:
+            NonFiniteLogitsError: a logit is NaN or +inf, or all of a row are -inf.
+        """
+        return [
+            token_logprobs(row_logits, token_id, num_top)
+            for row_logits, token_id in zip(logits, next_token_ids, strict=True)
+        ]
+
+
+def _takes_argmax(row: SamplingRow) -> bool:
+    """Greedy, and nothing comes before the temperature."""
+    return row.params.temperature == 0 and next(sampling_stages(row)).name == "temperature"
+
+
+def _apply(stage: Stage, candidates: Candidates, row: SamplingRow) -> Candidates:
+    left = stage.apply(candidates)
+    if len(left):
+        return left
+    names = [active.name for active in sampling_stages(row)]
+    together = ", ".join(names[: names.index(stage.name) + 1])
+    raise NoTokenLeftError(f"{together}: these leave no token to sample")
+
+
+def _draw(candidates: Candidates, row: SamplingRow) -> int:
+    """Inverse of the cumulative distribution, in order of token id."""
+    if len(candidates) == 1:
+        return int(candidates.token_ids[0])
+    cumulative = np.cumsum(candidates.probabilities)
+    # u < 1 keeps the target below the last sum, so it falls to a token of probability > 0.
+    target = uniform(row.seed, row.stream, row.position) * cumulative[-1]
+    return int(candidates.token_ids[np.searchsorted(cumulative, target, side="right")])

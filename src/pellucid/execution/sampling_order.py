@@ -1,0 +1,93 @@
+"""The stages of sampling in their order: the one place where it is written."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pellucid.execution import sampling_stages as stages
+from pellucid.execution.candidates import Candidates
+from pellucid.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class SamplingRow:
+    """All that the choice of one token depends on, besides the logits.
+
+    Attributes:
+        seed: the request's.
+        stream: which of the request's answers.
+        stop_token_ids: end and stop tokens, which `min_tokens` forbids.
+        bad_words_token_ids: each way to write a bad word in tokens, none of them empty.
+    """
+
+    params: SamplingParams
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    seed: int
+    stream: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def position(self) -> int:
+        """Index in the sequence of the token to be sampled."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    def last_token_ids(self, count: int) -> list[int]:
+        """The last `count` tokens of prompt and output, or all there are."""
+        num_prompt_tokens = len(self.prompt_token_ids)
+        start = max(0, self.position - count)
+        prompt = self.prompt_token_ids[start:]
+        return [*prompt, *self.output_token_ids[max(0, start - num_prompt_tokens) :]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step from the model's distribution to the one sampled from, named after its parameter."""
+
+    name: str
+    apply: Callable[[Candidates], Candidates]
+
+
+def sampling_stages(row: SamplingRow) -> Iterator[Stage]:
+    """The stages that `row` asks for, in the order in which they are applied.
+
+    Masks come first, so that nothing forbidden takes part in what follows. Penalties act on the
+    model's own logits, so that their strength does not depend on the temperature. Truncation comes
+    last, on the distribution that the temperature gave; each truncation sees what the one before it
+    left, renormalised.
+    """
+    params = row.params
+    if params.allowed_token_ids is not None:
+        yield Stage("allowed_token_ids", partial(stages.allow, token_ids=params.allowed_token_ids))
+    if words := row.bad_words_token_ids:
+        completions = stages.completions(words, row.last_token_ids(max(map(len, words)) - 1))
+        yield Stage("bad_words", partial(stages.forbid, token_ids=completions))
+    if row.stop_token_ids and len(row.output_token_ids) < params.min_tokens:
+        yield Stage("min_tokens", partial(stages.forbid, token_ids=row.stop_token_ids))
+
+    if params.logit_bias:
+        yield Stage("logit_bias", partial(stages.add, amounts=dict(params.logit_bias)))
+    if (penalty := params.repetition_penalty) != 1:
+        seen = {*row.prompt_token_ids, *row.output_token_ids}
+        repetition = partial(stages.penalise_repetition, token_ids=seen, penalty=penalty)
+        yield Stage("repetition_penalty", repetition)
+    if (penalty := params.presence_penalty) != 0:
+        output = row.output_token_ids
+        presence = partial(stages.penalise_presence, token_ids=output, penalty=penalty)
+        yield Stage("presence_penalty", presence)
+    if (penalty := params.frequency_penalty) != 0:
+        output = row.output_token_ids
+        frequency = partial(stages.penalise_frequency, token_ids=output, penalty=penalty)
+        yield Stage("frequency_penalty", frequency)
+
+    if params.temperature != 1:
+        yield Stage("temperature", partial(stages.scale, temperature=params.temperature))
+    if params.top_k > 0:
+        yield Stage("top_k", partial(stages.top_k, k=params.top_k))
+    if params.top_p < 1:
+        yield Stage("top_p", partial(stages.top_p, p=params.top_p))
+    if params.min_p > 0:
+        yield Stage("min_p", partial(stages.min_p, share=params.min_p))
+    if params.typical_p < 1:
+        yield Stage("typical_p", partial(stages.typical_p, p=params.typical_p))
