@@ -7,13 +7,14 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # build-system.requires of pyproject.toml and the tools it would fetch: installed once, so that a
 # rebuild of the extension is incremental instead of starting over in an isolated environment.
-BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.18' ninja
+BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' ninja
 INSTALL := $(PIP) install --no-build-isolation --editable
 WERROR  := --config-settings=cmake.define.PELLUCID_WERROR=ON
-NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
+CPP_FILES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
+NATIVE_SOURCES := CMakeLists.txt $(CPP_FILES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-oracle stub clean
+.PHONY: help run setup test check test-oracle format stub clean
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
@@ -21,6 +22,7 @@ help:
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
+	@echo 'make format       what check would complain of, as far as tools can repair it'
 	@echo 'make stub         rewrite _native.pyi after a change to csrc/bindings.cpp'
 	@echo 'make clean        remove $(VENV), build/ and caches'
 	@echo 'Another interpreter: make PYTHON=python3.12 ...'
@@ -38,11 +40,16 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/clang-format --dry-run -Werror $(filter-out CMakeLists.txt,$(NATIVE_SOURCES))
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	$(BIN)/python -m pytest tests/unit
 
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
 
 stub: $(VENV)/.dev
 	$(BIN)/python -m nanobind.stubgen -q -m pellucid._native -o src/pellucid/_native.pyi
@@ -52,10 +59,7 @@ clean:
 
 # Each stamp says that one step is done for the files it depends on.
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "pellucid needs Python 3.10 or newer; choose one with make PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
-	  { echo "this Python cannot create environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) tools/check_machine.py
 	@echo "setting up $(VENV): an environment of $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
@@ -65,12 +69,12 @@ $(VENV)/.build-tools: $(VENV)/.created
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
-	@echo "setting up $(VENV): pellucid and its native extension"
+	@echo "setting up $(VENV): pellucid and its native extension (a minute the first time)"
 	@$(INSTALL) .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
-	@echo "setting up $(VENV): pellucid, its native extension and the development tools"
+	@echo "setting up $(VENV): pellucid, its native extension, development tools (a minute the first time)"
 	@$(INSTALL) '.[dev]' $(WERROR)
 	@touch $(VENV)/.installed $@
 
