@@ -1,0 +1,80 @@
+"""The tensors of a model directory, in one safetensors file or in shards."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from pellucid.loading.json_object import read_json_object
+from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class Checkpoint:
+    """All tensors of a directory by name, wherever they are stored.
+
+    Args:
+        directory: holds model.safetensors, or model.safetensors.index.json and the shards that it names.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the index and the shards do not agree.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        if (directory / INDEX_FILE).exists():
+            self._files = _open_shards(directory / INDEX_FILE)
+        elif (directory / SINGLE_FILE).exists():
+            file = SafetensorsFile(directory / SINGLE_FILE)
+            self._files = dict.fromkeys(file.tensors, file)
+        else:
+            raise ValueError(
+                f"{directory}: no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there"
+            )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def info(self, name: str) -> TensorInfo:
+        """Dtype, shape and place of the tensor `name`."""
+        return self._files[name].tensors[name]
+
+    def path(self, name: str) -> Path:
+        """The file that holds the tensor `name`."""
+        return self._files[name].path
+
+    def tensor(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name`, a read-only view of its file."""
+        return self._files[name].tensor(name)
+
+
+def _open_shards(index_path: Path) -> dict[str, SafetensorsFile]:
+    weight_map = read_json_object(index_path).optional_object("weight_map")
+    if not weight_map:
+        raise ValueError(f"{index_path}: weight_map is missing: must name the file of each tensor")
+    shards: dict[str, SafetensorsFile] = {}
+    files: dict[str, SafetensorsFile] = {}
+    for name in weight_map.values:
+        file_name = weight_map.string(name)
+        if file_name not in shards:
+            if "/" in file_name or "\\" in file_name:
+                raise weight_map.error(name, "must be a file in the same directory")
+            if not (index_path.parent / file_name).exists():
+                raise weight_map.error(name, "there is no such file beside the index")
+            shards[file_name] = SafetensorsFile(index_path.parent / file_name)
+        if name not in shards[file_name].tensors:
+            raise weight_map.error(name, "that file does not hold the tensor")
+        files[name] = shards[file_name]
+    for shard in shards.values():
+        for name in shard.tensors:
+            if name not in files:
+                raise ValueError(f"{shard.path}: tensor {name} is not in {index_path.name}")
+            if files[name] is not shard:
+                raise ValueError(f"{shard.path}: tensor {name} is also in {files[name].path.name}")
+    return files

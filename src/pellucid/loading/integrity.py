@@ -1,0 +1,50 @@
+"""Checks a model directory against its SHA256SUMS, as `sha256sum` writes it."""
+
+import hashlib
+import re
+from pathlib import Path
+
+SUMS_FILE = "SHA256SUMS"
+
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_CHUNK_BYTES = 1 << 20
+
+
+def verify_checksums(directory: Path) -> None:
+    """Compares each file that SHA256SUMS lists with its digest; does nothing where there is no such file.
+
+    A flipped bit inside a weight is a valid weight: only this check can see it.
+
+    Raises:
+        ValueError: a listed file is missing or differs, or a line is not as `sha256sum` writes it.
+    """
+    sums = directory / SUMS_FILE
+    if not sums.exists():
+        return
+    for number, line in enumerate(
+        sums.read_text(encoding="utf-8", errors="replace").splitlines(), start=1
+    ):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(
+                f"{sums}: line {number} is {line!r}: must be a SHA-256 digest, two blanks and a file name"
+            )
+        digest, name = match.groups()
+        path = directory / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(
+                f"{sums}: line {number} names {name!r}: must be a file in the same directory"
+            )
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file, but {SUMS_FILE} lists it")
+        if (actual := _sha256(path)) != digest:
+            raise ValueError(f"{path}: damaged: its SHA-256 is {actual}, {SUMS_FILE} says {digest}")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    buffer = bytearray(_CHUNK_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(memoryview(buffer)[:count])
+    return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""Typed access to the keys of a JSON object from a file that is not trusted."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_INTEGER = 2**31 - 1
+MAX_NUMBER = 1e12
+_MAX_SHOWN = 120  # characters of a value in a message
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """The keys of a JSON object; every error names the file, the key, the value and what is allowed.
+
+    Readers take the value that a missing key stands for; without one, the key must be there. The `optional_*`
+    ones also take null, and return None for it.
+
+    Args:
+        path: the file, for messages.
+        values: the parsed object.
+        name: the dotted keys that lead to this object inside the file; empty at the top.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    name: str = ""
+
+    def error(self, key: str, allowed: str) -> ValueError:
+        """The error for `key`, to be raised."""
+        if key in self.values:
+            value = json.dumps(self.values[key])
+            got = f"={value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + ' ...'}"
+        else:
+            got = " is missing"
+        return ValueError(f"{self.path}: {self._dotted(key)}{got}: {allowed}")
+
+    def integer(
+        self, key: str, default: int = _REQUIRED, *, minimum: int = 1, maximum: int = MAX_INTEGER
+    ) -> int:
+        """A whole number from `minimum` to `maximum`."""
+        value = self._value(key, default)
+        if not _is_integer(value) or not minimum <= value <= maximum:
+            raise self.error(key, f"must be a whole number from {minimum} to {maximum}")
+        return int(value)
+
+    def optional_integer(self, key: str, default: int | None = None) -> int | None:
+        """A whole number of at least 1, or null."""
+        return None if self._value(key, default) is None else self.integer(key, default or 0)
+
+    def number(self, key: str, default: float = _REQUIRED) -> float:
+        """A number above 0, at most `MAX_NUMBER`."""
+        value = self._value(key, default)
+        if not _is_positive_number(value):
+            raise self.error(key, f"must be a number above 0, at most {MAX_NUMBER:g}")
+        return float(value)
+
+    def optional_number(self, key: str, default: float | None = None) -> float | None:
+        """A number above 0, at most `MAX_NUMBER`, or null."""
+        return None if self._value(key, default) is None else self.number(key, default or 0)
+
+    def numbers(self, key: str, length: int) -> tuple[float, ...]:
+        """A list of `length` numbers above 0, at most `MAX_NUMBER`."""
+        values = self._value(key, _REQUIRED)
+        if (
+            not isinstance(values, list)
+            or len(values) != length
+            or not all(map(_is_positive_number, values))
+        ):
+            raise self.error(
+                key, f"must be a list of {length} numbers above 0, at most {MAX_NUMBER:g}"
+            )
+        return tuple(map(float, values))
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "must be true or false")
+        return value
+
+    def string(self, key: str, default: str = _REQUIRED) -> str:
+        """A string."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, "must be a string")
+        return value
+
+    def optional_strings(self, key: str) -> tuple[str, ...] | None:
+        """A list of strings, or null."""
+        value = self._value(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, "must be a list of strings")
+        return tuple(value)
+
+    def token_ids(self, key: str, default: int | None = None) -> tuple[int, ...]:
+        """A token id, a list of them, or null for none."""
+        value = self._value(key, default)
+        items = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(_is_integer(item) and 0 <= item <= MAX_INTEGER for item in items):
+            raise self.error(key, "must be a token id, at least 0, or a list of them")
+        return tuple(items)
+
+    def optional_object(self, key: str) -> "JsonObject | None":
+        """A nested object, or null."""
+        value = self._value(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, "must be an object")
+        return JsonObject(self.path, value, self._dotted(key))
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.values.get(key, default)
+        if value is _REQUIRED:
+            raise self.error(key, "it is required")
+        return value
+
+    def _dotted(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key
+
+
+def read_json_object(path: Path) -> JsonObject:
+    """Reads a file that holds one JSON object.
+
+    Raises:
+        ValueError: the file is missing, is not JSON, or holds something else than an object.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # JSON's and UTF-8's
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: must hold a JSON object, holds {type(values).__name__}")
+    return JsonObject(path, values)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_positive_number(value: Any) -> bool:
+    return (_is_integer(value) or isinstance(value, float)) and 0 < value <= MAX_NUMBER

@@ -1,0 +1,132 @@
+"""One safetensors file, mapped into memory: https://huggingface.co/docs/safetensors."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+_HEADER_LENGTH_BYTES = 8  # u64, little-endian, before the header
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What the header says about a tensor. `start` and `end` are bytes of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.start
+
+
+class SafetensorsFile:
+    """A safetensors file whose tensors are read-only views of its pages: nothing is read before it is used.
+
+    The file must not be cut short while it is open.
+
+    Raises:
+        ValueError: the file is missing or damaged. The header is checked against the length of the file, so
+            that truncation, holes, overlaps and shapes that do not fit are seen; values are not.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.tensors = _read_header(path)
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+
+    def tensor(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name` in its own dtype and shape.
+
+        Raises:
+            ValueError: its dtype is not a float format that we read.
+        """
+        info = self.tensors[name]
+        if info.dtype not in DTYPES:
+            raise ValueError(
+                f"{self.path}: tensor {name} has dtype {info.dtype}: supported are {', '.join(DTYPES)}"
+            )
+        view = self._bytes[info.start : info.end].view(DTYPES[info.dtype]).reshape(info.shape)
+        return np.require(view, requirements="A")  # writers need not align the data
+
+
+def _read_header(path: Path) -> dict[str, TensorInfo]:
+    try:
+        # The library checks all of the header against the length of the file. It hands out copies of tensors,
+        # though, so the data is mapped here, at the offsets that it found to be right.
+        with safe_open(path, framework="np"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: damaged safetensors file: {_explain(path, str(error))}"
+        ) from None
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be mapped: {error}") from None
+
+    header, data_start = _parse_header(path)
+    header.pop("__metadata__", None)
+    return {
+        name: TensorInfo(
+            dtype=entry["dtype"],
+            shape=tuple(entry["shape"]),
+            start=data_start + entry["data_offsets"][0],
+            end=data_start + entry["data_offsets"][1],
+        )
+        for name, entry in header.items()
+    }
+
+
+def _parse_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header as it stands, and where the data starts."""
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            names = [name for name, _ in pairs]
+            duplicate = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{path}: the header names {duplicate} twice")
+        return values
+
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
+        header = json.loads(file.read(length), object_pairs_hook=without_duplicates)
+    return header, _HEADER_LENGTH_BYTES + length
+
+
+def _explain(path: Path, reason: str) -> str:
+    """The library's reason, with the tensor or the lengths where it leaves them out."""
+    if "file not fully covered" in reason:
+        header, data_start = _parse_header(path)
+        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+        wanted = data_start + max((entry["data_offsets"][1] for entry in tensors), default=0)
+        return f"the header describes {wanted} bytes, the file has {path.stat().st_size}"
+    if "invalid shape, data type, or offset" in reason:
+        header, _ = _parse_header(path)
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            start, end = entry["data_offsets"]
+            if (
+                entry["dtype"] in DTYPES
+                and end - start != math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+            ):
+                return f"tensor {name}: {entry['dtype']} {entry['shape']} does not fill bytes {start} to {end}"
+    return reason.removeprefix("Error while deserializing header: ")
