@@ -1,10 +1,12 @@
 """The executable definition of every op: NumPy, written to be read. Native kernels are tested against it.
 
-A row's bits must not depend on the other rows of its step, but a BLAS may sum in another order for
-another shape. So no product here has a shape that the step decides: `linear` multiplies tiles of 16
-rows, and attention works on tiles of 16 positions that start at multiples of 16, whichever of them
-are in the step. Sums run along the contiguous last axis, whose length is a fact of the model or of
-the row's own position.
+A row's bits must not depend on the other rows of its step, but a BLAS sums in another order for another
+shape, and in some shapes for another row. So no product here has a shape that the step decides. In
+`linear`, tiles of 16 rows are the columns of a product, side by side in SIMD lanes, where every BLAS
+treats them alike (tests/unit/test_numpy_row_invariance.py watches this one). Attention works on tiles of
+16 positions that start at multiples of 16, whichever of them are in the step, so a row's place in each
+product follows from its position alone. Sums run along the contiguous last axis, whose length is a fact
+of the model or of the row's own position.
 """
 
 import math
@@ -24,14 +26,14 @@ from pellucid.backends.numpy_kv_cache import (
 from pellucid.backends.rope_frequencies import depends_on_length, rope_frequencies
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
-TILE = 16  # rows of every matrix product; divides every block size
+TILE = 16  # rows that go through a matrix product together
 
 
 @dataclass(frozen=True)
 class NumpyMatrix:
-    """weight.T [M, N], contiguous because the BLAS packs it faster so, and bias [N]."""
+    """weight [N, M] and bias [N] in the backend's dtype."""
 
-    weight_t: Array
+    weight: Array
     bias: Array | None
 
 
@@ -52,10 +54,7 @@ class NumpyBackend(Backend):
     # -- load time --------------------------------------------------------------------------------
 
     def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
-        return NumpyMatrix(
-            weight_t=np.ascontiguousarray(weight.T, dtype=self.dtype),
-            bias=None if bias is None else self.vector(bias),
-        )
+        return NumpyMatrix(self.vector(weight), None if bias is None else self.vector(bias))
 
     def vector(self, weight: npt.NDArray[Any]) -> Array:
         return np.ascontiguousarray(weight, dtype=self.dtype)
@@ -75,14 +74,17 @@ class NumpyBackend(Backend):
     # -- per step ---------------------------------------------------------------------------------
 
     def embed(self, token_ids: IntArray, table: NumpyMatrix, scale: float = 1.0) -> Array:
-        return np.ascontiguousarray(table.weight_t[:, token_ids].T * self.dtype(scale))
+        rows: Array = table.weight[token_ids]
+        return rows * scale
 
     def linear(self, x: Array, weight: NumpyMatrix) -> Array:
-        num_rows, num_columns = x.shape
-        num_tiles = -(-num_rows // TILE)
-        tiles = np.zeros((num_tiles, TILE, num_columns), self.dtype)
-        tiles.reshape(-1, num_columns)[:num_rows] = x
-        y = (tiles @ weight.weight_t).reshape(num_tiles * TILE, -1)[:num_rows]
+        num_outputs, num_inputs = weight.weight.shape
+        num_tiles = -(-len(x) // TILE)
+        padded = np.zeros((num_tiles * TILE, num_inputs), self.dtype)
+        padded[: len(x)] = x
+        columns = padded.reshape(num_tiles, TILE, num_inputs).transpose(0, 2, 1)
+        products = (weight.weight @ columns).transpose(0, 2, 1)
+        y = products.reshape(num_tiles * TILE, num_outputs)[: len(x)]
         return y if weight.bias is None else y + weight.bias
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:

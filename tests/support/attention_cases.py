@@ -1,0 +1,115 @@
+"""Attention over texts of random q, k and v: in any steps through the cache, and directly."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.base import Array, Backend
+from pellucid.config import ModelConfig
+from support.batches import Share, forward_batch
+
+Steps = Sequence[Sequence[tuple[int, int, int]]]  # per step and request in it: request, start, stop
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """q [length, H, D] and k, v [length, K, D] of each request."""
+
+    requests: tuple[tuple[Array, Array, Array], ...]
+
+    @classmethod
+    def random(
+        cls,
+        seed: int,
+        lengths: Sequence[int],
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> "AttentionCase":
+        rng = np.random.default_rng(seed)
+        return cls(
+            tuple(
+                tuple(
+                    rng.standard_normal((length, heads, head_dim)).astype(dtype)
+                    for heads in (num_heads, num_kv_heads, num_kv_heads)
+                )
+                for length in lengths
+            )
+        )
+
+
+def paged_attention_in_steps(
+    ops: Backend,
+    case: AttentionCase,
+    steps: Steps,
+    block_size: int,
+    kv_dtype: str = "f32",
+    scale: float = 0.35,
+    **options: Any,
+) -> list[Array]:
+    """Stores and attends step by step, in scattered blocks; [length, H, D] per request."""
+    num_blocks = [-(-len(q) // block_size) for q, _, _ in case.requests]
+    scattered = np.random.default_rng(7).permutation(sum(num_blocks))
+    tables = np.split(scattered, np.cumsum(num_blocks)[:-1])
+    kv_layer = ops.make_kv_cache(_config_of(case), sum(num_blocks), block_size, kv_dtype).layers[0]
+    outputs = [np.full_like(q, np.nan) for q, _, _ in case.requests]
+    for step in steps:
+        shares = [Share([0] * stop, start, stop, tables[request]) for request, start, stop in step]
+        batch = forward_batch(shares, block_size)
+        q, k, v = (
+            np.concatenate(
+                [case.requests[request][part][start:stop] for request, start, stop in step]
+            )
+            for part in range(3)
+        )
+        ops.store_kv(kv_layer, k, v, batch.slot_mapping)
+        rows = ops.paged_attention(q, kv_layer, batch, scale, **options)
+        for (request, start, stop), own in zip(
+            step, np.split(rows, batch.query_start[1:-1]), strict=True
+        ):
+            outputs[request][start:stop] = own
+    return outputs
+
+
+def dense_attention(
+    q: Array, k: Array, v: Array, scale: float, sliding_window: int | None, softcap: float | None
+) -> Array:
+    """The same for one request, row by row and head by head over the keys in sight, in f64."""
+    num_tokens, num_heads, _ = q.shape
+    group = num_heads // k.shape[1]
+    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    output = np.empty_like(q)
+    for position in range(num_tokens):
+        first = 0 if sliding_window is None else max(0, position - sliding_window + 1)
+        for head in range(num_heads):
+            keys, values = (array[first : position + 1, head // group] for array in (k, v))
+            scores = scale * keys @ q[position, head]
+            if softcap is not None:
+                scores = softcap * np.tanh(scores / softcap)
+            weights = np.exp(scores - scores.max())
+            output[position, head] = weights @ values / weights.sum()
+    return output
+
+
+def _config_of(case: AttentionCase) -> ModelConfig:
+    q, k, _ = case.requests[0]
+    return ModelConfig(
+        architecture="none",
+        vocab_size=1,
+        hidden_size=1,
+        intermediate_size=1,
+        num_layers=1,
+        num_heads=q.shape[1],
+        num_kv_heads=k.shape[1],
+        head_dim=q.shape[2],
+        max_position_embeddings=1,
+        norm_eps=1e-5,
+        activation="silu",
+        rope=None,
+        attention_scale=1.0,
+        sliding_windows=(None,),
+    )
