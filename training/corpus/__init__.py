@@ -1,0 +1,1 @@
+"""The small world the bundled models were trained on: every sentence here is our own writing."""
