@@ -133,14 +133,16 @@ class LLMEngine:
         for request_id, error in result.errors.items():
             request = self._answers[request_id].request
             self.scheduler.finish(request, FinishReason.ERROR, str(error))
-        token_ids = {id: sampled.token_id for id, sampled in result.sampled.items()}
+        token_ids = {key: sampled.token_id for key, sampled in result.sampled.items()}
         now = self.clock()
         self.scheduler.update(output, token_ids, now)
 
         deltas = []
         for share in output.scheduled:
             answer = self._answers[share.request.request_id]
-            if (prompt_logprobs := result.prompt_logprobs.get(share.request.request_id)) is not None:
+            if (
+                prompt_logprobs := result.prompt_logprobs.get(share.request.request_id)
+            ) is not None:
                 self.output_processor.append_prompt_logprobs(answer.request_output, prompt_logprobs)
             if (sampled := result.sampled.get(share.request.request_id)) is not None:
                 delta = self.output_processor.append(answer, sampled)

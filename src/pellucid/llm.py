@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import final
 
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine, Prompt
@@ -33,7 +34,7 @@ class LLM:
         unknown = knobs.keys() - EngineConfig.__dataclass_fields__.keys()
         if unknown:
             known = ", ".join(name for name in EngineConfig.__dataclass_fields__ if name != "model")
-            raise ValueError(f"LLM({sorted(unknown)[0]}=...): no such parameter; there are {known}")
+            raise ValueError(f"LLM({min(unknown)}=...): no such parameter; there are {known}")
         self.config = EngineConfig(model=model, **knobs)  # type: ignore[arg-type]
         self.engine = LLMEngine.from_config(self.config, on_progress)
         self.tokenizer = self.engine.tokenizer
@@ -89,7 +90,7 @@ class LLM:
             ValueError: as `generate`.
         """
         output = self.engine.add_request(prompt, params or SamplingParams())
-        self._streams[output.request_id] = TokenStream(self, output)
+        self._streams[output.request_id] = TokenStream(output, self._step, self._close)
         return self._streams[output.request_id]
 
     def _step(self) -> None:
@@ -102,6 +103,7 @@ class LLM:
         self.engine.abort(output.request_id)
 
 
+@final
 class TokenStream:
     """Iterates over what each step adds to one request. Leaving its `with` block aborts the request.
 
@@ -110,8 +112,14 @@ class TokenStream:
         unread: what steps have added and the iterator has not given yet.
     """
 
-    def __init__(self, llm: LLM, output: RequestOutput) -> None:
-        self._llm = llm
+    def __init__(
+        self,
+        output: RequestOutput,
+        step: Callable[[], None],
+        close: Callable[[RequestOutput], None],
+    ) -> None:
+        self._step = step
+        self._close = close
         self.output = output
         self.unread: deque[CompletionDelta] = deque()
 
@@ -120,13 +128,13 @@ class TokenStream:
             while self.unread:
                 yield self.unread.popleft()
             if not self.output.finished:
-                self._llm._step()
+                self._step()
 
     def __enter__(self) -> "TokenStream":
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._llm._close(self.output)
+        self._close(self.output)
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -21,9 +21,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
         None where the system does not say.
     """
     limits = [
-        limit
-        for limit in (_meminfo_available(root), *_cgroup_headrooms(root))
-        if limit is not None
+        limit for limit in (_meminfo_available(root), *_cgroup_headrooms(root)) if limit is not None
     ]
     if limits:
         return max(0, min(limits))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pellucid.detokenizer import IncrementalDetokenizer
-from pellucid.execution.sampler import SampledToken, TokenLogprob
+from pellucid.execution.sampler import SampledToken, TokenLogprob, TokenLogprobs
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.stop_strings import StopStringMatcher
@@ -94,12 +94,11 @@ class OutputProcessor:
         return self._delta(answer, text, [], None)
 
     def append_prompt_logprobs(
-        self, request_output: RequestOutput, logprobs: Sequence[SampledToken]
+        self, request_output: RequestOutput, logprobs: Sequence[TokenLogprobs]
     ) -> None:
         if request_output.prompt_logprobs is None:
             request_output.prompt_logprobs = [None]
         for at in logprobs:
-            assert at.chosen is not None
             request_output.prompt_logprobs.append(self._logprobs_at(at.chosen, at.top))
 
     def _ends_unseen(self, request: Request, token_id: int) -> bool:

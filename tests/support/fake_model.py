@@ -72,16 +72,22 @@ class FakeTokenizer:
     """One character a token: ids 1 .. 26 are a .. z, the rest are other visible characters."""
 
     end_of_turn_token_ids: tuple[int, ...] = ()
+    special_token_ids: frozenset[int] = frozenset()
     alphabet = "#abcdefghijklmnopqrstuvwxyz .,!?"
 
     def encode(self, text: str) -> list[int]:
         return [self.alphabet.index(character) for character in text]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        return "".join(self.alphabet[id] for id in token_ids)
+        return "".join(self.alphabet[token_id] for token_id in token_ids)
 
     def token_text(self, token_id: int) -> str:
         return self.alphabet[token_id]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.token_text(token_id).encode()
+
+    first_token_bytes = token_bytes
 
     def bad_words_token_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.encode(word)) for word in words)

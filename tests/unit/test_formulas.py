@@ -1,7 +1,7 @@
 import pytest
-from support.fake_model import fake_model_config
 
 from pellucid import formulas
+from support.fake_model import fake_model_config
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])

@@ -9,7 +9,9 @@ from pellucid.scheduling.scheduler import Scheduler, SchedulerOutput
 BLOCK_SIZE = 4
 
 
-def make_request(name: str, num_prompt_tokens: int, max_tokens: int = 8, **fields: object) -> Request:
+def make_request(
+    name: str, num_prompt_tokens: int, max_tokens: int = 8, **fields: object
+) -> Request:
     params = SamplingParams(max_tokens=max_tokens, max_time=fields.pop("max_time", None))
     return Request(
         request_id=name,
@@ -47,7 +49,11 @@ def test_prefill_then_decode() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 6, max_tokens=3)
     scheduler.add_request(request)
-    assert [shares(step(scheduler)) for _ in range(3)] == [[("a", 0, 6)], [("a", 6, 7)], [("a", 7, 8)]]
+    assert [shares(step(scheduler)) for _ in range(3)] == [
+        [("a", 0, 6)],
+        [("a", 6, 7)],
+        [("a", 7, 8)],
+    ]
     assert request.finish_reason is FinishReason.LENGTH
     assert request.stop_reason == "max_tokens"
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64

@@ -42,7 +42,11 @@ def build_forward_batch(scheduled: Sequence[ScheduledRequest], block_size: int) 
     for row, share in zip(block_tables, scheduled, strict=True):
         row[: len(share.block_ids)] = share.block_ids
 
-    token_ids = [id for share in scheduled for id in share.request.token_ids(share.start, share.end)]
+    token_ids = [
+        token_id
+        for share in scheduled
+        for token_id in share.request.token_ids(share.start, share.end)
+    ]
     rope_lens = [
         np.maximum(share.request.num_prompt_tokens, own + 1)
         for share, own in zip(scheduled, positions, strict=True)

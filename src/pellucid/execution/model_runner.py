@@ -9,7 +9,7 @@ from pellucid.execution.forward_batch import (
     logits_rows,
     wants_prompt_logprobs,
 )
-from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow
+from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
 from pellucid.scheduling.scheduler import ScheduledRequest
 
 
@@ -18,7 +18,7 @@ class StepResult:
     """What a step gave each request, by request id."""
 
     sampled: dict[str, SampledToken] = field(default_factory=dict)
-    prompt_logprobs: dict[str, list[SampledToken]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     errors: dict[str, ValueError] = field(default_factory=dict)  # requests that failed, alone
 
 

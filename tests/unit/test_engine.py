@@ -1,0 +1,345 @@
+"""The engine around a fake model: what callers see, and that no request feels another one."""
+
+import random
+
+import pytest
+
+from pellucid.engine import LLMEngine
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
+
+
+def run(engine: LLMEngine) -> list[CompletionDelta]:
+    deltas = []
+    while engine.has_unfinished_requests:
+        deltas += engine.step()
+        engine.scheduler.kv_cache_manager.check_integrity()
+    assert engine.step() == []
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    assert pool.num_free_blocks == pool.num_blocks
+    return deltas
+
+
+def complete(engine: LLMEngine, prompt: str | list[int], **params: object) -> RequestOutput:
+    output = engine.add_request(prompt, SamplingParams(**params))
+    run(engine)
+    assert output.finished
+    return output
+
+
+def greedy(prompt: list[int], num_tokens: int) -> list[int]:
+    """The fake model's greedy continuation, computed without the engine."""
+    token_ids = list(prompt)
+    for _ in range(num_tokens):
+        logits = fake_logits(token_ids)
+        token_ids.append(logits.index(max(logits)))
+    return token_ids[len(prompt) :]
+
+
+def test_greedy_is_the_models_own_continuation() -> None:
+    output = complete(fake_engine(), [3, 1, 4], temperature=0, max_tokens=40, ignore_eos=True)
+    assert output.outputs[0].token_ids == greedy([3, 1, 4], 40)
+    assert output.outputs[0].text == FakeTokenizer().decode(output.outputs[0].token_ids)
+    assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == (
+        "length",
+        "max_tokens",
+    )
+
+
+def test_deltas_join_to_the_output() -> None:
+    engine = fake_engine()
+    output = engine.add_request("abc", SamplingParams(max_tokens=30, seed=1, logprobs=2))
+    deltas = run(engine)
+    (completion,) = output.outputs
+    assert "".join(delta.text for delta in deltas) == completion.text
+    assert [token_id for delta in deltas for token_id in delta.token_ids] == completion.token_ids
+    assert [at for delta in deltas for at in delta.logprobs or []] == completion.logprobs
+    assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+    assert deltas[-1].finish_reason == completion.finish_reason
+
+
+def find_seed_of_end(prompt: str) -> int:
+    """A seed with which the fake model samples its end token within a few tokens."""
+    for seed in range(1000):
+        output = complete(fake_engine(), prompt, seed=seed, max_tokens=20, temperature=2.0)
+        if output.outputs[0].finish_reason == "stop" and len(output.outputs[0].token_ids) > 2:
+            return seed
+    raise AssertionError
+
+
+def test_the_end_token_stops_and_is_not_shown() -> None:
+    seed = find_seed_of_end("hello")
+    params = {"seed": seed, "max_tokens": 20, "temperature": 2.0}
+    completion = complete(fake_engine(), "hello", **params).outputs[0]
+    assert completion.token_ids[-1] == completion.stop_reason == EOS
+    assert "#" not in completion.text
+    shown = complete(fake_engine(), "hello", include_stop_str_in_output=True, **params).outputs[0]
+    assert shown.text == completion.text + "#"
+    going_on = complete(fake_engine(), "hello", ignore_eos=True, **params).outputs[0]
+    assert going_on.finish_reason == "length"
+    assert going_on.token_ids[: len(completion.token_ids)] == completion.token_ids
+
+
+def test_min_tokens_forbids_the_end_token() -> None:
+    seed = find_seed_of_end("hello")
+    output = complete(
+        fake_engine(), "hello", seed=seed, max_tokens=20, temperature=2.0, min_tokens=18
+    )
+    assert len(output.outputs[0].token_ids) > 18
+    assert EOS not in output.outputs[0].token_ids[:18]
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_a_stop_string_across_tokens(included: bool) -> None:
+    free = complete(fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True).outputs[0]
+    stop = free.text[10:13]
+    engine = fake_engine()
+    output = engine.add_request(
+        "abc",
+        SamplingParams(
+            seed=5, max_tokens=30, ignore_eos=True, stop=[stop], include_stop_str_in_output=included
+        ),
+    )
+    streamed = "".join(delta.text for delta in run(engine))
+    completion = output.outputs[0]
+    end = free.text.index(stop)
+    assert completion.text == streamed == free.text[: end + 3 if included else end]
+    assert completion.token_ids == free.token_ids[: end + 3]
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
+
+
+def test_a_stop_string_on_the_last_allowed_token_is_a_stop() -> None:
+    free = complete(fake_engine(), "abc", seed=5, max_tokens=8, ignore_eos=True).outputs[0]
+    output = complete(
+        fake_engine(), "abc", seed=5, max_tokens=8, ignore_eos=True, stop=free.text[-2:]
+    )
+    assert output.outputs[0].finish_reason == "stop"
+
+
+def test_a_held_back_beginning_of_a_stop_string_is_let_out_at_the_end() -> None:
+    free = complete(fake_engine(), "abc", seed=5, max_tokens=8, ignore_eos=True).outputs[0]
+    output = complete(
+        fake_engine(), "abc", seed=5, max_tokens=8, ignore_eos=True, stop=free.text[-2:] + "##"
+    )
+    assert output.outputs[0].text == free.text
+    assert output.outputs[0].finish_reason == "length"
+
+
+def test_stop_token_ids() -> None:
+    free = complete(fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True).outputs[0]
+    stop = free.token_ids[7]
+    completion = complete(
+        fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True, stop_token_ids=[stop]
+    ).outputs[0]
+    assert completion.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
+
+
+def test_the_context_length_stops_and_says_so() -> None:
+    output = complete(
+        fake_engine(context_length=16), [1] * 10, max_tokens=100, temperature=0, ignore_eos=True
+    )
+    assert len(output.outputs[0].token_ids) == 6
+    assert output.outputs[0].stop_reason == "context_length"
+
+
+def test_max_time_by_the_engines_clock() -> None:
+    clock = FakeClock()
+    engine = fake_engine(clock=clock)
+    output = engine.add_request(
+        [1, 2], SamplingParams(max_time=3.0, ignore_eos=True, max_tokens=99)
+    )
+    while engine.has_unfinished_requests:
+        engine.step()
+        clock.now += 1.0
+    assert output.outputs[0].stop_reason == "max_time"
+    assert len(output.outputs[0].token_ids) == 3
+    assert output.metrics.token_times == [0.0, 1.0, 2.0]
+
+
+def test_logprobs_are_of_the_model_and_of_what_was_sampled() -> None:
+    output = complete(
+        fake_engine(), [3, 1, 4], seed=2, max_tokens=5, top_k=2, logprobs=3, ignore_eos=True
+    )
+    completion = output.outputs[0]
+    assert completion.logprobs is not None
+    assert completion.cumulative_logprob == sum(
+        at[token_id].logprob
+        for token_id, at in zip(completion.token_ids, completion.logprobs, strict=True)
+    )
+    for token_id, at in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert token_id in at
+        assert [entry.rank for entry in at.values()][:3] == [1, 2, 3]
+        kept = [entry.final_logprob for entry in at.values() if entry.final_logprob > -1e9]
+        assert len(kept) == 2  # top_k
+        assert at[token_id].decoded_token == FakeTokenizer.alphabet[token_id]
+
+
+@pytest.mark.parametrize("budget", [2048, 5, 1])
+def test_prompt_logprobs_cover_every_prompt_token(budget: int) -> None:
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    engine = fake_engine(max_num_batched_tokens=budget)
+    output = complete(
+        engine, prompt, max_tokens=3, prompt_logprobs=0, temperature=0, ignore_eos=True
+    )
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    assert [next(iter(at)) for at in output.prompt_logprobs[1:] if at] == prompt[1:]
+    again = complete(fake_engine(), prompt, max_tokens=1, prompt_logprobs=0)
+    assert again.prompt_logprobs == output.prompt_logprobs
+
+
+def test_n_answers_differ_by_stream_and_share_the_prompt() -> None:
+    output = complete(fake_engine(), "hello world", n=3, seed=4, max_tokens=12)
+    assert [completion.index for completion in output.outputs] == [0, 1, 2]
+    assert len({tuple(completion.token_ids) for completion in output.outputs}) == 3
+    alone = complete(fake_engine(), "hello world", n=1, seed=4, max_tokens=12)
+    assert alone.outputs[0] == output.outputs[0]
+
+
+def test_a_drawn_seed_is_reported_and_repeats_the_answer() -> None:
+    first = complete(fake_engine(), "abc", max_tokens=20)
+    again = complete(fake_engine(), "abc", max_tokens=20, seed=first.seed)
+    assert again.outputs == first.outputs
+
+
+def test_abort_keeps_what_was_made() -> None:
+    engine = fake_engine()
+    output = engine.add_request("abc", SamplingParams(max_tokens=50, ignore_eos=True))
+    other = engine.add_request("abd", SamplingParams(max_tokens=5, ignore_eos=True))
+    engine.step()
+    engine.step()
+    engine.abort(output.request_id)
+    assert output.outputs[0].finish_reason == "abort"
+    assert len(output.outputs[0].text) == 2
+    run(engine)
+    assert len(other.outputs[0].token_ids) == 5
+
+
+def test_a_request_that_fails_fails_alone() -> None:
+    engine = fake_engine()
+    # Allowed tokens that bad_words forbid: nothing is left to sample.
+    broken = engine.add_request(
+        "abc", SamplingParams(allowed_token_ids=[5], bad_words=["e"], max_tokens=9)
+    )
+    fine = engine.add_request(
+        [3, 1, 4], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    )
+    run(engine)
+    assert broken.outputs[0].finish_reason == "error"
+    assert "allowed_token_ids" in str(broken.outputs[0].stop_reason)
+    assert fine.outputs[0].token_ids == greedy([3, 1, 4], 9)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "prompt: is empty"),
+        ([], "prompt: is empty"),
+        ([1] * 16, "has 16 tokens; the context of 16"),
+        ([1, VOCAB_SIZE], r"token id 32 is not in 0 \.\. 31"),
+        ([1, -1], "token id -1"),
+        ([1, "a"], "token id 'a'"),
+    ],
+)
+def test_a_bad_prompt_is_refused(prompt: str | list[int], message: str) -> None:
+    engine = fake_engine(context_length=16)
+    with pytest.raises(ValueError, match=message):
+        engine.add_request(prompt, SamplingParams())
+    assert not engine.has_unfinished_requests
+
+
+def test_a_bad_parameter_queues_nothing() -> None:
+    engine = fake_engine()
+    with pytest.raises(ValueError, match="stop_token_ids"):
+        engine.add_request("abc", SamplingParams(stop_token_ids=[VOCAB_SIZE], n=2))
+    assert not engine.has_unfinished_requests
+
+
+def test_the_same_id_twice_is_refused() -> None:
+    engine = fake_engine()
+    engine.add_request("abc", SamplingParams(), "mine")
+    with pytest.raises(ValueError, match="request_id='mine'"):
+        engine.add_request("abc", SamplingParams(), "mine")
+
+
+def random_request(rng: random.Random) -> tuple[list[int], SamplingParams]:
+    trunk = [rng.randrange(1, VOCAB_SIZE) for _ in range(3)] * 12  # prefixes are often shared
+    prompt = trunk[: rng.randrange(0, 36)] + [
+        rng.randrange(VOCAB_SIZE) for _ in range(rng.randrange(1, 9))
+    ]
+    params = SamplingParams(
+        temperature=rng.choice([0.0, 0.7, 1.5]),
+        top_k=rng.choice([0, 5]),
+        top_p=rng.choice([1.0, 0.8]),
+        repetition_penalty=rng.choice([1.0, 1.3]),
+        max_tokens=rng.randrange(1, 40),
+        min_tokens=rng.choice([0, 1]),
+        seed=rng.randrange(1000),
+        logprobs=rng.choice([None, 2]),
+        prompt_logprobs=rng.choice([None, None, 1]),
+        n=rng.choice([1, 1, 1, 3]),
+        stop=rng.choice([(), ("ab",), ("q", "xyz")]),
+    )
+    return prompt, params
+
+
+@pytest.mark.parametrize("case", range(60))
+def test_every_request_gets_what_it_gets_alone(case: int) -> None:
+    """Random arrivals, chunks, block sizes, pools that force preemption, aborts: the same answers."""
+    rng = random.Random(case)
+    block_size = rng.choice([16, 32, 64])
+    use_kv_cache = rng.random() < 0.85
+    engine = fake_engine(
+        context_length=128,
+        block_size=block_size,
+        num_kv_blocks=128 // block_size + rng.choice([0, 1, 3, 40]),
+        max_num_seqs=rng.choice([1, 3, 16]),
+        max_num_batched_tokens=rng.choice([1, 7, 64, 2048]),
+        enable_prefix_caching=rng.random() < 0.7,
+        use_kv_cache=use_kv_cache,
+    )
+    arriving = [random_request(rng) for _ in range(rng.randrange(2, 14))]
+    done: list[tuple[list[int], SamplingParams, RequestOutput]] = []
+    aborted: set[str] = set()
+    while arriving or engine.has_unfinished_requests:
+        while arriving and rng.random() < 0.4:
+            prompt, params = arriving.pop()
+            done.append((prompt, params, engine.add_request(prompt, params)))
+        if done and rng.random() < 0.02:
+            victim = rng.choice(done)[2]
+            if not victim.finished:
+                aborted.add(victim.request_id)
+                engine.abort(victim.request_id)
+        engine.step()
+        engine.scheduler.kv_cache_manager.check_integrity()
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    assert pool.num_free_blocks == pool.num_blocks
+
+    for prompt, params, output in done:
+        if output.request_id in aborted:
+            continue
+        engine_alone = fake_engine(context_length=128)
+        alone = engine_alone.add_request(prompt, params)
+        run(engine_alone)
+        assert output.outputs == alone.outputs
+        assert output.prompt_logprobs == alone.prompt_logprobs
+
+
+def test_preemption_does_not_change_an_answer() -> None:
+    engine = fake_engine(
+        context_length=128, block_size=16, num_kv_blocks=9, enable_prefix_caching=False
+    )
+    params = SamplingParams(max_tokens=60, seed=3, ignore_eos=True, logprobs=1)
+    prompts = [[i + 1] * (10 + i) for i in range(6)]
+    outputs = [engine.add_request(prompt, params) for prompt in prompts]
+    run(engine)
+    assert sum(output.metrics.num_preemptions for output in outputs) > 5
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert (
+            output.outputs
+            == complete(
+                fake_engine(), prompt, max_tokens=60, seed=3, ignore_eos=True, logprobs=1
+            ).outputs
+        )
