@@ -74,8 +74,7 @@ class NumpyBackend(Backend):
     # -- per step ---------------------------------------------------------------------------------
 
     def embed(self, token_ids: IntArray, table: NumpyMatrix, scale: float = 1.0) -> Array:
-        rows: Array = table.weight[token_ids]
-        return rows * scale
+        return np.asarray(table.weight[token_ids] * scale)
 
     def linear(self, x: Array, weight: NumpyMatrix) -> Array:
         num_outputs, num_inputs = weight.weight.shape
@@ -84,7 +83,7 @@ class NumpyBackend(Backend):
         padded[: len(x)] = x
         columns = padded.reshape(num_tiles, TILE, num_inputs).transpose(0, 2, 1)
         products = (weight.weight @ columns).transpose(0, 2, 1)
-        y = products.reshape(num_tiles * TILE, num_outputs)[: len(x)]
+        y: Array = products.reshape(num_tiles * TILE, num_outputs)[: len(x)]
         return y if weight.bias is None else y + weight.bias
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
