@@ -77,7 +77,9 @@ class StopStringMatcher:
         self._match[node] = string
 
     def _link_suffixes(self) -> None:
-        queue = deque(self._children[0].values())  # breadth first: suffixes are shorter, so already linked
+        queue = deque(
+            self._children[0].values()
+        )  # breadth first: suffixes are shorter, so already linked
         while queue:
             node = queue.popleft()
             if self._match[node] is None:

@@ -76,7 +76,13 @@ def test_which_stop_string_wins(stop: list[str], text: str, shown: str, matched:
 
 def test_a_stop_string_split_over_pieces_never_shows() -> None:
     matcher = StopStringMatcher(["STOP"])
-    assert [matcher.push(piece) for piece in ["a S", "T", "ACK ", "ST", "OP"]] == ["a ", "", "STACK ", "", ""]
+    assert [matcher.push(piece) for piece in ["a S", "T", "ACK ", "ST", "OP"]] == [
+        "a ",
+        "",
+        "STACK ",
+        "",
+        "",
+    ]
     assert matcher.matched == "STOP"
 
 

@@ -1,0 +1,199 @@
+"""Text to token ids and back, and what else a model's tokenizer knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+
+from pellucid.chat_encoding import ChatEncoder
+from pellucid.chat_template import ChatTemplate, check_text
+from pellucid.token_bytes import TokenBytes
+from pellucid.tokenizer_files import read_tokenizer_files
+
+
+class Tokenizer:
+    """A Hugging Face tokenizer that fits a model. Owned by the engine.
+
+    A model may have more rows than its tokenizer has tokens (padding): such ids stand for no text.
+
+    Args:
+        backend: text to ids and back, without truncation and padding.
+        vocab_size: V of the model.
+        special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
+        chat_template: the template's source, None if the model has none.
+        model: the model's name for error messages.
+
+    Raises:
+        ValueError: a token's id is not below `vocab_size`. Special tokens may be, except BOS and
+            EOS: Gemma 3 1B has one for images, which its model lacks. Text with such a token is refused.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        vocab_size: int,
+        special_tokens: Mapping[str, str],
+        chat_template: str | None = None,
+        model: str = "the model",
+    ) -> None:
+        self.vocab_size = vocab_size
+        self._backend = backend
+        self._model = model
+        self._token_bytes = TokenBytes(backend)
+        self.special_token_ids = frozenset(
+            token_id
+            for token_id, token in backend.get_added_tokens_decoder().items()
+            if token.special
+        )
+        bos, eos = special_tokens.get("bos_token"), special_tokens.get("eos_token")
+        self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
+        self.eos_token_id: int | None = None if eos is None else backend.token_to_id(eos)
+        optional = self.special_token_ids - {self.bos_token_id, self.eos_token_id}
+        token, largest = max(
+            (item for item in backend.get_vocab().items() if item[1] not in optional),
+            key=lambda item: item[1],
+            default=("", -1),
+        )
+        if largest >= vocab_size:
+            raise ValueError(
+                f"tokenizer of {model} does not fit: token {token!r} has id {largest}, but the model"
+                f" has a vocabulary of {vocab_size}"
+            )
+        self._chat = None
+        if chat_template is not None:
+            self._chat = ChatEncoder(backend, ChatTemplate(chat_template, special_tokens, model))
+
+    @classmethod
+    def load(cls, directory: Path | str, vocab_size: int) -> Tokenizer:
+        """The tokenizer of a directory in Hugging Face layout.
+
+        Raises:
+            ValueError: tokenizer.json or a file that belongs to it is missing or garbled, or the
+                tokenizer does not fit a model with `vocab_size` tokens.
+        """
+        files = read_tokenizer_files(Path(directory))
+        return cls(
+            files.backend, vocab_size, files.special_tokens, files.chat_template, str(directory)
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a text, in which the text of a special token is this token.
+
+        Args:
+            text: any length; nothing is cut.
+            add_special_tokens: also what the tokenizer puts around a text, such as BOS. Not for text
+                that a chat template has written.
+
+        Raises:
+            ValueError: `text` has lone surrogates, or a token that the model lacks.
+        """
+        check_text(text, "text")
+        return self._checked(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The text of ids at once: the UTF-8 decoding of their bytes, with U+FFFD for what is none.
+
+        This is what the library's own decoder gives, except that invalid bytes of a byte-fallback
+        tokenizer spoil only themselves, as in SentencePiece, and not the whole run of bytes.
+
+        Raises:
+            ValueError: an id is not in 0 .. vocab_size - 1.
+        """
+        skipped = self.special_token_ids if skip_special_tokens else frozenset()
+        pieces = [(i, self.token_bytes(i)) for i in token_ids if i not in skipped]
+        pieces = [(token_id, data) for token_id, data in pieces if data]
+        if not pieces:
+            return ""
+        first, *others = pieces
+        data = self.first_token_bytes(first[0]) + b"".join(data for _, data in others)
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to the text before it, in UTF-8; perhaps only a part of a character.
+
+        Raises:
+            ValueError: `token_id` is not in 0 .. vocab_size - 1.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token id {token_id} is not in 0 .. {self.vocab_size - 1}")
+        return self._token_bytes[token_id]
+
+    def first_token_bytes(self, token_id: int) -> bytes:
+        """The same where no text comes before it: SentencePiece's leading space is dropped."""
+        return self._token_bytes.first(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """A token alone, to be shown: bytes that are no character as \\xNN."""
+        return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        **variables: str | bool,
+    ) -> str:
+        """The conversation as text; `encode_chat` gives its ids. See `ChatTemplate.render`.
+
+        Raises:
+            ValueError: the model has no chat template, or it does not take these messages.
+        """
+        template = self._require_chat().template
+        return template.render(messages, add_generation_prompt, **variables)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        **variables: str | bool,
+    ) -> list[int]:
+        """The ids of a conversation, the assistant to speak next. See `ChatEncoder`.
+
+        No BOS is added: where the model wants one its template writes it, as in transformers.
+
+        Raises:
+            ValueError: the model has no chat template, it does not take these messages, or they have
+                a token that the model lacks.
+        """
+        chat = self._require_chat()
+        return self._checked(chat.encode(messages, add_generation_prompt, **variables))
+
+    @cached_property
+    def end_of_turn_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer: EOS, and what the chat template writes after one."""
+        end_of_turn = None if self._chat is None else self._chat.end_of_turn_token_id
+        found = (self.eos_token_id, end_of_turn)
+        return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
+
+    def bad_words_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """For each word its ids, alone and after a space, as in vLLM.
+
+        Raises:
+            ValueError: a word is empty or cannot be encoded.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            if not word:
+                raise ValueError(f"bad_words must hold non-empty strings, got {word!r}")
+            stripped = word.lstrip()
+            for text in (stripped, " " + stripped) if stripped else (word,):
+                found[tuple(self.encode(text, add_special_tokens=False))] = None
+        return tuple(found)
+
+    def _require_chat(self) -> ChatEncoder:
+        if self._chat is None:
+            raise ValueError(
+                f"{self._model} has no chat template, which chat needs; use generate with plain text"
+            )
+        return self._chat
+
+    def _checked(self, token_ids: list[int]) -> list[int]:
+        largest = max(token_ids, default=-1)
+        if largest >= self.vocab_size:
+            raise ValueError(
+                f"text has the token {self._backend.id_to_token(largest)!r} with id {largest}, but"
+                f" the model has a vocabulary of {self.vocab_size}"
+            )
+        return token_ids

@@ -1,0 +1,187 @@
+"""Reads the files of a Hugging Face directory that say how text becomes tokens."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as Backend
+
+MAX_FILE_BYTES = 256 << 20
+_NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What a directory says about its tokenizer.
+
+    Args:
+        backend: text to ids and back; cuts and pads nothing.
+        special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
+        chat_template: its source, None if the model has none.
+    """
+
+    backend: Backend
+    special_tokens: dict[str, str]
+    chat_template: str | None
+
+
+def read_tokenizer_files(directory: Path) -> TokenizerFiles:
+    """Reads tokenizer.json and what tokenizer_config.json, special_tokens_map.json,
+    generation_config.json, config.json and chat_template.jinja add to it.
+
+    Raises:
+        ValueError: a file is missing, cannot be read as what it should be, or contradicts another one.
+    """
+    backend = _read_backend(directory)
+    config = _read_json(directory / "tokenizer_config.json")
+    try:
+        _add_tokens(backend, config, directory)
+        special_tokens = _special_tokens(backend, config, directory)
+        if "add_bos_token" in config or "add_eos_token" in config:
+            _set_added_special_tokens(backend, config, special_tokens)
+        return TokenizerFiles(backend, special_tokens, _chat_template(config, directory))
+    except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
+        path = directory / "tokenizer_config.json"
+        raise ValueError(f"{path} has an entry of an unexpected form: {error!r}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ValueError(
+            f"{path} has {path.stat().st_size} bytes; at most {MAX_FILE_BYTES} are read"
+        )
+    return path.read_bytes()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file, {} if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(_read_bytes(path))
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _read_backend(directory: Path) -> Backend:
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        others = ("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken")
+        found = sorted(file.name for other in others for file in directory.glob(other))
+        hint = (
+            f"it has only {', '.join(found)}; write tokenizer.json with transformers:"
+            " AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
+            if found
+            else "it has no tokenizer of any kind"
+        )
+        raise ValueError(f"{directory} has no tokenizer.json: {hint}")
+    data = _read_bytes(path)
+    try:
+        backend = Backend.from_buffer(data)
+        declared = json.loads(data).get("added_tokens", [])
+    except Exception as error:  # the library promises no type
+        raise ValueError(f"{path} is not a tokenizer: {error}") from error
+    for token in declared:  # the library gives a token with an impossible id another one
+        actual = backend.token_to_id(token["content"])
+        if actual != token["id"]:
+            raise ValueError(
+                f"{path}: added token {token['content']!r} has id {token['id']}, which must be {actual}"
+            )
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> None:
+    """Tokens that fine-tuning added to tokenizer_config.json alone."""
+    entries = config.get("added_tokens_decoder", {})
+    for token_id, entry in sorted((int(key), entry) for key, entry in entries.items()):
+        if backend.token_to_id(entry["content"]) is None:
+            backend.add_tokens([_added_token(entry)])
+        actual = backend.token_to_id(entry["content"])
+        if actual != token_id:
+            raise ValueError(
+                f"{directory / 'tokenizer_config.json'}: added_tokens_decoder gives"
+                f" {entry['content']!r} the id {token_id}, tokenizer.json {actual}"
+            )
+
+
+def _added_token(entry: str | dict[str, Any]) -> AddedToken:
+    if isinstance(entry, str):
+        return AddedToken(entry, normalized=False, special=True)
+    flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized")}
+    return AddedToken(entry["content"], special=bool(entry.get("special")), **flags)
+
+
+def _special_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> dict[str, str]:
+    """The named special tokens; in the backend they become special, if they were not."""
+    token_map = _read_json(directory / "special_tokens_map.json")
+    found: dict[str, str] = {}
+    special = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
+    for name in _NAMED_TOKENS:
+        entry = config.get(f"{name}_token") or token_map.get(f"{name}_token")
+        if entry is None:
+            content = _token_by_id(backend, name, directory) if name in ("bos", "eos") else None
+        else:
+            content = entry if isinstance(entry, str) else entry["content"]
+        if content is None:
+            continue
+        if backend.token_to_id(content) is None and name in ("bos", "eos"):
+            raise ValueError(f"{directory}: {name}_token {content!r} is no token of tokenizer.json")
+        found[f"{name}_token"] = content
+        if backend.token_to_id(content) is not None and content not in special:
+            backend.add_special_tokens([AddedToken(content, normalized=False, special=True)])
+    return found
+
+
+def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
+    """A token that only the model's own files name, by its id; the first where they list several."""
+    for file in ("generation_config.json", "config.json"):
+        token_id = _read_json(directory / file).get(f"{name}_token_id")
+        first = token_id[0] if isinstance(token_id, list) and token_id else token_id
+        if isinstance(first, int):
+            token: str | None = backend.id_to_token(first)
+            return token
+    return None
+
+
+def _set_added_special_tokens(
+    backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]
+) -> None:
+    """transformers lets add_bos_token and add_eos_token overrule tokenizer.json's post-processor."""
+    names = ("bos_token", "eos_token")
+    begin, end = (
+        special_tokens[name] if config.get(f"add_{name}") and name in special_tokens else None
+        for name in names
+    )
+    tokens = [token for token in (begin, end) if token is not None]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[token for token in (begin, "$A", end) if token is not None],
+        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(tokens)],
+    )
+
+
+def _chat_template(config: dict[str, Any], directory: Path) -> str | None:
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return _read_bytes(path).decode("utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        by_name = {entry["name"]: entry["template"] for entry in template}
+        if "default" not in by_name:
+            raise ValueError(
+                f"{directory / 'tokenizer_config.json'}: none of the chat templates"
+                f" {sorted(by_name)} is named 'default'"
+            )
+        template = by_name["default"]
+    if template is not None and not isinstance(template, str):
+        raise ValueError(
+            f"{directory / 'tokenizer_config.json'}: chat_template must be a string,"
+            f" got {type(template).__name__}"
+        )
+    return template
