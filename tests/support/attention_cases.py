@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from pellucid.backends.base import Array, Backend
 from pellucid.config import ModelConfig
-from support.batches import Share, forward_batch
-
-Steps = Sequence[Sequence[tuple[int, int, int]]]  # per step and request in it: request, start, stop
+from support.batches import Share, forward_batch, scattered_block_tables
+from support.steps import Step
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,17 @@ class AttentionCase:
 def paged_attention_in_steps(
     ops: Backend,
     case: AttentionCase,
-    steps: Steps,
+    steps: Sequence[Step],
     block_size: int,
     kv_dtype: str = "f32",
     scale: float = 0.35,
     **options: Any,
 ) -> list[Array]:
     """Stores and attends step by step, in scattered blocks; [length, H, D] per request."""
-    num_blocks = [-(-len(q) // block_size) for q, _, _ in case.requests]
-    scattered = np.random.default_rng(7).permutation(sum(num_blocks))
-    tables = np.split(scattered, np.cumsum(num_blocks)[:-1])
-    kv_layer = ops.make_kv_cache(_config_of(case), sum(num_blocks), block_size, kv_dtype).layers[0]
+    tables = scattered_block_tables([len(q) for q, _, _ in case.requests], block_size)
+    kv_layer = ops.make_kv_cache(
+        _config_of(case), sum(map(len, tables)), block_size, kv_dtype
+    ).layers[0]
     outputs = [np.full_like(q, np.nan) for q, _, _ in case.requests]
     for step in steps:
         shares = [Share([0] * stop, start, stop, tables[request]) for request, start, stop in step]

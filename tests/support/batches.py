@@ -19,6 +19,13 @@ class Share:
     num_prompt_tokens: int | None = None  # None: all token_ids are the prompt
 
 
+def scattered_block_tables(lengths: Sequence[int], block_size: int) -> list[list[int]]:
+    """Blocks for each of these lengths, in no order."""
+    num_blocks = [-(-length // block_size) for length in lengths]
+    block_ids = np.random.default_rng(7).permutation(sum(num_blocks))
+    return [own.tolist() for own in np.split(block_ids, np.cumsum(num_blocks)[:-1])]
+
+
 def forward_batch(
     shares: Sequence[Share], block_size: int, logits_indices: Sequence[int] | None = None
 ) -> ForwardBatch:

@@ -5,8 +5,8 @@ shape, and in some shapes for another row. So no product here has a shape that t
 `linear`, tiles of 16 rows are the columns of a product, side by side in SIMD lanes, where every BLAS
 treats them alike (tests/unit/test_numpy_row_invariance.py watches this one). Attention works on tiles of
 16 positions that start at multiples of 16, whichever of them are in the step, so a row's place in each
-product follows from its position alone. Sums run along the contiguous last axis, whose length is a fact
-of the model or of the row's own position.
+product follows from its position alone. Sums run along a last axis that is contiguous, for NumPy adds in the
+order of memory, and whose length is a fact of the model or of the row's own position.
 """
 
 import math
@@ -82,15 +82,16 @@ class NumpyBackend(Backend):
         padded = np.zeros((num_tiles * TILE, num_inputs), self.dtype)
         padded[: len(x)] = x
         columns = padded.reshape(num_tiles, TILE, num_inputs).transpose(0, 2, 1)
-        products = (weight.weight @ columns).transpose(0, 2, 1)
-        y: Array = products.reshape(num_tiles * TILE, num_outputs)[: len(x)]
+        rows = np.ascontiguousarray((weight.weight @ columns).transpose(0, 2, 1))
+        y: Array = rows.reshape(num_tiles * TILE, num_outputs)[: len(x)]
         return y if weight.bias is None else y + weight.bias
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
-        mean_square = np.square(x).mean(axis=-1, keepdims=True)
+        mean_square = np.square(x, order="C").mean(axis=-1, keepdims=True)
         return np.asarray(x / np.sqrt(mean_square + eps) * weight)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        x = np.ascontiguousarray(x)
         centered = x - x.mean(axis=-1, keepdims=True)
         variance = np.square(centered).mean(axis=-1, keepdims=True)
         return np.asarray(centered / np.sqrt(variance + eps) * weight + bias)
