@@ -82,7 +82,7 @@ class Candidates:
 
     def indices(self, token_ids: Iterable[int]) -> IntArray:
         """Where `token_ids` are, ascending and each once; those that are no candidates are skipped."""
-        wanted = np.unique(np.fromiter(token_ids, dtype=np.int64))
+        wanted = np.array(sorted(set(token_ids)), dtype=np.int64)
         places: IntArray = np.searchsorted(self.token_ids, wanted)
         inside = places < len(self)
         places, wanted = places[inside], wanted[inside]

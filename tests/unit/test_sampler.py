@@ -1,0 +1,506 @@
+"""The exact distribution that each parameter gives. test_sampler_statistics: draws follow it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.execution.candidates import NonFiniteLogitsError
+from pellucid.execution.sampler import (
+    FunnelStage,
+    NoTokenLeftError,
+    SampledToken,
+    Sampler,
+    SamplingRow,
+)
+from pellucid.sampling_params import SamplingParams
+from support.sampling_reference import final_distribution, softmax
+
+Words = tuple[tuple[int, ...], ...]
+
+# Probabilities 1/2, 1/4, 1/8, 1/16, 1/16 of tokens 3, 0, 4, 1, 2: the last two are equal.
+HALVES = np.log(np.array([4, 1, 1, 8, 2]) / 16)
+
+
+def make_row(
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+    *,
+    seed: int = 0,
+    stop_token_ids: Sequence[int] = (),
+    bad_words: Words = (),
+    **params: Any,
+) -> SamplingRow:
+    return SamplingRow(
+        params=SamplingParams(**params),
+        prompt_token_ids=prompt,
+        output_token_ids=output,
+        seed=seed,
+        stop_token_ids=frozenset(stop_token_ids),
+        bad_words_token_ids=bad_words,
+    )
+
+
+def distribution(logits: np.ndarray, row: SamplingRow) -> dict[int, float]:
+    final = Sampler().distribution(logits, row)
+    return dict(zip(final.token_ids.tolist(), final.probabilities.tolist(), strict=True))
+
+
+def support(row: SamplingRow, logits: np.ndarray = HALVES) -> list[int]:
+    return Sampler().distribution(logits, row).token_ids.tolist()
+
+
+def greedy(row: SamplingRow, logits: np.ndarray = HALVES) -> int:
+    assert row.params.temperature == 0
+    return Sampler().sample(logits, row).token_id
+
+
+# -- against the definition in plain Python --------------------------------------------------------
+
+
+@st.composite
+def sampling_cases(draw: st.DrawFn) -> tuple[list[float], SamplingRow]:
+    vocab_size = draw(st.integers(2, 12))
+    token = st.integers(0, vocab_size - 1)
+    # Few different values, so that many logits are equal.
+    logit = st.sampled_from([-3.1, -0.7, 0.0, 0.4, 1.3, 2.9])
+    logits = draw(st.lists(logit, min_size=vocab_size, max_size=vocab_size))
+    penalty = st.sampled_from([-1.5, 0.0, 0.0, 0.6])
+    share = st.sampled_from([0.13, 0.41, 0.77, 0.97])
+    row = make_row(
+        draw(st.lists(token, min_size=1, max_size=5)),
+        draw(st.lists(token, max_size=6)),
+        stop_token_ids=draw(st.lists(token, max_size=2)),
+        bad_words=tuple(
+            tuple(word)
+            for word in draw(st.lists(st.lists(token, min_size=1, max_size=3), max_size=2))
+        ),
+        temperature=draw(st.sampled_from([0.3, 1.0, 1.0, 1.7])),
+        top_k=draw(st.sampled_from([-1, 0, 1, 2, 3, 100])),
+        top_p=draw(share | st.just(1.0)),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.07, 0.3])),
+        typical_p=draw(share | st.just(1.0)),
+        repetition_penalty=draw(st.sampled_from([0.5, 1.0, 1.0, 1.9])),
+        presence_penalty=draw(penalty),
+        frequency_penalty=draw(penalty),
+        logit_bias=draw(st.dictionaries(token, st.sampled_from([-100.0, -0.9, 2.2]), max_size=2)),
+        allowed_token_ids=draw(st.none() | st.lists(token, min_size=1, max_size=6)),
+        min_tokens=draw(st.sampled_from([0, 1, 4])),
+    )
+    return logits, row
+
+
+@given(sampling_cases())
+def test_the_final_distribution_is_the_defined_one(case: tuple[list[float], SamplingRow]) -> None:
+    logits, row = case
+    try:
+        expected = final_distribution(logits, row)
+    except ValueError:  # max() of nothing
+        with pytest.raises(NoTokenLeftError):
+            Sampler().sample(np.array(logits), row)
+        return
+    got = distribution(np.array(logits), row)
+    assert list(got) == sorted(expected)
+    assert got == pytest.approx(expected, rel=1e-12)
+
+
+# -- one parameter at a time, by hand --------------------------------------------------------------
+
+
+def test_without_parameters_it_is_the_softmax() -> None:
+    expected = {0: 1 / 4, 1: 1 / 16, 2: 1 / 16, 3: 1 / 2, 4: 1 / 8}
+    assert distribution(HALVES, make_row()) == pytest.approx(expected, rel=1e-14)
+
+
+def test_temperature_raises_probabilities_to_its_inverse() -> None:
+    squared = {0: 16, 1: 1, 2: 1, 3: 64, 4: 4}
+    expected = {token_id: weight / 86 for token_id, weight in squared.items()}
+    assert distribution(HALVES, make_row(temperature=0.5)) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300])
+def test_temperatures_near_zero_become_greedy(temperature: float) -> None:
+    for logits, expected in ((HALVES, {3: 1.0}), (np.array([1.0, 2.0, 2.0]), {1: 0.5, 2: 0.5})):
+        final = distribution(logits, make_row(temperature=temperature))
+        assert {token_id: p for token_id, p in final.items() if p > 0} == expected
+
+
+def test_a_huge_temperature_becomes_uniform() -> None:
+    assert set(distribution(HALVES, make_row(temperature=1e300)).values()) == {0.2}
+
+
+@pytest.mark.parametrize(
+    ("k", "expected"),
+    [(1, [3]), (2, [0, 3]), (3, [0, 3, 4]), (4, [0, 1, 3, 4]), (5, [0, 1, 2, 3, 4])],
+)
+def test_top_k_keeps_k_and_of_equals_the_lower_id(k: int, expected: list[int]) -> None:
+    assert support(make_row(top_k=k)) == expected
+
+
+@pytest.mark.parametrize("k", [-1, 0, 5, 6, 10**9])
+def test_top_k_off_or_beyond_the_vocabulary_keeps_all(k: int) -> None:
+    assert support(make_row(top_k=k)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("p", "expected"),
+    [(1e-9, [3]), (0.49, [3]), (0.51, [0, 3]), (0.8, [0, 3, 4]), (0.9, [0, 1, 3, 4])],
+)
+def test_top_p_keeps_the_fewest_that_reach_p(p: float, expected: list[int]) -> None:
+    assert support(make_row(top_p=p)) == expected
+
+
+def test_top_p_just_below_one_keeps_all() -> None:
+    assert support(make_row(top_p=math.nextafter(1, 0))) == [0, 1, 2, 3, 4]
+
+
+def test_top_p_sees_what_top_k_left_renormalised() -> None:
+    assert support(make_row(top_k=2, top_p=0.66)) == [3]  # 2/3 and 1/3
+    assert support(make_row(top_p=0.66)) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(1.0, [3]), (0.51, [3]), (0.49, [0, 3]), (0.24, [0, 3, 4]), (0.1, [0, 1, 2, 3, 4])],
+)
+def test_min_p_keeps_a_share_of_the_top(share: float, expected: list[int]) -> None:
+    assert support(make_row(min_p=share)) == expected
+
+
+def test_typical_p_can_drop_the_most_likely_token() -> None:
+    # Entropy 1.875 bits; surprises of 1, 2, 3, 4, 4 bits are 0.875, 0.125, 1.125, 2.125, 2.125 away.
+    assert support(make_row(typical_p=0.2)) == [0]
+    assert support(make_row(typical_p=0.26)) == [0, 3]
+    assert support(make_row(typical_p=0.76)) == [0, 3, 4]
+    assert support(make_row(typical_p=0.88)) == [0, 1, 3, 4]
+
+
+def test_repetition_penalty_divides_positive_and_multiplies_negative_logits() -> None:
+    logits = np.array([2.0, -2.0, 2.0, -2.0])
+    row = make_row([0], [1, 1], repetition_penalty=2.0)
+    expected = softmax({0: 1.0, 1: -4.0, 2: 2.0, 3: -2.0})
+    assert distribution(logits, row) == pytest.approx(expected, rel=1e-14)
+
+
+def test_presence_counts_once_and_frequency_each_time_in_the_output_alone() -> None:
+    logits = np.zeros(3)
+    presence = make_row([2, 2], [0, 0, 1], presence_penalty=0.5)
+    assert distribution(logits, presence) == pytest.approx(
+        softmax({0: -0.5, 1: -0.5, 2: 0.0}), rel=1e-14
+    )
+    frequency = make_row([2, 2], [0, 0, 1], frequency_penalty=0.5)
+    assert distribution(logits, frequency) == pytest.approx(
+        softmax({0: -1.0, 1: -0.5, 2: 0.0}), rel=1e-14
+    )
+
+
+def test_penalties_do_not_depend_on_the_temperature() -> None:
+    row = make_row(output=[3], presence_penalty=math.log(2), temperature=0.5)
+    squared = {0: 16, 1: 1, 2: 1, 3: 16, 4: 4}
+    expected = {token_id: weight / 38 for token_id, weight in squared.items()}
+    assert distribution(HALVES, row) == pytest.approx(expected, rel=1e-14)
+
+
+def test_logit_bias_is_added_and_does_not_bring_back_what_was_removed() -> None:
+    row = make_row(logit_bias={1: math.log(8), 2: 100}, allowed_token_ids=[1, 3])
+    assert distribution(HALVES, row) == pytest.approx({1: 0.5, 3: 0.5}, rel=1e-14)
+
+
+def test_allowed_token_ids_may_come_in_any_order_and_twice() -> None:
+    assert support(make_row(allowed_token_ids=[4, 1, 4])) == [1, 4]
+
+
+# -- bad words and min_tokens ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "removed"),
+    [
+        ([], [], []),
+        ([], [0], []),
+        ([], [0, 1], [2]),
+        ([0], [1], [2]),  # begun in the prompt
+        ([0, 1], [], [2]),
+        ([1], [0], []),
+        ([], [0, 1, 3], []),
+        ([0], [1, 0, 1], [2]),
+    ],
+)
+def test_a_bad_word_loses_its_last_token_after_the_others(
+    prompt: list[int], output: list[int], removed: list[int]
+) -> None:
+    left = support(make_row(prompt, output, bad_words=((0, 1, 2),)))
+    assert left == [token_id for token_id in range(5) if token_id not in removed]
+
+
+def test_a_bad_word_of_one_token_is_never_sampled() -> None:
+    assert support(make_row(bad_words=((3,),))) == [0, 1, 2, 4]
+    assert greedy(make_row(bad_words=((3,),), temperature=0)) == 0
+
+
+def test_bad_words_of_several_lengths_and_allowed_ids_together() -> None:
+    row = make_row(
+        [1], [0], bad_words=((3,), (0, 4), (1, 0, 1), (2, 0, 0)), allowed_token_ids=[0, 3, 4]
+    )
+    assert support(row) == [0]
+
+
+def test_min_tokens_holds_from_the_very_first_token() -> None:
+    given = {"stop_token_ids": [3], "min_tokens": 2, "temperature": 0}
+    assert greedy(make_row([1, 1, 1], [], **given)) == 0
+    assert greedy(make_row([1, 1, 1], [0], **given)) == 0
+    assert greedy(make_row([1, 1, 1], [0, 0], **given)) == 3
+
+
+# -- greedy ----------------------------------------------------------------------------------------
+
+
+def test_greedy_takes_the_largest_and_of_equals_the_lower_id() -> None:
+    assert greedy(make_row(temperature=0)) == 3
+    assert greedy(make_row(temperature=0), np.array([1.0, 5.0, 5.0])) == 1
+
+
+def test_greedy_sees_masks_bias_and_penalties() -> None:
+    assert greedy(make_row(temperature=0, allowed_token_ids=[1, 4])) == 4
+    assert greedy(make_row(temperature=0, logit_bias={2: 10})) == 2
+    assert greedy(make_row(output=[3], temperature=0, presence_penalty=2)) == 0
+    assert greedy(make_row([3], temperature=0, repetition_penalty=4)) == 0
+
+
+def test_greedy_is_the_same_with_truncation_and_with_logprobs() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        logits = rng.integers(5, size=40).astype(np.float32)
+        expected = int(logits.argmax())
+        assert greedy(make_row(temperature=0), logits) == expected
+        assert greedy(make_row(temperature=0, top_p=0.1, top_k=3, min_p=0.5), logits) == expected
+        assert greedy(make_row(temperature=0, typical_p=0.1), logits) == expected
+        assert greedy(make_row(temperature=0, logprobs=3), logits) == expected
+
+
+# -- the row alone decides -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab_size", [50, 5_000])
+def test_neighbours_memory_layout_and_order_change_nothing(vocab_size: int) -> None:
+    logits = np.random.default_rng(1).normal(0, 3, (9, vocab_size)).astype(np.float32)
+    sampler = Sampler()
+    rows = [
+        make_row(
+            [1], [2] * i, seed=i, temperature=0.9, top_p=0.95, frequency_penalty=0.1, logprobs=3
+        )
+        for i in range(9)
+    ]
+    alone = [sampler.sample(logits[i].copy(), rows[i]) for i in range(9)]
+    assert [sampler.sample(logits[i], rows[i]) for i in range(9)] == alone
+    assert [Sampler().sample(logits[i], rows[i]) for i in reversed(range(9))] == alone[::-1]
+    strided = np.asfortranarray(logits)
+    assert [sampler.sample(strided[i], rows[i]) for i in range(9)] == alone
+    assert [sampler.sample(logits[i].astype(np.float64), rows[i]) for i in range(9)] == alone
+
+
+def test_moving_tokens_from_output_to_prompt_keeps_the_draw() -> None:
+    logits = np.random.default_rng(2).normal(size=100)
+    for seed in range(20):
+        before = Sampler().sample(logits, make_row([1, 2], [3, 4], seed=seed))
+        assert before == Sampler().sample(logits, make_row([1, 2, 3], [4], seed=seed))
+
+
+def test_logits_are_not_written_to() -> None:
+    logits = HALVES.copy()
+    logits.flags.writeable = False
+    everything = make_row(
+        [1], [0], temperature=0.7, top_k=4, top_p=0.9, min_p=0.01, typical_p=0.9, logprobs=5,
+        repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1, logit_bias={1: 1.0},
+        stop_token_ids=[4], min_tokens=3, bad_words=((2,),), allowed_token_ids=[0, 1, 2, 3],
+    )  # fmt: skip
+    Sampler().sample(logits, everything)
+
+
+def test_a_large_vocabulary_is_cut_as_a_small_one() -> None:
+    logits = np.random.default_rng(3).integers(-60, 60, size=20_000) / 8
+    for params in (
+        {"top_k": 700},
+        {"top_p": 0.9},
+        {"typical_p": 0.6},
+        {"top_p": 0.99, "min_p": 1e-4},
+    ):
+        row = make_row(**params)
+        expected = final_distribution(logits.tolist(), row)
+        assert support(row, logits) == sorted(expected)
+
+
+# -- log-probabilities -----------------------------------------------------------------------------
+
+
+def test_logprobs_are_given_only_if_asked_for() -> None:
+    assert Sampler().sample(HALVES, make_row(allowed_token_ids=[2])) == SampledToken(2)
+    only_chosen = Sampler().sample(HALVES, make_row(allowed_token_ids=[2], logprobs=0))
+    assert only_chosen.chosen is not None
+    assert only_chosen.top == ()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0},
+        {"temperature": 0.4},
+        {"top_k": 2},
+        {"top_p": 0.6, "temperature": 2.0},
+        {"allowed_token_ids": [1, 2], "logit_bias": {1: 3}},
+        {"repetition_penalty": 3.0, "presence_penalty": 2.0},
+    ],
+)
+def test_logprob_is_the_models_and_final_logprob_that_of_the_draw(params: dict[str, Any]) -> None:
+    row = make_row([3], [3, 0], logprobs=5, seed=4, **params)
+    sampled = Sampler().sample(HALVES, row)
+    final = distribution(HALVES, row)
+
+    assert sampled.chosen is not None
+    assert sampled.chosen.token_id == sampled.token_id
+    assert sampled.chosen in sampled.top
+    assert [top.token_id for top in sampled.top] == [3, 0, 4, 1, 2]
+    assert [top.rank for top in sampled.top] == [1, 2, 3, 4, 5]
+    for top in sampled.top:
+        assert top.logprob == pytest.approx(HALVES[top.token_id], rel=1e-14)
+        assert top.final_logprob is not None
+        if top.token_id in final:
+            assert math.exp(top.final_logprob) == pytest.approx(final[top.token_id], rel=1e-12)
+        else:
+            assert top.final_logprob == -math.inf
+    for name in ("logprob", "final_logprob"):
+        assert math.fsum(math.exp(getattr(top, name)) for top in sampled.top) == pytest.approx(1)
+
+
+def test_logprobs_of_the_model_are_bitwise_the_same_whatever_the_parameters() -> None:
+    logits = np.random.default_rng(4).normal(0, 4, 300).astype(np.float32)
+    plain = Sampler().sample(logits, make_row(logprobs=20))
+    bent = Sampler().sample(logits, make_row([3], [9], logprobs=20, temperature=3, top_k=2, seed=9))
+    assert [top.logprob for top in plain.top] == [top.logprob for top in bent.top]
+
+
+def test_asking_for_logprobs_does_not_change_the_token() -> None:
+    logits = np.random.default_rng(5).normal(0, 2, 300).astype(np.float32)
+    for seed in range(30):
+        tokens = {
+            Sampler().sample(logits, make_row(seed=seed, top_p=0.9, logprobs=logprobs)).token_id
+            for logprobs in (None, 0, 20)
+        }
+        assert len(tokens) == 1
+
+
+def test_rank_counts_larger_logits_and_equal_ones_of_lower_id() -> None:
+    logits = np.array([1.0, 3.0, 1.0, 3.0, -np.inf])
+    ranks = {}
+    for token_id in range(5):
+        (at,) = Sampler().prompt_logprobs(logits[None], [token_id], 0)
+        ranks[token_id] = at.chosen.rank
+    assert ranks == {1: 1, 3: 2, 0: 3, 2: 4, 4: 5}
+
+
+def test_the_tail_has_a_logprob_where_its_probability_underflows() -> None:
+    (at,) = Sampler().prompt_logprobs(np.array([[0.0, -2000.0]]), [1], 0)
+    assert at.chosen.logprob == -2000.0
+
+
+def test_prompt_logprobs_are_the_models_one_for_each_row() -> None:
+    logits = np.stack([HALVES, HALVES[::-1]])
+    first, second = Sampler().prompt_logprobs(logits, [0, 0], 2)
+    assert (first.chosen.rank, second.chosen.rank) == (2, 3)
+    assert [top.token_id for top in first.top] == [3, 0]
+    assert [top.token_id for top in second.top] == [1, 4]
+    assert second.chosen.logprob == pytest.approx(math.log(1 / 8), rel=1e-14)
+    assert second.chosen.final_logprob is None
+    sampled = Sampler().sample(HALVES, make_row(allowed_token_ids=[0], logprobs=0))
+    assert sampled.chosen is not None
+    assert sampled.chosen.logprob == first.chosen.logprob
+
+
+# -- the funnel ------------------------------------------------------------------------------------
+
+
+def test_the_funnel_names_each_active_stage_with_what_it_kept() -> None:
+    row = make_row(
+        [2], [], top_k=4, top_p=0.85, repetition_penalty=1.1, stop_token_ids=[1], min_tokens=1
+    )
+    funnel = Sampler().funnel(HALVES, row)
+    assert [(stage.name, stage.num_kept) for stage in funnel] == [
+        ("logits", 5),
+        ("min_tokens", 4),
+        ("repetition_penalty", 4),
+        ("top_k", 4),
+        ("top_p", 3),
+    ]
+    assert funnel[1].kept_mass == pytest.approx(15 / 16)
+    assert funnel[2].kept_mass == funnel[3].kept_mass == 1.0
+    assert 14 / 15 < funnel[4].kept_mass < 1
+
+
+def test_the_funnel_of_no_parameters_is_the_model() -> None:
+    assert Sampler().funnel(HALVES, make_row()) == [FunnelStage("logits", 5, 1.0)]
+
+
+@given(sampling_cases())
+def test_the_funnel_ends_at_the_distribution(case: tuple[list[float], SamplingRow]) -> None:
+    logits, row = case
+    try:
+        final = Sampler().distribution(np.array(logits), row)
+    except NoTokenLeftError:
+        return
+    funnel = Sampler().funnel(np.array(logits), row)
+    assert funnel[-1].num_kept == len(final)
+    kept = [stage.num_kept for stage in funnel]
+    assert kept == sorted(kept, reverse=True)
+    assert all(0 < stage.kept_mass <= 1 for stage in funnel)
+
+
+# -- what cannot be sampled ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"temperature": 0, "logprobs": 1}])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logits_that_are_no_numbers_fail(value: float, dtype: type, params: dict[str, Any]) -> None:
+    logits = HALVES.astype(dtype)
+    logits[2] = value
+    with pytest.raises(NonFiniteLogitsError, match="define no distribution"):
+        Sampler().sample(logits, make_row(**params))
+    with pytest.raises(NonFiniteLogitsError):
+        Sampler().prompt_logprobs(logits[None], [0], 1)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {}])
+def test_a_model_that_excludes_every_token_fails(params: dict[str, Any]) -> None:
+    with pytest.raises(NonFiniteLogitsError):
+        Sampler().sample(np.full(4, -np.inf), make_row(**params))
+
+
+def test_tokens_that_the_model_excludes_are_no_candidates() -> None:
+    logits = np.array([0.0, -np.inf, 1.0, -np.inf])
+    assert support(make_row(), logits) == [0, 2]
+    assert support(make_row(logit_bias={1: 100}, typical_p=0.99), logits) == [0, 2]
+    sampled = Sampler().sample(logits, make_row(logprobs=4))
+    assert [top.token_id for top in sampled.top] == [2, 0]
+    assert Sampler().prompt_logprobs(logits[None], [1], 0)[0].chosen.logprob == -math.inf
+
+
+def test_parameters_that_leave_nothing_are_named() -> None:
+    row = make_row(
+        allowed_token_ids=[1, 2], bad_words=((1,),), stop_token_ids=[2], min_tokens=1, top_p=0.5
+    )
+    with pytest.raises(NoTokenLeftError, match=r"^allowed_token_ids, bad_words, min_tokens: "):
+        Sampler().sample(HALVES, row)
+    with pytest.raises(NoTokenLeftError):
+        Sampler().funnel(HALVES, row)
+
+
+@pytest.mark.parametrize("penalty", [1e-320, 1e308])
+def test_a_penalty_that_overflows_is_named(penalty: float) -> None:
+    logits = np.array([100.0, -100.0])
+    with pytest.raises(ValueError, match="repetition_penalty="):
+        Sampler().sample(logits, make_row([0, 1], repetition_penalty=penalty))

@@ -1,0 +1,139 @@
+"""Draws against the exact distribution: each parameter alone, then together.
+
+6,000 draws each tell a temperature of 1.15 from one of 1.0; what the distributions themselves are is
+compared to 12 digits in test_sampler.py.
+"""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pellucid.execution.sampler import Sampler, SamplingRow
+from pellucid.sampling_params import SamplingParams
+from support.sampling_reference import final_distribution
+
+NUM_SEEDS, NUM_POSITIONS = 150, 40
+LOGITS = np.array([0.3, 1.9, -0.8, 1.2, 0.9, -1.4, 0.0, 1.5, 0.6, -0.2, 1.1, -2.0])
+VOCAB_SIZE = len(LOGITS)
+
+# Prompts repeat token 3, so that the position moves and the set of tokens seen does not.
+OUTPUT = [1, 5, 5, 7, 1, 5]
+
+ALONE = {
+    "defaults": {},
+    "temperature below 1": {"temperature": 0.7},
+    "temperature above 1": {"temperature": 2.0},
+    "top_k": {"top_k": 4},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.15},
+    "typical_p": {"typical_p": 0.3},
+    "repetition_penalty above 1": {"repetition_penalty": 1.8},
+    "repetition_penalty below 1": {"repetition_penalty": 0.6},
+    "presence_penalty": {"presence_penalty": 1.2},
+    "frequency_penalty": {"frequency_penalty": -0.5},
+    "logit_bias": {"logit_bias": {2: 1.5, 6: -0.7, 11: -100}},
+    "allowed_token_ids": {"allowed_token_ids": [1, 2, 5, 9]},
+    "bad_words": {"bad_words": ["word"]},
+    "min_tokens": {"min_tokens": 7},
+}
+TOGETHER = {
+    "truncations": {"top_k": 9, "top_p": 0.93, "min_p": 0.2, "typical_p": 0.7},
+    "hot nucleus": {"temperature": 1.7, "top_p": 0.7},
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3},
+    "masks": {"allowed_token_ids": [0, 1, 2, 3, 4, 5], "bad_words": ["word"], "min_tokens": 7},
+    "penalties and truncations": {
+        "temperature": 0.8,
+        "frequency_penalty": -0.4,
+        "repetition_penalty": 1.2,
+        "top_k": 8,
+        "top_p": 0.95,
+    },
+    "everything": {
+        "temperature": 1.3,
+        "top_k": 8,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "typical_p": 0.95,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.1,
+        "logit_bias": {2: 1.0},
+        "allowed_token_ids": [0, 1, 2, 3, 5, 6, 7, 8, 9, 10],
+        "bad_words": ["word"],
+        "min_tokens": 7,
+    },
+}
+
+
+def make_row(params: SamplingParams, seed: int, num_prompt_tokens: int) -> SamplingRow:
+    return SamplingRow(
+        params=params,
+        prompt_token_ids=(3,) * num_prompt_tokens,
+        output_token_ids=OUTPUT,
+        seed=seed,
+        stop_token_ids=frozenset({4, 8}),
+        bad_words_token_ids=((0,), (1, 5, 2), (7, 9)) if params.bad_words else (),
+    )
+
+
+def draw(params: SamplingParams, seeds: range) -> np.ndarray:
+    """Counts by token id over all seeds and positions."""
+    rows = (
+        make_row(params, seed, position)
+        for seed in seeds
+        for position in range(1, NUM_POSITIONS + 1)
+    )
+    sampler = Sampler()
+    drawn = [sampler.sample(LOGITS, row).token_id for row in rows]
+    return np.bincount(drawn, minlength=VOCAB_SIZE)
+
+
+def p_value(counts: np.ndarray, probabilities: dict[int, float]) -> float:
+    """Chi-square of counts against probabilities, cells that expect fewer than 5 taken together."""
+    excluded = [token_id for token_id in range(VOCAB_SIZE) if token_id not in probabilities]
+    if counts[excluded].any():
+        return 0.0
+    expected = counts.sum() * np.array(list(probabilities.values()))
+    observed = counts[list(probabilities)]
+    rare = expected < 5
+    if rare.any():
+        expected = np.append(expected[~rare], expected[rare].sum())
+        observed = np.append(observed[~rare], observed[rare].sum())
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+@pytest.mark.parametrize("given", [*ALONE.values(), *TOGETHER.values()], ids=[*ALONE, *TOGETHER])
+def test_draws_follow_the_exact_distribution(given: dict) -> None:
+    params = SamplingParams(**given)
+    exact = final_distribution(LOGITS.tolist(), make_row(params, 0, 1))
+    if given:
+        assert exact != final_distribution(LOGITS.tolist(), make_row(SamplingParams(), 0, 1))
+    assert p_value(draw(params, range(NUM_SEEDS)), exact) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({}, {"temperature": 1.15}),
+        ({"top_k": 4}, {"top_k": 5}),
+        ({"top_k": 5}, {"top_k": 4}),
+        ({"frequency_penalty": -0.5}, {"presence_penalty": -0.5}),
+        ({"repetition_penalty": 1.8}, {"repetition_penalty": 1.4}),
+        ({"logit_bias": {2: 1.5}}, {"logit_bias": {3: 1.5}}),
+    ],
+)
+def test_the_test_detects_a_slightly_different_distribution(given: dict, wrong: dict) -> None:
+    exact = final_distribution(LOGITS.tolist(), make_row(SamplingParams(**given), 0, 1))
+    assert p_value(draw(SamplingParams(**wrong), range(NUM_SEEDS)), exact) < 1e-6
+
+
+def test_streams_of_a_seed_are_independent() -> None:
+    sampler, params = Sampler(), SamplingParams(allowed_token_ids=[0, 1, 2])
+    pairs = np.zeros((3, 3))
+    for seed in range(3_000):
+        first, second = (
+            sampler.sample(LOGITS, SamplingRow(params, (3,), (), seed, stream)).token_id
+            for stream in (0, 1)
+        )
+        pairs[first, second] += 1
+    assert stats.chi2_contingency(pairs).pvalue > 1e-3
