@@ -282,6 +282,11 @@ def _configs() -> dict[str, Config]:
 FAMILIES = tuple(_configs())
 
 
+def checkpoint_config(family: str) -> Config:
+    """config.json of one of `FAMILIES`, a copy to be changed at will."""
+    return _configs()[family]
+
+
 def _write_safetensors(directory: Path, weights: Weights, num_shards: int) -> None:
     if num_shards == 1:
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -323,7 +328,7 @@ def write_checkpoint(
         config_overrides: keys of config.json to set; shapes of the weights follow.
         edit_weights: changes the tensors before they are written, to make a bad checkpoint.
     """
-    config = _configs()[family] | {"dtype": dtype} | (config_overrides or {})
+    config = checkpoint_config(family) | {"dtype": dtype} | (config_overrides or {})
     make_weights = _gpt2_weights if config["model_type"] == "gpt2" else _llama_weights
     weights = {
         name: weight.astype(DTYPES[dtype]) for name, weight in make_weights(config, seed).items()

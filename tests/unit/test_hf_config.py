@@ -1,0 +1,516 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.config import (
+    DynamicRopeScaling,
+    LinearRopeScaling,
+    Llama3RopeScaling,
+    LongRopeScaling,
+    ModelConfig,
+    RopeConfig,
+    YarnRopeScaling,
+)
+from pellucid.loading.hf_config import read_model_config, supported_architectures
+from support.checkpoints import FAMILIES, checkpoint_config
+
+REMOVED = object()  # as a value: the key is not there
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def read(
+    directory: Path, family: str, generation_config: Any = None, **changes: Any
+) -> ModelConfig:
+    """The config of a family with some keys changed."""
+    config = {
+        key: value
+        for key, value in (checkpoint_config(family) | changes).items()
+        if value is not REMOVED
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    if generation_config is not None:
+        (directory / "generation_config.json").write_text(json.dumps(generation_config))
+    return read_model_config(directory)
+
+
+def read_rope(directory: Path, family: str, **rope: Any) -> RopeConfig:
+    config = read(directory, family, rope_parameters=rope)
+    assert config.rope is not None
+    return config.rope
+
+
+# -- facts -----------------------------------------------------------------------------------------
+
+
+def test_llama(tmp_path: Path) -> None:
+    assert read(tmp_path, "llama", attention_bias=True, mlp_bias=True) == ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=96,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        norm_eps=1e-5,
+        activation="silu",
+        rope=RopeConfig(theta=10000.0, dim=16),
+        attention_scale=0.25,
+        sliding_windows=(None, None, None),
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        bos_token_id=0,
+        eos_token_ids=(1,),
+    )
+
+
+def test_gpt2(tmp_path: Path) -> None:
+    assert read(tmp_path, "gpt2") == ModelConfig(
+        architecture="GPT2LMHeadModel",
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=256,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=16,
+        max_position_embeddings=256,
+        norm_eps=1e-5,
+        activation="gelu_tanh",
+        rope=None,
+        attention_scale=0.25,
+        sliding_windows=(None, None, None),
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        gated_mlp=False,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_ids=(1,),
+    )
+    assert read(tmp_path, "gpt2", n_inner=100).intermediate_size == 100
+    assert read(tmp_path, "gpt2", scale_attn_weights=False).attention_scale == 1.0
+
+
+def test_gemma2(tmp_path: Path) -> None:
+    config = read(tmp_path, "gemma2")
+    assert config.activation == "gelu_tanh"
+    assert config.attention_scale == 20**-0.5
+    assert config.attention_softcap == 2.0
+    assert config.logits_softcap == 5.0
+    assert config.embedding_scale == math.sqrt(48)
+    assert config.sliding_windows == (8, None, 8, None)
+    config = read(tmp_path, "gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (config.attention_softcap, config.logits_softcap) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("family", "qkv_bias", "o_bias", "qk_norm"),
+    [
+        ("llama", False, False, False),
+        ("mistral", False, False, False),
+        ("qwen2", True, False, False),
+        ("qwen3", False, False, True),
+        ("phi3", False, False, False),
+    ],
+)
+def test_biases_and_norms(
+    tmp_path: Path, family: str, qkv_bias: bool, o_bias: bool, qk_norm: bool
+) -> None:
+    config = read(tmp_path, family)
+    assert (config.qkv_bias, config.o_bias, config.qk_norm) == (qkv_bias, o_bias, qk_norm)
+
+
+def test_attention_bias_of_qwen3(tmp_path: Path) -> None:
+    config = read(tmp_path, "qwen3", attention_bias=True)
+    assert (config.qkv_bias, config.o_bias) == (True, True)
+
+
+@pytest.mark.parametrize("head_dim", [REMOVED, None])
+def test_head_dim_is_an_even_share(tmp_path: Path, head_dim: object) -> None:
+    config = read(tmp_path, "llama", head_dim=head_dim, hidden_size=96)
+    assert config.head_dim == 24
+    assert config.attention_scale == 24**-0.5
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "field", "value"),
+    [  # as transformers' configuration classes have them
+        ("llama", "num_key_value_heads", "num_kv_heads", 4),
+        ("llama", "max_position_embeddings", "max_position_embeddings", 2048),
+        ("llama", "rms_norm_eps", "norm_eps", 1e-6),
+        ("llama", "hidden_act", "activation", "silu"),
+        ("llama", "bos_token_id", "bos_token_id", 1),
+        ("llama", "eos_token_id", "eos_token_ids", (2,)),
+        ("llama", "tie_word_embeddings", "tie_word_embeddings", False),
+        ("llama", "attention_bias", "qkv_bias", False),
+        ("llama", "mlp_bias", "mlp_bias", False),
+        ("llama", "rope_parameters", "rope", RopeConfig(10000.0, 16)),
+        ("mistral", "max_position_embeddings", "max_position_embeddings", 131072),
+        ("mistral", "sliding_window", "sliding_windows", (4096, 4096, 4096)),
+        ("qwen2", "max_position_embeddings", "max_position_embeddings", 32768),
+        ("qwen2", "sliding_window", "sliding_windows", (None, 4096, 4096)),
+        ("qwen2", "use_sliding_window", "sliding_windows", (None, None, None)),
+        ("qwen2", "max_window_layers", "sliding_windows", (None, None, None)),
+        ("qwen2", "eos_token_id", "eos_token_ids", ()),
+        ("qwen2", "bos_token_id", "bos_token_id", None),
+        ("qwen3", "head_dim", "head_dim", 128),
+        ("gemma2", "head_dim", "head_dim", 256),
+        ("gemma2", "num_key_value_heads", "num_kv_heads", 4),
+        ("gemma2", "max_position_embeddings", "max_position_embeddings", 8192),
+        ("gemma2", "query_pre_attn_scalar", "attention_scale", 256**-0.5),
+        ("gemma2", "attn_logit_softcapping", "attention_softcap", 50.0),
+        ("gemma2", "final_logit_softcapping", "logits_softcap", 30.0),
+        ("gemma2", "hidden_activation", "activation", "gelu_tanh"),
+        ("gemma2", "sliding_window", "sliding_windows", (4096, None, 4096, None)),
+        ("gemma2", "tie_word_embeddings", "tie_word_embeddings", True),
+        ("gemma2", "eos_token_id", "eos_token_ids", (1,)),
+        ("phi3", "rms_norm_eps", "norm_eps", 1e-5),
+        ("phi3", "max_position_embeddings", "max_position_embeddings", 4096),
+        ("phi3", "num_key_value_heads", "num_kv_heads", 4),
+        ("phi3", "sliding_window", "sliding_windows", (None, None, None)),
+        ("gpt2", "n_positions", "max_position_embeddings", 1024),
+        ("gpt2", "layer_norm_epsilon", "norm_eps", 1e-5),
+        ("gpt2", "activation_function", "activation", "gelu_tanh"),
+        ("gpt2", "tie_word_embeddings", "tie_word_embeddings", True),
+    ],
+)
+def test_missing_key_takes_the_default_of_the_family(
+    tmp_path: Path, family: str, key: str, field: str, value: object
+) -> None:
+    assert key in checkpoint_config(family)
+    assert getattr(read(tmp_path, family, **{key: REMOVED}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        ("silu", "silu"),
+        ("swish", "silu"),
+        ("gelu", "gelu"),
+        ("gelu_new", "gelu_tanh"),
+        ("gelu_pytorch_tanh", "gelu_tanh"),
+    ],
+)
+def test_activation(tmp_path: Path, name: str, activation: str) -> None:
+    assert read(tmp_path, "llama", hidden_act=name).activation == activation
+
+
+# -- sliding windows -------------------------------------------------------------------------------
+
+
+def test_windows_of_all_layers(tmp_path: Path) -> None:
+    assert read(tmp_path, "mistral").sliding_windows == (12, 12, 12)
+    assert read(tmp_path, "mistral", sliding_window=None).sliding_windows == (None, None, None)
+    assert read(tmp_path, "phi3").sliding_windows == (16, 16, 16)
+
+
+def test_windows_from_max_window_layers(tmp_path: Path) -> None:
+    assert read(tmp_path, "qwen2").sliding_windows == (None, 10, 10)
+    assert read(tmp_path, "qwen2", max_window_layers=0).sliding_windows == (10, 10, 10)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2"])
+def test_windows_from_layer_types(tmp_path: Path, family: str) -> None:
+    config = read(
+        tmp_path,
+        family,
+        num_hidden_layers=3,
+        layer_types=["full_attention", "full_attention", "sliding_attention"],
+        use_sliding_window=True,
+        sliding_window=9,
+    )
+    assert config.sliding_windows == (None, None, 9)
+
+
+# -- rope ------------------------------------------------------------------------------------------
+
+SCALINGS: list[dict[str, Any]] = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 2.5},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 128,
+    },
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling["rope_type"])
+def test_old_and_new_spelling(tmp_path: Path, scaling: dict[str, Any]) -> None:
+    new = read(tmp_path, "llama", rope_parameters=scaling | {"rope_theta": 5e5})
+    old = {"rope_parameters": REMOVED, "rope_theta": 5e5}
+    renamed = {("type" if key == "rope_type" else key): value for key, value in scaling.items()}
+    assert read(tmp_path, "llama", **old, rope_scaling=scaling) == new
+    assert read(tmp_path, "llama", **old, rope_scaling=renamed) == new
+    assert new.rope is not None
+    assert new.rope.theta == 5e5
+
+
+def test_no_scaling(tmp_path: Path) -> None:
+    old = {"rope_parameters": REMOVED, "rope_theta": 5e5, "rope_scaling": None}
+    assert read(tmp_path, "llama", **old).rope == RopeConfig(5e5, 16)
+
+
+def test_linear_and_dynamic(tmp_path: Path) -> None:
+    rope = read_rope(tmp_path, "llama", rope_type="linear", factor=3)
+    assert rope == RopeConfig(10000.0, 16, LinearRopeScaling(3.0))
+    rope = read_rope(tmp_path, "llama", rope_type="dynamic", factor=2.0)
+    assert rope.scaling == DynamicRopeScaling(2.0, original_max_position=256)
+
+
+def test_llama3(tmp_path: Path) -> None:
+    assert read_rope(tmp_path, "llama", **SCALINGS[3]).scaling == Llama3RopeScaling(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=128
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {}),
+        ({"factor": None}, {}),  # 256 / 64
+        ({"beta_fast": 16, "beta_slow": 2}, {"beta_fast": 16.0, "beta_slow": 2.0}),
+        ({"beta_fast": None, "attention_factor": None}, {}),
+        ({"truncate": False}, {"truncate": False}),
+        ({"attention_factor": 1.5}, {"attention_factor": 1.5}),
+        ({"mscale": 0.7}, {}),  # without mscale_all_dim it says nothing
+        ({"mscale": 0.7, "mscale_all_dim": 0.7}, {"attention_factor": 1.0}),
+        (
+            {"mscale": 2.0, "mscale_all_dim": 1.0},
+            {"attention_factor": (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)},
+        ),
+        ({"original_max_position_embeddings": REMOVED}, {"original_max_position": 256}),
+        ({"finetuned": True}, {}),
+    ],
+)
+def test_yarn(tmp_path: Path, changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    rope = {key: value for key, value in (YARN | changes).items() if value is not REMOVED}
+    facts = {
+        "factor": 4.0,
+        "original_max_position": 64,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "attention_factor": 0.1 * math.log(4) + 1,
+        "truncate": True,
+    }
+    scaling = read_rope(tmp_path, "llama", **rope).scaling
+    assert scaling == YarnRopeScaling(**(facts | expected))
+
+
+@pytest.mark.parametrize("name", ["longrope", "su", "yarn"])
+def test_longrope(tmp_path: Path, name: str) -> None:
+    rope = checkpoint_config("phi3-longrope")["rope_parameters"]
+    assert read_rope(tmp_path, "phi3-longrope", **(rope | {"rope_type": name})) == RopeConfig(
+        theta=10000.0,
+        dim=12,
+        scaling=LongRopeScaling(
+            short_factor=(1.0, 1.0, 1.1, 1.2, 1.3, 1.5),
+            long_factor=(1.0, 1.5, 2.0, 3.5, 5.0, 8.0),
+            original_max_position=32,
+            attention_factor=math.sqrt(1 + math.log(256 / 32) / math.log(32)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "attention_factor"),
+    [
+        ({"attention_factor": 1.19}, 1.19),
+        ({"factor": 4.0}, math.sqrt(1 + math.log(4) / math.log(32))),
+        ({"factor": 1.0}, 1.0),
+    ],
+)
+def test_attention_factor_of_longrope(
+    tmp_path: Path, changes: dict[str, float], attention_factor: float
+) -> None:
+    rope = checkpoint_config("phi3-longrope")["rope_parameters"]
+    scaling = read_rope(tmp_path, "phi3-longrope", **(rope | changes)).scaling
+    assert isinstance(scaling, LongRopeScaling)
+    assert scaling.attention_factor == attention_factor
+
+
+def test_partial_rotation_in_the_old_spelling(tmp_path: Path) -> None:
+    old = {"rope_parameters": REMOVED, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    assert read(tmp_path, "phi3", **old).rope == RopeConfig(5e5, 8)
+
+
+# -- end of sequence -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("in_config", "in_generation_config", "union"),
+    [
+        (1, None, (1,)),
+        (1, {}, (1,)),
+        (1, {"eos_token_id": 2}, (1, 2)),
+        ([3, 1], {"eos_token_id": [1, 2]}, (3, 1, 2)),
+        (None, {"eos_token_id": [2]}, (2,)),
+        (None, {"eos_token_id": None}, ()),
+        (32000, {"eos_token_id": [2, 320]}, (2,)),  # the vocabulary ends at 319
+    ],
+)
+def test_eos_token_ids(
+    tmp_path: Path, in_config: object, in_generation_config: object, union: tuple[int, ...]
+) -> None:
+    config = read(tmp_path, "llama", in_generation_config, eos_token_id=in_config)
+    assert config.eos_token_ids == union
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("llama", {"hidden_size": REMOVED}, "hidden_size is missing: it is required"),
+        ("llama", {"hidden_size": "64"}, 'hidden_size="64": must be a whole number from 1'),
+        ("llama", {"hidden_size": 64.0}, "hidden_size=64.0: must be a whole number"),
+        ("llama", {"hidden_size": True}, "hidden_size=true: must be a whole number"),
+        ("llama", {"hidden_size": None}, "hidden_size=null: must be a whole number"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers=0: must be"),
+        ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: must be"),
+        ("llama", {"num_key_value_heads": 3}, "must divide num_attention_heads=4"),
+        ("llama", {"head_dim": None, "hidden_size": 63}, "hidden_size=63: must be a multiple"),
+        ("llama", {"head_dim": 15}, "head_dim=15 .* must be an even number"),
+        ("llama", {"rms_norm_eps": 0}, "rms_norm_eps=0: must be a number above 0"),
+        ("llama", {"rms_norm_eps": math.nan}, "rms_norm_eps=NaN: must be a number above 0"),
+        ("llama", {"rms_norm_eps": math.inf}, "rms_norm_eps=Infinity: must be a number"),
+        ("llama", {"hidden_act": "relu"}, 'hidden_act="relu": supported are silu, swish, gelu'),
+        ("llama", {"hidden_act": 1}, "hidden_act=1: must be a string"),
+        ("llama", {"attention_bias": "no"}, 'attention_bias="no": must be true or false'),
+        ("llama", {"eos_token_id": -1}, "eos_token_id=-1: must be a token id"),
+        ("llama", {"eos_token_id": [1, "2"]}, r'eos_token_id=\[1, "2"\]: must be a token id'),
+        ("llama", {"bos_token_id": [0, 1]}, r"bos_token_id=\[0, 1\]: must be one token id"),
+        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config=.*gptq"),
+        ("llama", {"layer_types": ["sliding_attention"] * 3}, "layer_types=.*full_attention"),
+        ("mistral", {"layer_types": ["full_attention"] * 3}, "layer_types=.*sliding_attention"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types=.* must be 3 times"),
+        ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types=.*chunked_attention"),
+        ("qwen2", {"layer_types": "full_attention"}, "layer_types=.*must be a list of strings"),
+        ("qwen2", {"sliding_window": -1}, "sliding_window=-1: must be a whole number"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention=true"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0: must be a number"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=true: not supported"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention=true: not supported"),
+        ("gpt2", {"n_head": 5}, "n_embd=64: must be a multiple of the number of attention heads, 5"),
+        ("llama", {"rope_parameters": []}, r"rope_parameters=\[\]: must be an object"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1.0"),
+        ("phi3", {"partial_rotary_factor": 0.1, "rope_parameters": {}}, "rotates 1 components"),
+    ],
+)  # fmt: skip
+def test_bad_value(tmp_path: Path, family: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        read(tmp_path, family, **changes)
+    assert str(error.value).startswith(f"{tmp_path / 'config.json'}: ")
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "mrope"}, 'rope_type="mrope": supported are default, linear, dynamic'),
+        ({"rope_type": 1}, "rope_type=1: must be a string"),
+        ({"rope_type": "linear"}, "factor is missing: it is required"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor=0.5: must be at least 1"),
+        ({"rope_type": "default", "rope_theta": 1}, "rope_theta=1: must be above 1"),
+        ({"rope_type": "default", "factor": 2.0}, "factor=2.0: rope type default has no such key"),
+        (YARN | {"short_factor": [1.0]}, r"short_factor=\[1.0\]: rope type yarn has no such key"),
+        (YARN | {"truncate": 1}, "truncate=1: must be true or false"),
+        (SCALINGS[3] | {"high_freq_factor": 1.0}, "high_freq_factor=1.0: must be above low_freq"),
+        (
+            {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7},
+            r"long_factor=\[1.0, .*: must be a list of 8 numbers",
+        ),
+    ],
+)
+def test_bad_rope(tmp_path: Path, rope: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"config\.json: rope_parameters\.{message}"):
+        read(tmp_path, "llama", rope_parameters=rope)
+
+
+@pytest.mark.parametrize(
+    "architectures", [REMOVED, None, [], ["BertForMaskedLM"], "LlamaForCausalLM", [1], {}]
+)
+def test_unknown_architecture(tmp_path: Path, architectures: object) -> None:
+    with pytest.raises(ValueError, match="architectures"):
+        read(tmp_path, "llama", architectures=architectures)
+
+
+def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r'architectures=\["MambaForCausalLM"\]') as error:
+        read(tmp_path, "llama", architectures=["MambaForCausalLM"])
+    for architecture in supported_architectures():
+        assert architecture in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON"),
+        ('{"hidden_size": 64', "not JSON"),
+        ("[]", "must hold a JSON object, holds list"),
+        ("[" * 100_000, "nested too deeply"),
+        ("\udcff", "not JSON"),
+    ],
+)
+def test_not_a_json_object(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=message) as error:
+        read_model_config(tmp_path)
+    assert str(path) in str(error.value)
+
+
+def test_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"config\.json: no such file"):
+        read_model_config(tmp_path)
+
+
+def test_bad_generation_config(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r'generation_config\.json: eos_token_id="x"'):
+        read(tmp_path, "llama", {"eos_token_id": "x"})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_any_value_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    family = data.draw(st.sampled_from(FAMILIES))
+    config = checkpoint_config(family)
+    holders = [config] + [config[key] for key in config if isinstance(config[key], dict)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder = data.draw(st.sampled_from(holders))
+        holder[data.draw(st.sampled_from(sorted(holder)))] = data.draw(json_values)
+    path = tmp_path_factory.mktemp("fuzz") / "config.json"
+    path.write_text(json.dumps(config))
+    message = None
+    try:
+        read_model_config(path.parent)
+    except ValueError as error:
+        message = str(error)
+    assert message is None or message.startswith(f"{path}: ")
