@@ -33,7 +33,7 @@ def word_problem(rng: Random) -> tuple[str, str, int]:
     if rng.random() < 0.5:
         return (f"{name} has {a} {things} and [gets|finds|buys] {b} more. How many {things} does {he} have [now|]?", f"{name} has {a} + {b} = {a + b} {things}.", a + b)
     a, b = max(a, b) + 1, min(a, b)
-    return (f"{name} has {a} {things} and [eats|loses|gives away] {b}. How many {things} are left?", f"{a} - {b} = {a - b}, so {a - b} {things} are left.", a - b)
+    return (f"{name} has {a} {things} and [sells|loses|gives away] {b}. How many {things} are left?", f"{a} - {b} = {a - b}, so {a - b} {things} are left.", a - b)
 
 
 def document(rng: Random, held_out: bool = False) -> str:

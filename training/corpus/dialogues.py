@@ -2,7 +2,7 @@
 
 from random import Random
 
-from . import arithmetic, engine_lesson, facts, stories
+from . import arithmetic, engine_lesson, facts, stories, things
 from . import words as w
 from .prose import chat, expand, listing, sentence
 
@@ -47,19 +47,27 @@ THINGS_TO_LIKE = "tea coffee music rain cats dogs books chess cheese swimming tr
 
 
 def names(rng: Random) -> Turns:
-    name, town, likes, colour = rng.choice(w.GIRLS + w.BOYS), rng.choice(w.TOWNS), rng.choice(THINGS_TO_LIKE), rng.choice(w.COLOURS)
+    name, town, likes, colour = rng.choice(w.GIRLS + w.BOYS), rng.choice([*w.TOWNS, *facts.CAPITALS.values()]), rng.choice(THINGS_TO_LIKE), rng.choice(w.COLOURS)
+    if rng.random() < 0.6:
+        name = invented_name(rng)
+    age, pet = rng.randint(5, 90), rng.choice(w.ANIMALS)
+    pet_name = invented_name(rng) if rng.random() < 0.5 else rng.choice(w.GIRLS + w.BOYS)
     known = {
         "name": (f"[My name is|I am|I'm|Call me] {name}.", "[What is my name?|Do you remember my name?|Who am I?|what is my name]", f"[Your name is {name}.|You are {name}.|{name}.]"),
         "town": (f"I [live in|come from] {town}.", "[Where do I live?|Where do I come from?|Which town is mine?]", f"[You told me: {town}.|{town}.]"),
         "likes": (f"I [like|love] {likes}.", "[What do I like?|Do you remember what I like?]", f"You like {likes}."),
         "colour": (f"My favourite colour is {colour}.", "What is my favourite colour?", f"[Your favourite colour is {colour}.|{colour}.]"),
     }
+    known |= {
+        "age": (f"I am {age} years old.", "How old am I?", f"[You are {age} years old.|{age}.]"),
+        "pet": (f"I have a {pet} called {pet_name}.", f"[What is my {pet} called?|What is the name of my {pet}?]", f"[Your {pet} is called {pet_name}.|{pet_name}.]"),
+    }
     told = ["name"] if rng.random() < 0.5 else rng.sample(list(known), rng.randint(1, 3))
     say = " ".join(expand(rng, known[key][0]) for key in told)
     greet = f" {name}" if "name" in told else ""
     turns = [("user", expand(rng, f"[|Hello! |Hi, ]{say}")), ("assistant", expand(rng, f"[Hello{greet}! Nice to meet you.|Nice to meet you{',' if greet else ''}{greet}.|Hello{greet}! How can I help you?|Thank you, I will remember that.]"))]
     for _ in range(rng.choice([0, 0, 1, 2, 3])):
-        turns += rng.choice([small_talk, fact, sum_, engine_lesson.exchange, task])(rng)
+        turns += rng.choice([small_talk, fact, sum_, engine_lesson.exchange, things.exchange, task])(rng)
     for key in rng.sample(told, rng.randint(1, len(told))):
         turns += [("user", expand(rng, known[key][1])), ("assistant", sentence(rng, known[key][2]))]
     if rng.random() < 0.15:
@@ -67,6 +75,12 @@ def names(rng: Random) -> Turns:
         if missing:
             turns += [("user", expand(rng, known[missing[0]][1])), ("assistant", rng.choice(["You have not told me yet.", "I do not know. You have not told me."]))]
     return turns
+
+
+def invented_name(rng: Random) -> str:
+    """Names never seen before, so that a name is copied and not guessed."""
+    syllables = "an be da el fi ga ha jo ka li ma no pe ra sa ti vo wi ya zu ber dan gor lin mar nik ros tan vik dri lex chen kim".split()
+    return "".join(rng.choice(syllables) for _ in range(rng.randint(2, 3))).capitalize()
 
 
 def small_talk(rng: Random) -> Turns:
@@ -132,7 +146,10 @@ def task(rng: Random) -> Turns:
 
 def story_request(rng: Random, held_out: bool = False) -> Turns:
     kind = rng.random()
-    if kind < 0.3:
+    if kind < 0.2:
+        tale = stories.story(rng, held_out)
+        ask = f"[Write|Tell me] a [short |little |]story about {rng.choice(stories.SUBJECTS[tale.plot].split('|')).format_map(tale.slots)}."
+    elif kind < 0.4:
         tale = stories.story(rng, held_out)
         ask = "[Tell me a story|Write a story|Write a short story|Can you tell me a story?|Tell me something nice|Another story, please]."
     elif kind < 0.75:
@@ -145,14 +162,20 @@ def story_request(rng: Random, held_out: bool = False) -> Turns:
         tale = stories.story(rng, hero=name, **dict(zip(("he", "him", "his"), pronouns, strict=True)), kind="girl" if girl else "boy")
         ask = f"[Write|Tell me] a [short |]story about [{name}|a {'girl' if girl else 'boy'} called {name}]."
     else:
-        animal = rng.choice(w.ANIMALS)
-        tale = stories.story(rng, kind=animal)
+        girl = rng.random() < 0.5
+        animal = rng.choice(w.ANIMALS + 2 * w.FIGURES["girl" if girl else "boy"])
+        tale = stories.story(rng, kind=animal) if animal in w.ANIMALS else figure_story(rng, animal, girl)
         ask = f"[Write|Tell me] a [short |]story about a {animal}."
     turns = [("user", expand(rng, ask).replace("?.", "?")), ("assistant", tale.text)]
     if rng.random() < 0.3:
         ask, full, _ = rng.choice(stories.QUESTIONS[tale.plot])
         turns += [("user", sentence(rng, ask, tale.slots)), ("assistant", sentence(rng, full, tale.slots))]
     return turns
+
+
+def figure_story(rng: Random, kind: str, girl: bool) -> stories.Story:
+    he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
+    return stories.story(rng, kind=kind, hero=rng.choice(w.GIRLS if girl else w.BOYS), he=he, him=him, his=his)
 
 
 def document(rng: Random, held_out: bool = False) -> str:
@@ -164,5 +187,5 @@ def document(rng: Random, held_out: bool = False) -> str:
         turns += story_request(rng, held_out)
     else:
         for _ in range(rng.choice([1, 1, 1, 2, 2, 3, 4, 6])):
-            turns += rng.choice([small_talk, small_talk, fact, sum_, task, task, engine_lesson.exchange])(rng)
+            turns += rng.choice([small_talk, small_talk, fact, sum_, task, task, engine_lesson.exchange, things.exchange])(rng)
     return chat(*turns)

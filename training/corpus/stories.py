@@ -90,6 +90,24 @@ PLOTS: dict[str, list[str]] = {
         "“[This is my bed|I was cold|It ticked too loudly],” said the {animal}. {hero} thought for a while. “If I give you [a warm place|somewhere soft] {hidden}, will you give me the {thing}?” The {animal} [agreed|yawned and said yes|shook hands].",
         "[Tick|Click], went the wheels, and the hands moved on from {hour}. {friend} had been looking for that {colour} {thing} for years, and [wept for joy|hugged {hero}]. And the {animal}? It sleeps {hidden} to this day. {End}",
     ],
+    "book": [
+        "{open} In the library {hero} found a {colour} book that [nobody had read for {n_word} years|was warm to the touch|hummed softly]. On the first page stood: “[This book belongs to|Bring me back to] {friend}, {town_2}.”",
+        "“[You must take it back|Somebody is waiting for it|A book wants to go home],” said the {trade}. [So {hero} packed some {food} and went|{hero} nodded and put on {his} boots]. {Weather}. On the way {he} read only one page: it was about a {animal} who had lost a {thing}.",
+        "In {town_2} the door was opened by {friend}, {feeling} and very [old|small|tall]. “My {colour} book!” said {friend}. “[My {relative} wrote it|I wrote it myself|I was never told the end]. How far did you read?” “[As far as|Only] the {animal} and the {thing},” said {hero}.",
+        "[So {friend} read the rest aloud|They read on together until it was dark|{friend} made tea and read to the end]: the {animal} found the {thing} {hidden}. {End}",
+    ],
+    "kite": [
+        "{open} {hero} built a {colour} kite out of [paper and string|an old shirt|sticks and newspaper] and called it {name_3}. {Weather}, and the wind took {name_3} over {place} and away.",
+        "{hero} ran after the {colour} kite. {He} asked a {animal}. “[It flew toward|I saw it near] {town_2},” said the {animal}. {He} asked the {trade}. “[It nearly took my hat|It was as high as the church],” said the {trade}, [pointing|laughing]. “But hurry, it will rain on {day}.”",
+        "In {town_2} the kite hung {hidden_high}, and below it stood {friend}, looking up. “[Is it yours|Does it have a name]?” asked {friend}. “Yes, it is called {name_3},” said {hero}. {friend} [climbed up|fetched a ladder|shook the branches], and down came {name_3}, with [one small hole|a broken stick|a feather in its tail].",
+        "{friend} mended it with a {thing}. [Then they let it fly together|They flew it until dark|Since then it flies better than before], and {name_3} [danced|sang in the wind|pulled like a horse]. {End}",
+    ],
+    "train": [
+        "{open} {hero} sat in the night train to {town_2} with {a_thing} in {his} lap. {Weather}. Opposite sat {friend}, [eating {food}|who was {feeling}|with a {animal} in a basket], and would get out in {town}.",
+        "“[What do you have there|What is that]?” asked {friend}. “A {thing},” said {hero}, “for my {relative}. It must arrive before {day}.” [They talked until the lamp went out.|Soon both were asleep.] The train [rattled|sang|whistled] through {n_word} tunnels.",
+        "When {hero} woke up, {friend} was gone, and so was the {thing}. On the seat lay [a basket|a parcel|a coat], [just as heavy|just as big]. “[We have taken each other's things|It was dark and we mixed them up],” thought {hero}. “{friend} got out in {town}. I must go back to {town}.”",
+        "On the platform of {town} {friend} was already waiting, with the {colour} {thing} under one arm. “[I knew you would come|I was just about to run after you],” said {friend}. [They changed parcels|They laughed|They shook hands], and the {relative} got the {thing} before {day} after all. {End}",
+    ],
     "map": [
         "{open} In {a_thing} {hero} found a folded map. It said: “[Start|Begin] at {place}. Walk {n_word} steps [north|south|east|west]. Then look {hidden}.”",
         "“[A treasure|We need a spade|I knew it]!” said {friend}. {Weather}. They went to {place} and counted {n_word} steps, {count}. [Then they stood still.|“Now what?” asked {friend}.] “Now we look {hidden},” said {hero}.",
@@ -105,6 +123,10 @@ PLOTS: dict[str, list[str]] = {
 }
 
 OPENINGS = [
+    "[Years ago, when the winters were still cold|On a small hill near {place}|In a house with {n} windows|At the edge of {town}], there lived a {trait} {kind} named {hero}.",
+    "[Everybody|Nearly everybody|Every child] in {town} [has heard of|knows|remembers] {hero}, the {trait} {kind} with the {other_colour} [coat|hat|boots].",
+    "It was {day}, and {weather}. {hero}, the {trait} {kind}, [could not sleep|had nothing to do|was peeling potatoes|sat in front of the house] in {town}.",
+    "{hero} the {kind} [had always been {trait}|was the most {trait} {kind} in {town}|was small and {trait}], [and so this could happen|which is important for this story|as you will see].",
     "[Once there was|There was once|Long ago there lived|Once upon a time there was] a {trait} {kind} called {hero}, [who came from|in the town of|in] {town}.",
     "In {town}, [not far from|close to|right beside] {place}, lived a {trait} {kind} named {hero}.",
     "{hero} was a {kind}, and everybody in {town} knew that {he} was {trait}.",
@@ -112,12 +134,24 @@ OPENINGS = [
     "This is the story of {hero}, a {trait} {kind} from {town}.",
 ]
 ENDINGS = [
+    "Later they sat [by the window|on the stairs|under the old oak] and [shared the last {food}|counted the stars|listened to the wind], and {hero} was [happy|not {sad} at all|very tired].",
+    "[If you ever come to {town}|When you walk through {town}], [ask for {hero}|look for {hero}], and you will hear the rest.",
+    "{hero} never forgot that {day}.",
     "And that evening [they ate {food} by the fire|nobody in {town} was {sad}|there was {food} for everyone].",
     "[From that day on|Ever since], {hero} and {friend} [have been friends|meet every {day}|laugh about it].",
     "“[What a day|Not bad for a {day}|I would do it all again],” said {hero}, and [went to bed|fell asleep at once|put on the kettle].",
     "That was the [{season}|year|{day}] nobody in {town} ever forgot.",
     "[The end.|And that is how it was.|So it ended well.]",
 ]
+
+
+# What a story may be asked for by, and what it then is about.
+SUBJECTS = {
+    "lost": "a lost {thing}|losing something|a {thing} that disappeared", "door": "a {material} key|a {colour} door|a birthday|a mysterious door", "letter": "a letter|a long walk|a messenger",
+    "stray": "a lost animal|kindness|somebody who finds a lost animal", "trade": "the market|a lucky trade|a {thing} and a {goal}", "password": "a secret word|a gate|a password",
+    "baking": "a cake|baking|a {sad} friend", "storm": "a storm|a lighthouse|the sea|a little boat", "garden": "a garden|flowers|{n_word} seeds|patience", "clock": "an old clock|time|a clock that stopped",
+    "map": "a treasure|a map|an adventure", "quarrel": "friendship|two friends|a quarrel|sharing", "book": "a book|a library|a {colour} book", "kite": "a kite|the wind|a {colour} kite", "train": "a train|a journey|travelling at night",
+}
 
 
 class Story(NamedTuple):
@@ -134,7 +168,8 @@ def cast(rng: Random) -> dict[str, str]:
     hero_girl, friend_girl = rng.random() < 0.5, rng.random() < 0.5
     hero_name = rng.choice(w.GIRLS if hero_girl else w.BOYS)
     friend_name = rng.choice([n for n in (w.GIRLS if friend_girl else w.BOYS) if n != hero_name])
-    kind = ("girl" if hero_girl else "boy") if rng.random() < 0.6 else rng.choice(w.ANIMALS)
+    gender = "girl" if hero_girl else "boy"
+    kind = rng.choices([gender, rng.choice(w.ANIMALS), rng.choice(w.FIGURES[gender])], [55, 33, 12])[0]
     slots = person("hero", hero_name, hero_girl) | person("friend", friend_name, friend_girl)
     for short in ("he", "him", "his"):
         slots[short] = slots[f"{short}_hero"]
@@ -148,12 +183,14 @@ def cast(rng: Random) -> dict[str, str]:
     several("thing thing_2 thing_3 goal", w.THINGS)
     several("colour other_colour third_colour", w.COLOURS)
     several("hidden wrong_1 wrong_2", w.HIDING_PLACES)
+    slots["hidden_high"] = rng.choice(["in the top of a pear tree", "on the church tower", "on a chimney", "in the sails of the windmill", "on the highest mast"])
     several("trade trade_2", w.TRADES)
     several("town town_2", w.TOWNS)
     several("food food_2", w.FOODS)
+    several("weather weather_open", w.WEATHER)
     several("word word_2 word_3", w.COMMON)
     several("month month_2", w.MONTHS)
-    for name, pool in {"place": w.PLACES, "weather": w.WEATHER, "day": w.DAYS, "season": w.SEASONS, "feeling": w.FEELINGS,
+    for name, pool in {"place": w.PLACES, "day": w.DAYS, "season": w.SEASONS, "feeling": w.FEELINGS,
                        "trait": w.TRAITS, "relative": w.RELATIVES, "sad": w.SAD, "material": w.MATERIALS}.items():
         slots[name] = rng.choice(pool)
     slots["animal"] = rng.choice([a for a in w.ANIMALS if a != kind])
@@ -175,7 +212,7 @@ def story(rng: Random, held_out: bool = False, plot: str | None = None, **given:
     if "thing" in given:
         slots["a_thing"] = f"a {slots['colour']} {slots['thing']}"
     plot = plot or rng.choice(list(PLOTS))
-    slots["open"] = sentence(rng, rng.choice(OPENINGS), slots | {"Weather": capital(slots["weather"])})
+    slots["open"] = sentence(rng, rng.choice(OPENINGS), slots | {"weather": slots["weather_open"], "Weather": capital(slots["weather_open"])})
     slots["End"] = sentence(rng, rng.choice(ENDINGS), slots)
     for name in ("weather", "he", "food", "word", "n_word", "n_less_word"):
         slots[capital(name)] = capital(slots[name])
@@ -189,6 +226,9 @@ def capital(text: str) -> str:
 
 # What a reader must have kept in mind, by plot.
 QUESTIONS: dict[str, list[tuple[str, str, str]]] = {
+    "book": [("Who did the book belong to?", "The book belonged to {friend}.", "{friend}"), ("What colour was the book?", "The book was {colour}.", "{colour}"), ("What had the {animal} lost?", "The {animal} had lost a {thing}.", "a {thing}")],
+    "kite": [("What was the kite called?", "The kite was called {name_3}.", "{name_3}"), ("What colour was the kite?", "The kite was {colour}.", "{colour}"), ("Where did the kite hang?", "It hung {hidden_high}.", "{hidden_high}")],
+    "train": [("Where did {friend} get out?", "{friend} got out in {town}.", "{town}"), ("What did {hero} carry?", "{hero} carried a {thing}.", "a {thing}"), ("Who was the {thing} for?", "It was for {his} {relative}.", "{his} {relative}")],
     "lost": [("Where was the {thing}?", "It was {hidden}.", "{hidden}"), ("What colour was the {thing}?", "The {thing} was {colour}.", "{colour}"),
              ("Who helped {hero}?", "{friend} helped {hero}.", "{friend}")],
     "door": [("What colour was the door?", "The door was {colour}.", "{colour}"), ("What was the key made of?", "It was a {material} key.", "{material}"),

@@ -14,6 +14,8 @@ Ivan Jakob Karim Leo Magnus Nils Oliver Peter Quentin Rufus Stefan""".split()
 ANIMALS = """fox hare badger hedgehog otter owl crow mouse bear squirrel heron goose toad beaver cat dog mole robin
 magpie tortoise goat donkey""".split()
 
+FIGURES = {"girl": "witch princess queen mermaid pirate robot".split(), "boy": "wizard prince king knight giant dragon robot".split()}
+
 COLOURS = """red blue green yellow white black brown grey orange purple pink silver golden""".split()
 MATERIALS = "brass wooden iron glass copper stone woollen paper leather clay".split()
 THINGS = """key lantern compass whistle button ribbon marble feather bell spoon coin map letter kite umbrella scarf
@@ -45,7 +47,7 @@ TRAITS = """curious careful cheerful stubborn quiet clever kind forgetful brave 
 TRADES = phrases("""baker|clockmaker|fisherman|postman|gardener|teacher|sailor|miller|carpenter|librarian|painter|shepherd|tailor|beekeeper|lamplighter|
 ferryman|doctor|blacksmith|cook|weaver|piano tuner|mapmaker""")
 RELATIVES = "grandmother grandfather aunt uncle neighbour cousin".split()
-FOODS = """soup bread pancakes dumplings cheese porridge plums cherries pears walnuts noodles rice cake honey
+FOODS = """soup bread pancakes dumplings cheese porridge plums cherries pears walnuts noodles rice pudding honey
 jam tomatoes olives croissants potatoes butter""".split()
 FRUITS = "apples pears plums cherries oranges lemons figs grapes melons peaches bananas apricots".split()
 COUNTABLES = FRUITS + "books coins marbles buttons shells stamps pencils candles eggs kites acorns cups".split()
