@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pellucid.execution.candidates import NonFiniteLogitsError
@@ -446,6 +446,9 @@ def test_the_funnel_of_no_parameters_is_the_model() -> None:
 
 
 @given(sampling_cases())
+@example(
+    ([-3.1, -3.1, 2.9], make_row([0], logit_bias={0: -100}, repetition_penalty=0.5, top_k=2))
+)  # mass that rounds above 1
 def test_the_funnel_ends_at_the_distribution(case: tuple[list[float], SamplingRow]) -> None:
     logits, row = case
     try:

@@ -87,8 +87,8 @@ class Sampler:
         funnel = [FunnelStage("logits", len(before), 1.0)]
         for stage in sampling_stages(row):
             after = _apply(stage, before, row)
-            kept = before.probabilities[before.indices(after.token_ids)].sum()
-            kept_mass = 1.0 if len(after) == len(before) else float(kept)
+            kept = float(before.probabilities[before.indices(after.token_ids)].sum())
+            kept_mass = 1.0 if len(after) == len(before) else min(kept, 1.0)
             funnel.append(FunnelStage(stage.name, len(after), kept_mass))
             before = after
         return funnel
