@@ -132,7 +132,7 @@ class EngineConfig:
         max_model_len: longest prompt + output in tokens; None takes the model's own limit.
         kv_cache_memory: bytes for KV blocks; None plans for `max_model_len` tokens.
         num_kv_blocks: overrides the byte budget.
-        num_threads: None takes what affinity and the cgroup quota allow.
+        num_threads: compute threads; None takes the backend's own choice.
         enable_prefix_caching: find blocks of earlier requests with the same leading tokens again.
         use_kv_cache: False runs the naive loop, which computes the whole text again for every token.
     """

@@ -1,14 +1,18 @@
 """From an EngineConfig to a model that is ready to run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from threadpoolctl import threadpool_limits
 
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import load_decoder
+from pellucid.loading.generation_config import read_default_sampling_params
 from pellucid.loading.hub import resolve_model
+from pellucid.sampling_params import SamplingParams
 from pellucid.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
@@ -23,6 +27,7 @@ class LoadedModel:
     decoder: Decoder
     tokenizer: Tokenizer
     backend: Backend
+    default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
 
 
 def load_model(config: EngineConfig, on_progress: Progress | None = None) -> LoadedModel:
@@ -36,7 +41,14 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     directory = resolve_model(config.model, config.revision)
     decoder, model_config = load_decoder(directory, backend, on_progress)
     tokenizer = Tokenizer.load(directory, model_config.vocab_size)
-    return LoadedModel(directory, model_config, decoder, tokenizer, backend)
+    return LoadedModel(
+        directory,
+        model_config,
+        decoder,
+        tokenizer,
+        backend,
+        read_default_sampling_params(directory),
+    )
 
 
 def make_backend(config: EngineConfig) -> Backend:
@@ -47,4 +59,7 @@ def make_backend(config: EngineConfig) -> Backend:
             f"quantization={config.quantization!r}: the numpy backend computes with the checkpoint's"
             " values; allowed: 'none'"
         )
+    # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
+    # second thread costs more than it gives unless the machine is idle, so it has to be asked for.
+    threadpool_limits(config.num_threads or 1, user_api="blas")
     return NumpyBackend()
