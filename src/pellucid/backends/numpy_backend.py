@@ -196,10 +196,8 @@ class NumpyBackend(Backend):
 
 
 def _first_key(tile: int, sliding_window: int | None) -> int:
-    """The first position that any row of the tile sees, rounded down to a multiple of TILE."""
-    if sliding_window is None:
-        return 0
-    return max(0, tile * TILE - sliding_window + 1) // TILE * TILE
+    """The first position that any row of the tile sees."""
+    return 0 if sliding_window is None else max(0, tile * TILE - sliding_window + 1)
 
 
 def _hidden(
