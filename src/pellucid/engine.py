@@ -22,6 +22,8 @@ from pellucid.scheduling.scheduler import ScheduledRequest, Scheduler
 
 Prompt = str | Sequence[int]
 
+SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
+
 
 class LLMEngine:
     """Runs requests to their ends, many at a time, one step at a time.
@@ -44,6 +46,7 @@ class LLMEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self.model = model
         self.model_config = model.config
         self.tokenizer = model.tokenizer
         self.clock = clock
@@ -191,7 +194,7 @@ class LLMEngine:
         template = dict(
             prompt_token_ids=prompt_token_ids,
             params=params,
-            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
             arrival_time=self.clock(),
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             eos_token_ids=frozenset(self.model_config.eos_token_ids)

@@ -81,6 +81,10 @@ class LLM:
         """
         return self.generate([self.tokenizer.encode_chat(messages)], params)[0]
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json recommends; `generate` does not take it by itself."""
+        return self.engine.model.default_sampling_params
+
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> "TokenStream":
         """Starts one request, whose text is then read as it is made.
 

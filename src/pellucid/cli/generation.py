@@ -1,0 +1,117 @@
+"""One request from the command line's side: loading, streaming, Ctrl-C."""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pellucid.cli.progress import describe_bytes, describe_tokens, progress
+from pellucid.cli.terminal import write_text
+from pellucid.sampling_params import SamplingParams
+
+if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
+    from pellucid.engine import LLMEngine, Prompt
+    from pellucid.llm import LLM
+    from pellucid.outputs import RequestOutput
+
+
+def load(
+    model: str | None, knobs: Mapping[str, Any], given: Mapping[str, Any]
+) -> "tuple[LLM, SamplingParams]":
+    """Loads a model, showing how far it has come.
+
+    Args:
+        model: as `EngineConfig.model`.
+        knobs: other fields of `EngineConfig`.
+        given: fields of `SamplingParams`; what is left out takes the model's own defaults.
+
+    Raises:
+        ValueError: a knob, a parameter or the model cannot be used.
+    """
+    SamplingParams(**given)  # a wrong parameter is refused before anyone waits for weights
+    from pellucid.llm import LLM
+
+    with progress("load", describe_bytes) as show:
+        llm = LLM(model, on_progress=show, **knobs)
+    return llm, replace(llm.get_default_sampling_params(), **given)
+
+
+@dataclass
+class Interrupt:
+    requested: bool = False
+
+
+@contextmanager
+def noting_interrupt() -> Iterator[Interrupt]:
+    """Turns the first Ctrl-C into a wish, so that the step at hand ends and the engine stays whole.
+    A second one is a KeyboardInterrupt."""
+    interrupt = Interrupt()
+
+    def note_it(signum: int, frame: FrameType | None) -> None:
+        if interrupt.requested:
+            raise KeyboardInterrupt
+        interrupt.requested = True
+
+    previous = signal.signal(signal.SIGINT, note_it)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def run_request(
+    engine: "LLMEngine",
+    prompt: "Prompt",
+    params: SamplingParams,
+    on_step: "Callable[[RequestOutput], None]",
+) -> "RequestOutput":
+    """Runs one request to its end, or to Ctrl-C: then its finish_reason is "abort".
+
+    Args:
+        on_step: called with the output so far after each step, and once more at the end.
+    """
+    output = engine.add_request(prompt, params)
+    try:
+        with noting_interrupt() as interrupt:
+            while not output.finished and not interrupt.requested:
+                engine.step()
+                on_step(output)
+    finally:
+        engine.abort(output.request_id)
+    on_step(output)
+    return output
+
+
+def stream_text(engine: "LLMEngine", prompt: "Prompt", params: SamplingParams) -> "RequestOutput":
+    """Runs one request and writes its text on stdout as it is made."""
+    num_written = 0
+    with ExitStack() as before_text:
+        show = before_text.enter_context(progress("prefill", describe_tokens))
+
+        def on_step(output: "RequestOutput") -> None:
+            nonlocal num_written
+            if not output.metrics.token_times and not output.finished:
+                num_computed = output.num_cached_tokens + output.metrics.num_processed_tokens
+                show(num_computed, len(output.prompt_token_ids))
+                return
+            before_text.close()
+            text = output.outputs[0].text
+            write_text(text[num_written:])
+            num_written = len(text)
+
+        return run_request(engine, prompt, params, on_step)
+
+
+def count_tokens(
+    engine: "LLMEngine", prompt: "Prompt", params: SamplingParams, label: str
+) -> "RequestOutput":
+    """Runs one request and shows only how many of its tokens are there."""
+    with progress(label, describe_tokens) as show:
+        return run_request(
+            engine,
+            prompt,
+            params,
+            lambda output: show(len(output.outputs[0].token_ids), params.max_tokens or 0),
+        )

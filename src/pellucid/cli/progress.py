@@ -1,0 +1,82 @@
+"""How far something has come: a bar on a live terminal, else a line every few seconds."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pellucid.cli.terminal import is_live, note
+from pellucid.cli.units import num_bytes, rate
+
+Show = Callable[[int, int], None]  # (done, in all)
+Describe = Callable[[int, int, float], str]  # (done, in all, seconds since the start)
+
+BAR_DELAY = 0.2  # seconds: what is over sooner draws nothing
+LINE_INTERVAL = 5.0  # seconds between lines where nothing can be drawn again
+
+
+def describe_bytes(done: int, total: int, elapsed: float) -> str:
+    return f"{num_bytes(done)} of {num_bytes(total)}, {num_bytes(done / elapsed)}/s"
+
+
+def describe_tokens(done: int, total: int, elapsed: float) -> str:
+    return f"{done} of {total} tokens, {rate(done, elapsed)}"
+
+
+@contextmanager
+def progress(label: str, describe: Describe) -> Iterator[Show]:
+    """Shows on stderr what the caller reports; nothing is left of a bar when the block ends.
+
+    Args:
+        label: what is going on, one word.
+        describe: the numbers behind the label.
+    """
+    start = time.monotonic()
+
+    def status(done: int, total: int) -> str:
+        return describe(done, total, max(time.monotonic() - start, 1e-6)) if total else ""
+
+    reporter = _bar if is_live(sys.stderr) else _lines
+    with reporter(label, status) as show:
+        yield show
+
+
+@contextmanager
+def _bar(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn(f"{label:<8}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task(label, total=None, status="")
+    timer = threading.Timer(BAR_DELAY, bar.start)
+    timer.start()
+    try:
+        yield lambda done, total: bar.update(
+            task, completed=done, total=total, status=status(done, total)
+        )
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+@contextmanager
+def _lines(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
+    last = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_INTERVAL:
+            last = now
+            note(f"{label}: {status(done, total)}")
+
+    yield show

@@ -1,0 +1,6 @@
+"""Exit statuses."""
+
+EXIT_FAILED = 1  # the request failed on its way
+EXIT_USAGE = 2  # what was asked for cannot be served
+EXIT_INTERRUPTED = 128 + 2  # what a shell reports for SIGINT
+EXIT_BROKEN_PIPE = 128 + 13  # ... and for SIGPIPE
