@@ -322,7 +322,7 @@ def write_checkpoint(
     Args:
         directory: made if it is missing.
         family: one of `FAMILIES`.
-        seed: of the weights, which are the same for every dtype up to rounding.
+        seed: of the weights, the same for every dtype: those of float32, rounded.
         num_shards: safetensors files; more than one also writes the index.
         dtype: "float32", "float16" or "bfloat16".
         config_overrides: keys of config.json to set; shapes of the weights follow.
@@ -331,7 +331,8 @@ def write_checkpoint(
     config = checkpoint_config(family) | {"dtype": dtype} | (config_overrides or {})
     make_weights = _gpt2_weights if config["model_type"] == "gpt2" else _llama_weights
     weights = {
-        name: weight.astype(DTYPES[dtype]) for name, weight in make_weights(config, seed).items()
+        name: weight.astype(np.float32).astype(DTYPES[dtype])
+        for name, weight in make_weights(config, seed).items()
     }
     if edit_weights is not None:
         edit_weights(weights)

@@ -56,8 +56,8 @@ class Checkpoint:
 
 def _open_shards(index_path: Path) -> dict[str, SafetensorsFile]:
     weight_map = read_json_object(index_path).optional_object("weight_map")
-    if not weight_map:
-        raise ValueError(f"{index_path}: weight_map is missing: must name the file of each tensor")
+    if weight_map is None or not weight_map.values:
+        raise ValueError(f"{index_path}: weight_map: must name the file of each tensor")
     shards: dict[str, SafetensorsFile] = {}
     files: dict[str, SafetensorsFile] = {}
     for name in weight_map.values:

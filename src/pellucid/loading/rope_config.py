@@ -46,11 +46,7 @@ def read_rope(
     Raises:
         ValueError: a rope type, key or value that we do not support.
     """
-    rope = (
-        config.optional_object("rope_parameters")
-        or config.optional_object("rope_scaling")
-        or JsonObject(config.path, {}, "rope_parameters")
-    )
+    rope = _rope_object(config)
     type_key = "rope_type" if "rope_type" in rope.values else "type"
     rope_type = rope.string(type_key, "default")
     rope_type = (type_aliases or {}).get(rope_type, rope_type)
@@ -75,6 +71,14 @@ def read_rope(
     if original is None:
         original = rope.integer("original_max_position_embeddings", max_position)
     return RopeConfig(theta, dim, read_scaling(rope, dim, max_position, original))
+
+
+def _rope_object(config: JsonObject) -> JsonObject:
+    for key in ("rope_scaling", "rope_parameters"):  # the older one first, as transformers does
+        rope = config.optional_object(key)
+        if rope is not None and rope.values:
+            return rope
+    return JsonObject(config.path, {}, "rope_parameters")
 
 
 def _rotated_components(

@@ -1,0 +1,450 @@
+"""From a directory to the arrays that a backend gets: what is joined, and what is refused."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pellucid.backends.numpy_backend import NumpyBackend, NumpyMatrix
+from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.decoder import load_decoder
+from pellucid.loading.hf_config import read_model_config
+from pellucid.loading.parameters import CheckpointParameters
+from support.checkpoints import FAMILIES, Weights, write_checkpoint
+
+Edit = Callable[[Weights], None]
+LAYER = "model.layers.1"
+
+
+class RecordingBackend(NumpyBackend):
+    """Keeps the arrays that loading hands over, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrays: list[npt.NDArray[Any]] = []
+
+    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
+        self.arrays += [weight] if bias is None else [weight, bias]
+        return NumpyMatrix(weight, bias)
+
+    def vector(self, weight: npt.NDArray[Any]) -> Any:
+        self.arrays.append(weight)
+        return weight
+
+
+def load(directory: Path) -> list[npt.NDArray[Any]]:
+    backend = RecordingBackend()
+    load_decoder(directory, backend)
+    return backend.arrays
+
+
+def parameters(directory: Path) -> tuple[CheckpointParameters, RecordingBackend]:
+    backend = RecordingBackend()
+    config = read_model_config(directory)
+    return CheckpointParameters(Checkpoint(directory), config, backend), backend
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(ValueError, match=str(directory)) as error:
+        load(directory)
+    return str(error.value)
+
+
+# -- what a weight is made of ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_tensor_is_used_once(family: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, family)
+    stored = load_file(tmp_path / "model.safetensors")
+    arrays = load(tmp_path)
+    assert sum(array.size for array in arrays) == sum(tensor.size for tensor in stored.values())
+    assert all(array.flags.c_contiguous for array in arrays)
+
+
+def test_q_k_v_and_gate_up_are_joined(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama-linear")
+    stored = load_file(tmp_path / "model.safetensors")
+    source, backend = parameters(tmp_path)
+    source.matrix("layers.1.qkv_proj", 128, 64, bias=True)
+    source.matrix("layers.1.gate_up_proj", 192, 64, bias=True)
+    for array, names in zip(
+        backend.arrays,
+        [
+            [f"{LAYER}.self_attn.{x}_proj.weight" for x in "qkv"],
+            [f"{LAYER}.self_attn.{x}_proj.bias" for x in "qkv"],
+            [f"{LAYER}.mlp.{x}_proj.weight" for x in ("gate", "up")],
+            [f"{LAYER}.mlp.{x}_proj.bias" for x in ("gate", "up")],
+        ],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(array, np.concatenate([stored[name] for name in names]))
+
+
+def test_layer_ten_is_not_layer_one(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama", config_overrides={"num_hidden_layers": 11})
+    stored = load_file(tmp_path / "model.safetensors")
+    source, backend = parameters(tmp_path)
+    source.matrix("layers.10.down_proj", 64, 96)
+    np.testing.assert_array_equal(backend.arrays[0], stored["model.layers.10.mlp.down_proj.weight"])
+
+
+def test_joined_tensors_of_phi3(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "phi3")
+    stored = load_file(tmp_path / "model.safetensors")
+    source, backend = parameters(tmp_path)
+    source.matrix("layers.1.qkv_proj", 128, 64)
+    source.matrix("layers.1.gate_up_proj", 192, 64)
+    np.testing.assert_array_equal(backend.arrays[0], stored[f"{LAYER}.self_attn.qkv_proj.weight"])
+    np.testing.assert_array_equal(backend.arrays[1], stored[f"{LAYER}.mlp.gate_up_proj.weight"])
+
+
+def test_norms_of_qwen3(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "qwen3")
+    stored = load_file(tmp_path / "model.safetensors")
+    source, backend = parameters(tmp_path)
+    source.vector("layers.1.q_norm.weight", 16)
+    source.vector("layers.1.k_norm.weight", 16)
+    np.testing.assert_array_equal(backend.arrays[0], stored[f"{LAYER}.self_attn.q_norm.weight"])
+    np.testing.assert_array_equal(backend.arrays[1], stored[f"{LAYER}.self_attn.k_norm.weight"])
+
+
+def test_norms_of_gemma2_are_one_more(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma2", dtype="bfloat16")
+    stored = load_file(tmp_path / "model.safetensors")
+    source, backend = parameters(tmp_path)
+    names = {
+        "layers.1.attention_norm": f"{LAYER}.input_layernorm",
+        "layers.1.attention_post_norm": f"{LAYER}.post_attention_layernorm",
+        "layers.1.mlp_norm": f"{LAYER}.pre_feedforward_layernorm",
+        "layers.1.mlp_post_norm": f"{LAYER}.post_feedforward_layernorm",
+        "norm": "model.norm",
+    }
+    for (ours, theirs), index in zip(names.items(), range(len(names)), strict=True):
+        source.vector(f"{ours}.weight", 48)
+        array = backend.arrays[index]
+        assert array.dtype == np.float32  # 1 + w does not fit bfloat16
+        np.testing.assert_array_equal(array, stored[f"{theirs}.weight"].astype(np.float32) + 1)
+
+
+def test_matrices_of_gpt2_are_transposed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gpt2")
+    stored = load_file(tmp_path / "model.safetensors")
+    source, backend = parameters(tmp_path)
+    source.matrix("layers.1.qkv_proj", 192, 64, bias=True)
+    source.matrix("layers.1.up_proj", 256, 64, bias=True)
+    source.matrix("embed_positions", 256, 64)
+    layer = "transformer.h.1"
+    for array, expected in zip(
+        backend.arrays,
+        [
+            stored[f"{layer}.attn.c_attn.weight"].T,
+            stored[f"{layer}.attn.c_attn.bias"],
+            stored[f"{layer}.mlp.c_fc.weight"].T,
+            stored[f"{layer}.mlp.c_fc.bias"],
+            stored["transformer.wpe.weight"],
+        ],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize(("family", "prefix"), [("llama", "model."), ("gpt2", "transformer.")])
+def test_prefix_may_be_absent(tmp_path: Path, family: str, prefix: str) -> None:
+    def drop_prefix(weights: Weights) -> None:
+        for name in list(weights):
+            weights[name.removeprefix(prefix)] = weights.pop(name)
+
+    write_checkpoint(tmp_path / "with", family)
+    write_checkpoint(tmp_path / "without", family, edit_weights=drop_prefix)
+    for left, right in zip(load(tmp_path / "with"), load(tmp_path / "without"), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+# -- files and formats -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shards_are_the_same_model(family: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "one", family)
+    write_checkpoint(tmp_path / "three", family, num_shards=3)
+    assert len(list((tmp_path / "three").glob("*.safetensors"))) == 3
+    for left, right in zip(load(tmp_path / "one"), load(tmp_path / "three"), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)]
+)
+def test_weights_keep_their_dtype(name: str, dtype: type, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "float32", "qwen2")
+    write_checkpoint(tmp_path / name, "qwen2", dtype=name)
+    for single, half in zip(load(tmp_path / "float32"), load(tmp_path / name), strict=True):
+        assert half.dtype == dtype
+        np.testing.assert_array_equal(half, single.astype(dtype))
+
+
+def test_progress_ends_at_the_whole(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama", num_shards=2)
+    steps: list[tuple[int, int]] = []
+    load_decoder(tmp_path, NumpyBackend(), lambda done, total: steps.append((done, total)))
+    checkpoint = Checkpoint(tmp_path)
+    num_bytes = sum(checkpoint.info(name).num_bytes for name in checkpoint)
+    assert {total for _, total in steps} == {num_bytes}
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+    assert steps[-1][0] == num_bytes
+
+
+def test_buffers_are_no_weights(tmp_path: Path) -> None:
+    def add_frequencies(weights: Weights) -> None:
+        weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(8, np.float32)
+
+    def add_masks(weights: Weights) -> None:
+        weights["transformer.h.0.attn.bias"] = np.ones((1, 1, 4, 4), bool)
+        weights["transformer.h.0.attn.masked_bias"] = np.array(-np.inf, np.float32)
+
+    write_checkpoint(tmp_path / "llama", "llama", edit_weights=add_frequencies)
+    write_checkpoint(tmp_path / "gpt2", "gpt2", edit_weights=add_masks)
+    load(tmp_path / "llama")
+    load(tmp_path / "gpt2")
+
+
+def test_tied_head_may_be_stored_twice(tmp_path: Path) -> None:
+    def store_twice(weights: Weights) -> None:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+
+    def store_another(weights: Weights) -> None:
+        store_twice(weights)
+        weights["lm_head.weight"] = weights["lm_head.weight"] + 1
+
+    write_checkpoint(tmp_path / "same", "llama3", edit_weights=store_twice)
+    write_checkpoint(tmp_path / "other", "llama3", edit_weights=store_another)
+    load(tmp_path / "same")
+    assert "lm_head.weight differs from model.embed_tokens.weight" in refusal(tmp_path / "other")
+
+
+# -- bad tensors -----------------------------------------------------------------------------------
+
+
+def without(name: str) -> Edit:
+    return lambda weights: weights.__delitem__(name)
+
+
+def with_shape(name: str, *shape: int) -> Edit:
+    return lambda weights: weights.__setitem__(name, np.ones(shape, np.float32))
+
+
+def with_value(name: str, index: tuple[int, ...], value: float) -> Edit:
+    return lambda weights: weights[name].__setitem__(index, value)
+
+
+K_PROJ = "model.layers.2.self_attn.k_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("family", "edit", "message"),
+    [
+        (
+            "llama",
+            without(K_PROJ),
+            f"tensor {K_PROJ} or {K_PROJ[6:]} (our layers.2.qkv_proj.weight) is missing",
+        ),
+        ("llama", without("lm_head.weight"), "(our lm_head.weight) is missing"),
+        (
+            "qwen2",
+            without("model.layers.0.self_attn.v_proj.bias"),
+            "(our layers.0.qkv_proj.bias) is missing",
+        ),
+        (
+            "llama",
+            with_shape(K_PROJ, 64, 64),
+            f"{K_PROJ} (our layers.2.qkv_proj.weight) has shape [64, 64]: config.json asks for [32, 64]",
+        ),
+        ("llama", with_shape(K_PROJ, 32 * 64), "has shape [2048]: config.json asks for [32, 64]"),
+        (
+            "gpt2",
+            with_shape("transformer.h.0.mlp.c_fc.weight", 256, 64),
+            "(our layers.0.up_proj.weight) has shape [256, 64]: config.json asks for [64, 256]",
+        ),
+        ("llama", with_shape("model.norm.weight", 65), "has shape [65]: config.json asks for [64]"),
+        (
+            "llama",
+            with_value(K_PROJ, (7, 3), np.nan),
+            f"model.safetensors: tensor {K_PROJ} (our layers.2.qkv_proj.weight) holds nan at [7, 3]",
+        ),
+        ("llama", with_value("model.norm.weight", (5,), -np.inf), "holds -inf at [5]"),
+        ("qwen2", with_value("model.layers.0.self_attn.q_proj.bias", (0,), np.inf), "at [0]"),
+        (
+            "llama",
+            with_shape("model.layers.0.self_attn.q_proj.bias", 64),
+            "has no place for the tensors model.layers.0.self_attn.q_proj.bias",
+        ),
+        (
+            "llama",
+            lambda weights: weights.update({f"x{i}": np.ones(1, np.float32) for i in range(7)}),
+            "no place for the tensors x0, x1, x2, x3, x4 and 2 more",
+        ),
+        (
+            "llama",
+            lambda weights: weights.update({K_PROJ: np.ones((32, 64), np.int8)}),
+            f"tensor {K_PROJ} has dtype I8: supported are BF16, F16, F32, F64",
+        ),
+    ],
+)
+def test_bad_tensor(family: str, edit: Edit, message: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, family, edit_weights=edit)
+    assert message in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_non_finite_in_every_dtype(dtype: str, value: float, tmp_path: Path) -> None:
+    write_checkpoint(
+        tmp_path, "llama", dtype=dtype, edit_weights=with_value(K_PROJ, (31, 63), value)
+    )
+    assert f"{K_PROJ} (our layers.2.qkv_proj.weight) holds" in refusal(tmp_path)
+
+
+def test_largest_finite_value_is_fine(tmp_path: Path) -> None:
+    largest = float(np.finfo(np.float16).max)
+    edit = with_value("model.norm.weight", (0,), largest)
+    write_checkpoint(tmp_path, "llama", dtype="float16", edit_weights=edit)
+    load(tmp_path)
+
+
+def test_config_of_another_model(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    assert "no place for the tensors model.layers.2." in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
+    assert "tensor model.layers.3." in refusal(tmp_path)
+
+
+# -- bad files -------------------------------------------------------------------------------------
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    (tmp_path / "model.safetensors").unlink()
+    assert "neither model.safetensors nor model.safetensors.index.json" in refusal(tmp_path)
+
+
+def test_truncated_file(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    size = path.stat().st_size
+    message = (
+        f"damaged safetensors file: the header describes {size + 1} bytes, the file has {size}"
+    )
+    assert message in refusal(tmp_path)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path, "llama", num_shards=2)
+
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = directory / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    edit(index["weight_map"])
+    path.write_text(json.dumps(index))
+
+
+def test_missing_shard(sharded: Path) -> None:
+    (sharded / SECOND).unlink()
+    message = refusal(sharded)
+    assert f'="{SECOND}": there is no such file beside the index' in message
+    assert "model.safetensors.index.json: weight_map." in message
+
+
+def test_truncated_shard(sharded: Path) -> None:
+    content = (sharded / SECOND).read_bytes()
+    (sharded / SECOND).write_bytes(content[:1000])
+    assert f"{SECOND}: damaged safetensors file" in refusal(sharded)
+
+
+def test_tensor_in_another_shard_than_the_index_says(sharded: Path) -> None:
+    name = next(iter(load_file(sharded / FIRST)))
+    edit_index(sharded, lambda weight_map: weight_map.update({name: SECOND}))
+    assert f'{name}="{SECOND}": that file does not hold the tensor' in refusal(sharded)
+
+
+def test_tensor_that_the_index_does_not_know(sharded: Path) -> None:
+    name = next(iter(load_file(sharded / FIRST)))
+    edit_index(sharded, lambda weight_map: weight_map.pop(name))
+    assert f"{FIRST}: tensor {name} is not in model.safetensors.index.json" in refusal(sharded)
+
+
+def test_tensor_in_two_shards(sharded: Path) -> None:
+    first, second = load_file(sharded / FIRST), load_file(sharded / SECOND)
+    name = next(iter(first))
+    save_file(second | {name: first[name]}, sharded / SECOND)
+    assert f"{SECOND}: tensor {name} is also in {FIRST}" in refusal(sharded)
+
+
+@pytest.mark.parametrize("name", ["../weights.safetensors", "/etc/passwd", "..\\weights"])
+def test_shard_outside_the_directory(sharded: Path, name: str) -> None:
+    edit_index(sharded, lambda weight_map: weight_map.update({"lm_head.weight": name}))
+    assert "must be a file in the same directory" in refusal(sharded)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": {}}', '{"weight_map": []}', "[]", "{"])
+def test_bad_index(sharded: Path, text: str) -> None:
+    (sharded / "model.safetensors.index.json").write_text(text)
+    assert "model.safetensors.index.json" in refusal(sharded)
+
+
+# -- checksums -------------------------------------------------------------------------------------
+
+
+def write_sums(directory: Path) -> None:
+    sums = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(directory.iterdir())
+    ]
+    (directory / "SHA256SUMS").write_text("".join(sums))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_flipped_bit_is_seen_by_its_checksum(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path, "llama")
+    write_sums(tmp_path)
+    load(tmp_path)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-100] ^= 1
+    (tmp_path / name).write_bytes(content)
+    assert refusal(tmp_path).startswith(f"{tmp_path / name}: damaged: its SHA-256 is ")
+
+
+def test_listed_file_is_missing(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    write_sums(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    assert "tokenizer.json: no such file, but SHA256SUMS lists it" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["", "nonsense", f"{'0' * 63}  config.json", f"{'0' * 64}"])
+def test_bad_line_of_checksums(tmp_path: Path, line: str) -> None:
+    write_checkpoint(tmp_path, "llama")
+    (tmp_path / "SHA256SUMS").write_text(f"{line}\n")
+    assert "SHA256SUMS: line 1" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/etc/passwd"])
+def test_checksum_of_a_file_elsewhere(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path, "llama")
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {name}\n")
+    assert "must be a file in the same directory" in refusal(tmp_path)
