@@ -49,6 +49,9 @@ class LLMEngine:
         self.model = model
         self.model_config = model.config
         self.tokenizer = model.tokenizer
+        self.eos_token_ids = frozenset(model.config.eos_token_ids) | frozenset(
+            model.tokenizer.end_of_turn_token_ids
+        )
         self.clock = clock
         self.max_model_len = _max_model_len(config, model.config)
         self.bytes_per_block = model.backend.kv_bytes_per_block(
@@ -197,8 +200,7 @@ class LLMEngine:
             seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
             arrival_time=self.clock(),
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            eos_token_ids=frozenset(self.model_config.eos_token_ids)
-            | frozenset(self.tokenizer.end_of_turn_token_ids),
+            eos_token_ids=self.eos_token_ids,
             bad_words_token_ids=self.tokenizer.bad_words_token_ids(params.bad_words),
             cache_salt=_rope_salt(self.model_config, len(prompt_token_ids)),
         )

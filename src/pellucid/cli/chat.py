@@ -37,7 +37,8 @@ def chat(
     """Talk with a model.
 
     Every answer goes on from the KV cache of the conversation so far. Lines that begin with / are
-    commands; /help lists them. Without a terminal, each line of stdin is a turn.
+    commands; /help lists them. An answer ends when the model ends it, or the context is full.
+    Without a terminal, each line of stdin is a turn.
     """
     llm, params = load(
         model,

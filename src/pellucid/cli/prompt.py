@@ -1,6 +1,7 @@
 """Which model, and what it reads: the positional arguments of `run` and `compare`."""
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +25,8 @@ class PromptArguments:
         str | None,
         typer.Argument(
             metavar="PROMPT",
-            help="Text to go on from. Left out or -: read from stdin, without its last newline.",
+            help="Text to go on from; a single argument is the prompt. Left out or -: stdin,"
+            " without its last newline.",
             show_default=False,
         ),
     ] = None
@@ -44,13 +46,19 @@ class PromptArguments:
             raise ValueError("PROMPT: is missing; give one in quotes, or - to type it")
         if prompt is None or prompt == "-":
             return _read_stdin()
-        if self.second is None and (Path(prompt) / "config.json").is_file():
+        if self.second is None and _is_model(prompt):
             raise ValueError(f"PROMPT: is missing; {prompt} is a model, a prompt must follow it")
         try:
             prompt.encode()
         except UnicodeEncodeError:  # the shell's bytes, escaped by Python
             raise ValueError(f"PROMPT: {prompt!r} is not valid UTF-8") from None
         return prompt
+
+
+def _is_model(argument: str) -> bool:
+    with suppress(OSError, ValueError):  # a prompt can be too long or too odd for a path
+        return (Path(argument) / "config.json").is_file()
+    return False
 
 
 def _read_stdin() -> str:
