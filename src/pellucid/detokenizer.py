@@ -43,7 +43,7 @@ class IncrementalDetokenizer:
             tail = self._bytes(token_id) + tail
             if len(tail) >= 3:
                 break
-        self._utf8.decode(tail)
+        self._decode(tail)
         self._prompt_is_open = bool(self._utf8.getstate()[0])
 
     def push(self, token_id: int) -> str:
@@ -52,11 +52,18 @@ class IncrementalDetokenizer:
         if data and self._at_start:
             self._at_start = False
             data = self._tokenizer.first_token_bytes(token_id)
-        return self._without_prompt(self._utf8.decode(data))
+        return self._without_prompt(self._decode(data))
 
     def flush(self) -> str:
         """The output has ended: U+FFFD if it stopped within a character. Called once."""
         return self._without_prompt(self._utf8.decode(b"", final=True))
+
+    def _decode(self, data: bytes) -> str:
+        text = self._utf8.decode(data)
+        # CPython waits for a surrogate's third byte, although two already are no character
+        if b"\xed\xa0" <= self._utf8.getstate()[0] < b"\xee":
+            text += self._utf8.decode(b"", final=True)
+        return text
 
     def _without_prompt(self, text: str) -> str:
         """A character that the prompt began and nobody completed is U+FFFD in the prompt's text."""

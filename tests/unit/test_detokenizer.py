@@ -1,14 +1,15 @@
 from functools import cache
+from itertools import product
 
 import pytest
 import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.tokenizer_kinds import KINDS
 from tokenizers import decoders, models
 
 from pellucid.detokenizer import IncrementalDetokenizer
 from pellucid.tokenizer import Tokenizer
+from support.tokenizer_kinds import KINDS
 
 PADDING = 3  # ids that the model has and the tokenizer lacks
 
@@ -35,7 +36,7 @@ def token_ids(kind: str, max_size: int = 24) -> st.SearchStrategy[list[int]]:
     backend, tokenizer = make(kind)
     odd = [
         token_id
-        for token, token_id in backend.get_vocab().items()
+        for token, token_id in sorted(backend.get_vocab().items())
         if token.startswith(("<", "▁", "##")) or not token.isascii()
     ]
     any_id = st.integers(0, tokenizer.vocab_size - 1)
@@ -168,6 +169,24 @@ def test_a_character_begun_by_the_prompt() -> None:
     assert tokenizer.decode(rocket[:2]) == "\ufffd"  # shown with the prompt, not again
     assert detokenize(tokenizer, rocket[:2], [letter]) == ["x", ""]
     assert detokenize(tokenizer, rocket[:2], []) == [""]
+
+
+def test_every_way_for_bytes_to_be_wrong() -> None:
+    """All sequences of three of the bytes at which the rules of UTF-8 change."""
+    _, tokenizer = make("gemma_bpe")
+    edges = bytes.fromhex("417f808f909fa0bfc0c1c2dfe0e1ecedeeeff0f1f3f4f5ff")
+    for sequence in product(edges, repeat=3):
+        ids = [3 + byte for byte in sequence]
+        shown = ""
+        detokenizer = IncrementalDetokenizer(tokenizer)
+        for index, token_id in enumerate(ids):
+            shown += detokenizer.push(token_id)
+            assert tokenizer.decode(ids[: index + 1]) in (shown, shown + "\ufffd")
+        prompt, output = ids[:2], [ids[2], 3 + ord("x")]
+        before, together = tokenizer.decode(prompt), tokenizer.decode(prompt + output)
+        if not together.startswith(before):
+            before = before.removesuffix("\ufffd")
+        assert before + "".join(detokenize(tokenizer, prompt, output)) == together
 
 
 def test_ids_of_padding_add_nothing() -> None:
