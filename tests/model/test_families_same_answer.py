@@ -1,0 +1,36 @@
+"""Same request, same answer, for every family: through the whole engine, tokens and logprobs."""
+
+import numpy as np
+import pytest
+
+from pellucid.llm import LLM
+from pellucid.sampling_params import SamplingParams
+from support.checkpoints import FAMILIES, write_checkpoint
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=12, logprobs=2, ignore_eos=True)
+
+
+def answers(outputs):
+    return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_same_answer(family, tmp_path):
+    directory = str(write_checkpoint(tmp_path, family))
+    text = np.random.default_rng(0).integers(3, 300, 75).tolist()
+    prompts = [text[:24], text[:33], text, text[:32]]  # each begins another
+
+    def generate(prompts, **knobs):
+        return answers(LLM(directory, backend="numpy", **knobs).generate(prompts, PARAMS))
+
+    alone = [generate([prompt], enable_prefix_caching=False)[0] for prompt in prompts]
+    assert len({tuple(token_ids) for token_ids, _ in alone}) == len(prompts)
+
+    shared = LLM(directory, backend="numpy", block_size=16)
+    assert answers(shared.generate(prompts, PARAMS)) == alone
+    again = shared.generate(prompts, PARAMS)
+    assert answers(again) == alone
+    assert all(output.num_cached_tokens for output in again)
+
+    assert generate(prompts, max_num_batched_tokens=40, block_size=64) == alone
+    assert generate(prompts, use_kv_cache=False) == alone
