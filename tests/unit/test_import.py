@@ -27,4 +27,4 @@ def test_public_names_load_nothing_heavy() -> None:
 
 
 def test_command_line_loads_nothing_heavy() -> None:
-    assert modules_after("import pellucid.cli").isdisjoint(HEAVY)
+    assert modules_after("import pellucid.cli.app").isdisjoint(HEAVY)
