@@ -12,31 +12,16 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pellucid.backends.numpy_backend import NumpyBackend, NumpyMatrix
+from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.parameters import CheckpointParameters
 from support.checkpoints import FAMILIES, Weights, write_checkpoint
+from support.recording_backend import RecordingBackend
 
 Edit = Callable[[Weights], None]
 LAYER = "model.layers.1"
-
-
-class RecordingBackend(NumpyBackend):
-    """Keeps the arrays that loading hands over, in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.arrays: list[npt.NDArray[Any]] = []
-
-    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
-        self.arrays += [weight] if bias is None else [weight, bias]
-        return NumpyMatrix(weight, bias)
-
-    def vector(self, weight: npt.NDArray[Any]) -> Any:
-        self.arrays.append(weight)
-        return weight
 
 
 def load(directory: Path) -> list[npt.NDArray[Any]]:

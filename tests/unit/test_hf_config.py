@@ -195,6 +195,14 @@ def test_missing_key_takes_the_default_of_the_family(
 
 
 @pytest.mark.parametrize(
+    ("family", "num_kv_heads"), [("llama", 32), ("mistral", 8), ("qwen2", 32), ("gemma2", 4)]
+)
+def test_missing_number_of_kv_heads(tmp_path: Path, family: str, num_kv_heads: int) -> None:
+    heads = {"num_attention_heads": 32, "num_key_value_heads": REMOVED}
+    assert read(tmp_path, family, **heads).num_kv_heads == num_kv_heads
+
+
+@pytest.mark.parametrize(
     ("name", "activation"),
     [
         ("silu", "silu"),
@@ -344,6 +352,17 @@ def test_attention_factor_of_longrope(
     scaling = read_rope(tmp_path, "phi3-longrope", **(rope | changes)).scaling
     assert isinstance(scaling, LongRopeScaling)
     assert scaling.attention_factor == attention_factor
+
+
+def test_both_spellings_at_once(tmp_path: Path) -> None:
+    scaling = {"type": "linear", "factor": 2.0}
+    config = read(tmp_path, "llama", rope_parameters={"rope_type": "default"}, rope_scaling=scaling)
+    assert config.rope == RopeConfig(10000.0, 16, LinearRopeScaling(2.0))  # as in transformers
+
+
+def test_dynamic_needs_more_than_one_frequency(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="factor=2: .* more than 2 components"):
+        read(tmp_path, "llama", head_dim=2, rope_parameters={"rope_type": "dynamic", "factor": 2})
 
 
 def test_partial_rotation_in_the_old_spelling(tmp_path: Path) -> None:

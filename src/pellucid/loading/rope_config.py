@@ -118,7 +118,9 @@ def _linear(rope: JsonObject, _dim: int, _max_position: int, _original: int) -> 
     return LinearRopeScaling(factor=_factor(rope))
 
 
-def _dynamic(rope: JsonObject, _dim: int, max_position: int, _original: int) -> DynamicRopeScaling:
+def _dynamic(rope: JsonObject, dim: int, max_position: int, _original: int) -> DynamicRopeScaling:
+    if dim == 2:  # the base grows by a power of dim / (dim - 2)
+        raise rope.error("factor", "dynamic scaling needs heads that rotate more than 2 components")
     # The only type that leaves the trained length in max_position_embeddings.
     return DynamicRopeScaling(factor=_factor(rope), original_max_position=max_position)
 

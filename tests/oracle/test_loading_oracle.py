@@ -1,0 +1,136 @@
+"""transformers writes a checkpoint of each family and says what it means; we read the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from pellucid.config import LongRopeScaling, YarnRopeScaling
+from pellucid.loading.decoder import load_decoder
+from support.checkpoints import FAMILIES, checkpoint_config
+from support.recording_backend import RecordingBackend
+
+SIZES = (
+    *("hidden_size", "intermediate_size", "vocab_size"),
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("n_embd", "n_layer", "n_head", "n_positions"),
+)
+
+
+def transformers_model(config: dict[str, Any]) -> PreTrainedModel:
+    facts = {
+        key: value for key, value in config.items() if key not in ("architectures", "model_type")
+    }
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**facts))
+    for name, parameter in model.named_parameters():  # norms and biases are born as ones and zeros
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=float("norm" in name))
+    return model
+
+
+def only_sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """What is left when every key that may be missing is."""
+    keep = (*SIZES, "model_type", "pad_token_id")
+    sizes = {key: value for key, value in config.items() if key in keep}
+    return sizes | {"pad_token_id": 0}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("defaults", [False, True], ids=["given", "defaults"])
+def test_saved_checkpoint(family: str, defaults: bool, tmp_path: Path) -> None:
+    config = checkpoint_config(family)
+    model = transformers_model(only_sizes(config) if defaults else config)
+    model.save_pretrained(tmp_path, max_shard_size="200KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+
+    backend = RecordingBackend()
+    _, ours = load_decoder(tmp_path, backend)
+    theirs = model.config
+    assert ours.vocab_size == theirs.vocab_size
+    assert ours.hidden_size == theirs.hidden_size
+    assert ours.num_layers == theirs.num_hidden_layers
+    assert ours.num_heads == theirs.num_attention_heads
+    assert ours.max_position_embeddings == theirs.max_position_embeddings
+    assert ours.tie_word_embeddings == theirs.tie_word_embeddings
+    assert ours.bos_token_id == theirs.bos_token_id
+    eos = theirs.eos_token_id
+    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    assert ours.eos_token_ids == tuple(i for i in eos if i < theirs.vocab_size)
+
+    numbers = [
+        parameter.detach().numpy().ravel()
+        + (1 if family == "gemma2" and name.endswith("norm.weight") else 0)
+        for name, parameter in model.named_parameters()
+    ]
+    read = np.concatenate([array.ravel() for array in backend.arrays])
+    np.testing.assert_array_equal(np.sort(read), np.sort(np.concatenate(numbers)))
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
+@pytest.mark.parametrize("defaults", [False, True], ids=["given", "defaults"])
+def test_facts_of_the_layers(family: str, defaults: bool, tmp_path: Path) -> None:
+    config = checkpoint_config(family)
+    model = transformers_model(only_sizes(config) if defaults else config)
+    model.save_pretrained(tmp_path)
+    _, ours = load_decoder(tmp_path, RecordingBackend())
+    theirs = model.config
+    same_everywhere = theirs.model_type in ("mistral", "phi3")
+    for layer, window in zip(model.model.layers, ours.sliding_windows, strict=True):
+        attention = layer.self_attn
+        assert ours.head_dim == attention.head_dim
+        assert ours.num_heads // ours.num_kv_heads == attention.num_key_value_groups
+        assert ours.attention_scale == attention.scaling
+        expected = (
+            theirs.sliding_window if same_everywhere else getattr(attention, "sliding_window", None)
+        )
+        assert window == expected
+        q_proj = getattr(attention, "q_proj", None) or attention.qkv_proj
+        assert ours.qkv_bias == (q_proj.bias is not None)
+        assert ours.o_bias == (attention.o_proj.bias is not None)
+        assert ours.mlp_bias == (layer.mlp.down_proj.bias is not None)
+        assert ours.qk_norm == hasattr(attention, "q_norm")
+        norm = layer.input_layernorm
+        assert ours.norm_eps == (norm.eps if hasattr(norm, "eps") else norm.variance_epsilon)
+    assert ours.attention_softcap == getattr(theirs, "attn_logit_softcapping", None)
+    assert ours.logits_softcap == getattr(theirs, "final_logit_softcapping", None)
+
+
+def with_rope(family: str, **changes: Any) -> dict[str, Any]:
+    config = checkpoint_config(family)
+    return config | {"rope_parameters": config["rope_parameters"] | changes}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        with_rope("llama-yarn"),
+        with_rope("llama-yarn", factor=4.0, mscale=0.8, mscale_all_dim=1.2),
+        with_rope("llama-yarn", mscale=0.8),
+        with_rope(
+            "llama-yarn", attention_factor=1.25, beta_fast=20.0, beta_slow=2.0, truncate=False
+        ),
+        with_rope("phi3-longrope"),
+        with_rope("phi3-longrope", factor=2.0),
+        with_rope("phi3-longrope", attention_factor=1.25),
+        with_rope("phi3-longrope") | {"original_max_position_embeddings": 256},
+    ],
+)
+def test_derived_rope_facts(config: dict[str, Any], tmp_path: Path) -> None:
+    model = transformers_model(config)
+    model.save_pretrained(tmp_path)
+    _, ours = load_decoder(tmp_path, RecordingBackend())
+    theirs = model.config.rope_parameters
+    _, attention_factor = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](model.config, "cpu")
+    assert ours.rope is not None
+    scaling = ours.rope.scaling
+    assert isinstance(scaling, YarnRopeScaling | LongRopeScaling)
+    assert scaling.attention_factor == attention_factor
+    assert scaling.original_max_position == theirs["original_max_position_embeddings"]
+    assert ours.rope.theta == theirs["rope_theta"]
+    assert 2 * len(model.model.rotary_emb.inv_freq) == ours.rope.dim
