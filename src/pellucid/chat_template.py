@@ -118,16 +118,22 @@ class ChatTemplate:
 
     def _ask_worker(self, request: Mapping[str, Any]) -> dict[str, str]:
         if self._worker is None:
-            self._worker = _Worker()
-            self._stop_worker = weakref.finalize(self, self._worker.stop)
-            start = {"template": self.source, **asdict(self._limits)}
-            self._worker.ask(start, _WORKER_START_SECONDS)
+            self._worker = self._start_worker()
         try:
             return self._worker.ask(request, self._limits.seconds)
         except BaseException:  # KeyboardInterrupt too: a late answer must not meet the next request
             self._worker = None
             self._stop_worker()
             raise
+
+    def _start_worker(self) -> "_Worker":
+        worker = _Worker()
+        self._stop_worker = weakref.finalize(self, worker.stop)
+        try:
+            worker.ask({"template": self.source, **asdict(self._limits)}, _WORKER_START_SECONDS)
+        except (EOFError, TimeoutError):
+            raise RuntimeError(f"{sys.executable} did not start {_WORKER}") from None
+        return worker
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"chat template of {self._model} {what}")
