@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pellucid.config import LongRopeScaling, YarnRopeScaling
 from pellucid.loading.decoder import load_decoder
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.recording_backend import RecordingBackend
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 SIZES = (
     *("hidden_size", "intermediate_size", "vocab_size"),
@@ -22,12 +21,14 @@ SIZES = (
 )
 
 
-def transformers_model(config: dict[str, Any]) -> PreTrainedModel:
+def transformers_model(config: dict[str, Any]) -> Any:
     facts = {
         key: value for key, value in config.items() if key not in ("architectures", "model_type")
     }
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**facts))
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.CONFIG_MAPPING[config["model_type"]](**facts)
+    )
     for name, parameter in model.named_parameters():  # norms and biases are born as ones and zeros
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, mean=float("norm" in name))
@@ -126,7 +127,8 @@ def test_derived_rope_facts(config: dict[str, Any], tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     _, ours = load_decoder(tmp_path, RecordingBackend())
     theirs = model.config.rope_parameters
-    _, attention_factor = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](model.config, "cpu")
+    derive = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[theirs["rope_type"]]
+    _, attention_factor = derive(model.config, "cpu")
     assert ours.rope is not None
     scaling = ours.rope.scaling
     assert isinstance(scaling, YarnRopeScaling | LongRopeScaling)

@@ -361,7 +361,7 @@ def test_both_spellings_at_once(tmp_path: Path) -> None:
 
 
 def test_dynamic_needs_more_than_one_frequency(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="factor=2: .* more than 2 components"):
+    with pytest.raises(ValueError, match=r"factor=2: .* more than 2 components"):
         read(tmp_path, "llama", head_dim=2, rope_parameters={"rope_type": "dynamic", "factor": 2})
 
 
