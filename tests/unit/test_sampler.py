@@ -303,6 +303,14 @@ def test_neighbours_memory_layout_and_order_change_nothing(vocab_size: int) -> N
     assert [sampler.sample(logits[i].astype(np.float64), rows[i]) for i in range(9)] == alone
 
 
+@pytest.mark.parametrize("u", [0.0, 0.5, 1 - 2**-53])
+def test_no_number_draws_a_token_of_probability_zero(
+    u: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pellucid.execution.sampler.uniform", lambda *place: u)
+    assert Sampler().sample(np.array([-2000.0, 0.0, -2000.0]), make_row()).token_id == 1
+
+
 def test_moving_tokens_from_output_to_prompt_keeps_the_draw() -> None:
     logits = np.random.default_rng(2).normal(size=100)
     for seed in range(20):
@@ -401,6 +409,13 @@ def test_rank_counts_larger_logits_and_equal_ones_of_lower_id() -> None:
         (at,) = Sampler().prompt_logprobs(logits[None], [token_id], 0)
         ranks[token_id] = at.chosen.rank
     assert ranks == {1: 1, 3: 2, 0: 3, 2: 4, 4: 5}
+
+
+def test_top_tokens_of_equal_logits_come_by_id() -> None:
+    logits = np.random.default_rng(6).integers(4, size=(1, 300)).astype(np.float32)
+    (at,) = Sampler().prompt_logprobs(logits, [0], 20)
+    expected = sorted(range(300), key=lambda token_id: (-logits[0, token_id], token_id))[:20]
+    assert [top.token_id for top in at.top] == expected
 
 
 def test_the_tail_has_a_logprob_where_its_probability_underflows() -> None:

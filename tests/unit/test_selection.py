@@ -39,7 +39,7 @@ def test_everything_is_taken_if_the_weights_fall_short(size: int) -> None:
 def test_keys_that_defeat_the_sampled_pivot_only_cost_time(size: int) -> None:
     keys = np.where(np.arange(size) % (size // 64) == 0, 1.0, 0.0)
     weights = np.ones(size)
-    for target in (1.0, size - 70.0, size - 3.0):
+    for target in (1.0, size - 70.0, size - keys.sum(), size - 3.0):
         expected = sorted_prefix(keys, weights, target)
         assert np.flatnonzero(shortest_prefix(keys, weights, target)).tolist() == expected
 

@@ -10,7 +10,15 @@ from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logpr
 from pellucid.execution.randomness import uniform
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 
-__all__ = ["FunnelStage", "SampledToken", "Sampler", "SamplingRow", "TokenLogprob", "TokenLogprobs"]
+__all__ = [
+    "FunnelStage",
+    "NoTokenLeftError",
+    "SampledToken",
+    "Sampler",
+    "SamplingRow",
+    "TokenLogprob",
+    "TokenLogprobs",
+]
 
 
 @dataclass(frozen=True)
