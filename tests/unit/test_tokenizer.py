@@ -1,0 +1,442 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers
+
+from pellucid.tokenizer import Tokenizer
+from support.tokenizer_kinds import KINDS
+
+TEMPLATES = {
+    "plain": "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+    "no_bos": "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}",
+    "no_system": "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+    "{% endif %}{{ m.role }}: {{ m.content }}<end_of_turn>\n{% endfor %}",
+    "no_end_of_turn": "{% for m in messages %}### {{ m.role }}\n{{ m.content }}\n{% endfor %}",
+    "splits": "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}",
+    "searches": "{% for m in messages %}{% if '<|end|>' in m.content %}found {% endif %}{{ m.content }}{% endfor %}",
+}
+CHAT_TOKENS = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<end_of_turn>")
+
+
+def chat_tokenizer(kind: str, template: str = "plain") -> tuple[tokenizers.Tokenizer, Tokenizer]:
+    """Special tokens, and two that are only "added", as Phi-3 and Qwen 3 have them."""
+    backend = KINDS[kind]()
+    backend.add_special_tokens([token for token in CHAT_TOKENS if token != "<end_of_turn>"])
+    backend.add_tokens(
+        [tokenizers.AddedToken(t, normalized=False) for t in ("<end_of_turn>", "</think>")]
+    )
+    bos = "<|begin|>" if kind == "byte_level_bpe" else "<s>"
+    return backend, Tokenizer(
+        backend, backend.get_vocab_size(), {"bos_token": bos}, TEMPLATES[template], "tiny"
+    )
+
+
+def ask(content: str, role: str = "user") -> list[dict[str, str]]:
+    return [{"role": role, "content": content}]
+
+
+def write(
+    directory: Path, kind: str = "byte_level_bpe", **files: dict[str, Any]
+) -> tokenizers.Tokenizer:
+    backend = KINDS[kind]()
+    backend.save(str(directory / "tokenizer.json"))
+    for name, content in files.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    return backend
+
+
+class TestLoad:
+    def test_from_a_directory(self, tmp_path: Path) -> None:
+        backend = write(
+            tmp_path,
+            tokenizer_config={"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}},
+        )
+        tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
+        assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
+        assert tokenizer.encode("the quick") == backend.encode("the quick").ids
+        assert tokenizer.encode("the", add_special_tokens=False) == tokenizer.encode("the")[1:]
+        assert tokenizer.decode(tokenizer.encode("the quick")) == "the quick"
+        assert tokenizer.vocab_size == backend.get_vocab_size()
+
+    def test_named_tokens_from_the_other_files(self, tmp_path: Path) -> None:
+        backend = write(
+            tmp_path,
+            special_tokens_map={"bos_token": "<|begin|>"},
+            generation_config={"eos_token_id": [1, 5]},
+            config={"eos_token_id": 7, "bos_token_id": 9},
+        )
+        tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
+        assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
+
+    def test_a_named_token_becomes_special(self, tmp_path: Path) -> None:
+        backend = write(tmp_path, tokenizer_config={"eos_token": "<think>"})
+        tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
+        ids = tokenizer.encode("the<think>")
+        assert tokenizer.decode(ids) == "the"
+        assert tokenizer.decode(ids, skip_special_tokens=False) == "<|begin|>the<think>"
+
+    @pytest.mark.parametrize(
+        ("config", "around"),
+        [
+            ({"add_bos_token": False}, ([], [])),
+            ({"add_bos_token": True}, ([0], [])),
+            ({"add_eos_token": True}, ([], [1])),
+            ({"add_bos_token": True, "add_eos_token": True}, ([0], [1])),
+            ({}, ([0], [])),  # as tokenizer.json says
+        ],
+    )
+    def test_add_bos_token_and_add_eos_token(
+        self, tmp_path: Path, config: dict[str, bool], around: tuple[list[int], list[int]]
+    ) -> None:
+        named = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+        backend = write(tmp_path, tokenizer_config=named | config)
+        tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
+        before, after = around
+        text = backend.encode("the", add_special_tokens=False).ids
+        assert tokenizer.encode("the") == before + text + after
+
+    def test_tokens_of_a_fine_tune(self, tmp_path: Path) -> None:
+        size = KINDS["byte_level_bpe"]().get_vocab_size()
+        added = {str(size): {"content": "<|user|>", "special": True}}
+        write(tmp_path, tokenizer_config={"added_tokens_decoder": added})
+        tokenizer = Tokenizer.load(tmp_path, size + 1)
+        assert tokenizer.encode("<|user|>", add_special_tokens=False) == [size]
+        assert tokenizer.decode([size]) == ""
+        wrong = {str(size + 1): {"content": "<|user|>", "special": True}}
+        write(tmp_path, tokenizer_config={"added_tokens_decoder": wrong})
+        with pytest.raises(
+            ValueError, match=rf"gives '<\|user\|>' the id {size + 1}, tokenizer.json {size}"
+        ):
+            Tokenizer.load(tmp_path, size + 2)
+
+    def test_truncation_and_padding_are_off(self, tmp_path: Path) -> None:
+        backend = KINDS["byte_level_bpe"]()
+        backend.enable_truncation(4)
+        backend.enable_padding(length=9)
+        backend.save(str(tmp_path / "tokenizer.json"))
+        tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
+        assert (
+            tokenizer.decode(tokenizer.encode("the quick brown fox " * 50))
+            == "the quick brown fox " * 50
+        )
+        assert len(tokenizer.encode("the")) == 2
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            ValueError, match=r"has no tokenizer.json: it has no tokenizer of any kind"
+        ):
+            Tokenizer.load(tmp_path, 10)
+
+    @pytest.mark.parametrize("file", ["tokenizer.model", "vocab.json", "qwen.tiktoken"])
+    def test_other_formats(self, tmp_path: Path, file: str) -> None:
+        (tmp_path / file).touch()
+        with pytest.raises(
+            ValueError, match=rf"it has only {file}; write tokenizer.json with transformers"
+        ):
+            Tokenizer.load(tmp_path, 10)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"\xff",
+            b"{}",
+            b'{"model": {"type": "BPE"}}',
+            b'{"model": {"type": "New"}}',
+        ],
+    )
+    def test_garbled_tokenizer(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer: "):
+            Tokenizer.load(tmp_path, 10)
+
+    def test_an_added_token_that_claims_another_id(self, tmp_path: Path) -> None:
+        backend = KINDS["byte_level_bpe"]()
+        content = json.loads(backend.to_str())
+        content["added_tokens"][-1]["id"] += 1
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"added token 'é è' has id \d+, which must be \d+"):
+            Tokenizer.load(tmp_path, 1000)
+
+    @pytest.mark.parametrize(
+        ("config", "error"),
+        [
+            ("{", "tokenizer_config.json cannot be read: "),
+            ("[]", "tokenizer_config.json must hold a JSON object, got list"),
+            ('{"eos_token": "<none>"}', "eos_token '<none>' is no token of tokenizer.json"),
+            ('{"eos_token": {}, "bos_token": {"lstrip": true}}', "entry of an unexpected form"),
+            ('{"added_tokens_decoder": {"0": "x"}}', "entry of an unexpected form"),
+            ('{"chat_template": 5}', "chat_template must be a string, got int"),
+            (
+                '{"chat_template": [{"name": "tools", "template": ""}]}',
+                r"none of the chat templates \['tools'\] is named 'default'",
+            ),
+        ],
+    )
+    def test_garbled_config(self, tmp_path: Path, config: str, error: str) -> None:
+        write(tmp_path)
+        (tmp_path / "tokenizer_config.json").write_text(config)
+        with pytest.raises(ValueError, match=error):
+            Tokenizer.load(tmp_path, 1000)
+
+
+class TestVocabulary:
+    def test_a_tokenizer_that_does_not_fit(self) -> None:
+        backend = KINDS["unigram"]()
+        size = backend.get_vocab_size()
+        Tokenizer(backend, size, {})
+        with pytest.raises(
+            ValueError,
+            match=rf"tokenizer of m does not fit: token '\ufffd' has id {size - 1}, but .* of {size - 1}$",
+        ):
+            Tokenizer(backend, size - 1, {}, model="m")
+
+    def test_padding_of_the_vocabulary(self) -> None:
+        backend = KINDS["byte_level_bpe"]()
+        size = backend.get_vocab_size()
+        tokenizer = Tokenizer(backend, size + 8, {})
+        assert tokenizer.decode([size + 7]) == tokenizer.token_text(size + 7) == ""
+
+    def test_a_special_token_that_the_model_lacks(self) -> None:
+        """Gemma 3 1B: the tokenizer has <image_soft_token>, the model has no row for it."""
+        backend = KINDS["byte_level_bpe"]()
+        size = backend.get_vocab_size()
+        backend.add_special_tokens(["<image>"])
+        tokenizer = Tokenizer(backend, size, {}, "{{ messages[0].content }}<image>")
+        assert tokenizer.decode(tokenizer.encode("text")) == "text"
+        for encode in (tokenizer.encode, lambda text: tokenizer.encode_chat(ask(text))):
+            with pytest.raises(
+                ValueError, match=f"token '<image>' with id {size}, but .* of {size}"
+            ):
+                encode("an <image>")
+        with pytest.raises(ValueError, match="does not fit: token '<image>'"):
+            Tokenizer(backend, size, {"eos_token": "<image>"})
+
+    def test_no_text(self) -> None:
+        tokenizer = chat_tokenizer("byte_level_bpe")[1]
+        assert tokenizer.encode("", add_special_tokens=False) == []
+        assert tokenizer.encode("") == [0]
+        with pytest.raises(ValueError, match="text is not Unicode text"):
+            tokenizer.encode("\ud800")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_token_text_and_token_bytes(self, kind: str) -> None:
+        backend, tokenizer = chat_tokenizer(kind)
+        for token_id in range(tokenizer.vocab_size):
+            data = tokenizer.token_bytes(token_id)
+            twice = backend.decode([token_id] * 2, skip_special_tokens=False)
+            if "\ufffd" not in twice:
+                assert twice.endswith(data.decode())
+                assert tokenizer.token_text(token_id) == data.decode()
+
+    def test_token_text_of_bytes(self) -> None:
+        for kind, token in (("byte_level_bpe", "ä"), ("gemma_bpe", "<0xE4>")):
+            backend, tokenizer = chat_tokenizer(kind)
+            token_id = backend.token_to_id(token)
+            assert tokenizer.token_bytes(token_id) == b"\xe4"
+            assert tokenizer.token_text(token_id) == r"\xe4"
+
+    def test_token_text_shows_the_space(self) -> None:
+        for kind, token in (
+            ("byte_level_bpe", "Ġthe"),
+            ("sentencepiece_bpe", "▁the"),
+            ("unigram", "▁the"),
+        ):
+            backend, tokenizer = chat_tokenizer(kind)
+            assert tokenizer.token_text(backend.token_to_id(token)) == " the"
+
+    def test_bad_words(self) -> None:
+        backend, tokenizer = chat_tokenizer("byte_level_bpe")
+        the, space_the, newline = (backend.token_to_id(token) for token in ("the", "Ġthe", "Ċ"))
+        assert tokenizer.bad_words_token_ids([]) == ()
+        assert tokenizer.bad_words_token_ids(["the", " the"]) == ((the,), (space_the,))
+        assert tokenizer.bad_words_token_ids(["\n"]) == ((newline,),)
+        with pytest.raises(ValueError, match="bad_words must hold non-empty strings, got ''"):
+            tokenizer.bad_words_token_ids(["the", ""])
+
+
+class TestChat:
+    def test_no_template(self) -> None:
+        tokenizer = Tokenizer(KINDS["unigram"](), 100, {"eos_token": "</s>"}, model="base-model")
+        for method in (tokenizer.encode_chat, tokenizer.apply_chat_template):
+            with pytest.raises(
+                ValueError, match="base-model has no chat template, which chat needs"
+            ):
+                method(ask("Hi"))
+        assert tokenizer.end_of_turn_token_ids == (2,)
+
+    def test_template_files(self, tmp_path: Path) -> None:
+        named = [{"name": "tools", "template": "no"}, {"name": "default", "template": "list"}]
+        backend = write(tmp_path, tokenizer_config={"chat_template": named})
+        size = backend.get_vocab_size()
+        assert Tokenizer.load(tmp_path, size).apply_chat_template(ask("Hi")) == "list"
+        (tmp_path / "chat_template.jinja").write_text("file: {{ messages[0].content }}")
+        assert Tokenizer.load(tmp_path, size).apply_chat_template(ask("Hi")) == "file: Hi"
+
+    def test_errors_name_the_model(self, tmp_path: Path) -> None:
+        backend = write(tmp_path, tokenizer_config={"chat_template": "{{ x.y }}"})
+        with pytest.raises(ValueError, match=f"^chat template of {tmp_path} fails: UndefinedError"):
+            Tokenizer.load(tmp_path, backend.get_vocab_size()).encode_chat(ask("Hi"))
+
+    @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe"])
+    def test_one_bos(self, kind: str) -> None:
+        """The tokenizer and the template would each write one."""
+        _, tokenizer = chat_tokenizer(kind)
+        ids = tokenizer.encode_chat(ask("Hi"))
+        assert tokenizer.encode("Hi")[0] == tokenizer.bos_token_id == ids[0]
+        assert ids.count(ids[0]) == 1
+
+    def test_the_template_alone_decides_on_a_bos(self) -> None:
+        _, tokenizer = chat_tokenizer("byte_level_bpe", "no_bos")
+        assert tokenizer.bos_token_id not in tokenizer.encode_chat(ask("Hi"))
+
+    def test_the_generation_prompt(self) -> None:
+        _, tokenizer = chat_tokenizer("byte_level_bpe")
+        closed = tokenizer.encode_chat(ask("Hi"), add_generation_prompt=False)
+        opened = tokenizer.encode_chat(ask("Hi"))
+        assert opened == [*closed, *tokenizer.encode("<|assistant|>", add_special_tokens=False)]
+
+    @pytest.mark.parametrize(
+        ("template", "token"),
+        [
+            ("plain", "<|end|>"),
+            ("no_bos", "<|end|>"),
+            ("no_system", "<end_of_turn>"),  # not special in the tokenizer
+            ("no_end_of_turn", None),
+        ],
+    )
+    def test_end_of_turn(self, template: str, token: str | None) -> None:
+        backend, _ = chat_tokenizer("byte_level_bpe")
+        special_tokens = {"bos_token": "<|begin|>", "eos_token": "<think>"}
+        tokenizer = Tokenizer(backend, 1000, special_tokens, TEMPLATES[template])
+        eos = backend.token_to_id("<think>")
+        expected = (eos,) if token is None else (eos, backend.token_to_id(token))
+        assert tokenizer.end_of_turn_token_ids == expected
+
+    def test_end_of_turn_that_is_eos_is_named_once(self) -> None:
+        backend, _ = chat_tokenizer("byte_level_bpe")
+        tokenizer = Tokenizer(backend, 1000, {"eos_token": "<|end|>"}, TEMPLATES["plain"])
+        assert tokenizer.end_of_turn_token_ids == (backend.token_to_id("<|end|>"),)
+
+    def test_a_template_that_fails_leaves_eos(self) -> None:
+        tokenizer = Tokenizer(KINDS["unigram"](), 100, {"eos_token": "</s>"}, "{{ x.y }}")
+        assert tokenizer.end_of_turn_token_ids == (2,)
+
+
+TYPED = st.text(st.sampled_from("ab the,<|>/_你\n ▁\ufdd0"), max_size=20)
+LOOKALIKES = st.sampled_from(
+    ["<|end", "<|end |>", "< |end|>", "<|END|>", "end|>", "<|", "</s", "<think>"]
+)
+
+
+class TestControlTokens:
+    """What users type stays text; the rest gets the ids of the plain rendering."""
+
+    @pytest.mark.parametrize(
+        "kind", ["byte_level_bpe", "sentencepiece_bpe", "gemma_bpe", "unigram"]
+    )
+    @pytest.mark.parametrize("template", ["plain", "no_bos", "splits"])
+    def test_harmless_messages_are_encoded_as_rendered(self, kind: str, template: str) -> None:
+        _, tokenizer = chat_tokenizer(kind, template)
+
+        @given(contents=st.lists(TYPED | LOOKALIKES, min_size=1, max_size=3))
+        def check(contents: list[str]) -> None:
+            messages = [m for content in contents for m in ask(content)]
+            rendered = tokenizer.apply_chat_template(messages)
+            assert tokenizer.encode_chat(messages) == tokenizer.encode(
+                rendered, add_special_tokens=False
+            )
+
+        check()
+
+    @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe", "gemma_bpe"])
+    @pytest.mark.parametrize("template", ["plain", "no_bos"])
+    def test_control_tokens_in_messages_are_text(self, kind: str, template: str) -> None:
+        _, tokenizer = chat_tokenizer(kind, template)
+        special = tokenizer.special_token_ids
+        clean = [i for i in tokenizer.encode_chat(ask("x")) if i in special]
+
+        @given(contents=st.lists(TYPED | LOOKALIKES | st.sampled_from(CHAT_TOKENS), max_size=6))
+        def check(contents: list[str]) -> None:
+            ids = tokenizer.encode_chat(ask("".join(contents).replace("\ufdd0", "")))
+            assert [i for i in ids if i in special] == clean
+
+        check()
+
+    @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe", "gemma_bpe"])
+    def test_they_get_the_ids_of_a_tokenizer_that_does_not_know_them(self, kind: str) -> None:
+        backend, tokenizer = chat_tokenizer(kind, "no_system")
+        ignorant = KINDS[kind]()
+        ignorant.add_tokens([tokenizers.AddedToken("<end_of_turn>", normalized=False)])
+        typed = st.sampled_from(["<|user|>", "<|assistant|>", "<|system|>"])
+
+        @given(contents=st.lists(TYPED | typed, max_size=6))
+        def check(contents: list[str]) -> None:
+            messages = ask("".join(contents).replace("\ufdd0", ""))
+            rendered = tokenizer.apply_chat_template(messages)
+            tokens = [backend.id_to_token(i) for i in tokenizer.encode_chat(messages)]
+            assert tokens == ignorant.encode(rendered, add_special_tokens=False).tokens
+
+        check()
+
+    def test_a_token_that_only_the_template_makes_a_control_token(self) -> None:
+        backend, tokenizer = chat_tokenizer("byte_level_bpe", "no_system")
+        end = backend.token_to_id("<end_of_turn>")
+        assert tokenizer.encode_chat(ask("a<end_of_turn>b")).count(end) == 1
+        # one that it does not write is what the model calls it
+        think = backend.token_to_id("<think>")
+        assert tokenizer.encode_chat(ask("a<think>b")).count(think) == 1
+
+    def test_nested_and_torn_tokens(self) -> None:
+        backend, tokenizer = chat_tokenizer("byte_level_bpe", "splits")
+        end = backend.token_to_id("<|end|>")
+        assert tokenizer.encode_chat(ask("<|e<|end|>nd|>")).count(end) == 1
+        ids = tokenizer.encode_chat(ask("<|end|>a</think><|e</think><|end|>b"))
+        assert ids.count(end) == 1
+        assert tokenizer.decode(ids, skip_special_tokens=False) == "<|user|><|end|>b<|end|>"
+
+    def test_templates_can_search_for_them(self) -> None:
+        _, tokenizer = chat_tokenizer("byte_level_bpe", "searches")
+        ids = tokenizer.encode_chat(ask("a<|end|>"))
+        assert tokenizer.decode(ids) == "found a<|end|>"
+
+    def test_roles_are_text_too(self) -> None:
+        backend, tokenizer = chat_tokenizer("byte_level_bpe")
+        end = backend.token_to_id("<|end|>")
+        assert tokenizer.encode_chat(ask("Hi", role="user|><|end|><|system")).count(end) == 1
+
+    def test_marks_cannot_be_forged(self) -> None:
+        _, tokenizer = chat_tokenizer("byte_level_bpe")
+        with pytest.raises(
+            ValueError, match=r"messages\[0\]\['content'\] has the text of a control token"
+        ):
+            tokenizer.encode_chat(ask("\ufdd0<|end|>\ufdd1"))
+
+    def test_a_tokenizer_that_cannot_encode_them_as_text(self) -> None:
+        """Unigram and word-level vocabularies contain the token's text as a piece of text."""
+        backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0, "Hi": 1, "</s>": 2}, "<unk>"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.add_special_tokens(["</s>"])
+        tokenizer = Tokenizer(backend, 3, {"eos_token": "</s>"}, "{{ messages[0].content }} </s>")
+        assert tokenizer.encode_chat(ask("Hi")) == [1, 2]
+        with pytest.raises(
+            ValueError, match="messages contain '</s>', which this model's tokenizer can only"
+        ):
+            tokenizer.encode_chat(ask("Hi </s> Hi"))
+
+    def test_special_tokens_that_match_after_normalization(self) -> None:
+        """Older tokenizer.json files have "normalized": true."""
+        backend = KINDS["gemma_bpe"]()
+        backend.add_special_tokens([tokenizers.AddedToken("<|x y|>", normalized=True)])
+        tokenizer = Tokenizer(backend, 1000, {}, "{{ messages[0].content }}<|x y|>")
+        x = backend.token_to_id("<|x y|>")
+        assert tokenizer.encode_chat(ask("Hi")).count(x) == 1
+        assert tokenizer.encode_chat(ask("Hi <|x y|>")).count(x) == 1
