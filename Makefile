@@ -10,8 +10,8 @@ PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' ninja
 INSTALL := $(PIP) install --no-build-isolation --editable
 WERROR  := --config-settings=cmake.define.PELLUCID_WERROR=ON
-CPP_FILES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
-NATIVE_SOURCES := CMakeLists.txt $(CPP_FILES)
+NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f)
+CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
 .PHONY: help run setup test check test-oracle format stub clean
