@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pellucid import formulas
 from pellucid.config import DynamicRopeScaling, EngineConfig, LongRopeScaling, ModelConfig
@@ -194,20 +195,23 @@ class LLMEngine:
     ) -> list[Request]:
         """One scheduler's request for each of the n answers."""
         room = self.max_model_len - len(prompt_token_ids)
-        template = dict(
+        first = Request(
+            request_id=f"{request_id}/0",
             prompt_token_ids=prompt_token_ids,
             params=params,
-            seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
             arrival_time=self.clock(),
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            eos_token_ids=self.eos_token_ids,
+            eos_token_ids=frozenset(self.model_config.eos_token_ids)
+            | frozenset(self.tokenizer.end_of_turn_token_ids),
             bad_words_token_ids=self.tokenizer.bad_words_token_ids(params.bad_words),
             cache_salt=_rope_salt(self.model_config, len(prompt_token_ids)),
         )
-        return [
-            Request(request_id=f"{request_id}/{stream}", stream=stream, **template)
-            for stream in range(params.n)
-        ]
+        others = (
+            replace(first, request_id=f"{request_id}/{stream}", stream=stream, output_token_ids=[])
+            for stream in range(1, params.n)
+        )
+        return [first, *others]
 
     def _book(self, scheduled: Sequence[ScheduledRequest]) -> None:
         """Books a step's work in the metrics of its requests."""
