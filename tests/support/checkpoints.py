@@ -1,8 +1,8 @@
 """Tiny random checkpoints in Hugging Face layout, written without torch.
 
-Each id in `FAMILIES` is a model that decodes in milliseconds and yet exercises what sets its family apart:
-windows and original lengths are shorter than a prompt of 40 tokens, soft caps bite, biases and norms are
-far from zero and one, so that a forgotten part changes the logits.
+Each id in `FAMILIES` is a model that decodes in milliseconds and yet exercises what sets its family
+apart: windows and original lengths are shorter than a prompt of 40 tokens, soft caps bite, biases
+and norms are far from zero and one, so that a forgotten part changes the logits.
 """
 
 import json

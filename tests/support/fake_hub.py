@@ -14,7 +14,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class FakeHub:
-    """One model repository. `error` answers every request with a status and the hub's error code."""
+    """One model repository. `error`, a status and the hub's code for it, answers every request."""
 
     model: str
     files: Mapping[str, bytes]

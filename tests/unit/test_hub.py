@@ -83,7 +83,11 @@ def test_file_is_not_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["", "gpt2", "./missing", "/no/such/dir", "a/b/c", "owner/", "owner/na me", "../owner"]
+    "model",
+    [
+        *("", "gpt2", "./missing", "/no/such/dir", "../owner", "a/b/c", "owner/", "owner/na me"),
+        *("a\0b", "~no-such-user/model", "x" * 5000),
+    ],
 )
 def test_neither_directory_nor_hub_id(model: str) -> None:
     with pytest.raises(ValueError, match="neither a directory nor a hub id") as error:

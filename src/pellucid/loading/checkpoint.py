@@ -17,7 +17,7 @@ class Checkpoint:
     """All tensors of a directory by name, wherever they are stored.
 
     Args:
-        directory: holds model.safetensors, or model.safetensors.index.json and the shards that it names.
+        directory: holds model.safetensors, or model.safetensors.index.json and its shards.
 
     Raises:
         ValueError: a file is missing or damaged, or the index and the shards do not agree.
@@ -32,7 +32,8 @@ class Checkpoint:
             self._files = dict.fromkeys(file.tensors, file)
         else:
             raise ValueError(
-                f"{directory}: no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there"
+                f"{directory}: no safetensors: neither {SINGLE_FILE} nor {INDEX_FILE} is there, "
+                "and no other format is read"
             )
 
     def __contains__(self, name: object) -> bool:

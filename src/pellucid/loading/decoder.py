@@ -22,8 +22,8 @@ def load_decoder(
         on_progress: called with (bytes read, bytes in all) after each tensor.
 
     Raises:
-        ValueError: a file is missing or damaged, or the checkpoint is not one that we run; the message names
-            the file and what is wrong with it.
+        ValueError: a file is missing or damaged, or the checkpoint is not one that we run; the
+            message names the file and what is wrong with it.
     """
     verify_checksums(directory)
     config = read_model_config(directory)

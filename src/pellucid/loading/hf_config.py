@@ -1,7 +1,7 @@
 """config.json and generation_config.json -> ModelConfig.
 
-One function per family. A missing key means what it means in transformers' configuration of that family, except
-for sizes, which have no default here: a guess would only be wrong later.
+One function per family. A missing key means what it means in transformers' configuration of that
+family, except for sizes, which have no default here: a guess would only be wrong later.
 """
 
 import math
@@ -35,8 +35,9 @@ def read_model_config(directory: Path) -> ModelConfig:
     """The facts of the checkpoint in `directory`.
 
     Raises:
-        ValueError: config.json is missing or is not JSON, its architecture is not supported, or a key has a
-            value that we do not support. The message names the file, the key, the value and what is allowed.
+        ValueError: config.json is missing or is not JSON, its architecture is not supported, or a
+            key has a value that we do not support. The message names the file, the key, the value
+            and what is allowed.
     """
     config = read_json_object(directory / CONFIG_FILE)
     architectures = config.optional_strings("architectures")
@@ -198,7 +199,7 @@ _FAMILIES: Mapping[str, Callable[[JsonObject], ModelConfig]] = {
     "Phi3ForCausalLM": _phi3,
 }
 
-# -- what families share -----------------------------------------------------------------------------
+# -- what families share ---------------------------------------------------------------------------
 
 
 def _llama_like(
@@ -219,10 +220,14 @@ def _llama_like(
 
     Args:
         config: config.json.
-        max_position, num_kv_heads, head_dim, norm_eps, bos_token_id, eos_token_id, tie_word_embeddings: the
-            family's values for keys that are missing. `num_kv_heads` None is one per query head, `head_dim`
-            None is an even share of the hidden size.
-        activation: the family's key, and its value where that is missing.
+        max_position: positions where config.json does not say, as the next six.
+        num_kv_heads: None is one per query head.
+        head_dim: None is an even share of the hidden size.
+        norm_eps: of the RMS norms.
+        bos_token_id: None is none.
+        eos_token_id: None is none.
+        tie_word_embeddings: whether the head is the embedding.
+        activation: the key that names it, and the name where that is missing.
         windows: reads each layer's window from config.json and the number of layers.
         rope_reader: reads the rotary embedding from config.json, D and max_position_embeddings.
     """
@@ -302,7 +307,7 @@ def _gemma2_windows(config: JsonObject, num_layers: int) -> Windows:
 
 
 def _mixed_windows(config: JsonObject, window: int | None, default: list[str]) -> Windows:
-    """`window` in the layers that `layer_types` calls sliding; `default` stands for a missing key."""
+    """`window` where `layer_types` says sliding; `default` are the types if it says nothing."""
     layer_types = config.optional_strings("layer_types") or default
     if len(layer_types) != len(default) or not {_FULL, _SLIDING}.issuperset(layer_types):
         raise config.error("layer_types", f"must be {len(default)} times {_FULL} or {_SLIDING}")

@@ -36,20 +36,27 @@ def resolve_model(model: str | None, revision: str | None = None) -> Path:
         ValueError: there is no such model or revision, or it is not ours to read.
         OSError: the hub cannot be reached or the cache cannot be written.
     """
-    directory = BUNDLED_MODEL if model is None else Path(model).expanduser()
-    if model is None or (model and directory.exists()):
+    directory = BUNDLED_MODEL if model is None else _existing_path(model)
+    if directory is not None:
         if not directory.is_dir():
             raise ValueError(
-                f"model={str(directory)!r}: must be a directory in Hugging Face layout"
+                f"model={str(directory)!r}: must be a directory, in Hugging Face layout"
             )
         if revision is not None:
             raise ValueError(f"revision={revision!r}: only a hub id has revisions, not {directory}")
         return directory
+    assert model is not None
     if not _HUB_ID.fullmatch(model):
-        raise ValueError(
-            f"model={model!r}: neither a directory nor a hub id of the form owner/name"
-        )
+        raise ValueError(f"model={model!r}: neither a directory nor a hub id (owner/name)")
     return _download(model, revision)
+
+
+def _existing_path(model: str) -> Path | None:
+    try:
+        path = Path(model).expanduser()
+        return path if model and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
+        return None
 
 
 def _download(model: str, revision: str | None) -> Path:
@@ -61,8 +68,8 @@ def _download(model: str, revision: str | None) -> Path:
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_FILES)))
     except errors.GatedRepoError as error:
         raise ValueError(
-            f"{name}: its owner asks for an agreement first: accept it at {constants.ENDPOINT}/{model}, then set "
-            "HF_TOKEN or run `hf auth login`"
+            f"{name}: its owner asks for an agreement first: accept it at "
+            f"{constants.ENDPOINT}/{model}, then set HF_TOKEN or run `hf auth login`"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(

@@ -12,10 +12,11 @@ _MAX_SHOWN = 120  # characters of a line in a message
 
 
 def verify_checksums(directory: Path) -> None:
-    """Compares each file that SHA256SUMS lists with its digest; does nothing where there is no such file.
+    """Compares each file that SHA256SUMS lists with its digest, if there is a SHA256SUMS.
 
-    A flipped bit inside a weight is a valid weight: only this check can see it. A listed file that is not
-    there is passed over, since a download leaves out what nobody reads; whoever reads it will miss it.
+    A flipped bit inside a weight is a valid weight: only this check can see it. A listed file that
+    is not there is passed over, since a download leaves out what nobody reads; whoever reads it
+    will miss it.
 
     Raises:
         ValueError: a file differs, or a line is not as `sha256sum` writes it.

@@ -15,10 +15,10 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class JsonObject:
-    """The keys of a JSON object; every error names the file, the key, the value and what is allowed.
+    """The keys of a JSON object. Errors name the file, the key, the value and what is allowed.
 
-    Readers take the value that a missing key stands for; without one, the key must be there. The `optional_*`
-    ones also take null, and return None for it.
+    Readers take the value that a missing key stands for; without one, the key must be there. The
+    `optional_*` ones also take null, and return None for it.
 
     Args:
         path: the file, for messages.

@@ -18,7 +18,7 @@ _MAX_NAMES_SHOWN = 5
 
 
 class CheckpointParameters:
-    """The `Parameters` of a checkpoint: finds, checks and joins tensors, and hands them to a backend.
+    """The `Parameters` of a checkpoint: finds, checks and joins tensors for a backend.
 
     Args:
         checkpoint: the tensors.
@@ -47,8 +47,9 @@ class CheckpointParameters:
         """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
 
         Raises:
-            ValueError: a tensor is missing, has another shape, a dtype that we do not read, or holds a NaN or an
-                infinity. The message names our weight, the checkpoint's tensor and its file.
+            ValueError: a tensor is missing, has another shape or a dtype that we do not read, or
+                holds a NaN or an infinity. The message names our weight, the checkpoint's tensor
+                and its file.
         """
         return self._backend.matrix(
             self._weight(f"{name}.weight", (num_rows, num_columns)),
@@ -63,22 +64,19 @@ class CheckpointParameters:
         """To be called once the decoder is built.
 
         Raises:
-            ValueError: the checkpoint holds tensors that the decoder did not ask for, so it is not the model
-                that config.json describes.
+            ValueError: the checkpoint holds tensors that the decoder did not ask for, so it is
+                not the model that config.json describes.
         """
         if self._config.tie_word_embeddings:
             self._drop_tied_head()
         if self._unread:
             names = sorted(self._unread)
             shown = ", ".join(names[:_MAX_NAMES_SHOWN])
-            more = (
-                f" and {len(names) - _MAX_NAMES_SHOWN} more"
-                if len(names) > _MAX_NAMES_SHOWN
-                else ""
-            )
+            if len(names) > _MAX_NAMES_SHOWN:
+                shown += f" and {len(names) - _MAX_NAMES_SHOWN} more"
             raise ValueError(
-                f"{self._checkpoint.path(names[0])}: {self._config.architecture} as config.json describes it has no "
-                f"place for the tensors {shown}{more}"
+                f"{self._checkpoint.path(names[0])}: {self._config.architecture} as config.json "
+                f"describes it has no place for the tensors {shown}"
             )
 
     def _weight(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -124,8 +122,8 @@ class CheckpointParameters:
             if candidate in self._checkpoint:
                 return candidate
         raise ValueError(
-            f"{self._checkpoint.directory}: tensor {prefixed} or {name} (our {our_name}) is missing "
-            "from the safetensors files"
+            f"{self._checkpoint.directory}: tensor {prefixed} or {name} (our {our_name}) "
+            "is missing from the safetensors files"
         )
 
     def _mark_read(self, name: str) -> None:
@@ -144,7 +142,7 @@ class CheckpointParameters:
         )
         if not np.array_equal(self._checkpoint.tensor(head), self._checkpoint.tensor(embedding)):
             raise ValueError(
-                f"{self._checkpoint.path(head)}: {head} differs from {embedding}, although config.json says "
-                "tie_word_embeddings=true: must be false to use it"
+                f"{self._checkpoint.path(head)}: {head} differs from {embedding}, although "
+                "config.json says tie_word_embeddings=true: must be false to use it"
             )
         self._mark_read(head)

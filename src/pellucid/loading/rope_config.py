@@ -1,7 +1,8 @@
 """The rope keys of config.json -> RopeConfig.
 
-transformers 5 writes one object, `rope_parameters`; before, `rope_theta` and `partial_rotary_factor` stood at
-the top level beside `rope_scaling`. Defaults and derived values follow transformers' modeling_rope_utils.py.
+transformers 5 writes one object, `rope_parameters`; before, `rope_theta` and
+`partial_rotary_factor` stood at the top level beside `rope_scaling`. Defaults and derived values
+follow transformers' modeling_rope_utils.py.
 """
 
 import math
@@ -39,8 +40,8 @@ def read_rope(
         config: config.json.
         head_dim: D.
         max_position: config.json's max_position_embeddings.
-        partial_rotary: whether the family rotates only a share of the head where config.json says so.
-        default_original_max_position: the family's, where the top level of config.json does not say it.
+        partial_rotary: whether the family can rotate only a share of each head.
+        default_original_max_position: where the top level of config.json does not say it.
         type_aliases: names that the family reads as another rope type.
 
     Raises:
@@ -93,8 +94,8 @@ def _rotated_components(
     dim = int(head_dim * factor)
     if not 0 < dim <= head_dim or dim % 2:
         raise ValueError(
-            f"{config.path}: head_dim={head_dim} with partial_rotary_factor={factor} rotates {dim} components: "
-            "must be an even number from 2 to head_dim"
+            f"{config.path}: head_dim={head_dim} with partial_rotary_factor={factor} rotates {dim} "
+            "components: must be an even number from 2 to head_dim"
         )
     return dim
 
@@ -107,7 +108,7 @@ def _factor(rope: JsonObject, default: float | None = None) -> float:
     return factor
 
 
-# Each reads the rope object, given the rotated components and the model's and the original number of positions.
+# Each takes the rope object, the rotated components, and the model's and the original positions.
 
 
 def _no_scaling(_rope: JsonObject, _dim: int, _max_position: int, _original: int) -> None:

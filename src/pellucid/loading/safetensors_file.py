@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,14 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """A safetensors file whose tensors are read-only views of its pages: nothing is read before it is used.
+    """A safetensors file. Its tensors are read-only views of its pages, read when they are used.
 
     The file must not be cut short while it is open.
 
     Raises:
-        ValueError: the file is missing or damaged. The header is checked against the length of the file, so
-            that truncation, holes, overlaps and shapes that do not fit are seen; values are not.
+        ValueError: the file is missing or damaged. The header is checked against the length of the
+            file, so that truncation, holes, overlaps and shapes that do not fit are seen; values
+            are not.
     """
 
     def __init__(self, path: Path):
@@ -60,7 +62,8 @@ class SafetensorsFile:
         info = self.tensors[name]
         if info.dtype not in DTYPES:
             raise ValueError(
-                f"{self.path}: tensor {name} has dtype {info.dtype}: supported are {', '.join(DTYPES)}"
+                f"{self.path}: tensor {name} has dtype {info.dtype}: "
+                f"supported are {', '.join(DTYPES)}"
             )
         view = self._bytes[info.start : info.end].view(DTYPES[info.dtype]).reshape(info.shape)
         return np.require(view, requirements="A")  # writers need not align the data
@@ -68,8 +71,8 @@ class SafetensorsFile:
 
 def _read_header(path: Path) -> dict[str, TensorInfo]:
     try:
-        # The library checks all of the header against the length of the file. It hands out copies of tensors,
-        # though, so the data is mapped here, at the offsets that it found to be right.
+        # The library checks all of the header against the length of the file. It hands out copies
+        # of tensors, though, so the data is mapped here, at the offsets that it found to be right.
         with safe_open(path, framework="np"):
             pass
     except SafetensorError as error:
@@ -82,7 +85,6 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
         raise ValueError(f"{path}: cannot be mapped: {error}") from None
 
     header, data_start = _parse_header(path)
-    header.pop("__metadata__", None)
     return {
         name: TensorInfo(
             dtype=entry["dtype"],
@@ -95,38 +97,32 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _parse_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header as it stands, and where the data starts."""
+    """The header's tensors as it describes them, and where the data starts."""
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
-            names = [name for name, _ in pairs]
-            duplicate = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{path}: the header names {duplicate} twice")
+            [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise ValueError(f"{path}: the header names {name} twice")
         return values
 
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
         header = json.loads(file.read(length), object_pairs_hook=without_duplicates)
+    header.pop("__metadata__", None)
     return header, _HEADER_LENGTH_BYTES + length
 
 
 def _explain(path: Path, reason: str) -> str:
-    """The library's reason, with the tensor or the lengths where it leaves them out."""
+    """The library's reason, with the lengths or the tensor where it leaves them out."""
     if "file not fully covered" in reason:
         header, data_start = _parse_header(path)
-        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        wanted = data_start + max((entry["data_offsets"][1] for entry in tensors), default=0)
-        return f"the header describes {wanted} bytes, the file has {path.stat().st_size}"
+        end = data_start + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        return f"the header describes {end} bytes, the file has {path.stat().st_size}"
     if "invalid shape, data type, or offset" in reason:
         header, _ = _parse_header(path)
         for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            start, end = entry["data_offsets"]
-            if (
-                entry["dtype"] in DTYPES
-                and end - start != math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
-            ):
-                return f"tensor {name}: {entry['dtype']} {entry['shape']} does not fill bytes {start} to {end}"
+            dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            if dtype in DTYPES and end - start != math.prod(shape) * DTYPES[dtype].itemsize:
+                return f"tensor {name}: {dtype} {shape} does not fill bytes {start} to {end}"
     return reason.removeprefix("Error while deserializing header: ")

@@ -1,7 +1,7 @@
 """Which tensors of a checkpoint make up each weight of ours, per family.
 
-Decoders know one set of names: `layers.{i}.qkv_proj` holds the rows of q, then k, then v, even where they
-are stored apart. The names here leave out ".weight" and ".bias", which both sides share.
+Decoders know one set of names: `layers.{i}.qkv_proj` holds the rows of q, then k, then v, even
+where they are stored apart. The names here leave out ".weight" and ".bias", which both sides share.
 """
 
 import re
