@@ -11,7 +11,8 @@ from pellucid.config import DynamicRopeScaling, EngineConfig, LongRopeScaling, M
 from pellucid.execution.forward_batch import logits_rows
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
-from pellucid.loaded_model import LoadedModel, Progress, load_model
+from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.loading.parameters import Progress
 from pellucid.memory import plan_num_blocks
 from pellucid.output_processor import Answer, OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput

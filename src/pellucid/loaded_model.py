@@ -1,6 +1,5 @@
 """From an EngineConfig to a model that is ready to run."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +11,9 @@ from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.generation_config import read_default_sampling_params
 from pellucid.loading.hub import resolve_model
+from pellucid.loading.parameters import Progress
 from pellucid.sampling_params import SamplingParams
 from pellucid.tokenizer import Tokenizer
-
-Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 
 
 @dataclass(frozen=True)
