@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 MAX_FILE_BYTES = 256 << 20
@@ -31,6 +31,9 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
     """Reads tokenizer.json and what tokenizer_config.json, special_tokens_map.json,
     generation_config.json, config.json and chat_template.jinja add to it.
 
+    What is put around a text, such as BOS, tokenizer.json alone decides: like transformers 5 we do not
+    heed add_bos_token and add_eos_token, which were for directories without it.
+
     Raises:
         ValueError: a file is missing, cannot be read as what it should be, or contradicts another one.
     """
@@ -39,8 +42,6 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
     try:
         _add_tokens(backend, config, directory)
         special_tokens = _special_tokens(backend, config, directory)
-        if "add_bos_token" in config or "add_eos_token" in config:
-            _set_added_special_tokens(backend, config, special_tokens)
         return TokenizerFiles(backend, special_tokens, _chat_template(config, directory))
     except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
         path = directory / "tokenizer_config.json"
@@ -148,22 +149,6 @@ def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
             token: str | None = backend.id_to_token(first)
             return token
     return None
-
-
-def _set_added_special_tokens(
-    backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]
-) -> None:
-    """transformers lets add_bos_token and add_eos_token overrule tokenizer.json's post-processor."""
-    names = ("bos_token", "eos_token")
-    begin, end = (
-        special_tokens[name] if config.get(f"add_{name}") and name in special_tokens else None
-        for name in names
-    )
-    tokens = [token for token in (begin, end) if token is not None]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[token for token in (begin, "$A", end) if token is not None],
-        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(tokens)],
-    )
 
 
 def _chat_template(config: dict[str, Any], directory: Path) -> str | None:

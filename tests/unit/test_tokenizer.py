@@ -81,25 +81,10 @@ class TestLoad:
         assert tokenizer.decode(ids) == "the"
         assert tokenizer.decode(ids, skip_special_tokens=False) == "<|begin|>the<think>"
 
-    @pytest.mark.parametrize(
-        ("config", "around"),
-        [
-            ({"add_bos_token": False}, ([], [])),
-            ({"add_bos_token": True}, ([0], [])),
-            ({"add_eos_token": True}, ([], [1])),
-            ({"add_bos_token": True, "add_eos_token": True}, ([0], [1])),
-            ({}, ([0], [])),  # as tokenizer.json says
-        ],
-    )
-    def test_add_bos_token_and_add_eos_token(
-        self, tmp_path: Path, config: dict[str, bool], around: tuple[list[int], list[int]]
-    ) -> None:
-        named = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
-        backend = write(tmp_path, tokenizer_config=named | config)
-        tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
-        before, after = around
-        text = backend.encode("the", add_special_tokens=False).ids
-        assert tokenizer.encode("the") == before + text + after
+    def test_tokenizer_json_alone_puts_bos_before_a_text(self, tmp_path: Path) -> None:
+        config = {"bos_token": "<|begin|>", "add_bos_token": False}
+        backend = write(tmp_path, tokenizer_config=config)
+        assert Tokenizer.load(tmp_path, backend.get_vocab_size()).encode("the")[0] == 0
 
     def test_tokens_of_a_fine_tune(self, tmp_path: Path) -> None:
         size = KINDS["byte_level_bpe"]().get_vocab_size()

@@ -1,0 +1,82 @@
+"""Text beside transformers, live: the same ids, the same prompts of a chat, the same text back."""
+
+import json
+
+import pytest
+
+from pellucid.tokenizer import Tokenizer
+from support.tokenizer_kinds import KINDS
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = [
+    "",
+    "the quick brown fox",
+    "  the  dog\n\n",
+    "naïve café 你好 🚀",
+    "<|begin|>the<think><s>",
+]
+MESSAGES = [
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": "the 'quick' <b>fox</b>\n"},
+    {"role": "assistant", "content": "你好"},
+    {"role": "user", "content": "and?"},
+]
+TEMPLATES = {
+    # in the manner of Llama 3, Qwen 2.5 with tools, Gemma, Mistral
+    "trims": "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n\n{{ m['content'] | trim }}{{ eos_token }}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n\n{% endif %}",
+    "tools": "{%- if tools %}\n    {{- 'tools' }}\n{%- else %}\n    {{- messages[0].content | tojson }}\n{%- endif %}\n"
+    "{%- for m in messages %}\n    {%- if loop.first %}{%- continue %}{% endif %}\n    {{- m.role + '\n' + m.content }}"
+    "\n{%- endfor %}\n",
+    "merges": "{% set ns = namespace(system='') %}{% for m in messages %}{% if m.role == 'system' %}"
+    "{% set ns.system = m.content %}{% elif m.role == 'user' %}[INST] {{ ns.system }}{{ m.content }} [/INST]"
+    "{% set ns.system = '' %}{% else %}{% generation %} {{ m.content }}{{ eos_token }}{% endgeneration %}{% endif %}"
+    "{% endfor %}",
+    "dumps": "{{ messages | tojson(indent=2) }}{{ bos_token }}{{ unk_token }}{{ pad_token }}{{ nothing }}",
+}
+
+
+def save(directory, kind, **config):
+    backend = KINDS[kind]()
+    backend.save(str(directory / "tokenizer.json"))
+    bos, eos = ("<|begin|>", "<|end|>") if kind == "byte_level_bpe" else ("<s>", "</s>")
+    content = {
+        "bos_token": bos,
+        "eos_token": eos,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **config,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(content))
+    ours = Tokenizer.load(directory, backend.get_vocab_size())
+    return ours, transformers.AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "word_piece"])
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"add_bos_token": False}, {"add_bos_token": True, "add_eos_token": True}]
+)
+def test_ids_and_text(tmp_path, kind, config):
+    ours, theirs = save(tmp_path, kind, **config)
+    assert (ours.bos_token_id, ours.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
+    for text in TEXTS:
+        for special in (False, True):
+            ids = theirs.encode(text, add_special_tokens=special)
+            assert ours.encode(text, add_special_tokens=special) == ids
+            assert ours.decode(ids, special) == theirs.decode(ids, skip_special_tokens=special)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("add_generation_prompt", [False, True])
+def test_chats(tmp_path, kind, name, add_generation_prompt):
+    ours, theirs = save(tmp_path, kind, chat_template=TEMPLATES[name])
+    options = {"add_generation_prompt": add_generation_prompt}
+    text = theirs.apply_chat_template(MESSAGES, tokenize=False, **options)
+    assert ours.apply_chat_template(MESSAGES, **options) == text
+    ids = theirs.apply_chat_template(MESSAGES, return_dict=False, **options)
+    assert ours.encode_chat(MESSAGES, **options) == ids
