@@ -1,0 +1,118 @@
+#include "thread_pool.h"
+
+#include <unistd.h>
+
+#include <cassert>
+#include <chrono>
+#include <stdexcept>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace pellucid {
+namespace {
+
+// Longer than the phases of a step differ between threads, shorter than a time slice: a thread that
+// spins keeps others off its core.
+constexpr std::chrono::microseconds kSpinTime{50};
+constexpr int kPausesPerLookAtTheClock = 32;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // as long as x86's pause, where yield is a no-op
+#endif
+}
+
+}  // namespace
+
+void Epoch::advance() {
+  // Sequentially consistent, as in park(): either we see the one who parks, or it sees the number.
+  number_.fetch_add(1, std::memory_order_seq_cst);
+  if (num_parked_.load(std::memory_order_seq_cst) > 0) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    advanced_.notify_all();
+  }
+}
+
+void Epoch::wait_beyond(std::uint32_t seen) {
+  if (now() != seen) return;
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kPausesPerLookAtTheClock; ++i) {
+      pause();
+      if (now() != seen) return;
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  park(seen);
+}
+
+void Epoch::park(std::uint32_t seen) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  num_parked_.fetch_add(1, std::memory_order_seq_cst);
+  advanced_.wait(lock, [&] { return number_.load(std::memory_order_seq_cst) != seen; });
+  num_parked_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(num_threads), owner_process_(getpid()), barrier_(num_threads) {
+  assert(num_threads >= 1);
+  for (auto& cursors : cursors_) {
+    cursors = std::make_unique<Cursor[]>(static_cast<std::size_t>(num_threads));
+  }
+  try {
+    for (int index = 1; index < num_threads; ++index) {
+      threads_.emplace_back([this, index] { work(index); });
+    }
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  if (getpid() == owner_process_) {
+    stop();
+  } else {
+    for (std::thread& thread : threads_) thread.detach();  // they live in the parent
+  }
+}
+
+void ThreadPool::stop() {
+  function_ = nullptr;
+  start_.advance();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::run_erased(TaskFunction function, void* data) {
+  if (getpid() != owner_process_) {
+    throw std::runtime_error(
+        "this process was forked off one that had made an engine, whose threads did not come "
+        "along; "
+        "make the engine after the fork, or start processes with 'spawn'");
+  }
+  const std::lock_guard<std::mutex> lock(run_mutex_);
+  for (int i = 0; i < num_threads_; ++i) {
+    cursors_[0][static_cast<std::size_t>(i)].num_taken.store(0, std::memory_order_relaxed);
+  }
+  function_ = function;
+  data_ = data;
+  start_.advance();
+  Worker worker(*this, 0);
+  function(data, worker);
+  barrier_.wait();
+}
+
+void ThreadPool::work(int index) {
+  for (std::uint32_t run = 0;; ++run) {
+    start_.wait_beyond(run);
+    if (function_ == nullptr) return;
+    Worker worker(*this, index);
+    function_(data_, worker);
+    barrier_.wait();
+  }
+}
+
+}  // namespace pellucid

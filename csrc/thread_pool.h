@@ -1,0 +1,160 @@
+// Threads that work through a step together. They stay alive between steps, spin while they wait
+// for each other within one, and are parked by the system when nothing comes: on a small machine
+// the server and the tokenizer need the same cores.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace pellucid {
+
+inline constexpr std::size_t kCacheLine = 64;
+
+// A number that only grows, and threads that wait for it to.
+class alignas(kCacheLine) Epoch {
+ public:
+  std::uint32_t now() const { return number_.load(std::memory_order_acquire); }
+
+  // What was written before is seen by whoever waited.
+  void advance();
+
+  // Until the number is another than `seen`: spins for `kSpinTime`, then parks.
+  void wait_beyond(std::uint32_t seen);
+
+ private:
+  void park(std::uint32_t seen);
+
+  std::atomic<std::uint32_t> number_{0};
+  std::atomic<int> num_parked_{0};
+  std::mutex mutex_;
+  std::condition_variable advanced_;
+};
+
+class alignas(kCacheLine) Barrier {
+ public:
+  explicit Barrier(int num_threads) : num_threads_(num_threads) {}
+
+  void wait() {
+    const std::uint32_t seen = epoch_.now();
+    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < num_threads_) {
+      epoch_.wait_beyond(seen);
+    } else {
+      num_arrived_.store(0, std::memory_order_relaxed);
+      epoch_.advance();
+    }
+  }
+
+ private:
+  const int num_threads_;
+  alignas(kCacheLine) std::atomic<int> num_arrived_{0};
+  Epoch epoch_;
+};
+
+class ThreadPool;
+
+// One thread's part in a run. All workers of a run make the same calls in the same order.
+class Worker {
+ public:
+  int index() const { return index_; }  // 0 is the caller of ThreadPool::run
+  int num_threads() const;
+
+  // Shares [0, num_items) out as f(begin, end), ranges of at most `grain`, and returns when all are
+  // done. A thread takes its own contiguous share first, the same in every step, so that what is in
+  // its caches stays useful; then it helps the others.
+  template <class F>
+  void parallel_for(std::int64_t num_items, std::int64_t grain, F&& f);
+
+ private:
+  friend ThreadPool;
+  Worker(ThreadPool& pool, int index) : pool_(pool), index_(index) {}
+
+  ThreadPool& pool_;
+  const int index_;
+  int phase_ = 0;  // which of the two sets of cursors is in use
+};
+
+class ThreadPool {
+ public:
+  // `num_threads` >= 1, the caller's own included. Throws std::system_error.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  // Calls task(Worker&) once on every thread and returns when all have returned. The task must not
+  // throw. Callers on several threads take turns.
+  // Throws std::runtime_error in a process forked off the one that made the pool.
+  template <class Task>
+  void run(Task&& task) {
+    run_erased([](void* data,
+                  Worker& worker) { (*static_cast<std::remove_reference_t<Task>*>(data))(worker); },
+               &task);
+  }
+
+ private:
+  friend Worker;
+  using TaskFunction = void (*)(void* data, Worker&);
+
+  // How many items of its share a thread has given away, to itself or to helpers.
+  struct alignas(kCacheLine) Cursor {
+    std::atomic<std::int64_t> num_taken{0};
+  };
+
+  void run_erased(TaskFunction function, void* data);
+  void work(int index);
+  void stop();
+
+  const int num_threads_;
+  const int owner_process_;
+  std::mutex run_mutex_;
+  TaskFunction function_ = nullptr;  // null: time to end
+  void* data_ = nullptr;
+  Epoch start_;
+  Barrier barrier_;
+  std::unique_ptr<Cursor[]> cursors_[2];  // of even and of odd phases, [num_threads] each
+  std::vector<std::thread> threads_;      // workers 1 .. num_threads - 1
+};
+
+inline int Worker::num_threads() const { return pool_.num_threads_; }
+
+template <class F>
+void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
+  const std::int64_t num_threads = pool_.num_threads_;
+  if (num_threads == 1) {
+    if (num_items > 0) f(std::int64_t{0}, num_items);
+    return;
+  }
+  // Nobody has touched the other set since the last barrier, nor will before the next one.
+  ThreadPool::Cursor* const cursors = pool_.cursors_[phase_].get();
+  phase_ = 1 - phase_;
+  pool_.cursors_[phase_][static_cast<std::size_t>(index_)].num_taken.store(
+      0, std::memory_order_relaxed);
+
+  const auto share_begin = [&](std::int64_t thread) {
+    return (num_items * thread + num_threads - 1) / num_threads;
+  };
+  for (std::int64_t i = 0; i < num_threads; ++i) {
+    const std::int64_t thread = (index_ + i) % num_threads;
+    const std::int64_t first = share_begin(thread);
+    const std::int64_t size = share_begin(thread + 1) - first;
+    std::atomic<std::int64_t>& num_taken = cursors[thread].num_taken;
+    while (num_taken.load(std::memory_order_relaxed) < size) {
+      const std::int64_t begin = num_taken.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= size) break;
+      f(first + begin, first + std::min(begin + grain, size));
+    }
+  }
+  pool_.barrier_.wait();
+}
+
+}  // namespace pellucid

@@ -1,0 +1,121 @@
+// ThreadPool, to be run plainly and under ThreadSanitizer.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "thread_pool.h"
+
+namespace {
+
+using pellucid::ThreadPool;
+using pellucid::Worker;
+
+void every_item_is_done_once() {
+  for (int num_threads = 1; num_threads <= 5; ++num_threads) {
+    ThreadPool pool(num_threads);
+    for (const std::int64_t num_items : {0, 1, 2, 3, 4, 7, 64, 1000}) {
+      for (const std::int64_t grain : {1, 3, 5000}) {
+        std::vector<int> times_done(static_cast<std::size_t>(num_items), 0);
+        pool.run([&](Worker& worker) {
+          worker.parallel_for(num_items, grain, [&](std::int64_t begin, std::int64_t end) {
+            CHECK(0 <= begin && begin < end && end <= num_items);
+            for (std::int64_t i = begin; i < end; ++i) ++times_done[static_cast<std::size_t>(i)];
+          });
+        });
+        for (const int times : times_done) CHECK(times == 1);
+      }
+    }
+  }
+}
+
+// Each phase reads what other threads wrote in the one before, without atomics: ThreadSanitizer
+// sees a missing barrier, and so do the sums.
+void phases_see_what_came_before() {
+  constexpr std::int64_t kSize = 257;
+  constexpr int kPhases = 200;
+  ThreadPool pool(4);
+  std::vector<std::int64_t> a(kSize, 1), b(kSize, 0);
+  pool.run([&](Worker& worker) {
+    for (int phase = 0; phase < kPhases; ++phase) {
+      auto& from = phase % 2 == 0 ? a : b;
+      auto& to = phase % 2 == 0 ? b : a;
+      worker.parallel_for(kSize, 2, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          to[static_cast<std::size_t>(i)] = from[static_cast<std::size_t>(kSize - 1 - i)] + i;
+        }
+      });
+    }
+  });
+  // Two phases add i + (kSize - 1 - i).
+  for (const std::int64_t x : a) CHECK(x == 1 + kPhases / 2 * (kSize - 1));
+}
+
+// Pauses longer than threads spin, so that both ways of waiting are taken.
+void runs_follow_each_other() {
+  ThreadPool pool(3);
+  std::int64_t count = 0;
+  for (int run = 0; run < 300; ++run) {
+    if (run % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::atomic<int> num_workers{0};
+    pool.run([&](Worker& worker) {
+      num_workers.fetch_add(1, std::memory_order_relaxed);
+      worker.parallel_for(1, 1, [&](std::int64_t, std::int64_t) { ++count; });
+      if (run % 20 == 10 && worker.index() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      worker.parallel_for(1, 1, [&](std::int64_t, std::int64_t) { ++count; });
+    });
+    CHECK(num_workers == 3);
+    CHECK(count == 2 * (run + 1));
+  }
+}
+
+void callers_take_turns() {
+  ThreadPool pool(2);
+  std::int64_t count = 0;  // no atomic: runs exclude each other
+  const auto call = [&] {
+    for (int run = 0; run < 200; ++run) {
+      pool.run([&](Worker& worker) {
+        worker.parallel_for(1, 1, [&](std::int64_t, std::int64_t) { ++count; });
+      });
+    }
+  };
+  std::thread other(call);
+  call();
+  other.join();
+  CHECK(count == 400);
+}
+
+void forked_process_is_told() {
+  ThreadPool pool(2);
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      pool.run([](Worker&) {});
+    } catch (const std::runtime_error&) {
+      _exit(0);
+    }
+    _exit(1);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+
+int main() {
+  every_item_is_done_once();
+  phases_see_what_came_before();
+  runs_follow_each_other();
+  callers_take_turns();
+  forked_process_is_told();
+  return 0;
+}
