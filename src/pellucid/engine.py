@@ -9,7 +9,7 @@ from dataclasses import replace
 from pellucid import formulas
 from pellucid.config import DynamicRopeScaling, EngineConfig, LongRopeScaling, ModelConfig
 from pellucid.execution.forward_batch import logits_rows
-from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
@@ -80,6 +80,7 @@ class LLMEngine:
             Sampler(),
         )
         self.output_processor = OutputProcessor(model.tokenizer)
+        self._outputs: dict[str, RequestOutput] = {}  # of requests under way
         self._answers: dict[str, Answer] = {}  # by the id of the scheduler's request
         self._num_requests = 0
 
@@ -114,7 +115,7 @@ class LLMEngine:
         """
         if request_id is None:
             request_id = f"request-{self._num_requests}"
-        if any(answer.request_output.request_id == request_id for answer in self._answers.values()):
+        if request_id in self._outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
         prompt_token_ids = self._prompt_token_ids(prompt)
         params.check_vocabulary(self.model_config.vocab_size)
@@ -130,6 +131,7 @@ class LLMEngine:
         for request in requests:
             self.scheduler.add_request(request)
             self._answers[request.request_id] = self.output_processor.start(request, output)
+        self._outputs[request_id] = output
         self._num_requests += 1
         return output
 
@@ -145,36 +147,49 @@ class LLMEngine:
         now = self.clock()
         self.scheduler.update(output, token_ids, now)
 
-        deltas = []
-        for share in output.scheduled:
-            answer = self._answers[share.request.request_id]
-            if (
-                prompt_logprobs := result.prompt_logprobs.get(share.request.request_id)
-            ) is not None:
-                self.output_processor.append_prompt_logprobs(answer.request_output, prompt_logprobs)
-            if (sampled := result.sampled.get(share.request.request_id)) is not None:
-                delta = self.output_processor.append(answer, sampled)
-                answer.request_output.metrics.token_times.append(now)
-                if delta.finish_reason is not None:  # by a stop string: the scheduler cannot know
-                    self.scheduler.finish(share.request, FinishReason.STOP, delta.stop_reason)
-                deltas.append(delta)
-        deltas += [
-            self.output_processor.end(answer)
-            for answer in self._answers.values()
-            if answer.request.status is RequestStatus.FINISHED
-            and answer.completion.finish_reason is None
-        ]
-        self._drop_finished(now)
-        return deltas
+        deltas = [self._emit(share.request, result, now) for share in output.scheduled]
+        deltas += [self._end(request, now) for request in output.expired]
+        return [delta for delta in deltas if delta is not None]
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once, whatever it is doing; unknown and finished ids are ignored."""
-        for answer in tuple(self._answers.values()):
-            if answer.request_output.request_id == request_id:
-                self.scheduler.finish(answer.request, FinishReason.ABORT)
-                if answer.completion.finish_reason is None:
-                    self.output_processor.end(answer)
-        self._drop_finished(self.clock())
+        output = self._outputs.get(request_id)
+        for completion in output.outputs if output is not None else ():
+            if completion.finish_reason is None:
+                request = self._answers[f"{request_id}/{completion.index}"].request
+                self.scheduler.finish(request, FinishReason.ABORT)
+                self._end(request, self.clock())
+
+    def _emit(self, request: Request, result: StepResult, now: float) -> CompletionDelta | None:
+        """Hands what a step gave a request to its caller."""
+        answer = self._answers[request.request_id]
+        if (logprobs := result.prompt_logprobs.get(request.request_id)) is not None:
+            self.output_processor.append_prompt_logprobs(answer.request_output, logprobs)
+        sampled = result.sampled.get(request.request_id)
+        if sampled is None:  # in the middle of its prompt, or failed
+            return self._end(request, now) if request.status is RequestStatus.FINISHED else None
+        answer.request_output.metrics.token_times.append(now)
+        delta = self.output_processor.append(answer, sampled)
+        if delta.finish_reason is not None:
+            # By a stop string, unless the scheduler has ended it already.
+            self.scheduler.finish(request, FinishReason.STOP, delta.stop_reason)
+            self._drop(answer, now)
+        return delta
+
+    def _end(self, request: Request, now: float) -> CompletionDelta:
+        """Closes the answer of a request that ended without a new token."""
+        answer = self._answers[request.request_id]
+        delta = self.output_processor.end(answer)
+        self._drop(answer, now)
+        return delta
+
+    def _drop(self, answer: Answer, now: float) -> None:
+        output = answer.request_output
+        output.metrics.num_preemptions += answer.request.num_preemptions
+        del self._answers[answer.request.request_id]
+        if output.finished:
+            output.metrics.finished_time = now
+            del self._outputs[output.request_id]
 
     def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -231,13 +246,6 @@ class LLMEngine:
             if self.config.use_kv_cache:
                 held[output.request_id] += len(share.block_ids) * self.bytes_per_block
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, held[output.request_id])
-
-    def _drop_finished(self, now: float) -> None:
-        for request_id, answer in tuple(self._answers.items()):
-            if answer.request.status is RequestStatus.FINISHED:
-                answer.request_output.metrics.num_preemptions += answer.request.num_preemptions
-                answer.request_output.metrics.finished_time = now
-                del self._answers[request_id]
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

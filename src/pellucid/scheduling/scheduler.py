@@ -61,6 +61,7 @@ class Scheduler:
         self.use_kv_cache = use_kv_cache
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of admission: the last one is preempted first
+        self._with_deadline: list[Request] = []
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -83,10 +84,12 @@ class Scheduler:
                 f" holds {capacity}: lower max_tokens or raise kv_cache_memory"
             )
         self.waiting.append(request)
+        if request.params.max_time is not None:
+            self._with_deadline.append(request)
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
-        expired = [r for r in (*self.running, *self.waiting) if now >= r.deadline]
+        expired = [request for request in self._with_deadline if now >= request.deadline]
         for request in expired:
             self.finish(request, FinishReason.LENGTH, "max_time")
 
@@ -160,6 +163,8 @@ class Scheduler:
             self.running.remove(request)
         else:
             self.waiting.remove(request)
+        if request.params.max_time is not None:
+            self._with_deadline.remove(request)
         self.kv_cache_manager.forget(request)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
