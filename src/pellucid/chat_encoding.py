@@ -70,7 +70,7 @@ class ChatEncoder:
         """The control token that the template writes right after an assistant's message, if any."""
         _, found, rest = self._probe.partition(_ANSWER)
         token = self._control.match(rest.lstrip()) if found else None
-        return None if token is None else self._control_ids[token[0]]
+        return None if token is None else self._backend.token_to_id(token[0])
 
     def _mark(self, text: str, name: str) -> str:
         """Wraps control tokens: the template can still search and split the text, as it may want to."""
@@ -87,9 +87,8 @@ class ChatEncoder:
         text = wrapped.sub(lambda match: match[1][0] + _OPEN + match[1][1:], text)
         text = text.replace(_CLOSE, _OPEN)
         encoding = self._mark_dropping_backend.encode(text, add_special_tokens=False)
-        control_ids = set(self._control_ids.values())
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token_id in control_ids and _OPEN in text[start:end]:
+            if token_id in self._control_tokens and _OPEN in text[start:end]:
                 literal = text[start:end].replace(_OPEN, "")
                 raise ValueError(
                     f"messages contain {literal!r}, which this model's tokenizer can only encode as"
@@ -107,21 +106,17 @@ class ChatEncoder:
         return ""
 
     @cached_property
-    def _control_tokens(self) -> tuple[AddedToken, ...]:
-        return tuple(
-            token
-            for token in self._backend.get_added_tokens_decoder().values()
+    def _control_tokens(self) -> dict[int, AddedToken]:
+        return {
+            token_id: token
+            for token_id, token in self._backend.get_added_tokens_decoder().items()
             if token.special or (token.content in self._probe and not token.content.isspace())
-        )
-
-    @cached_property
-    def _control_ids(self) -> dict[str, int]:
-        contents = [token.content for token in self._control_tokens]
-        return {content: self._backend.token_to_id(content) for content in contents}
+        }
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
-        longest_first = sorted(self._control_ids, key=len, reverse=True)
+        contents = [token.content for token in self._control_tokens.values()]
+        longest_first = sorted(contents, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     @cached_property
@@ -137,7 +132,7 @@ class ChatEncoder:
                     rstrip=token.rstrip,
                     normalized=False,
                 )
-                for token in self._control_tokens
+                for token in self._control_tokens.values()
             ]
         )
         drop = normalizers.Replace(_OPEN, "")

@@ -157,7 +157,7 @@ def test_leading_space() -> None:
     assert detokenize(tokenizer, [begin], [the]) == ["the", ""]  # nothing is shown before it
     assert detokenize(tokenizer, [begin, the], [the]) == [" the", ""]
     assert detokenize(tokenizer, [begin], [the], skip_special_tokens=False) == [" the", ""]
-    # a window that holds nothing but skipped tokens would lose the space
+    # however long ago the last visible token was
     assert detokenize(tokenizer, [], [the, *[begin] * 8, the])[-2:] == [" the", ""]
 
 
