@@ -1,0 +1,34 @@
+// What a step does to rows besides products: plain data and pointers to one level's kernels. Each
+// kernel takes one row, so a row's bits depend on nothing else; y may be x.
+#pragma once
+
+#include <cstdint>
+
+namespace pellucid {
+
+enum class Activation : std::uint8_t { kSilu, kGelu, kGeluTanh };
+
+constexpr int kNumActivationFunctions = 3;
+
+struct ElementwiseKernels {
+  // x / sqrt(mean(x^2) + eps) * weight for each of `num_vectors` vectors [size].
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t num_vectors,
+                   std::int64_t size, float* y);
+  // (x - mean) / sqrt(variance + eps) * weight + bias, likewise.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps,
+                     std::int64_t num_vectors, std::int64_t size, float* y);
+  // Rotates the leading `dim` of the components of each head, halves against each other, by the
+  // angles whose cosines and sines [dim / 2] are given.
+  void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t num_heads,
+               std::int64_t head_dim, std::int64_t dim, float* y);
+  // f(x) [size].
+  void (*activate[kNumActivationFunctions])(const float* x, std::int64_t size, float* y);
+  // f(gate) * up of x = [gate | up], [2 size] -> [size].
+  void (*gated_activate[kNumActivationFunctions])(const float* x, std::int64_t size, float* y);
+  void (*add)(const float* a, const float* b, std::int64_t size, float* y);
+  void (*scale)(const float* x, float factor, std::int64_t size, float* y);
+  // cap * tanh(x / cap).
+  void (*softcap)(const float* x, float cap, std::int64_t size, float* y);
+};
+
+}  // namespace pellucid

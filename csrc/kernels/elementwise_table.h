@@ -1,0 +1,102 @@
+// The kernels of elementwise_kernels.h, written once for all levels.
+#pragma once
+
+#include <cstdint>
+
+#include "elementwise_kernels.h"
+#include "lanes.h"
+
+namespace pellucid {
+namespace {
+namespace elementwise {
+
+inline void rms_norm(const float* x, const float* weight, float eps, std::int64_t num_vectors,
+                     std::int64_t size, float* y) {
+  for (std::int64_t v = 0; v < num_vectors; ++v, x += size, y += size) {
+    const float squares = sum(size, [&](auto at) { return at(x) * at(x); });
+    const float factor = 1.0f / __builtin_sqrtf(squares / static_cast<float>(size) + eps);
+    map(size, y, [&](auto at) { return at(x) * factor * at(weight); });
+  }
+}
+
+inline void layer_norm(const float* x, const float* weight, const float* bias, float eps,
+                       std::int64_t num_vectors, std::int64_t size, float* y) {
+  for (std::int64_t v = 0; v < num_vectors; ++v, x += size, y += size) {
+    const float mean = sum(size, [&](auto at) { return at(x); }) / static_cast<float>(size);
+    const float squares = sum(size, [&](auto at) {
+      const Lanes centered = at(x) - mean;
+      return centered * centered;
+    });
+    const float factor = 1.0f / __builtin_sqrtf(squares / static_cast<float>(size) + eps);
+    map(size, y, [&](auto at) { return (at(x) - mean) * factor * at(weight) + at(bias); });
+  }
+}
+
+inline void rope(const float* x, const float* cos, const float* sin, std::int64_t num_heads,
+                 std::int64_t head_dim, std::int64_t dim, float* y) {
+  const std::int64_t half = dim / 2;
+  const auto rotate = [&](const float* head, float* rotated, auto at) {
+    const Lanes first = at(head), second = at(head + half);
+    at.store(rotated, first * at(cos) - second * at(sin));
+    at.store(rotated + half, second * at(cos) + first * at(sin));
+  };
+  for (std::int64_t h = 0; h < num_heads; ++h, x += head_dim, y += head_dim) {
+    std::int64_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) rotate(x, y, WholeVector{i});
+    if (i < half) rotate(x, y, PartOfVector{i, half - i});
+    map(head_dim - dim, y + dim, [&](auto at) { return at(x + dim); });
+  }
+}
+
+struct Silu {
+  Lanes operator()(Lanes x) const { return x * sigmoid(x); }
+};
+
+struct Gelu {
+  Lanes operator()(Lanes x) const { return x * normal_cdf(x); }
+};
+
+// Hendrycks, Gimpel 2016. (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+struct GeluTanh {
+  Lanes operator()(Lanes x) const {
+    constexpr float kTwiceRootOfTwoOverPi = 1.59576912f;
+    return x * sigmoid(kTwiceRootOfTwoOverPi * (x + 0.044715f * x * x * x));
+  }
+};
+
+template <class F>
+void activate(const float* x, std::int64_t size, float* y) {
+  map(size, y, [&](auto at) { return F{}(at(x)); });
+}
+
+template <class F>
+void gated_activate(const float* x, std::int64_t size, float* y) {
+  map(size, y, [&](auto at) { return F{}(at(x)) * at(x + size); });
+}
+
+inline void add(const float* a, const float* b, std::int64_t size, float* y) {
+  map(size, y, [&](auto at) { return at(a) + at(b); });
+}
+
+inline void scale(const float* x, float factor, std::int64_t size, float* y) {
+  map(size, y, [&](auto at) { return at(x) * factor; });
+}
+
+inline void softcap(const float* x, float cap, std::int64_t size, float* y) {
+  map(size, y, [&](auto at) { return cap * tanh(at(x) / cap); });
+}
+
+constexpr ElementwiseKernels kernels() {
+  return {&rms_norm,
+          &layer_norm,
+          &rope,
+          {&activate<Silu>, &activate<Gelu>, &activate<GeluTanh>},
+          {&gated_activate<Silu>, &gated_activate<Gelu>, &gated_activate<GeluTanh>},
+          &add,
+          &scale,
+          &softcap};
+}
+
+}  // namespace elementwise
+}  // namespace
+}  // namespace pellucid
