@@ -1,0 +1,63 @@
+#include "isa.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cpu_info.h"
+
+namespace pellucid {
+
+extern const KernelTable kPortableKernels;
+#if defined(PELLUCID_X86_LEVELS)
+extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512Kernels;
+#endif
+#if defined(PELLUCID_NEON_LEVEL)
+extern const KernelTable kNeonKernels;
+#endif
+
+namespace {
+
+struct Level {
+  const KernelTable* table;
+  std::vector<std::string> needed_features;  // by the names of cpu_features()
+};
+
+std::vector<Level> built_levels() {
+  return {
+#if defined(PELLUCID_X86_LEVELS)
+      {&kAvx512Kernels,
+       {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi",
+        "avx512_vnni", "avx512_bf16", "gfni"}},
+      {&kAvx2Kernels, {"avx2", "fma", "f16c"}},
+#endif
+#if defined(PELLUCID_NEON_LEVEL)
+      {&kNeonKernels, {"neon", "dotprod"}},
+#endif
+      {&kPortableKernels, {}},
+  };
+}
+
+}  // namespace
+
+std::vector<const KernelTable*> supported_kernel_tables() {
+  const std::vector<std::string> features = cpu_features();  // sorted
+  std::vector<const KernelTable*> tables;
+  for (const Level& level : built_levels()) {
+    const bool is_supported = std::all_of(
+        level.needed_features.begin(), level.needed_features.end(), [&](const std::string& name) {
+          return std::binary_search(features.begin(), features.end(), name);
+        });
+    if (is_supported) tables.push_back(level.table);
+  }
+  return tables;
+}
+
+const KernelTable* find_kernel_table(std::string_view isa) {
+  for (const KernelTable* table : supported_kernel_tables()) {
+    if (isa.empty() || isa == table->isa) return table;
+  }
+  return nullptr;
+}
+
+}  // namespace pellucid

@@ -1,0 +1,23 @@
+// Which kernels this machine can run.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kernel_table.h"
+
+namespace pellucid {
+
+// The levels that were built and that this processor and operating system support, best first;
+// "portable" is always among them.
+//
+//   portable  plain C++
+//   avx2      AVX2, FMA, F16C
+//   avx512    AVX-512 F, BW, DQ, VL, VNNI, BF16, VBMI and GFNI (Zen 4, Sapphire Rapids)
+//   neon      Arm with dot products
+std::vector<const KernelTable*> supported_kernel_tables();
+
+// The best one, or for tests the one called `isa`; null if this machine cannot run that.
+const KernelTable* find_kernel_table(std::string_view isa = {});
+
+}  // namespace pellucid

@@ -1,0 +1,16 @@
+// The kernels of one instruction set level. Each level is one source file in kernels/, compiled for
+// that level, which exports one table; isa.h says which of them this machine can run.
+#pragma once
+
+#include "kernels/elementwise_kernels.h"
+#include "kernels/linear_kernels.h"
+
+namespace pellucid {
+
+struct KernelTable {
+  const char* isa;  // "portable", "avx2", "avx512", "neon"
+  LinearKernels linear;
+  ElementwiseKernels elementwise;
+};
+
+}  // namespace pellucid

@@ -1,0 +1,33 @@
+# Kernels: one source file per instruction set level, compiled for that level, and what calls them.
+# Files of a level share no inline function with the rest (kernels/ keeps to unnamed namespaces), so
+# that the linker cannot put code of a higher level where any processor must run.
+set(PELLUCID_KERNEL_SOURCES
+  csrc/aligned_buffer.cpp
+  csrc/isa.cpp
+  csrc/linear.cpp
+  csrc/packed_matrix.cpp
+  csrc/kernels/level_portable.cpp)
+
+# Products and sums are fused where the source says so and nowhere else: a row's bits must not depend
+# on what the compiler makes of the tile around it. How vectors are passed differs between levels,
+# but none are passed between files, so that warning is off.
+set(PELLUCID_KERNEL_OPTIONS -O3 -ffp-contract=off -Wno-psabi)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx2.cpp csrc/kernels/level_avx512.cpp)
+  set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_X86_LEVELS)
+  set(AVX512_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
+                     -mavx512vbmi -mgfni -mfma -mf16c -mbmi2 -mtune=znver3)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # Its own _mm512_undefined_ps() warns.
+    list(APPEND AVX512_OPTIONS -Wno-maybe-uninitialized -Wno-uninitialized)
+  endif()
+  set_source_files_properties(csrc/kernels/level_avx2.cpp PROPERTIES
+    COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c;-mtune=haswell")
+  set_source_files_properties(csrc/kernels/level_avx512.cpp PROPERTIES
+    COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS}")
+endif()
+set_source_files_properties(csrc/kernels/level_portable.cpp PROPERTIES
+  COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS}")
+
+target_sources(pellucid_core PRIVATE ${PELLUCID_KERNEL_SOURCES})

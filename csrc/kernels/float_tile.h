@@ -1,0 +1,91 @@
+// Sums in f32 over k in order.
+#pragma once
+
+#include <cstdint>
+
+#include "float_weights.h"
+#include "linear_tiles.h"
+
+namespace pellucid {
+namespace {
+
+// Weights is one of float_weights.h.
+template <class S, class Weights>
+struct FloatTile {
+  static constexpr FormatInfo kInfo = format_info(Weights::kFormat);
+  static constexpr int kMaxRows = S::kMaxFloatRows;
+
+  template <int kRows>
+  static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
+                  std::int64_t row, const LinearOutput& output) {
+    constexpr int kVectors = S::float_vectors(kRows);
+    for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
+      run_columns<kRows, kVectors>(w, panel, column, rows, row, output);
+    }
+  }
+
+ private:
+  static constexpr int kStepFactors = Weights::kStepFactors;
+  static constexpr int kFactorInputs = Weights::kFactorInputs;
+  static constexpr int kStepInputs = kStepFactors * kFactorInputs;
+  static constexpr int kStepBytes = kPanelOutputs * kStepInputs * kInfo.weight_bits / 8;
+  static constexpr int kTileSteps = kInfo.tile_inputs / kStepInputs;
+
+  template <int kRows, int kVectors>
+  static void run_columns(const PackedView& w, std::int64_t panel, int column,
+                          const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+    const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
+    const std::uint8_t* const panel_end = tile + w.panel_bytes;
+    const auto* x = static_cast<const typename Weights::Input*>(rows.values) + row * rows.stride;
+
+    typename S::F32 sums[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = S::zero();
+    }
+    for (std::int64_t t = 0; t < w.num_tiles; ++t) {
+      typename Weights::Scale scales[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        scales[v] = Weights::load_scale(tile, panel_end, column + v * S::kLanes);
+      }
+      for (int step = 0; step < kTileSteps; ++step) {
+        add_step<kRows, kVectors>(tile + step * kStepBytes, column, scales, x, rows.stride, sums);
+        x += kStepInputs;
+      }
+      tile += tile_bytes(kInfo);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        write_outputs<S>(sums[r][v], row + r, panel * kPanelOutputs + column + v * S::kLanes,
+                         w.num_outputs, output);
+      }
+    }
+  }
+
+  template <int kRows, int kVectors>
+  static inline __attribute__((always_inline)) void add_step(
+      const std::uint8_t* step, int column, const typename Weights::Scale (&scales)[kVectors],
+      const typename Weights::Input* x, std::int64_t x_stride,
+      typename S::F32 (&sums)[kRows][kVectors]) {
+    typename Weights::Factor factors[kVectors][kStepFactors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      Weights::load(step, column + v * S::kLanes, scales[v], factors[v]);
+    }
+#pragma GCC unroll 8
+    for (int f = 0; f < kStepFactors; ++f) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const typename Weights::Factor factor =
+            Weights::broadcast(x + r * x_stride + f * kFactorInputs);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          sums[r][v] = Weights::multiply_add(sums[r][v], factors[v][f], factor);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace pellucid

@@ -1,0 +1,142 @@
+// How weights become factors of sums in floats. Each struct reads one format: a step is one load
+// for every column of a vector; it gives kStepFactors factors for `multiply_add`, each of which
+// covers kFactorInputs consecutive inputs.
+#pragma once
+
+#include <cstdint>
+
+#include "../format.h"
+
+namespace pellucid {
+namespace {
+
+// Formats whose weights need no scale.
+template <class S>
+struct UnscaledWeights {
+  using Factor = typename S::F32;
+  using Input = float;
+  static constexpr int kFactorInputs = 1;
+
+  struct Scale {};
+  static Scale load_scale(const std::uint8_t*, const std::uint8_t*, int) { return {}; }
+  static Factor broadcast(const Input* x) { return S::broadcast(*x); }
+  static typename S::F32 multiply_add(typename S::F32 sum, Factor w, Factor x) {
+    return S::fma(w, x, sum);
+  }
+};
+
+template <class S>
+struct F32Weights : UnscaledWeights<S> {
+  static constexpr Format kFormat = Format::kF32;
+  static constexpr int kStepFactors = 1;
+
+  static void load(const std::uint8_t* step, int column, const typename F32Weights::Scale&,
+                   typename F32Weights::Factor (&factors)[kStepFactors]) {
+    factors[0] = S::load(reinterpret_cast<const float*>(step) + column);
+  }
+};
+
+template <class S>
+struct F16Weights : UnscaledWeights<S> {
+  static constexpr Format kFormat = Format::kF16;
+  static constexpr int kStepFactors = 1;
+
+  static void load(const std::uint8_t* step, int column, const typename F16Weights::Scale&,
+                   typename F16Weights::Factor (&factors)[kStepFactors]) {
+    factors[0] = S::load_f16(reinterpret_cast<const std::uint16_t*>(step) + column);
+  }
+};
+
+// bf16 widened, for activations in f32.
+template <class S>
+struct BF16Weights : UnscaledWeights<S> {
+  static constexpr Format kFormat = Format::kBF16;
+  static constexpr int kStepFactors = 2;
+
+  static void load(const std::uint8_t* step, int column, const typename BF16Weights::Scale&,
+                   typename BF16Weights::Factor (&factors)[kStepFactors]) {
+    const typename S::Pairs pairs = S::load_pairs(step + 4 * column);
+    factors[0] = S::low_bf16(pairs);
+    factors[1] = S::high_bf16(pairs);
+  }
+};
+
+// bf16 as it is, two inputs at a time, for activations in bf16.
+template <class S>
+struct BF16Pairs {
+  static constexpr Format kFormat = Format::kBF16;
+  using Factor = typename S::Pairs;
+  using Input = std::uint16_t;
+  static constexpr int kStepFactors = 1;
+  static constexpr int kFactorInputs = 2;
+
+  struct Scale {};
+  static Scale load_scale(const std::uint8_t*, const std::uint8_t*, int) { return {}; }
+  static void load(const std::uint8_t* step, int column, const Scale&,
+                   Factor (&factors)[kStepFactors]) {
+    factors[0] = S::load_pairs(step + 4 * column);
+  }
+  static Factor broadcast(const Input* x) { return S::broadcast_pair(x); }
+  static typename S::F32 multiply_add(typename S::F32 sum, Factor w, Factor x) {
+    return S::dot_bf16(sum, w, x);
+  }
+};
+
+// Integer weights dequantized: code - zero point has at most 9 bits and an f16 scale 11, so that
+// the product is exact in f32 (int8-channel has f32 scales, there it rounds once).
+template <class S, Format kIntegerFormat>
+struct DequantizedWeights {
+  static constexpr Format kFormat = kIntegerFormat;
+  static constexpr FormatInfo kInfo = format_info(kFormat);
+  using Factor = typename S::F32;
+  using Input = float;
+  static constexpr int kStepFactors = 32 / kInfo.weight_bits;
+  static constexpr int kFactorInputs = 1;
+
+  struct Scale {
+    typename S::F32 scale;
+    typename S::I32 zero_point;
+  };
+  static Scale load_scale(const std::uint8_t* tile, const std::uint8_t* panel_end, int column) {
+    constexpr std::int64_t kScalesAt = tile_weight_bytes(kInfo);
+    constexpr std::int64_t kZeroPointsAt = kScalesAt + 2 * kPanelOutputs;
+    Scale scale;
+    if constexpr (kInfo.has_group_scales) {
+      scale.scale = S::load_f16(reinterpret_cast<const std::uint16_t*>(tile + kScalesAt) + column);
+    } else {
+      scale.scale = S::load(reinterpret_cast<const float*>(panel_end) - kPanelOutputs + column);
+    }
+    if constexpr (kInfo.has_zero_points) {
+      scale.zero_point = S::load_u8(tile + kZeroPointsAt + column);
+    } else {
+      scale.zero_point = S::broadcast_i32(1 << (kInfo.weight_bits - 1));
+    }
+    return scale;
+  }
+  static void load(const std::uint8_t* step, int column, const Scale& scale,
+                   Factor (&factors)[kStepFactors]) {
+    const typename S::Quads quads = S::load_quads(step + 4 * column);
+    load_quad<0>(quads, scale, factors);
+    if constexpr (kInfo.weight_bits == 4) load_quad<4>(quads, scale, factors + 4);
+  }
+  static Factor broadcast(const Input* x) { return S::broadcast(*x); }
+  static typename S::F32 multiply_add(typename S::F32 sum, Factor w, Factor x) {
+    return S::fma(w, x, sum);
+  }
+
+ private:
+  // The codes that start kShift bits into each byte of a quad.
+  template <int kShift>
+  static void load_quad(typename S::Quads quads, const Scale& scale, Factor* factors) {
+    factors[0] = dequantize(S::template bits<kShift, kInfo.weight_bits>(quads), scale);
+    factors[1] = dequantize(S::template bits<kShift + 8, kInfo.weight_bits>(quads), scale);
+    factors[2] = dequantize(S::template bits<kShift + 16, kInfo.weight_bits>(quads), scale);
+    factors[3] = dequantize(S::template bits<kShift + 24, kInfo.weight_bits>(quads), scale);
+  }
+  static Factor dequantize(typename S::I32 code, const Scale& scale) {
+    return S::mul(S::to_f32(S::sub_i32(code, scale.zero_point)), scale.scale);
+  }
+};
+
+}  // namespace
+}  // namespace pellucid

@@ -1,0 +1,11 @@
+#include "../kernel_table.h"
+#include "elementwise_table.h"
+#include "linear_table.h"
+#include "simd_portable.h"
+
+namespace pellucid {
+
+extern const KernelTable kPortableKernels;
+const KernelTable kPortableKernels = {"portable", linear_kernels<Simd>(), elementwise::kernels()};
+
+}  // namespace pellucid

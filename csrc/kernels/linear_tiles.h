@@ -1,0 +1,57 @@
+// What every linear kernel shares: how rows are cut into register tiles, and how a tile is written.
+#pragma once
+
+#include <cstdint>
+
+#include "linear_kernels.h"
+
+namespace pellucid {
+namespace {
+
+// Writes one vector of outputs [column, column + kLanes) of a row, as far as the matrix has them.
+template <class S>
+void write_outputs(typename S::F32 sum, std::int64_t row, std::int64_t column,
+                   std::int64_t num_outputs, const LinearOutput& output) {
+  float* const y = output.y + row * output.y_stride + column;
+  const std::int64_t count = num_outputs - column;
+  if (count >= S::kLanes) {
+    if (output.bias != nullptr) sum = S::add(sum, S::load(output.bias + column));
+    if (output.add_to_y) sum = S::add(sum, S::load(y));
+    S::store(y, sum);
+  } else if (count > 0) {
+    if (output.bias != nullptr) sum = S::add(sum, S::load_first(output.bias + column, count));
+    if (output.add_to_y) sum = S::add(sum, S::load_first(y, count));
+    S::store_first(y, sum, count);
+  }
+}
+
+// Calls Tile::run<rows> with the number of rows made a constant.
+template <class Tile, int kRows = Tile::kMaxRows>
+void run_tile(std::int64_t num_rows, const PackedView& w, std::int64_t panel,
+              const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+  if constexpr (kRows > 1) {
+    if (num_rows < kRows) {
+      return run_tile<Tile, kRows - 1>(num_rows, w, panel, rows, row, output);
+    }
+  }
+  Tile::template run<kRows>(w, panel, rows, row, output);
+}
+
+// Phase 2. Panels outside, so that weights come from memory once and tiles of rows reread them from
+// cache. Tiles are of even size: eight rows are 4 + 4, not 6 + 2.
+template <class Tile>
+void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t num_rows,
+                    std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output) {
+  const std::int64_t num_tiles = (num_rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    std::int64_t row = 0;
+    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
+      const std::int64_t tile_rows = (num_rows - row) / (num_tiles - tile);
+      run_tile<Tile>(tile_rows, w, panel, rows, row, output);
+      row += tile_rows;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pellucid

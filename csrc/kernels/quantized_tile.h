@@ -1,0 +1,201 @@
+// Integer weights times int8 activations.
+#pragma once
+
+#include <cstdint>
+
+#include "linear_tiles.h"
+
+namespace pellucid {
+namespace {
+
+// How codes of 8 bits lie in a tile and come into registers: one load is a quad of inputs.
+template <class S>
+struct Codes8 {
+  static constexpr int kBits = 8;
+  static constexpr int kQuads = 1;  // per step
+  static constexpr int kZeroPoint = S::kHasSignedCodes ? 0 : 128;
+
+  static void load(const std::uint8_t* p, typename S::Quads (&quads)[kQuads]) {
+    quads[0] = S::load_quads_8bit(p);
+  }
+};
+
+// Two codes of 4 bits in a byte: one load is two quads.
+template <class S>
+struct Codes4 {
+  static constexpr int kBits = 4;
+  static constexpr int kQuads = 2;
+  static constexpr int kZeroPoint = 8;
+
+  static void load(const std::uint8_t* p, typename S::Quads (&quads)[kQuads]) {
+    const typename S::Quads both = S::load_quads(p);
+    quads[0] = S::low_nibbles(both);
+    quads[1] = S::high_nibbles(both);
+  }
+};
+
+template <class S, int kBits>
+struct CodesOf;
+template <class S>
+struct CodesOf<S, 8> : Codes8<S> {};
+template <class S>
+struct CodesOf<S, 4> : Codes4<S> {};
+
+constexpr int kStepBytes = 4 * kPanelOutputs;  // one load of every column
+
+// Adds the products of a tile of weights and of kRows rows of codes to `sums`.
+template <class S, class Codes, int kRows, int kVectors>
+inline __attribute__((always_inline)) void add_tile_products(
+    const std::uint8_t* weights, int num_steps, const std::int8_t* x, std::int64_t x_stride,
+    typename S::I32 (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 8
+  for (int step = 0; step < num_steps; ++step) {
+    typename S::Quads w[kVectors][Codes::kQuads];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      Codes::load(weights + step * kStepBytes + 4 * S::kLanes * v, w[v]);
+    }
+#pragma GCC unroll 2
+    for (int q = 0; q < Codes::kQuads; ++q) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const typename S::Quads quad =
+            S::broadcast_quad(x + r * x_stride + 4 * (step * Codes::kQuads + q));
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          sums[r][v] = S::template dot<Codes::kBits>(sums[r][v], w[v][q], quad);
+        }
+      }
+    }
+  }
+}
+
+// Groups with a scale each: a sum per group is exact, then scaled into a float.
+template <class S, Format kFormat>
+struct GroupTile {
+  static constexpr FormatInfo kInfo = format_info(kFormat);
+  using Codes = CodesOf<S, kInfo.weight_bits>;
+  static constexpr int kMaxRows = S::kMaxGroupRows;
+
+  template <int kRows>
+  static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
+                  std::int64_t row, const LinearOutput& output) {
+    constexpr int kVectors = S::quantized_vectors(kRows);
+    for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
+      run_columns<kRows, kVectors>(w, panel, column, rows, row, output);
+    }
+  }
+
+ private:
+  template <int kRows, int kVectors>
+  static void run_columns(const PackedView& w, std::int64_t panel, int column,
+                          const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+    constexpr std::int64_t kWeightBytes = tile_weight_bytes(kInfo);
+    constexpr std::int64_t kTileBytes = tile_bytes(kInfo);
+    constexpr int kSteps = kInfo.tile_inputs / (4 * Codes::kQuads);
+
+    const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
+    const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
+    const float* x_scales = rows.scales + row * rows.num_groups;
+    const std::int32_t* starts = rows.starts + row * rows.num_groups;
+
+    typename S::F32 totals[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) totals[r][v] = S::zero();
+    }
+    for (std::int64_t g = 0; g < w.num_tiles; ++g) {
+      typename S::I32 sums[kRows][kVectors];
+      start_sums<kRows, kVectors>(tile + kWeightBytes + 2 * kPanelOutputs + column, starts + g,
+                                  rows.num_groups, sums);
+      add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
+
+      const auto* w_scales = reinterpret_cast<const std::uint16_t*>(tile + kWeightBytes) + column;
+      typename S::F32 w_scale[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) w_scale[v] = S::load_f16(w_scales + v * S::kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const typename S::F32 x_scale = S::broadcast(x_scales[r * rows.num_groups + g]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          totals[r][v] = S::fma(S::to_f32(sums[r][v]), S::mul(x_scale, w_scale[v]), totals[r][v]);
+        }
+      }
+      tile += kTileBytes;
+      x += kInfo.tile_inputs;
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        write_outputs<S>(totals[r][v], row + r, panel * kPanelOutputs + column + v * S::kLanes,
+                         w.num_outputs, output);
+      }
+    }
+  }
+
+  // -zero point * sum of x's codes: the zero point costs no more than clearing a register.
+  template <int kRows, int kVectors>
+  static inline __attribute__((always_inline)) void start_sums(
+      const std::uint8_t* zero_points, const std::int32_t* starts, std::int64_t starts_stride,
+      typename S::I32 (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename S::I32 start = S::broadcast_i32(starts[r * starts_stride]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        if constexpr (kInfo.has_zero_points) {
+          sums[r][v] = S::mul_i16(S::load_u8(zero_points + v * S::kLanes), start);
+        } else {
+          sums[r][v] = start;
+        }
+      }
+    }
+  }
+};
+
+// One scale per output: sums stay integers over all of K.
+template <class S>
+struct ChannelTile {
+  static constexpr FormatInfo kInfo = format_info(Format::kInt8Channel);
+  using Codes = Codes8<S>;
+  static constexpr int kMaxRows = S::kMaxChannelRows;
+
+  template <int kRows>
+  static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
+                  std::int64_t row, const LinearOutput& output) {
+    constexpr int kVectors = S::float_vectors(kRows);
+    for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
+      run_columns<kRows, kVectors>(w, panel, column, rows, row, output);
+    }
+  }
+
+ private:
+  template <int kRows, int kVectors>
+  static void run_columns(const PackedView& w, std::int64_t panel, int column,
+                          const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+    constexpr int kSteps = kInfo.tile_inputs / 4;
+    const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
+    const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
+
+    typename S::I32 sums[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = S::broadcast_i32(rows.starts[row + r]);
+    }
+    for (std::int64_t t = 0; t < w.num_tiles; ++t) {
+      add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
+      tile += tile_bytes(kInfo);
+      x += kInfo.tile_inputs;
+    }
+    const auto* w_scales = reinterpret_cast<const float*>(tile) + column;
+    for (int r = 0; r < kRows; ++r) {
+      const typename S::F32 x_scale = S::broadcast(rows.scales[row + r]);
+      for (int v = 0; v < kVectors; ++v) {
+        const typename S::F32 scale = S::mul(x_scale, S::load(w_scales + v * S::kLanes));
+        write_outputs<S>(S::mul(S::to_f32(sums[r][v]), scale), row + r,
+                         panel * kPanelOutputs + column + v * S::kLanes, w.num_outputs, output);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace pellucid

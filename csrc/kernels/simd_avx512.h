@@ -1,0 +1,110 @@
+// 512-bit vectors: what kernels are written over. simd_portable.h says what each member means.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace pellucid {
+namespace {
+
+struct Simd {
+  static constexpr int kLanes = 16;
+  static constexpr bool kHasSignedCodes = false;
+
+  using F32 = __m512;
+  using I32 = __m512i;
+  using Quads = __m512i;
+  using Pairs = __m512i;
+
+  static constexpr int quantized_vectors(int) { return 2; }
+  static constexpr int kMaxGroupRows = 6;     // 12 sums, 12 accumulators, weights, scales
+  static constexpr int kMaxChannelRows = 12;  // 24 sums
+  static constexpr int float_vectors(int) { return 2; }
+  static constexpr int kMaxFloatRows = 12;  // 24 accumulators
+
+  static __mmask16 first(std::int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+  static F32 zero() { return _mm512_setzero_ps(); }
+  static F32 broadcast(float x) { return _mm512_set1_ps(x); }
+  static F32 load(const float* p) { return _mm512_loadu_ps(p); }
+  static F32 load_first(const float* p, std::int64_t count) {
+    return _mm512_maskz_loadu_ps(first(count), p);
+  }
+  static void store(float* p, F32 x) { _mm512_storeu_ps(p, x); }
+  static void store_first(float* p, F32 x, std::int64_t count) {
+    _mm512_mask_storeu_ps(p, first(count), x);
+  }
+  static F32 load_f16(const std::uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F32 load_bf16(const std::uint16_t* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  static F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
+  static F32 mul(F32 a, F32 b) { return _mm512_mul_ps(a, b); }
+  static F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
+
+  static I32 zero_i32() { return _mm512_setzero_si512(); }
+  static I32 broadcast_i32(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static F32 to_f32(I32 x) { return _mm512_cvtepi32_ps(x); }
+  static I32 round(F32 x) { return _mm512_cvtps_epi32(x); }
+  static I32 add_i32(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
+  static I32 sub_i32(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }
+  static I32 load_u8(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void store_i8(std::int8_t* p, I32 x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+  }
+  static I32 mul_i16(I32 a, I32 b) { return _mm512_madd_epi16(a, b); }
+  static I32 max_abs_bits(I32 max, F32 x) {
+    return _mm512_max_epi32(max,
+                            _mm512_and_si512(_mm512_castps_si512(x), broadcast_i32(0x7fffffff)));
+  }
+  static std::int32_t reduce_max(I32 x) { return _mm512_reduce_max_epi32(x); }
+  static std::int32_t reduce_add(I32 x) { return _mm512_reduce_add_epi32(x); }
+
+  static Quads load_quads(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+  static Quads load_quads_8bit(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+  static Quads low_nibbles(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(0x0f)); }
+  static Quads high_nibbles(Quads x) {
+    // A shift by four of each byte as a product of bit matrices: one instruction instead of two.
+    return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x1020408000000000), 0);
+  }
+  static Quads broadcast_quad(const std::int8_t* p) {
+    std::int32_t quad;
+    __builtin_memcpy(&quad, p, sizeof(quad));
+    return _mm512_set1_epi32(quad);
+  }
+  template <int kBits>
+  static I32 dot(I32 sum, Quads codes, Quads x) {
+    return _mm512_dpbusd_epi32(sum, codes, x);
+  }
+  template <int kShift, int kBits>
+  static I32 bits(Quads x) {
+    return _mm512_and_si512(_mm512_srli_epi32(x, kShift), broadcast_i32((1 << kBits) - 1));
+  }
+
+  static Pairs load_pairs(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+  static Pairs broadcast_pair(const std::uint16_t* p) {
+    std::int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof(pair));
+    return _mm512_set1_epi32(pair);
+  }
+  static F32 dot_bf16(F32 sum, Pairs a, Pairs b) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  static F32 low_bf16(Pairs x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+  static F32 high_bf16(Pairs x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(x, broadcast_i32(static_cast<int>(0xffff0000))));
+  }
+  static void store_bf16(std::uint16_t* p, F32 x) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(x);
+    __builtin_memcpy(p, &rounded, sizeof(rounded));
+  }
+};
+
+}  // namespace
+}  // namespace pellucid

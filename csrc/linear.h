@@ -1,0 +1,37 @@
+// y = x W^T + b, in two phases between which the caller's threads meet. Neither knows of threads:
+// any split of rows and panels gives the same bits.
+//
+// Arithmetic, by format and for any number of rows:
+//   f32, f16   f32 products and sums, k in order.
+//   bf16       x rounded to bf16 (nearest even), products summed in f32, k in pairs in order.
+//   Tensor
+//              cores do the same; f32 x would halve the speed of prefill.
+//   integer    x quantized per group of the weights' format (int8-channel: per row), see
+//              kernels/prepare_rows.h; products summed exactly within a group; then, groups in
+//              order, y += float(sum) * (x's scale * w's scale) in f32.
+//   Activations::kF32   weights dequantized exactly to f32, products and sums in f32, k in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernel_table.h"
+#include "packed_matrix.h"
+
+namespace pellucid {
+
+// Bytes of scratch, aligned to 64, for `num_rows` rows.
+std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows);
+
+// Phase 1: rows [row_begin, row_end) of x [num_rows, K] into scratch. Matrices of the same format,
+// activations and K may share it.
+void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,
+                    std::int64_t x_stride, std::int64_t row_begin, std::int64_t row_end,
+                    std::int64_t num_rows, void* scratch);
+
+// Phase 2, once all rows are prepared: the columns of panels [panel_begin, panel_end), all rows.
+void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,
+                    std::int64_t num_rows, std::int64_t panel_begin, std::int64_t panel_end,
+                    const LinearOutput& output);
+
+}  // namespace pellucid

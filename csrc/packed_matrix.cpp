@@ -1,0 +1,253 @@
+#include "packed_matrix.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "float_bits.h"
+
+namespace pellucid {
+namespace {
+
+constexpr std::int64_t kMaxIntegerInputs = 65536;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t panel_bytes(const FormatInfo& info, std::int64_t num_inputs) {
+  const std::int64_t scale_bytes =
+      has_channel_scales(info) ? kPanelOutputs * std::int64_t{sizeof(float)} : 0;
+  return ceil_div(num_inputs, info.tile_inputs) * tile_bytes(info) + scale_bytes;
+}
+
+// One output's place in a packed matrix.
+struct Column {
+  const FormatInfo& info;
+  std::int64_t panel;  // byte where its panel begins
+  std::int64_t panel_end;
+  std::int64_t column;  // in the panel
+
+  std::int64_t cell(std::int64_t index) const {
+    const std::int64_t step_bytes = kPanelOutputs * info.cell_bytes;
+    const std::int64_t tile_steps = tile_weight_bytes(info) / step_bytes;
+    return tile(index / tile_steps) + index % tile_steps * step_bytes + column * info.cell_bytes;
+  }
+  std::int64_t group_scale(std::int64_t group) const {
+    return tile(group) + tile_weight_bytes(info) + 2 * column;
+  }
+  std::int64_t zero_point(std::int64_t group) const {
+    return tile(group) + tile_weight_bytes(info) + 2 * kPanelOutputs + column;
+  }
+  std::int64_t channel_scale() const {
+    return panel_end - (kPanelOutputs - column) * std::int64_t{sizeof(float)};
+  }
+
+ private:
+  std::int64_t tile(std::int64_t index) const { return panel + index * tile_bytes(info); }
+};
+
+Column column_of(const FormatInfo& info, const PackedView& view, std::int64_t output) {
+  const std::int64_t panel = output / kPanelOutputs * view.panel_bytes;
+  return {info, panel, panel + view.panel_bytes, output % kPanelOutputs};
+}
+
+// The two ways in which the bytes of a cell differ from those in the source.
+std::uint32_t flip_signs(std::uint32_t codes) { return codes ^ 0x80808080u; }
+
+// Eight codes of 4 bits from the order of a row, two neighbours in a byte, to that of a cell.
+std::uint32_t pack_nibbles(std::uint32_t codes) {
+  const auto spread = [](std::uint32_t four) {
+    const std::uint32_t two = (four | four << 8) & 0x00ff00ffu;
+    return (two | two << 4) & 0x0f0f0f0fu;
+  };
+  return spread(codes & 0xffffu) | spread(codes >> 16) << 4;
+}
+
+std::uint32_t unpack_nibbles(std::uint32_t cell) {
+  const auto gather = [](std::uint32_t four) {
+    const std::uint32_t two = (four | four >> 4) & 0x00ff00ffu;
+    return (two | two >> 8) & 0xffffu;
+  };
+  return gather(cell & 0x0f0f0f0fu) | gather(cell >> 4 & 0x0f0f0f0fu) << 16;
+}
+
+std::uint32_t keep(std::uint32_t cell) { return cell; }
+
+using Reorder = std::uint32_t (*)(std::uint32_t);
+
+// Copies the cells of a column from a row of the source, `row_bytes` long, or back.
+template <int kCellBytes, Reorder kReorder>
+void pack_cells(const Column& column, const std::uint8_t* row, std::int64_t row_bytes,
+                std::uint8_t* packed) {
+  const std::int64_t num_whole = row_bytes / kCellBytes;
+  std::uint32_t cell = 0;
+  for (std::int64_t c = 0; c < num_whole; ++c) {
+    std::memcpy(&cell, row + c * kCellBytes, kCellBytes);
+    cell = kReorder(cell);
+    std::memcpy(packed + column.cell(c), &cell, kCellBytes);
+  }
+  if (const std::int64_t rest = row_bytes % kCellBytes; rest > 0) {
+    cell = 0;
+    std::memcpy(&cell, row + num_whole * kCellBytes, static_cast<std::size_t>(rest));
+    cell = kReorder(cell);
+    std::memcpy(packed + column.cell(num_whole), &cell, kCellBytes);
+  }
+}
+
+template <int kCellBytes, Reorder kReorder>
+void unpack_cells(const Column& column, const std::uint8_t* packed, std::int64_t row_bytes,
+                  std::uint8_t* row) {
+  for (std::int64_t at = 0; at < row_bytes; at += kCellBytes) {
+    std::uint32_t cell = 0;
+    std::memcpy(&cell, packed + column.cell(at / kCellBytes), kCellBytes);
+    cell = kReorder(cell);
+    std::memcpy(row + at, &cell,
+                static_cast<std::size_t>(std::min<std::int64_t>(kCellBytes, row_bytes - at)));
+  }
+}
+
+struct CellCopy {
+  void (*pack)(const Column&, const std::uint8_t*, std::int64_t, std::uint8_t*);
+  void (*unpack)(const Column&, const std::uint8_t*, std::int64_t, std::uint8_t*);
+};
+
+CellCopy cell_copy(const FormatInfo& info) {
+  switch (info.weight_bits) {
+    case 4:
+      return {&pack_cells<4, pack_nibbles>, &unpack_cells<4, unpack_nibbles>};
+    case 8:
+      return {&pack_cells<4, flip_signs>, &unpack_cells<4, flip_signs>};
+    default:
+      return info.cell_bytes == 2 ? CellCopy{&pack_cells<2, keep>, &unpack_cells<2, keep>}
+                                  : CellCopy{&pack_cells<4, keep>, &unpack_cells<4, keep>};
+  }
+}
+
+std::int64_t bytes_of_row(const FormatInfo& info, std::int64_t num_inputs) {
+  return ceil_div(num_inputs * info.weight_bits, 8);
+}
+
+template <class T>
+T load_as(const std::uint8_t* p) {
+  T value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
+                           Activations activations)
+    : format_(format),
+      activations_(activations),
+      num_panels_(ceil_div(num_outputs, kPanelOutputs)),
+      buffer_(packed_bytes(format, num_outputs, num_inputs)) {
+  const FormatInfo& info = format_info(format);
+  assert(num_outputs >= 1 && num_inputs >= 1);
+  assert(!info.is_integer || num_inputs <= kMaxIntegerInputs);
+  view_.panels = reinterpret_cast<const std::uint8_t*>(buffer_.data());
+  view_.panel_bytes = panel_bytes(info, num_inputs);
+  view_.num_outputs = num_outputs;
+  view_.num_inputs = num_inputs;
+  view_.num_tiles = ceil_div(num_inputs, info.tile_inputs);
+}
+
+void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
+                        std::int64_t panel_end) {
+  const FormatInfo& info = format_info(format_);
+  const CellCopy copy = cell_copy(info);
+  const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
+  auto* const packed = reinterpret_cast<std::uint8_t*>(buffer_.data());
+  const std::int64_t end = std::min(panel_end * kPanelOutputs, num_outputs());
+  for (std::int64_t output = panel_begin * kPanelOutputs; output < end; ++output) {
+    const Column column = column_of(info, view_, output);
+    copy.pack(column, static_cast<const std::uint8_t*>(source.weights) + output * row_bytes,
+              row_bytes, packed);
+    if (has_channel_scales(info)) {
+      std::memcpy(packed + column.channel_scale(),
+                  static_cast<const float*>(source.scales) + output, sizeof(float));
+    }
+    if (!info.has_group_scales) continue;
+    const std::int64_t first_group = output * view_.num_tiles;
+    for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
+      std::memcpy(packed + column.group_scale(g),
+                  static_cast<const std::uint16_t*>(source.scales) + first_group + g, 2);
+      if (info.has_zero_points) packed[column.zero_point(g)] = source.zero_points[first_group + g];
+    }
+  }
+}
+
+void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
+                          std::int64_t panel_end) const {
+  const FormatInfo& info = format_info(format_);
+  const CellCopy copy = cell_copy(info);
+  const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
+  const std::uint8_t* const packed = view_.panels;
+  const std::int64_t end = std::min(panel_end * kPanelOutputs, num_outputs());
+  for (std::int64_t output = panel_begin * kPanelOutputs; output < end; ++output) {
+    const Column column = column_of(info, view_, output);
+    copy.unpack(column, packed, row_bytes,
+                static_cast<std::uint8_t*>(target.weights) + output * row_bytes);
+    if (has_channel_scales(info)) {
+      std::memcpy(static_cast<float*>(target.scales) + output, packed + column.channel_scale(),
+                  sizeof(float));
+    }
+    if (!info.has_group_scales) continue;
+    const std::int64_t first_group = output * view_.num_tiles;
+    for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
+      std::memcpy(static_cast<std::uint16_t*>(target.scales) + first_group + g,
+                  packed + column.group_scale(g), 2);
+      if (info.has_zero_points) target.zero_points[first_group + g] = packed[column.zero_point(g)];
+    }
+  }
+}
+
+void PackedMatrix::gather_row(std::int64_t output, float* row) const {
+  assert(output >= 0 && output < num_outputs());
+  const FormatInfo& info = format_info(format_);
+  const Column column = column_of(info, view_, output);
+  const std::uint8_t* const packed = view_.panels;
+  const int cell_inputs = info.cell_bytes * 8 / info.weight_bits;
+
+  float scale = 1.0f;
+  int zero_point = info.is_integer ? 1 << (info.weight_bits - 1) : 0;
+  if (has_channel_scales(info)) scale = load_as<float>(packed + column.channel_scale());
+  for (std::int64_t i = 0; i < num_inputs(); ++i) {
+    if (info.has_group_scales && i % info.tile_inputs == 0) {
+      const std::int64_t group = i / info.tile_inputs;
+      scale = float_from_f16(load_as<std::uint16_t>(packed + column.group_scale(group)));
+      if (info.has_zero_points) zero_point = packed[column.zero_point(group)];
+    }
+    const std::uint8_t* const cell = packed + column.cell(i / cell_inputs);
+    const std::int64_t within = i % cell_inputs;
+    switch (format_) {
+      case Format::kF32:
+        row[i] = load_as<float>(cell);
+        break;
+      case Format::kF16:
+        row[i] = float_from_f16(load_as<std::uint16_t>(cell));
+        break;
+      case Format::kBF16:
+        row[i] = float_from_bf16(load_as<std::uint16_t>(cell + 2 * within));
+        break;
+      case Format::kInt8:
+      case Format::kInt8Channel:
+        row[i] = scale * static_cast<float>(cell[within] - zero_point);
+        break;
+      case Format::kInt4:
+      case Format::kInt4G128:
+      case Format::kInt4Zp:
+      case Format::kInt4G128Zp: {
+        const int code = cell[within % 4] >> (within < 4 ? 0 : 4) & 0x0f;
+        row[i] = scale * static_cast<float>(code - zero_point);
+        break;
+      }
+    }
+  }
+}
+
+std::size_t packed_bytes(Format format, std::int64_t num_outputs, std::int64_t num_inputs) {
+  const std::int64_t num_panels = ceil_div(num_outputs, kPanelOutputs);
+  return static_cast<std::size_t>(num_panels * panel_bytes(format_info(format), num_inputs));
+}
+
+}  // namespace pellucid

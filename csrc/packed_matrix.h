@@ -1,0 +1,79 @@
+// A weight matrix [N, K] re-laid for the kernels: one copy serves one row and a thousand, and the
+// values do not change.
+//
+// The matrix is cut into panels of 32 outputs; a panel is one contiguous stream of tiles along K,
+// so that a thread reads memory in order. A tile is [steps][32 outputs][cell], where a cell holds
+// neighbouring inputs of one output:
+//
+//   format  cell                                             steps of a tile
+//   f32     1 input, 4 bytes                                 1
+//   f16     1 input, 2 bytes                                 1
+//   bf16    2 inputs, what one lane of a dot product takes   1
+//   int8    4 inputs, likewise; codes + 128                  8
+//   int4    8 inputs: 0..3 in the low halves of 4 bytes, 4..7 in the high ones, so that one load
+//           gives two operands of a dot product              4 or 16
+//
+// and then [32] f16 scales and [32] u8 zero points where the format has them. int8-channel has [32]
+// f32 scales at the end of the panel instead. What lies beyond K is multiplied by zeros, and what
+// lies beyond N is never written.
+#pragma once
+
+#include <cstdint>
+
+#include "aligned_buffer.h"
+#include "format.h"
+#include "kernels/linear_kernels.h"
+
+namespace pellucid {
+
+// A matrix as it stands in files and in NumPy, row-major, borrowed. Groups are those of the format;
+// num_groups = ceil(K / group), the last one may be short.
+struct WeightSource {
+  // f32, f16, bf16: [N, K] of 4 or 2 bytes. int8: s8 [N, K]. int4: [N, ceil(K / 2)], the even input
+  // in the low half of a byte; codes are 0..15.
+  const void* weights = nullptr;
+  const void* scales = nullptr;               // f16 [N, num_groups]; int8-channel: f32 [N]
+  const std::uint8_t* zero_points = nullptr;  // [N, num_groups], 0..15
+};
+
+// Where `unpack` writes, of the same shapes.
+struct WeightTarget {
+  void* weights = nullptr;
+  void* scales = nullptr;
+  std::uint8_t* zero_points = nullptr;
+};
+
+class PackedMatrix {
+ public:
+  // An empty matrix, to be packed. N, K >= 1; integer formats: K <= 65536, so that sums of products
+  // of 8 bits fit in 32.
+  PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
+               Activations activations = Activations::kNative);
+
+  Format format() const { return format_; }
+  Activations activations() const { return activations_; }
+  std::int64_t num_outputs() const { return view_.num_outputs; }
+  std::int64_t num_inputs() const { return view_.num_inputs; }
+  std::int64_t num_panels() const { return num_panels_; }
+  std::size_t num_bytes() const { return buffer_.size(); }
+  const PackedView& view() const { return view_; }
+
+  // Panels [panel_begin, panel_end); threads may pack different panels at the same time.
+  void pack(const WeightSource& source, std::int64_t panel_begin, std::int64_t panel_end);
+  void unpack(const WeightTarget& target, std::int64_t panel_begin, std::int64_t panel_end) const;
+
+  // Row `output` as floats [K], for tables of embeddings that share the head's matrix.
+  void gather_row(std::int64_t output, float* row) const;
+
+ private:
+  Format format_;
+  Activations activations_;
+  std::int64_t num_panels_;
+  AlignedBuffer buffer_;
+  PackedView view_;
+};
+
+// Bytes that a matrix of this shape takes, for planning before anything is read.
+std::size_t packed_bytes(Format format, std::int64_t num_outputs, std::int64_t num_inputs);
+
+}  // namespace pellucid

@@ -1,0 +1,352 @@
+// Linear layers of every format and instruction set level against their definition in f64, and the
+// promise that a row's bits depend on nothing but the row.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "float_bits.h"
+#include "isa.h"
+#include "linear.h"
+
+namespace {
+
+using namespace pellucid;
+
+void check(bool condition, const std::string& what) {
+  if (condition) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+
+constexpr double kUnitRoundoff = 0x1p-24;  // of f32, rounding to nearest
+
+std::uint16_t bf16_bits(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// A random matrix in the layout of files, and what it stands for.
+struct Weights {
+  Format format;
+  std::int64_t n, k, num_groups;
+  std::vector<std::uint8_t> bytes;
+  std::vector<std::uint16_t> f16_scales;
+  std::vector<float> f32_scales;
+  std::vector<std::uint8_t> zero_points;
+
+  WeightSource source() const {
+    const bool by_channel = !f32_scales.empty();
+    return {bytes.data(),
+            by_channel ? static_cast<const void*>(f32_scales.data()) : f16_scales.data(),
+            zero_points.data()};
+  }
+  std::int64_t group_of(std::int64_t input) const {
+    const FormatInfo& info = format_info(format);
+    return info.has_group_scales ? input / info.tile_inputs : 0;
+  }
+  double scale(std::int64_t output, std::int64_t input) const {
+    if (!f32_scales.empty()) return double{f32_scales[output]};
+    return double{float_from_f16(f16_scales[output * num_groups + group_of(input)])};
+  }
+  // Of integer formats: code - zero point.
+  int level(std::int64_t output, std::int64_t input) const {
+    const std::int64_t row_bytes = static_cast<std::int64_t>(bytes.size()) / n;
+    const std::uint8_t* const row = bytes.data() + output * row_bytes;
+    if (format_info(format).weight_bits == 8) return static_cast<std::int8_t>(row[input]);
+    const int code = row[input / 2] >> (4 * (input % 2)) & 15;
+    return code - (zero_points.empty() ? 8 : zero_points[output * num_groups + group_of(input)]);
+  }
+  double value(std::int64_t output, std::int64_t input) const {
+    const std::int64_t at = output * k + input;
+    switch (format) {
+      case Format::kF32:
+        return double{reinterpret_cast<const float*>(bytes.data())[at]};
+      case Format::kF16:
+        return double{float_from_f16(reinterpret_cast<const std::uint16_t*>(bytes.data())[at])};
+      case Format::kBF16:
+        return double{float_from_bf16(reinterpret_cast<const std::uint16_t*>(bytes.data())[at])};
+      default:
+        return level(output, input) * scale(output, input);
+    }
+  }
+};
+
+std::uint16_t random_f16(std::mt19937& random) {
+  // Any sign and mantissa, exponents of about 2^-10 .. 2^-3, now and then a subnormal.
+  const std::uint32_t exponent = random() % 16 == 0 ? 0 : 5 + random() % 8;
+  return static_cast<std::uint16_t>((random() & 0x83ff) | exponent << 10);
+}
+
+Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt19937& random) {
+  const FormatInfo& info = format_info(format);
+  std::normal_distribution<float> normal;
+  Weights w{format, n, k, 1, {}, {}, {}, {}};
+  const std::int64_t row_bytes = (k * info.weight_bits + 7) / 8;
+  w.bytes.resize(static_cast<std::size_t>(n * row_bytes));
+  if (info.is_integer) {
+    for (std::uint8_t& byte : w.bytes) byte = static_cast<std::uint8_t>(random());
+    if (info.weight_bits == 4 && k % 2 == 1) {  // the half byte past the end of each row
+      for (std::int64_t i = 1; i <= n; ++i) w.bytes[i * row_bytes - 1] &= 0x0f;
+    }
+    if (has_channel_scales(info)) {
+      w.f32_scales.resize(n);
+      for (float& scale : w.f32_scales) scale = normal(random) * 0.01f;
+    } else {
+      w.num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
+      w.f16_scales.resize(n * w.num_groups);
+      for (std::uint16_t& scale : w.f16_scales) scale = random_f16(random);
+    }
+    if (info.has_zero_points) {
+      w.zero_points.resize(n * w.num_groups);
+      for (std::uint8_t& zero_point : w.zero_points) zero_point = random() % 16;
+    }
+    return w;
+  }
+  for (std::int64_t i = 0; i < n * k; ++i) {
+    const float x = normal(random);
+    const std::uint16_t half = format == Format::kF16 ? random_f16(random) : bf16_bits(x);
+    if (info.weight_bits == 32) std::memcpy(w.bytes.data() + 4 * i, &x, 4);
+    if (info.weight_bits == 16) std::memcpy(w.bytes.data() + 2 * i, &half, 2);
+  }
+  return w;
+}
+
+PackedMatrix packed(const Weights& w, Activations activations = Activations::kNative) {
+  PackedMatrix matrix(w.format, w.n, w.k, activations);
+  const std::int64_t half = matrix.num_panels() / 2;  // in two parts, as threads do it
+  matrix.pack(w.source(), half, matrix.num_panels());
+  matrix.pack(w.source(), 0, half);
+  return matrix;
+}
+
+std::vector<float> random_rows(std::int64_t num_rows, std::int64_t k, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> x(num_rows * k);
+  for (float& value : x) value = normal(random) * (random() % 32 == 0 ? 20.0f : 1.0f);
+  return x;
+}
+
+// One row of x as the definition sees it.
+struct DefinedRow {
+  std::vector<double> values;  // codes for integer formats
+  std::vector<double> scales;  // per group
+};
+
+DefinedRow define_row(const float* x, const Weights& w, Activations activations) {
+  const FormatInfo& info = format_info(w.format);
+  DefinedRow row{{x, x + w.k}, {}};
+  if (activations == Activations::kF32) return row;
+  if (w.format == Format::kBF16) {
+    for (double& value : row.values) value = float_from_bf16(bf16_bits(static_cast<float>(value)));
+  }
+  if (!info.is_integer) return row;
+  for (std::int64_t g = 0; g < w.num_groups; ++g) {
+    const std::int64_t begin = info.has_group_scales ? g * info.tile_inputs : 0;
+    const std::int64_t end =
+        info.has_group_scales ? std::min<std::int64_t>(begin + info.tile_inputs, w.k) : w.k;
+    float amax = 0.0f;
+    for (std::int64_t i = begin; i < end; ++i) amax = std::max(amax, std::fabs(x[i]));
+    const bool is_zero = amax < 0x1p-100f;
+    row.scales.push_back(is_zero ? 0.0 : double{amax / 127.0f});
+    const float inverse = is_zero ? 0.0f : 127.0f / amax;
+    for (std::int64_t i = begin; i < end; ++i) row.values[i] = std::nearbyint(x[i] * inverse);
+  }
+  return row;
+}
+
+// A dot product and a bound of what f32 may lose of it: each of the terms that are added in f32 is
+// rounded at most twice as it is made, and each of the additions once.
+struct Defined {
+  double value, tolerance;
+};
+
+Defined define_output(const DefinedRow& x, const Weights& w, std::int64_t output) {
+  double sum = 0.0, magnitude = 0.0;
+  std::int64_t num_terms = w.k;
+  if (x.scales.empty()) {
+    for (std::int64_t i = 0; i < w.k; ++i) {
+      const double product = x.values[i] * w.value(output, i);
+      sum += product;
+      magnitude += std::fabs(product);
+    }
+  } else {
+    num_terms = w.num_groups;
+    std::vector<std::int64_t> dots(w.num_groups);
+    for (std::int64_t i = 0; i < w.k; ++i) {
+      dots[w.group_of(i)] += static_cast<std::int64_t>(x.values[i]) * w.level(output, i);
+    }
+    for (std::int64_t g = 0; g < w.num_groups; ++g) {
+      const std::int64_t first = g * format_info(w.format).tile_inputs;
+      const double term = static_cast<double>(dots[g]) * x.scales[g] * w.scale(output, first);
+      sum += term;
+      magnitude += std::fabs(term);
+    }
+  }
+  return {sum, kUnitRoundoff * static_cast<double>(2 * num_terms + 4) * magnitude};
+}
+
+struct Call {
+  const float* bias = nullptr;
+  bool add_to_y = false;
+  std::int64_t row_split = 0;    // where phase 1 is cut in two
+  std::int64_t panel_split = 0;  // where phase 2 is
+};
+
+void linear(const KernelTable& kernels, const PackedMatrix& w, const float* x,
+            std::int64_t num_rows, float* y, const Call& call) {
+  AlignedBuffer scratch(linear_scratch_bytes(w, num_rows));
+  // What earlier steps leave behind must not matter.
+  std::memset(scratch.data(), 0xff, scratch.size());
+  const std::int64_t k = w.num_inputs();
+  linear_prepare(kernels, w, x, k, 0, call.row_split, num_rows, scratch.data());
+  linear_prepare(kernels, w, x, k, call.row_split, num_rows, num_rows, scratch.data());
+  const LinearOutput output{y, w.num_outputs(), call.bias, call.add_to_y};
+  linear_compute(kernels, w, scratch.data(), num_rows, call.panel_split, w.num_panels(), output);
+  linear_compute(kernels, w, scratch.data(), num_rows, 0, call.panel_split, output);
+}
+
+std::string describe(const KernelTable& kernels, const Weights& w, Activations activations) {
+  return std::string(kernels.isa) + " " + format_info(w.format).name +
+         (activations == Activations::kF32 ? " x f32" : "") + " N=" + std::to_string(w.n) +
+         " K=" + std::to_string(w.k);
+}
+
+void test_against_definition(const KernelTable& kernels, const Weights& w, Activations activations,
+                             std::mt19937& random) {
+  const std::int64_t num_rows = 7;
+  const PackedMatrix matrix = packed(w, activations);
+  const std::vector<float> x = random_rows(num_rows, w.k, random);
+  const std::vector<float> bias = random_rows(1, w.n, random);
+  const std::vector<float> residual = random_rows(num_rows, w.n, random);
+  std::vector<float> y = residual;
+  linear(kernels, matrix, x.data(), num_rows, y.data(), {bias.data(), true, 3, 1});
+  for (std::int64_t r = 0; r < num_rows; ++r) {
+    const DefinedRow row = define_row(x.data() + r * w.k, w, activations);
+    for (std::int64_t n = 0; n < w.n; ++n) {
+      const Defined product = define_output(row, w, n);
+      const double added = double{bias[n]} + double{residual[r * w.n + n]};
+      const double defined = product.value + added;
+      // The two additions after the sum, each rounded once.
+      const double tolerance =
+          product.tolerance + kUnitRoundoff * 2.01 *
+                                  (std::fabs(product.value) + std::fabs(double{bias[n]}) +
+                                   std::fabs(double{residual[r * w.n + n]}));
+      const double error = std::fabs(double{y[r * w.n + n]} - defined);
+      check(error <= tolerance, describe(kernels, w, activations) + " row " + std::to_string(r) +
+                                    " output " + std::to_string(n) + ": " +
+                                    std::to_string(y[r * w.n + n]) + ", defined " +
+                                    std::to_string(defined));
+    }
+  }
+}
+
+// The same bits for every number of rows, wherever in the batch the row stands.
+void test_row_invariance(const KernelTable& kernels, const Weights& w, Activations activations,
+                         std::mt19937& random) {
+  const std::int64_t max_rows = 64;
+  const PackedMatrix matrix = packed(w, activations);
+  const std::vector<float> x = random_rows(max_rows, w.k, random);
+  std::vector<float> alone(max_rows * w.n);
+  for (std::int64_t r = 0; r < max_rows; ++r) {
+    linear(kernels, matrix, x.data() + r * w.k, 1, alone.data() + r * w.n, {});
+  }
+  for (std::int64_t num_rows = 2; num_rows <= max_rows; ++num_rows) {
+    const std::int64_t first = static_cast<std::int64_t>(random()) % (max_rows - num_rows + 1);
+    std::vector<float> together(num_rows * w.n);
+    linear(kernels, matrix, x.data() + first * w.k, num_rows, together.data(),
+           {nullptr, false, static_cast<std::int64_t>(random()) % num_rows,
+            static_cast<std::int64_t>(random()) % (matrix.num_panels() + 1)});
+    check(std::memcmp(together.data(), alone.data() + first * w.n,
+                      together.size() * sizeof(float)) == 0,
+          describe(kernels, w, activations) + ": " + std::to_string(num_rows) +
+              " rows together differ from each alone");
+  }
+}
+
+void test_extreme_rows(const KernelTable& kernels, const Weights& w) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float kinds[] = {0.0f, 1e-38f, 1e30f, infinity, std::nanf("")};
+  const std::int64_t num_rows = 5;
+  const PackedMatrix matrix = packed(w);
+  std::vector<float> x(num_rows * w.k, 0.0f), y(num_rows * w.n);
+  for (std::int64_t r = 0; r < num_rows; ++r) x[r * w.k + w.k / 2] = kinds[r];
+  linear(kernels, matrix, x.data(), num_rows, y.data(), {});
+  for (std::int64_t i = 0; i < num_rows * w.n; ++i) {
+    const std::int64_t row = i / w.n;
+    const std::string what = describe(kernels, w, Activations::kNative) + ": row " +
+                             std::to_string(row) + " of extremes gave " + std::to_string(y[i]);
+    if (row == 0) check(y[i] == 0.0f, what);
+    if (row == 1) check(std::fabs(y[i]) < 1e-34f, what);
+    if (row == 2) check(std::isfinite(y[i]), what);
+    // An infinity is a NaN at the latest where it meets a weight of zero.
+    if (row == 3) check(!std::isfinite(y[i]), what);
+    if (row == 4) check(std::isnan(y[i]), what);
+  }
+}
+
+void test_packing(const Weights& w) {
+  const PackedMatrix matrix = packed(w);
+  Weights back = w;
+  std::fill(back.bytes.begin(), back.bytes.end(), 0);
+  std::fill(back.f16_scales.begin(), back.f16_scales.end(), 0);
+  std::fill(back.f32_scales.begin(), back.f32_scales.end(), 0.0f);
+  std::fill(back.zero_points.begin(), back.zero_points.end(), 0);
+  const bool by_channel = !back.f32_scales.empty();
+  matrix.unpack({back.bytes.data(),
+                 by_channel ? static_cast<void*>(back.f32_scales.data()) : back.f16_scales.data(),
+                 back.zero_points.data()},
+                0, matrix.num_panels());
+  const std::string what = std::string(format_info(w.format).name) + " N=" + std::to_string(w.n) +
+                           " K=" + std::to_string(w.k);
+  check(back.bytes == w.bytes && back.f16_scales == w.f16_scales &&
+            back.f32_scales == w.f32_scales && back.zero_points == w.zero_points,
+        what + ": unpacked differs from packed");
+
+  std::vector<float> row(w.k);
+  for (std::int64_t n = 0; n < w.n; ++n) {
+    matrix.gather_row(n, row.data());
+    for (std::int64_t i = 0; i < w.k; ++i) {
+      check(row[i] == static_cast<float>(w.value(n, i)), what + ": gathered row");
+    }
+  }
+}
+
+void test_format(Format format, const std::vector<const KernelTable*>& tables) {
+  std::mt19937 random(static_cast<unsigned>(format) + 1);
+  const std::int64_t shapes[][2] = {{1, 32}, {31, 96}, {33, 128}, {70, 416}, {5, 45}, {64, 1}};
+  for (const auto& [n, k] : shapes) {
+    const Weights w = random_weights(format, n, k, random);
+    test_packing(w);
+    for (const KernelTable* kernels : tables) {
+      for (const Activations activations : {Activations::kNative, Activations::kF32}) {
+        test_against_definition(*kernels, w, activations, random);
+      }
+    }
+  }
+  for (const KernelTable* kernels : tables) {
+    test_row_invariance(*kernels, random_weights(format, 70, 288, random), Activations::kNative,
+                        random);
+    test_row_invariance(*kernels, random_weights(format, 33, 160, random), Activations::kF32,
+                        random);
+    test_extreme_rows(*kernels, random_weights(format, 40, 70, random));
+  }
+}
+
+}  // namespace
+
+int main() {
+  const std::vector<const KernelTable*> tables = supported_kernel_tables();
+  for (int format = 0; format < kNumFormats; ++format) {
+    test_format(static_cast<Format>(format), tables);
+  }
+  for (const KernelTable* kernels : tables) std::printf("%s ", kernels->isa);
+  std::printf("ok\n");
+}
