@@ -126,7 +126,7 @@ def limit_cpu(seconds: float) -> None:
     """More processor time for one conversation: outlives a parent that can no longer end us."""
     if resource is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        limit("RLIMIT_CPU", ceil(used.ru_utime + used.ru_stime + seconds) + 1)
+        limit("RLIMIT_CPU", ceil(used.ru_utime + used.ru_stime + seconds))
 
 
 def reply(message: dict[str, str]) -> None:

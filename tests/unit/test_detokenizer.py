@@ -3,7 +3,7 @@ from itertools import product
 
 import pytest
 import tokenizers
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
@@ -16,6 +16,10 @@ PADDING = 3  # ids that the model has and the tokenizer lacks
 # Scripts with two to four bytes per character, combining marks, joiners, right to left, U+FFFD itself
 ALPHABET = "ab the,.'! \n\té你好мирשלום\u0301\u200d👩🏽🚀\ufffd▁"
 texts = st.text(st.sampled_from(ALPHABET), max_size=24) | st.text(max_size=16)
+
+
+# For each of several kinds of tokenizer
+fewer = settings(max_examples=settings.default.max_examples // 3)
 
 
 @cache
@@ -44,6 +48,7 @@ def token_ids(kind: str, max_size: int = 24) -> st.SearchStrategy[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@fewer
 @given(data=st.data())
 def test_decode_is_what_the_library_decodes(kind: str, data: st.DataObject) -> None:
     backend, tokenizer = make(kind)
@@ -56,6 +61,7 @@ def test_decode_is_what_the_library_decodes(kind: str, data: st.DataObject) -> N
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if kind not in ("sentencepiece_bpe", "gemma_bpe")]
 )
+@fewer
 @given(data=st.data())
 def test_decode_is_what_the_library_decodes_for_any_ids(kind: str, data: st.DataObject) -> None:
     backend, tokenizer = make(kind)
@@ -66,6 +72,7 @@ def test_decode_is_what_the_library_decodes_for_any_ids(kind: str, data: st.Data
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece_bpe", "gemma_bpe"])
+@fewer
 @given(data=st.data())
 def test_byte_fallback_differs_from_the_library_in_invalid_bytes_only(
     kind: str, data: st.DataObject
@@ -84,6 +91,7 @@ def test_an_invalid_byte_spoils_only_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@fewer
 @given(data=st.data())
 def test_the_pieces_together_are_decoding_at_once(kind: str, data: st.DataObject) -> None:
     _, tokenizer = make(kind)
@@ -94,6 +102,7 @@ def test_the_pieces_together_are_decoding_at_once(kind: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@fewer
 @given(data=st.data())
 def test_the_output_is_what_it_adds_to_the_prompt(kind: str, data: st.DataObject) -> None:
     _, tokenizer = make(kind)
@@ -108,6 +117,7 @@ def test_the_output_is_what_it_adds_to_the_prompt(kind: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@fewer
 @given(data=st.data())
 def test_a_piece_is_certain_and_never_half_a_character(kind: str, data: st.DataObject) -> None:
     """Whatever comes next, what was shown stays; and what is certain is not held back."""
@@ -123,6 +133,7 @@ def test_a_piece_is_certain_and_never_half_a_character(kind: str, data: st.DataO
 
 
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe", "gemma_bpe"])
+@fewer
 @given(text=texts)
 @example(text="👩🏽\u200d🚀 e\u0301 שלום ▁")
 def test_text_comes_back_character_by_character(kind: str, text: str) -> None:

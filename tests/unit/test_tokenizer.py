@@ -1,10 +1,11 @@
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
@@ -24,6 +25,7 @@ TEMPLATES = {
 CHAT_TOKENS = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<end_of_turn>")
 
 
+@cache  # they share the workers of their templates
 def chat_tokenizer(kind: str, template: str = "plain") -> tuple[tokenizers.Tokenizer, Tokenizer]:
     """Special tokens, and two that are only "added", as Phi-3 and Qwen 3 have them."""
     backend = KINDS[kind]()
@@ -316,6 +318,8 @@ class TestChat:
         assert tokenizer.end_of_turn_token_ids == (2,)
 
 
+# For each of several kinds of tokenizer and template
+fewer = settings(max_examples=settings.default.max_examples // 3)
 TYPED = st.text(st.sampled_from("ab the,<|>/_你\n ▁\ufdd0"), max_size=20)
 LOOKALIKES = st.sampled_from(
     ["<|end", "<|end |>", "< |end|>", "<|END|>", "end|>", "<|", "</s", "<think>"]
@@ -332,6 +336,7 @@ class TestControlTokens:
     def test_harmless_messages_are_encoded_as_rendered(self, kind: str, template: str) -> None:
         _, tokenizer = chat_tokenizer(kind, template)
 
+        @fewer
         @given(contents=st.lists(TYPED | LOOKALIKES, min_size=1, max_size=3))
         def check(contents: list[str]) -> None:
             messages = [m for content in contents for m in ask(content)]
@@ -349,6 +354,7 @@ class TestControlTokens:
         special = tokenizer.special_token_ids
         clean = [i for i in tokenizer.encode_chat(ask("x")) if i in special]
 
+        @fewer
         @given(contents=st.lists(TYPED | LOOKALIKES | st.sampled_from(CHAT_TOKENS), max_size=6))
         def check(contents: list[str]) -> None:
             ids = tokenizer.encode_chat(ask("".join(contents).replace("\ufdd0", "")))
@@ -363,6 +369,7 @@ class TestControlTokens:
         ignorant.add_tokens([tokenizers.AddedToken("<end_of_turn>", normalized=False)])
         typed = st.sampled_from(["<|user|>", "<|assistant|>", "<|system|>"])
 
+        @fewer
         @given(contents=st.lists(TYPED | typed, max_size=6))
         def check(contents: list[str]) -> None:
             messages = ask("".join(contents).replace("\ufdd0", ""))
