@@ -72,7 +72,7 @@ class ChatSession:
             "/stats": Command("", "tokens, KV cache and parameters", self._stats),
             "/quit": Command("", "end the chat", self._quit),
         }
-        llm.tokenizer.encode_chat(self.conversation.messages("Hello"))  # fails now, not at a turn
+        llm.tokenizer.encode_chat(self.conversation.messages("hello"))  # fails now, not at a turn
 
     @property
     def interrupted(self) -> bool:

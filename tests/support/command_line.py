@@ -1,0 +1,88 @@
+"""`pellucid ...` in this process, around the fake model."""
+
+import io
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.cli import main
+from pellucid.config import EngineConfig
+from pellucid.llm import LLM
+from pellucid.loaded_model import LoadedModel
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import FakeBackend, FakeDecoder, FakeTokenizer, fake_model_config
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command line left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+class ChatTokenizer(FakeTokenizer):
+    """A conversation is "u", a question, "!", "a", an answer, "!", and so on."""
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> list[int]:
+        text = "".join(f"{message['role'][0]}{message['content']}!" for message in messages)
+        return self.encode(text + "a" * add_generation_prompt)
+
+
+class InterruptedDecoder(FakeDecoder):
+    """Ctrl-C is pressed while these forwards run, counted from 0."""
+
+    def __init__(self, *forwards: int) -> None:
+        super().__init__()
+        self.forwards = forwards
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        for _ in range(self.forwards.count(len(self.batches))):
+            signal.raise_signal(signal.SIGINT)
+        return super().forward(batch, kv_cache)
+
+
+@dataclass
+class CommandLine:
+    """Calls `main`. Attributes may be changed before a call."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+    decoder: FakeDecoder = field(default_factory=FakeDecoder)
+    context_length: int = 256
+    defaults: SamplingParams = field(default_factory=SamplingParams)
+    loaded: list[EngineConfig] = field(default_factory=list)
+
+    def llm(self, **knobs: object) -> LLM:
+        """What the verbs work with."""
+        self.monkeypatch.setattr("pellucid.engine.load_model", self._load)
+        return LLM(on_progress=lambda done, total: None, **knobs)
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Ran:
+        self.monkeypatch.setattr("pellucid.engine.load_model", self._load)
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
+        status = main(arguments)
+        out, err = self.capsys.readouterr()
+        return Ran(status, out, err)
+
+    def _load(self, config: EngineConfig, on_progress: Any) -> LoadedModel:
+        self.loaded.append(config)
+        for done in (0, 50, 100):
+            on_progress(done, 100)
+        return LoadedModel(
+            Path("fake"),
+            fake_model_config(self.context_length),
+            self.decoder,
+            ChatTokenizer(),
+            FakeBackend(),
+            self.defaults,
+        )

@@ -1,0 +1,181 @@
+"""`pellucid chat` around the fake model: turns, commands, and what the cache remembers."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pellucid.cli.chat_session import ChatSession
+from pellucid.sampling_params import SamplingParams
+from support.command_line import ChatTokenizer, CommandLine, InterruptedDecoder, Ran
+from support.fake_model import fake_engine
+
+SETTINGS = ("--seed", "1", "--max-tokens", "6", "--block-size", "16")
+GREETING = "hello my friend, how are you"
+
+
+def chat(pellucid: CommandLine, *lines: str, settings: tuple[str, ...] = SETTINGS) -> Ran:
+    return pellucid("chat", *settings, stdin="\n".join(lines).encode())
+
+
+def answer(*said: str, max_tokens: int = 6, temperature: float = 1.0) -> str:
+    """What the model says after a question, an answer, a question and so on."""
+    roles = ("user", "assistant")
+    messages = [
+        {"role": roles[index % 2], "content": content} for index, content in enumerate(said)
+    ]
+    engine = fake_engine()
+    output = engine.add_request(
+        ChatTokenizer().encode_chat(messages),
+        SamplingParams(seed=1, max_tokens=max_tokens, temperature=temperature),
+    )
+    while not output.finished:
+        engine.step()
+    return output.outputs[0].text
+
+
+def cached_and_prompt(ran: Ran) -> list[tuple[int, int]]:
+    """For each turn, the tokens found in the cache and all tokens of the conversation."""
+    found = re.findall(r"prefill (\d+) tokens? \S+ tok/s \((\d+) cached\)", ran.err)
+    return [(int(cached), int(cached) + int(computed)) for computed, cached in found]
+
+
+def test_each_answer_goes_on_from_all_that_was_said(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, "hi", "and then")
+    first = answer("hi")
+    assert ran.status == 0
+    assert ran.out.splitlines() == [first, answer("hi", first, "and then")]
+
+
+def test_the_history_is_found_in_the_cache(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, GREETING, "what then", "go on")
+    turns = cached_and_prompt(ran)
+    assert turns[0] == (0, len(GREETING) + 3)
+    for (_, before), (cached, prompt) in pairwise(turns):
+        # Every full block of the turn before, its answer included up to the last token.
+        assert cached >= (before + 5) // 16 * 16 > 0
+        assert cached % 16 == 0 and cached < prompt
+
+
+def test_undo_reset_and_system_change_what_is_said(pellucid: CommandLine) -> None:
+    first = answer("hi")
+    ran = chat(pellucid, "hi", "and then", "/undo", "so what", "/reset", "hi")
+    assert ran.out.splitlines() == [
+        first,
+        answer("hi", first, "and then"),
+        answer("hi", first, "so what"),
+        first,
+    ]
+    assert "forgot: and then" in ran.err
+    told = chat(pellucid, "/system be brief", "hi", "/reset", "/system", "hi").out.splitlines()
+    assert told[0] != first
+    assert told[1] == first
+    assert chat(pellucid, "hi", settings=(*SETTINGS, "--system", "be brief")).out == told[0] + "\n"
+
+
+def test_parameters_between_turns(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, "/temperature 0", "/max-tokens 3", "hi")
+    assert ran.out.rstrip("\n") == answer("hi", temperature=0, max_tokens=3)
+    ran = chat(pellucid, "/temperature 0.5", "/top-p 0.9", "/seed 7", "/stats")
+    assert "next answer: temperature 0.5, top_p 0.9, seed 7" in ran.err
+
+
+def test_save_and_load(pellucid: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    said = chat(pellucid, "hi", "and then", f"/save {file}", "go on").out.splitlines()
+    saved = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [message["content"] for message in saved] == ["hi", said[0], "and then", said[1]]
+    assert [message["role"] for message in saved] == ["user", "assistant"] * 2
+    ran = chat(pellucid, f"/load {file}", "go on")
+    assert ran.out.splitlines() == [said[2]]
+    assert f"loaded 2 turns from {file}" in ran.err
+
+
+def test_stats(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, "/stats", GREETING, "go on", "/stats")
+    lines = ran.err.splitlines()
+    (cached, prompt) = cached_and_prompt(ran)[-1]
+    assert lines[0] == "history: 0 turns, 0 of 256 tokens"
+    assert any(line.startswith("history: 2 turns, ") for line in lines[1:])
+    assert any(
+        line.startswith(f"last turn: {cached} of {prompt} prompt tokens found") for line in lines
+    )
+
+
+def test_help_names_every_command(pellucid: CommandLine) -> None:
+    help_lines = chat(pellucid, "/help").err.splitlines()
+    names = [line.split()[0] for line in help_lines]
+    assert names == sorted(set(names), key=names.index)
+    assert {"/help", "/temperature", "/top-p", "/max-tokens", "/system", "/reset"} <= set(names)
+    unknown = chat(pellucid, "/nonsense").err
+    assert all(name in unknown for name in names)
+
+
+def test_quit_leaves_the_rest_unread(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, "hi", "/quit", "and then")
+    assert (ran.status, ran.out) == (0, answer("hi") + "\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("/nonsense", ("/nonsense", "/help")),
+        ("/temperature", ("/temperature", "T is missing")),
+        ("/temperature warm", ("temperature='warm'", "number")),
+        ("/temperature -1", ("temperature=-1.0", "at least 0")),
+        ("/max-tokens 1.5", ("max_tokens='1.5'", "number")),
+        ("/reset now", ("/reset now", "nothing more")),
+        ("/undo", ("/undo", "no turn")),
+        ("/load /no/such/file", ("/no/such/file", "No such file")),
+        ("/save /no/such/file", ("/no/such/file", "No such file")),
+        ("a" * 300, ("303 tokens", "256", "/undo", "/reset")),
+    ],
+)
+def test_what_cannot_be_served_ends_a_script_and_is_named(
+    pellucid: CommandLine, line: str, named: tuple[str, ...]
+) -> None:
+    ran = chat(pellucid, line, "hi")
+    (message,) = ran.err.splitlines()
+    assert (ran.status, ran.out) == (2, "")
+    assert all(part in message for part in named)
+
+
+def test_a_full_context_is_said(pellucid: CommandLine) -> None:
+    pellucid.context_length = 48
+    settings = ("--seed", "1", "--temperature", "0")  # greedy runs into no end token here
+    ran = chat(pellucid, "a" * 40, settings=settings)
+    assert len(ran.out) == 48 - 43 + len("\n")
+    assert "stop: context of 48 tokens is full" in ran.err
+    assert "the context of 48 tokens is full: make room with /undo or /reset" in ran.err
+
+
+def test_ctrl_c_ends_a_script(pellucid: CommandLine) -> None:
+    pellucid.decoder = InterruptedDecoder(3)
+    ran = chat(pellucid, "hi", "and then")
+    assert (ran.status, ran.out) == (130, answer("hi", max_tokens=4) + "\n")
+    assert "stop: Ctrl-C" in ran.err
+
+
+def test_after_ctrl_c_the_chat_goes_on_from_what_was_made(
+    pellucid: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pellucid.decoder = InterruptedDecoder(3)
+    session = ChatSession(pellucid.llm(block_size=16), SamplingParams(seed=1, max_tokens=6))
+    session.handle("hi")
+    session.handle("and then")
+    partial = answer("hi", max_tokens=4)
+    assert capsys.readouterr().out.splitlines() == [partial, answer("hi", partial, "and then")]
+
+
+def test_ctrl_c_before_any_text_forgets_the_turn(
+    pellucid: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pellucid.decoder = InterruptedDecoder(0)
+    llm = pellucid.llm(max_num_batched_tokens=2)  # the question takes more than one step
+    session = ChatSession(llm, SamplingParams(seed=1, max_tokens=6))
+    session.handle("hi")
+    assert "this turn is forgotten" in capsys.readouterr().err
+    session.handle("hi")
+    assert capsys.readouterr().out == answer("hi") + "\n"
