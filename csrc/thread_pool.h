@@ -130,10 +130,6 @@ inline int Worker::num_threads() const { return pool_.num_threads_; }
 template <class F>
 void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
   const std::int64_t num_threads = pool_.num_threads_;
-  if (num_threads == 1) {
-    if (num_items > 0) f(std::int64_t{0}, num_items);
-    return;
-  }
   // Nobody has touched the other set since the last barrier, nor will before the next one.
   ThreadPool::Cursor* const cursors = pool_.cursors_[phase_].get();
   phase_ = 1 - phase_;

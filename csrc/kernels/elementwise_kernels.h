@@ -6,7 +6,7 @@
 
 namespace pellucid {
 
-enum class Activation : std::uint8_t { kSilu, kGelu, kGeluTanh };
+enum class ActivationFunction : std::uint8_t { kSilu, kGelu, kGeluTanh };
 
 constexpr int kNumActivationFunctions = 3;
 

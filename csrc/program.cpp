@@ -1,0 +1,177 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace pellucid {
+namespace {
+
+constexpr std::int64_t kLineFloats = static_cast<std::int64_t>(kCacheLine / sizeof(float));
+constexpr std::int64_t kMaxRowsPerGrab = 16;  // so that a row is still in cache in the next phase
+
+std::size_t round_up(std::size_t n, std::size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+std::int64_t num_rows(const Step& step, RowSet rows) {
+  return rows == RowSet::kTokens ? step.num_tokens : step.num_logits;
+}
+
+double seconds_now() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+}  // namespace
+
+Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool,
+                 std::int64_t max_rows)
+    : kernels_(kernels), pool_(std::move(pool)), max_rows_(max_rows) {
+  assert(max_rows >= 1);
+}
+
+int Program::add(const Buffer& buffer) {
+  buffers_.push_back(buffer);
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Program::add_buffer(RowSet rows, std::int64_t width) {
+  // An odd number of lines: rows at a distance of a power of two would share a few sets of the
+  // first-level cache.
+  const std::int64_t lines = (width + kLineFloats - 1) / kLineFloats | 1;
+  const std::int64_t stride = lines * kLineFloats;
+  const auto num_bytes = static_cast<std::size_t>(max_rows_ * stride) * sizeof(float);
+  return add({rows, width, stride, num_bytes, std::numeric_limits<int>::max(), -1});
+}
+
+int Program::add_scratch(std::size_t num_bytes) {
+  return add({RowSet::kTokens, 0, 0, round_up(num_bytes, kCacheLine),
+              std::numeric_limits<int>::max(), -1});
+}
+
+void Program::add_preparation(std::function<void(const Step&)> prepare) {
+  preparations_.push_back(std::move(prepare));
+}
+
+void Program::add_row_phase(std::string name, RowSet rows, std::vector<int> buffers,
+                            RunRow run_row) {
+  if (stages_.empty() || !stages_.back().has_row_items || stages_.back().rows != rows) {
+    const std::int64_t grabs_per_thread = 4;
+    const std::int64_t grabs = grabs_per_thread * num_threads();
+    stages_.push_back({true,
+                       rows,
+                       [rows](const Step& step) { return num_rows(step, rows); },
+                       [rows, grabs](const Step& step) {
+                         return std::clamp<std::int64_t>(num_rows(step, rows) / grabs, 1,
+                                                         kMaxRowsPerGrab);
+                       },
+                       {}});
+  }
+  stages_.back().phases.push_back(
+      {std::move(name), [run_row = std::move(run_row)](const Step& step, const Share& share) {
+         for (std::int64_t row = share.begin; row < share.end; ++row) run_row(step, row);
+       }});
+  use(buffers);
+}
+
+void Program::add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain,
+                        Run run) {
+  stages_.push_back({false, RowSet::kTokens, std::move(num_items), std::move(grain), {}});
+  stages_.back().phases.push_back({std::move(name), std::move(run)});
+  use(buffers);
+}
+
+void Program::use(const std::vector<int>& buffers) {
+  const int stage = static_cast<int>(stages_.size()) - 1;
+  for (const int index : buffers) {
+    Buffer& buffer = buffers_[static_cast<std::size_t>(index)];
+    buffer.first_stage = std::min(buffer.first_stage, stage);
+    buffer.last_stage = std::max(buffer.last_stage, stage);
+  }
+}
+
+void Program::set_output(int buffer) {
+  output_ = buffer;
+  Buffer& output = buffers_[static_cast<std::size_t>(buffer)];
+  output.stride = output.width;
+  output.num_bytes = 0;
+}
+
+std::int64_t Program::output_width() const {
+  return buffers_[static_cast<std::size_t>(output_)].width;
+}
+
+RowSet Program::output_rows() const { return buffers_[static_cast<std::size_t>(output_)].rows; }
+
+std::vector<std::string> Program::stage_names() const {
+  std::vector<std::string> names;
+  for (const Stage& stage : stages_) {
+    std::string name;
+    for (const Phase& phase : stage.phases) name += (name.empty() ? "" : " + ") + phase.name;
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+void Program::finish() {
+  place_buffers();
+  std::size_t num_bytes = 0;
+  for (const Buffer& buffer : buffers_) {
+    num_bytes = std::max(num_bytes, buffer.offset + buffer.num_bytes);
+  }
+  arena_ = AlignedBuffer(num_bytes);
+  for (Buffer& buffer : buffers_) buffer.data = arena_.data() + buffer.offset;
+}
+
+// Largest first, each at the lowest address that no buffer of the same stages has.
+void Program::place_buffers() {
+  std::vector<std::size_t> order(buffers_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return buffers_[a].num_bytes > buffers_[b].num_bytes;
+  });
+  std::vector<const Buffer*> placed;  // by address
+  for (const std::size_t index : order) {
+    Buffer& buffer = buffers_[index];
+    buffer.offset = 0;
+    for (const Buffer* other : placed) {
+      if (other->last_stage < buffer.first_stage || buffer.last_stage < other->first_stage)
+        continue;
+      if (buffer.offset + buffer.num_bytes <= other->offset) break;
+      buffer.offset = std::max(buffer.offset, other->offset + other->num_bytes);
+    }
+    const auto above = std::find_if(placed.begin(), placed.end(), [&](const Buffer* other) {
+      return other->offset > buffer.offset;
+    });
+    placed.insert(above, &buffer);
+  }
+}
+
+void Program::run(const Step& step) {
+  assert(step.num_tokens <= max_rows_ && step.num_logits <= max_rows_);
+  const std::lock_guard<std::mutex> lock(run_mutex_);
+  buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
+  for (const auto& prepare : preparations_) prepare(step);
+  pool_->run([&](Worker& worker) {
+    double* seconds = worker.index() == 0 ? step.stage_seconds : nullptr;
+    double begin = seconds != nullptr ? seconds_now() : 0.0;
+    for (const Stage& stage : stages_) {
+      worker.parallel_for(stage.num_items(step), stage.grain(step),
+                          [&](std::int64_t first, std::int64_t last) {
+                            const Share share{first, last, worker.index()};
+                            for (const Phase& phase : stage.phases) phase.run(step, share);
+                          });
+      if (seconds != nullptr) {
+        const double end = seconds_now();
+        *seconds++ = end - begin;
+        begin = end;
+      }
+    }
+  });
+}
+
+}  // namespace pellucid

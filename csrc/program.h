@@ -1,0 +1,163 @@
+// A decoder's forward as a flat list of phases over buffers of rows: planned once, then run as one
+// call per step, without Python, allocation or a decision in between.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "aligned_buffer.h"
+#include "kernel_table.h"
+#include "thread_pool.h"
+
+namespace pellucid {
+
+class KVCache;
+
+// An array of rows that the caller owns.
+struct ConstRows {
+  const float* data;
+  std::int64_t num_rows;
+  std::int64_t width;
+};
+
+// What differs from step to step: the arrays of `ForwardBatch` (backends/base.py), borrowed.
+struct Step {
+  std::int64_t num_tokens = 0;                   // T
+  std::int64_t num_requests = 0;                 // B
+  std::int64_t num_logits = 0;                   // R
+  std::int64_t max_blocks = 0;                   // columns of block_tables
+  const std::int32_t* token_ids = nullptr;       // [T]
+  const std::int32_t* positions = nullptr;       // [T]
+  const std::int64_t* slot_mapping = nullptr;    // [T]
+  const std::int32_t* query_start = nullptr;     // [B + 1]
+  const std::int32_t* seq_lens = nullptr;        // [B]
+  const std::int32_t* block_tables = nullptr;    // [B, max_blocks]
+  const std::int32_t* logits_indices = nullptr;  // [R]
+  std::vector<ConstRows> frequencies;  // per rotation: radians per position [1 or T, dim / 2]
+  std::vector<ConstRows> inputs;       // per input: [T, width]
+  KVCache* kv_cache = nullptr;
+  float* output = nullptr;          // [rows, width] of the program's output
+  double* stage_seconds = nullptr;  // [num_stages], or null: nobody looks
+};
+
+// Which rows a buffer has, and a phase works on.
+enum class RowSet : std::uint8_t {
+  kTokens,  // T
+  kLogits,  // R
+};
+
+// Columns of a buffer, from `column` on.
+struct View {
+  int buffer;
+  std::int64_t column = 0;
+};
+
+// Items of a phase for one thread.
+struct Share {
+  std::int64_t begin;
+  std::int64_t end;
+  int thread;
+};
+
+class Program {
+ public:
+  using Run = std::function<void(const Step&, const Share&)>;
+  using RunRow = std::function<void(const Step&, std::int64_t row)>;
+  using Count = std::function<std::int64_t(const Step&)>;
+
+  // For steps of at most `max_rows` tokens. The table and the pool outlive the program.
+  Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, std::int64_t max_rows);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // -- building ---------------------------------------------------------------------------------
+
+  // Rows of `width` floats; rows of no other buffer share their memory while phases use it.
+  int add_buffer(RowSet rows, std::int64_t width);
+
+  // Bytes, aligned to cache lines, that only the phases naming it use.
+  int add_scratch(std::size_t num_bytes);
+
+  // Before everything else, on the caller's thread.
+  void add_preparation(std::function<void(const Step&)> prepare);
+
+  // A phase whose items are rows and which touches no other row of any buffer than its own. Such
+  // phases, one after the other, run without a barrier between them.
+  void add_row_phase(std::string name, RowSet rows, std::vector<int> buffers, RunRow run_row);
+
+  // A phase of its own items: num_items(step), handed out `grain(step)` at a time.
+  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
+
+  // The buffer that the caller gets; it lies in the caller's memory.
+  void set_output(int buffer);
+
+  // Plans the memory. Nothing can be added afterwards.
+  void finish();
+
+  // -- running ----------------------------------------------------------------------------------
+
+  // Callers on several threads take turns.
+  void run(const Step& step);
+
+  const KernelTable& kernels() const { return kernels_; }
+  std::int64_t max_rows() const { return max_rows_; }
+  int num_threads() const { return pool_->num_threads(); }
+  std::size_t scratch_bytes() const { return arena_.size(); }
+  std::int64_t output_width() const;
+  RowSet output_rows() const;
+  std::vector<std::string> stage_names() const;  // of what runs between two barriers
+
+  float* row(View view, std::int64_t index) const {
+    const Buffer& buffer = buffers_[static_cast<std::size_t>(view.buffer)];
+    return reinterpret_cast<float*>(buffer.data) + index * buffer.stride + view.column;
+  }
+  std::int64_t stride(View view) const {
+    return buffers_[static_cast<std::size_t>(view.buffer)].stride;
+  }
+  std::byte* scratch(int buffer) const { return buffers_[static_cast<std::size_t>(buffer)].data; }
+
+ private:
+  struct Buffer {
+    RowSet rows;
+    std::int64_t width;   // floats
+    std::int64_t stride;  // floats between rows
+    std::size_t num_bytes;
+    int first_stage;
+    int last_stage;
+    std::size_t offset = 0;
+    std::byte* data = nullptr;
+  };
+  struct Phase {
+    std::string name;
+    Run run;
+  };
+  // What runs between two barriers.
+  struct Stage {
+    bool has_row_items;
+    RowSet rows;
+    Count num_items;
+    Count grain;
+    std::vector<Phase> phases;
+  };
+
+  int add(const Buffer& buffer);
+  void use(const std::vector<int>& buffers);
+  void place_buffers();
+
+  const KernelTable& kernels_;
+  const std::shared_ptr<ThreadPool> pool_;
+  const std::int64_t max_rows_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::function<void(const Step&)>> preparations_;
+  std::vector<Stage> stages_;
+  AlignedBuffer arena_;
+  int output_ = -1;
+  std::mutex run_mutex_;
+};
+
+}  // namespace pellucid

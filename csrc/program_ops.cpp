@@ -1,0 +1,157 @@
+#include "program_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace pellucid {
+namespace {
+
+// A thread that takes weights in smaller pieces reaches for the next one too often; in larger ones
+// it is alone at the end.
+constexpr std::int64_t kBytesPerGrab = 64 << 10;
+
+std::size_t bytes_of(std::int64_t num_floats) {
+  return sizeof(float) * static_cast<std::size_t>(num_floats);
+}
+
+std::int64_t size_of(const Floats& floats) { return static_cast<std::int64_t>(floats->size()); }
+
+}  // namespace
+
+void add_input(Program& program, int input, std::int64_t width, View y) {
+  program.add_row_phase(
+      "input", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
+        const float* const rows = step.inputs[static_cast<std::size_t>(input)].data;
+        std::memcpy(program.row(y, r), rows + r * width, bytes_of(width));
+      });
+}
+
+void add_embed(Program& program, Indices indices, Weights table, float scale, View y) {
+  program.add_row_phase(
+      "embed", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
+        const std::int32_t* const ids =
+            indices == Indices::kTokenIds ? step.token_ids : step.positions;
+        float* const row = program.row(y, r);
+        table->matrix.gather_row(ids[r], row);
+        if (scale != 1.0f) {
+          program.kernels().elementwise.scale(row, scale, table->matrix.num_inputs(), row);
+        }
+      });
+}
+
+void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y) {
+  const PackedMatrix& matrix = weights->matrix;  // alive as long as the phases' copies of weights
+  const auto num_rows = [rows](const Step& step) {
+    return rows == RowSet::kTokens ? step.num_tokens : step.num_logits;
+  };
+  const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
+  program.add_row_phase(
+      "prepare", rows, {x.buffer, prepared}, [=, &program](const Step& step, std::int64_t r) {
+        linear_prepare(program.kernels(), weights->matrix, program.row(x, 0), program.stride(x), r,
+                       r + 1, num_rows(step), program.scratch(prepared));
+      });
+  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerGrab / matrix.view().panel_bytes);
+  const std::int64_t num_panels = matrix.num_panels();
+  program.add_phase(
+      "linear", {prepared, y.buffer},
+      [=](const Step& step) { return num_rows(step) > 0 ? num_panels : 0; },
+      [=](const Step&) { return grain; },
+      [=, &program](const Step& step, const Share& share) {
+        const LinearOutput output{program.row(y, 0), program.stride(y),
+                                  weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};
+        linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
+                       num_rows(step), share.begin, share.end, output);
+      });
+}
+
+void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float eps,
+                  std::int64_t num_vectors, View y) {
+  program.add_row_phase(
+      "rms_norm", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
+        program.kernels().elementwise.rms_norm(program.row(x, r), weight->data(), eps, num_vectors,
+                                               size_of(weight), program.row(y, r));
+      });
+}
+
+void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats bias, float eps,
+                    std::int64_t num_vectors, View y) {
+  program.add_row_phase(
+      "layer_norm", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
+        program.kernels().elementwise.layer_norm(program.row(x, r), weight->data(), bias->data(),
+                                                 eps, num_vectors, size_of(weight),
+                                                 program.row(y, r));
+      });
+}
+
+void add_rotations(Program& program, int index, std::int64_t dim, float factor, View y) {
+  const std::int64_t half = dim / 2;
+  program.add_row_phase(
+      "rotations", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
+        const ConstRows& frequencies = step.frequencies[static_cast<std::size_t>(index)];
+        const float* const own = frequencies.data + (frequencies.num_rows > 1 ? r * half : 0);
+        const auto position = static_cast<float>(step.positions[r]);
+        float* const cos = program.row(y, r);
+        float* const sin = cos + half;
+        for (std::int64_t i = 0; i < half; ++i) {
+          const float angle = position * own[i];
+          cos[i] = std::cos(angle) * factor;
+          sin[i] = std::sin(angle) * factor;
+        }
+      });
+}
+
+void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
+              std::int64_t head_dim, std::int64_t dim, View y) {
+  program.add_row_phase("rope", RowSet::kTokens, {x.buffer, rotations.buffer, y.buffer},
+                        [=, &program](const Step&, std::int64_t r) {
+                          const float* const cos = program.row(rotations, r);
+                          program.kernels().elementwise.rope(program.row(x, r), cos, cos + dim / 2,
+                                                             num_heads, head_dim, dim,
+                                                             program.row(y, r));
+                        });
+}
+
+void add_activate(Program& program, RowSet rows, View x, ActivationFunction function,
+                  std::int64_t width, View y) {
+  const auto activate = program.kernels().elementwise.activate[static_cast<int>(function)];
+  program.add_row_phase("activate", rows, {x.buffer, y.buffer},
+                        [=, &program](const Step&, std::int64_t r) {
+                          activate(program.row(x, r), width, program.row(y, r));
+                        });
+}
+
+void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunction function,
+                        std::int64_t width, View y) {
+  const auto activate = program.kernels().elementwise.gated_activate[static_cast<int>(function)];
+  program.add_row_phase("gated_activate", rows, {x.buffer, y.buffer},
+                        [=, &program](const Step&, std::int64_t r) {
+                          activate(program.row(x, r), width, program.row(y, r));
+                        });
+}
+
+void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y) {
+  program.add_row_phase("add", rows, {a.buffer, b.buffer, y.buffer},
+                        [=, &program](const Step&, std::int64_t r) {
+                          program.kernels().elementwise.add(program.row(a, r), program.row(b, r),
+                                                            width, program.row(y, r));
+                        });
+}
+
+void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y) {
+  program.add_row_phase(
+      "softcap", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
+        program.kernels().elementwise.softcap(program.row(x, r), cap, width, program.row(y, r));
+      });
+}
+
+void add_gather(Program& program, View x, std::int64_t width, View y) {
+  program.add_row_phase("gather", RowSet::kLogits, {x.buffer, y.buffer},
+                        [=, &program](const Step& step, std::int64_t r) {
+                          std::memcpy(program.row(y, r), program.row(x, step.logits_indices[r]),
+                                      bytes_of(width));
+                        });
+}
+
+}  // namespace pellucid

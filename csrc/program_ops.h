@@ -1,0 +1,64 @@
+// The ops of backends/base.py as phases of a Program. x is read, y written; each is `width` floats
+// of every row from its column on. `vectors` are read when the program runs: they outlive it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "linear.h"
+#include "packed_matrix.h"
+#include "program.h"
+
+namespace pellucid {
+
+using Floats = std::shared_ptr<const std::vector<float>>;
+
+// What `linear`, `logits` and `embed` take.
+struct LinearWeights {
+  PackedMatrix matrix;
+  std::vector<float> bias;  // [N], or empty
+};
+
+using Weights = std::shared_ptr<const LinearWeights>;
+
+// Where the rows of an embedding come from.
+enum class Indices : std::uint8_t { kTokenIds, kPositions };
+
+// y = the rows of step.inputs[input].
+void add_input(Program& program, int input, std::int64_t width, View y);
+
+void add_embed(Program& program, Indices indices, Weights table, float scale, View y);
+
+// y = x W^T + b, or y += that.
+void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y);
+
+void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float eps,
+                  std::int64_t num_vectors, View y);
+
+void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats bias, float eps,
+                    std::int64_t num_vectors, View y);
+
+// cos [dim / 2] and sin [dim / 2], one after the other in y, of the angles
+// position * step.frequencies[index], times `factor`.
+void add_rotations(Program& program, int index, std::int64_t dim, float factor, View y);
+
+// Rotates num_heads heads [head_dim] by what add_rotations left.
+void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
+              std::int64_t head_dim, std::int64_t dim, View y);
+
+void add_activate(Program& program, RowSet rows, View x, ActivationFunction function,
+                  std::int64_t width, View y);
+
+// x = [gate | up], 2 width -> width.
+void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunction function,
+                        std::int64_t width, View y);
+
+void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y);
+
+void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y);
+
+// The rows step.logits_indices of x, [T] -> [R].
+void add_gather(Program& program, View x, std::int64_t width, View y);
+
+}  // namespace pellucid

@@ -1,0 +1,7 @@
+# What runs kernels: threads, and a step's program over them.
+find_package(Threads REQUIRED)
+target_sources(pellucid_core PRIVATE
+  csrc/program.cpp
+  csrc/program_ops.cpp
+  csrc/thread_pool.cpp)
+target_link_libraries(pellucid_core PUBLIC Threads::Threads)
