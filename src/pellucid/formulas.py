@@ -1,10 +1,11 @@
 """Bytes and operations: the one place where they are written.
 
 A multiply and an add count as two FLOPs. Only matrix products and attention are counted: norms,
-rotations and activations are under 1 % of a decoder's operations.
+rotations and activations are under 1 % of a decoder's operations. Likewise bytes are those of matrices
+and of the KV cache, each read or written once: the least that a step can move.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -31,11 +32,22 @@ class ModelShape(Protocol):
     def sliding_windows(self) -> Sequence[int | None]: ...
 
 
+def layer_matrices(shape: ModelShape) -> tuple[tuple[int, int], ...]:
+    """(outputs, inputs) of one layer's matrices: attention's in and out, the MLP's in and out."""
+    queries = shape.num_heads * shape.head_dim
+    keys_and_values = 2 * shape.num_kv_heads * shape.head_dim
+    inner = shape.intermediate_size
+    return (
+        (queries + keys_and_values, shape.hidden_size),
+        (shape.hidden_size, queries),
+        ((2 if shape.gated_mlp else 1) * inner, shape.hidden_size),
+        (shape.hidden_size, inner),
+    )
+
+
 def layer_matrix_parameters(shape: ModelShape) -> int:
     """Weights of one layer's matrices, biases and norms left out."""
-    attention = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-    mlp = (3 if shape.gated_mlp else 2) * shape.intermediate_size
-    return shape.hidden_size * (attention + mlp)
+    return sum(num_outputs * num_inputs for num_outputs, num_inputs in layer_matrices(shape))
 
 
 def attention_pairs(start: int, end: int, window: int | None = None) -> int:
@@ -58,6 +70,40 @@ def forward_flops(shape: ModelShape, start: int, end: int, num_logits: int) -> i
     attention = 4 * shape.num_heads * shape.head_dim * pairs
     head = 2 * shape.hidden_size * shape.vocab_size * num_logits
     return matrices + attention + head
+
+
+def weight_bytes(
+    shape: ModelShape, matrix_bytes: Callable[[int, int], int], with_head: bool = True
+) -> int:
+    """Bytes of weights that a step reads, however many tokens it has.
+
+    The embedding is left out, of which a step reads a row per token; where it is the head as well,
+    it counts as the head.
+
+    Args:
+        matrix_bytes: bytes of a matrix of (outputs, inputs) in its format, scales included.
+        with_head: whether the step computes logits at all.
+    """
+    layer = sum(matrix_bytes(*matrix) for matrix in layer_matrices(shape))
+    head = matrix_bytes(shape.vocab_size, shape.hidden_size)
+    return shape.num_layers * layer + (head if with_head else 0)
+
+
+def kv_positions(start: int, end: int, window: int | None = None) -> int:
+    """Positions whose K and V a layer touches for the queries at start .. end - 1: it reads those
+    before `start` that some query sees, and writes those of the queries themselves."""
+    first = 0 if window is None else max(0, start - window + 1)
+    return end - first
+
+
+def kv_bytes(shape: ModelShape, start: int, end: int, bytes_per_position: int) -> int:
+    """Bytes of K and V that all layers read and write for one request's tokens at start .. end - 1.
+
+    Args:
+        bytes_per_position: of one layer, K and V, scales included.
+    """
+    positions = sum(kv_positions(start, end, window) for window in shape.sliding_windows)
+    return positions * bytes_per_position
 
 
 def kv_elements_per_token(shape: ModelShape) -> int:

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from pellucid import formulas
+from pellucid.shapes import SHAPES
 from support.fake_model import fake_model_config
 
 
@@ -28,3 +31,47 @@ def test_flops_of_one_token_by_hand() -> None:
 def test_worked_example_of_the_lesson() -> None:
     assert formulas.token_passes(50, 200, use_kv_cache=False) == 29_900
     assert formulas.token_passes(50, 200, use_kv_cache=True) == 249
+
+
+def test_matrices_of_a_layer_by_hand() -> None:
+    # Llama 3.2 1B: 32 query heads and 8 kv-heads of 64, hidden 2048, inner 8192.
+    assert formulas.layer_matrices(SHAPES["llama-3.2-1b"]) == (
+        (3072, 2048),
+        (2048, 2048),
+        (16_384, 2048),
+        (2048, 8192),
+    )
+
+
+def test_an_mlp_without_a_gate_has_one_matrix_less() -> None:
+    ungated = replace(fake_model_config(), gated_mlp=False)
+    assert formulas.layer_matrices(ungated)[2:] == ((8, 4), (4, 8))
+
+
+def test_a_step_reads_each_matrix_once_in_its_format() -> None:
+    shape = fake_model_config()  # the four matrices have 4 x 12, 4 x 4, 4 x 16 and 8 x 4 weights
+
+    def bytes_of_rows(num_outputs: int, num_inputs: int) -> int:
+        return 10 * num_outputs + num_inputs
+
+    layer = (120 + 4) + (40 + 4) + (160 + 4) + (40 + 8)
+    assert formulas.weight_bytes(shape, bytes_of_rows, with_head=False) == layer
+    assert formulas.weight_bytes(shape, bytes_of_rows) == layer + (320 + 4)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_kv_positions_counts_what_queries_see_and_their_own(window: int | None) -> None:
+    for start in range(6):
+        for end in range(start + 1, 9):
+            seen = {
+                key
+                for p in range(start, end)
+                for key in range(max(0, p + 1 - (window or 99)), p + 1)
+            }
+            assert formulas.kv_positions(start, end, window) == len(seen)
+
+
+def test_kv_bytes_of_a_decode_step_by_hand() -> None:
+    # Qwen2.5 0.5B at depth 512 in bf16: 24 layers, 513 positions, K and V of 2 heads of 64.
+    shape = SHAPES["qwen2.5-0.5b"]
+    assert formulas.kv_bytes(shape, 512, 513, 2 * 2 * 64 * 2) == 24 * 513 * 512

@@ -1,0 +1,159 @@
+"""Shapes of well-known models: their published config.json as data, without a weight.
+
+For `pellucid bench --shape`: how fast a model would be on this machine, before it is downloaded.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.config import Llama3RopeScaling, ModelConfig, RopeConfig
+
+
+def find_shape(name: str) -> ModelConfig:
+    """The shape called `name`.
+
+    Raises:
+        ValueError: it is not known; the message lists those that are.
+    """
+    if name not in SHAPES:
+        raise ValueError(f"shape={name!r}: known are {', '.join(SHAPES)}")
+    return SHAPES[name]
+
+
+def _llama_like(
+    *,
+    head_dim: int,
+    num_layers: int,
+    rope_theta: float,
+    rope_scaling: Llama3RopeScaling | None = None,
+    sliding_window: int | None = None,
+    **facts: Any,
+) -> ModelConfig:
+    """Llama's architecture; `facts` are the other fields of `ModelConfig`."""
+    return ModelConfig(
+        head_dim=head_dim,
+        num_layers=num_layers,
+        rope=RopeConfig(rope_theta, head_dim, rope_scaling),
+        attention_scale=head_dim**-0.5,
+        sliding_windows=(sliding_window,) * num_layers,
+        activation="silu",
+        **facts,
+    )
+
+
+SHAPES: Mapping[str, ModelConfig] = {
+    "smollm2-135m": _llama_like(
+        architecture="LlamaForCausalLM",
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_layers=30,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        max_position_embeddings=8192,
+        norm_eps=1e-5,
+        rope_theta=1e5,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_ids=(0,),
+    ),
+    "qwen2.5-0.5b": _llama_like(
+        architecture="Qwen2ForCausalLM",
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_layers=24,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        max_position_embeddings=32_768,
+        norm_eps=1e-6,
+        rope_theta=1e6,
+        qkv_bias=True,
+        tie_word_embeddings=True,
+        bos_token_id=151_643,
+        eos_token_ids=(151_643,),
+    ),
+    "qwen3-0.6b": _llama_like(
+        architecture="Qwen3ForCausalLM",
+        vocab_size=151_936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_layers=28,
+        num_heads=16,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        norm_eps=1e-6,
+        rope_theta=1e6,
+        qk_norm=True,
+        tie_word_embeddings=True,
+        bos_token_id=151_643,
+        eos_token_ids=(151_645,),
+    ),
+    "llama-3.2-1b": _llama_like(
+        architecture="LlamaForCausalLM",
+        vocab_size=128_256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_layers=16,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=64,
+        max_position_embeddings=131_072,
+        norm_eps=1e-5,
+        rope_theta=5e5,
+        rope_scaling=Llama3RopeScaling(32.0, 1.0, 4.0, 8192),
+        tie_word_embeddings=True,
+        bos_token_id=128_000,
+        eos_token_ids=(128_001,),
+    ),
+    "phi-3-mini": _llama_like(  # Phi-3-mini-4k-instruct
+        architecture="Phi3ForCausalLM",
+        vocab_size=32_064,
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=32,
+        head_dim=96,
+        max_position_embeddings=4096,
+        norm_eps=1e-5,
+        rope_theta=1e4,
+        sliding_window=2047,
+        bos_token_id=1,
+        eos_token_ids=(32_000,),
+    ),
+    "mistral-7b": _llama_like(  # v0.3, which has no sliding window
+        architecture="MistralForCausalLM",
+        vocab_size=32_768,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=32_768,
+        norm_eps=1e-5,
+        rope_theta=1e6,
+        bos_token_id=1,
+        eos_token_ids=(2,),
+    ),
+    "llama-3.1-8b": _llama_like(
+        architecture="LlamaForCausalLM",
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=131_072,
+        norm_eps=1e-5,
+        rope_theta=5e5,
+        rope_scaling=Llama3RopeScaling(8.0, 1.0, 4.0, 8192),
+        bos_token_id=128_000,
+        eos_token_ids=(128_001,),
+    ),
+}

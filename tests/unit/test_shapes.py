@@ -1,0 +1,51 @@
+"""Known shapes beside what their publishers say of them."""
+
+import pytest
+
+from pellucid.models.registry import decoder_class
+from pellucid.shapes import SHAPES, find_shape
+
+# Parameters, to the last one, as the safetensors of each model on its publisher's page count them.
+PUBLISHED_PARAMETERS = {
+    "smollm2-135m": 134_515_008,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-0.6b": 596_049_920,
+    "llama-3.2-1b": 1_235_814_400,
+    "phi-3-mini": 3_821_079_552,
+    "mistral-7b": 7_248_023_552,
+    "llama-3.1-8b": 8_030_261_248,
+}
+
+
+class CountingParameters:
+    """Gives a decoder nothing, and counts what it asked for."""
+
+    def __init__(self) -> None:
+        self.num_parameters = 0
+
+    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> None:
+        self.num_parameters += num_rows * num_columns + (num_rows if bias else 0)
+
+    def vector(self, name: str, size: int) -> None:
+        self.num_parameters += size
+
+
+class NoOps:
+    def rope_table(self, rope: object) -> None:
+        return None
+
+
+def test_all_are_published() -> None:
+    assert SHAPES.keys() == PUBLISHED_PARAMETERS.keys()
+
+
+@pytest.mark.parametrize(("name", "expected"), PUBLISHED_PARAMETERS.items())
+def test_a_decoder_of_the_shape_has_the_published_parameters(name: str, expected: int) -> None:
+    config, counting = find_shape(name), CountingParameters()
+    decoder_class(config.architecture)(config, counting, NoOps())  # type: ignore[arg-type]
+    assert counting.num_parameters == expected
+
+
+def test_an_unknown_shape_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match=r"shape='gpt-5': known are smollm2-135m, qwen2\.5-0\.5b"):
+        find_shape("gpt-5")
