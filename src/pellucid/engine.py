@@ -16,13 +16,12 @@ from pellucid.loading.parameters import Progress
 from pellucid.memory import plan_num_blocks
 from pellucid.output_processor import Answer, OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
+from pellucid.prompts import ChatPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import ScheduledRequest, Scheduler
-
-Prompt = str | Sequence[int]
 
 SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
 
@@ -51,9 +50,6 @@ class LLMEngine:
         self.model = model
         self.model_config = model.config
         self.tokenizer = model.tokenizer
-        self.eos_token_ids = frozenset(model.config.eos_token_ids) | frozenset(
-            model.tokenizer.end_of_turn_token_ids
-        )
         self.clock = clock
         self.max_model_len = _max_model_len(config, model.config)
         self.bytes_per_block = model.backend.kv_bytes_per_block(
@@ -103,7 +99,7 @@ class LLMEngine:
         """Queues a request.
 
         Args:
-            prompt: text, or token ids as they are (no BOS is added to them).
+            prompt: text, token ids, or a conversation.
             params: how to choose and when to stop.
             request_id: unique among requests under way; left out, one is made.
 
@@ -119,7 +115,9 @@ class LLMEngine:
             raise ValueError(f"request_id={request_id!r}: is under way already")
         prompt_token_ids = self._prompt_token_ids(prompt)
         params.check_vocabulary(self.model_config.vocab_size)
-        requests = self._make_requests(request_id, prompt_token_ids, params)
+        requests = self._make_requests(
+            request_id, prompt_token_ids, self._end_token_ids(prompt), params
+        )
         output = RequestOutput(
             request_id=request_id,
             prompt=prompt if isinstance(prompt, str) else None,
@@ -192,7 +190,10 @@ class LLMEngine:
             del self._outputs[output.request_id]
 
     def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if isinstance(prompt, ChatPrompt):
+            token_ids = tuple(self.tokenizer.encode_chat(prompt.messages))
+        else:
+            token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         vocab_size = self.model_config.vocab_size
         if not token_ids or prompt == "":
             raise ValueError("prompt: is empty; give at least one token")
@@ -206,8 +207,18 @@ class LLMEngine:
             )
         return token_ids
 
+    def _end_token_ids(self, prompt: Prompt) -> frozenset[int]:
+        end_token_ids = frozenset(self.model_config.eos_token_ids)
+        if isinstance(prompt, ChatPrompt):
+            end_token_ids |= frozenset(self.tokenizer.end_of_turn_token_ids)
+        return end_token_ids
+
     def _make_requests(
-        self, request_id: str, prompt_token_ids: tuple[int, ...], params: SamplingParams
+        self,
+        request_id: str,
+        prompt_token_ids: tuple[int, ...],
+        eos_token_ids: frozenset[int],
+        params: SamplingParams,
     ) -> list[Request]:
         """One scheduler's request for each of the n answers."""
         room = self.max_model_len - len(prompt_token_ids)
@@ -215,11 +226,10 @@ class LLMEngine:
             request_id=f"{request_id}/0",
             prompt_token_ids=prompt_token_ids,
             params=params,
-            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
             arrival_time=self.clock(),
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            eos_token_ids=frozenset(self.model_config.eos_token_ids)
-            | frozenset(self.tokenizer.end_of_turn_token_ids),
+            eos_token_ids=eos_token_ids,
             bad_words_token_ids=self.tokenizer.bad_words_token_ids(params.bad_words),
             cache_salt=_rope_salt(self.model_config, len(prompt_token_ids)),
         )

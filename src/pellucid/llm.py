@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from pellucid.config import EngineConfig
-from pellucid.engine import LLMEngine, Prompt
+from pellucid.engine import LLMEngine
 from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.prompts import ChatPrompt, Message, Prompt
 from pellucid.sampling_params import SamplingParams
-
-Message = dict[str, str]  # {"role": "user", "content": "..."}
 
 
 class LLM:
@@ -48,7 +47,7 @@ class LLM:
         """Completes prompts, as many at a time as the engine's limits allow.
 
         Args:
-            prompts: one prompt or a list; each is text or token ids.
+            prompts: one prompt or a list; each is text, token ids or a `ChatPrompt`.
             params: for all of them, or one for each; left out, `SamplingParams()`.
 
         Returns:
@@ -79,7 +78,7 @@ class LLM:
         Args:
             messages: {"role": ..., "content": ...}, the oldest first.
         """
-        return self.generate([self.tokenizer.encode_chat(messages)], params)[0]
+        return self.generate([ChatPrompt(messages)], params)[0]
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's generation_config.json recommends; `generate` does not take it by itself."""
@@ -142,8 +141,8 @@ class TokenStream:
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """A single prompt is text or a list that begins with a token id."""
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    """A single prompt is text, a conversation or a list that begins with a token id."""
+    if isinstance(prompts, str | ChatPrompt) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return [prompts]  # type: ignore[list-item]
     return prompts  # type: ignore[return-value]
 

@@ -19,7 +19,18 @@ def bundled_engine(**knobs: object) -> LLMEngine:
 def prompts_of_all_kinds(count: int) -> list[str | list[int]]:
     """Prompts of the kinds that the bundled model knows, of 3 to 90 tokens, repeatable."""
     names = ["Mira", "Anton", "Clara", "Emil", "Bridget", "Ivan", "Jakob", "Nora", "Tom", "Ada"]
-    places = ["France", "Peru", "Japan", "Kenya", "Norway", "Italy", "Cuba", "Egypt", "Chile", "Fiji"]
+    places = [
+        "France",
+        "Peru",
+        "Japan",
+        "Kenya",
+        "Norway",
+        "Italy",
+        "Cuba",
+        "Egypt",
+        "Chile",
+        "Fiji",
+    ]
     kinds = [
         "The capital of {place} is",
         "Once upon a time, {name} went to the market. {name} had a small red key. " * 3,

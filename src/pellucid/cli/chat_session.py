@@ -11,6 +11,7 @@ from pellucid.cli.generation import stream_text
 from pellucid.cli.summary import done_line, sampling
 from pellucid.cli.terminal import note, write_text
 from pellucid.cli.units import num_bytes
+from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -104,14 +105,17 @@ class ChatSession:
         command.act(*[argument] if command.argument else [])
 
     def _answer(self, question: str) -> None:
-        prompt_token_ids = self.llm.tokenizer.encode_chat(self.conversation.messages(question))
-        num_tokens, limit = len(prompt_token_ids), self.llm.engine.max_model_len
+        messages = self.conversation.messages(question)
+        num_tokens, limit = (
+            len(self.llm.tokenizer.encode_chat(messages)),
+            self.llm.engine.max_model_len,
+        )
         if num_tokens >= limit:
             raise ValueError(
                 f"the conversation would have {num_tokens} tokens, and the context holds {limit}:"
                 " say it shorter, or make room with /undo or /reset"
             )
-        output = stream_text(self.llm.engine, prompt_token_ids, self.params)
+        output = stream_text(self.llm.engine, ChatPrompt(messages), self.params)
         completion = output.outputs[0]
         write_text("\n")
         note(done_line(self.llm.engine, output, self.params))

@@ -12,9 +12,10 @@ from pellucid.cli.terminal import write_text
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
-    from pellucid.engine import LLMEngine, Prompt
+    from pellucid.engine import LLMEngine
     from pellucid.llm import LLM
     from pellucid.outputs import RequestOutput
+    from pellucid.prompts import Prompt
 
 
 def load(
