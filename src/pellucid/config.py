@@ -5,6 +5,8 @@ from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
+QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp", "int4-g128-zp")
+
 
 @dataclass(frozen=True)
 class LinearRopeScaling:
@@ -124,7 +126,9 @@ class EngineConfig:
         model: directory in Hugging Face layout, a hub id, or None for the bundled model.
         revision: branch, tag or commit of a hub id.
         backend: "auto" takes the fastest one that is built and supports the model.
-        quantization: format of the weights in memory; "none" keeps the checkpoint's values.
+        quantization: format of the matrices in memory; "none" keeps the checkpoint's values. "int8" and
+            "int4" have a scale per 32 inputs, "-g128" per 128, "-channel" per output; "-zp" adds zero points.
+        quantize_activations: whether rows become int8 where they meet integer weights; False is slower.
         kv_cache_dtype: format of keys and values in the cache.
         block_size: tokens per KV block.
         max_num_seqs: requests that may run in one step.
@@ -141,6 +145,7 @@ class EngineConfig:
     revision: str | None = None
     backend: str = "auto"
     quantization: str = "none"
+    quantize_activations: bool = True
     kv_cache_dtype: str = "bf16"
     block_size: int = 32
     max_num_seqs: int = 64
@@ -155,7 +160,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         choices = {
             "backend": ("auto", "numpy", "cpu"),
-            "quantization": ("none", "int8", "int4"),
+            "quantization": QUANTIZATIONS,
             "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
             "block_size": (16, 32, 64, 128),
         }

@@ -37,7 +37,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     """
     backend = make_backend(config)
     directory = resolve_model(config.model, config.revision)
-    decoder, model_config = load_decoder(directory, backend, on_progress)
+    decoder, model_config = load_decoder(directory, backend, on_progress, config.quantization)
     tokenizer = Tokenizer.load(directory, model_config.vocab_size)
     return LoadedModel(
         directory,
@@ -52,12 +52,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
 def make_backend(config: EngineConfig) -> Backend:
     if config.backend == "cpu":
         raise ValueError("backend='cpu': the native kernels are not built yet; allowed: 'numpy'")
-    if config.quantization != "none":
-        raise ValueError(
-            f"quantization={config.quantization!r}: the numpy backend computes with the checkpoint's"
-            " values; allowed: 'none'"
-        )
     # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
     # second thread costs more than it gives unless the machine is idle, so it has to be asked for.
     threadpool_limits(config.num_threads or 1, user_api="blas")
-    return NumpyBackend()
+    return NumpyBackend(quantize_activations=config.quantize_activations)

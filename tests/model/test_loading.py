@@ -17,6 +17,7 @@ from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.parameters import CheckpointParameters
+from pellucid.loading.weight_names import weight_names
 from support.checkpoints import FAMILIES, Weights, write_checkpoint
 from support.recording_backend import RecordingBackend
 
@@ -33,7 +34,8 @@ def load(directory: Path) -> list[npt.NDArray[Any]]:
 def parameters(directory: Path) -> tuple[CheckpointParameters, RecordingBackend]:
     backend = RecordingBackend()
     config = read_model_config(directory)
-    return CheckpointParameters(Checkpoint(directory), config, backend), backend
+    names = weight_names(config.architecture)
+    return CheckpointParameters(Checkpoint(directory), names, config, backend), backend
 
 
 def refusal(directory: Path) -> str:

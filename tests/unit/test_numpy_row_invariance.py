@@ -9,21 +9,12 @@ from pellucid.backends.numpy_backend import TILE, NumpyBackend
 from pellucid.config import DynamicRopeScaling, RopeConfig
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
+from support.row_invariance import same_in_any_step
 from support.steps import random_steps
 
 OPS = {"f32": NumpyBackend(np.float32), "f64": NumpyBackend(np.float64)}
 backends = st.sampled_from(list(OPS))
 seeds = st.integers(0, 2**32 - 1)
-
-
-def same_in_any_step(op, x, rng):
-    """Whether op(x) [T, ...] equals what op makes of the rows in random order and random steps."""
-    whole = op(x)
-    assert whole.flags.c_contiguous  # or sums over it would depend on the step's shape
-    order = rng.permutation(len(x))
-    cuts = np.sort(rng.integers(0, len(x) + 1, size=rng.integers(0, 6)))
-    pieces = [op(x[rows]) for rows in np.split(order, cuts)]
-    return (np.concatenate(pieces) == whole[order]).all()
 
 
 # From 2 outputs on: for one, NumPy takes a matrix-vector product, and no model has such a weight.

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -81,8 +82,14 @@ class Backend(ABC):
     # -- load time --------------------------------------------------------------------------------
 
     @abstractmethod
-    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> Matrix:
-        """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N]."""
+    def matrix(
+        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None = None
+    ) -> Matrix:
+        """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N].
+
+        The kind of the weight decides how it is kept: floats stay what they are or become the
+        backend's dtype, integers stay the integers that they are.
+        """
 
     @abstractmethod
     def vector(self, weight: npt.NDArray[Any]) -> Vector:

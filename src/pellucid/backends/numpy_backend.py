@@ -11,7 +11,7 @@ order of memory, and whose length is a fact of the model or of the row's own pos
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from pellucid.backends.numpy_kv_cache import (
     make_numpy_kv_cache,
     storage_dtype,
 )
+from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
+from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.rope_frequencies import depends_on_length, rope_frequencies
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
@@ -37,24 +39,39 @@ class NumpyMatrix:
     bias: Array | None
 
 
+NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix
+
+
 class NumpyBackend(Backend):
     """The ops on NumPy arrays.
 
     Args:
         dtype: float32, or float64 for tests that want exact answers.
+        quantize_activations: whether rows become int8 where they meet integer weights; else the
+            weights become floats.
     """
 
     name = "numpy"
 
-    def __init__(self, dtype: type[np.floating[Any]] = np.float32) -> None:
+    def __init__(
+        self, dtype: type[np.floating[Any]] = np.float32, quantize_activations: bool = True
+    ) -> None:
         if dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype={dtype!r}: allowed are float32 and float64")
         self.dtype = dtype
+        self.quantize_activations = quantize_activations
 
     # -- load time --------------------------------------------------------------------------------
 
-    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
-        return NumpyMatrix(self.vector(weight), None if bias is None else self.vector(bias))
+    def matrix(
+        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None = None
+    ) -> NumpyWeight:
+        own_bias = None if bias is None else self.vector(bias)
+        if isinstance(weight, QuantizedMatrix):
+            if self.quantize_activations:
+                return make_numpy_quantized(weight, own_bias)
+            weight = weight.dequantize()
+        return NumpyMatrix(self.vector(weight), own_bias)
 
     def vector(self, weight: npt.NDArray[Any]) -> Array:
         return np.ascontiguousarray(weight, dtype=self.dtype)
@@ -73,10 +90,14 @@ class NumpyBackend(Backend):
 
     # -- per step ---------------------------------------------------------------------------------
 
-    def embed(self, token_ids: IntArray, table: NumpyMatrix, scale: float = 1.0) -> Array:
+    def embed(self, token_ids: IntArray, table: NumpyWeight, scale: float = 1.0) -> Array:
+        if isinstance(table, NumpyQuantizedMatrix):
+            return np.asarray(table.embed(token_ids).astype(self.dtype) * scale)
         return np.asarray(table.weight[token_ids] * scale)
 
-    def linear(self, x: Array, weight: NumpyMatrix) -> Array:
+    def linear(self, x: Array, weight: NumpyWeight) -> Array:
+        if isinstance(weight, NumpyQuantizedMatrix):
+            return weight.linear(x)
         num_outputs, num_inputs = weight.weight.shape
         num_tiles = -(-len(x) // TILE)
         padded = np.zeros((num_tiles * TILE, num_inputs), self.dtype)
@@ -191,7 +212,7 @@ class NumpyBackend(Backend):
         by_row = by_head.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
         return np.asarray(by_row[rows])
 
-    def logits(self, x: Array, weight: NumpyMatrix, softcap: float | None = None) -> Array:
+    def logits(self, x: Array, weight: NumpyWeight, softcap: float | None = None) -> Array:
         return _cap(self.linear(x, weight), softcap)
 
 

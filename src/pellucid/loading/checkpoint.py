@@ -24,7 +24,7 @@ class Checkpoint:
     """
 
     def __init__(self, directory: Path):
-        self.directory = directory
+        self.location = directory
         if (directory / INDEX_FILE).exists():
             self._files = _open_shards(directory / INDEX_FILE)
         elif (directory / SINGLE_FILE).exists():
@@ -42,6 +42,11 @@ class Checkpoint:
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
+    @property
+    def files(self) -> tuple[SafetensorsFile, ...]:
+        """The safetensors files."""
+        return tuple(dict.fromkeys(self._files.values()))
+
     def info(self, name: str) -> TensorInfo:
         """Dtype, shape and place of the tensor `name`."""
         return self._files[name].tensors[name]
@@ -53,6 +58,10 @@ class Checkpoint:
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name`, a read-only view of its file."""
         return self._files[name].tensor(name)
+
+    def codes(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name` of 8-bit integers, a read-only view of its file."""
+        return self._files[name].codes(name)
 
 
 def _open_shards(index_path: Path) -> dict[str, SafetensorsFile]:

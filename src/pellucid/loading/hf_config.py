@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from pellucid.config import Activation, ModelConfig, RopeConfig
 from pellucid.loading.json_object import JsonObject, read_json_object
+from pellucid.loading.quantized_layout import read_quantization_config
 from pellucid.loading.rope_config import read_rope
 
 CONFIG_FILE = "config.json"
@@ -40,17 +41,19 @@ def read_model_config(directory: Path) -> ModelConfig:
             and what is allowed.
     """
     config = read_json_object(directory / CONFIG_FILE)
-    architectures = config.optional_strings("architectures")
-    if not architectures or architectures[0] not in _FAMILIES:
-        raise config.error("architectures", f"supported are {', '.join(_FAMILIES)}")
-    if config.optional_object("quantization_config") is not None:
-        raise config.error(
-            "quantization_config", "quantized safetensors are not supported, only float weights"
-        )
-    model = _FAMILIES[architectures[0]](config)
+    model = parse_model_config(config)
+    read_quantization_config(config)
     eos_token_ids = dict.fromkeys([*model.eos_token_ids, *_generation_eos_token_ids(directory)])
     # Small models keep the ids of large ones; an id beyond the vocabulary is never sampled.
     return replace(model, eos_token_ids=tuple(i for i in eos_token_ids if i < model.vocab_size))
+
+
+def parse_model_config(config: JsonObject) -> ModelConfig:
+    """The facts that config.json alone holds. Raises as `read_model_config` does."""
+    architectures = config.optional_strings("architectures")
+    if not architectures or architectures[0] not in _FAMILIES:
+        raise config.error("architectures", f"supported are {', '.join(_FAMILIES)}")
+    return _FAMILIES[architectures[0]](config)
 
 
 def supported_architectures() -> tuple[str, ...]:

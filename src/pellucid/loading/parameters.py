@@ -1,16 +1,17 @@
 """Gives a decoder its weights out of a checkpoint, each one checked."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.config import ModelConfig
-from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.non_finite import first_non_finite
-from pellucid.loading.weight_names import source_rows, weight_names
+from pellucid.loading.tensor_source import Tensor, TensorSource, as_floats, join_rows
+from pellucid.loading.weight_names import WeightNames, source_rows
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 
@@ -22,23 +23,28 @@ class CheckpointParameters:
 
     Args:
         checkpoint: the tensors.
+        names: what they are called.
         config: what config.json says of them.
         backend: makes the handles.
+        weight_format: what all matrices are quantized to; None keeps each as it is stored.
         on_progress: called after each tensor.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: TensorSource,
+        names: WeightNames,
         config: ModelConfig,
         backend: Backend,
+        weight_format: IntegerFormat | None = None,
         on_progress: Progress | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._config = config
         self._backend = backend
+        self._format = weight_format
         self._on_progress = on_progress
-        self._names = weight_names(config.architecture)
+        self._names = names
         self._unread = {name for name in checkpoint if not self._names.unused.fullmatch(name)}
         self._total_bytes = sum(checkpoint.info(name).num_bytes for name in self._unread)
         self._done_bytes = 0
@@ -51,14 +57,30 @@ class CheckpointParameters:
                 holds a NaN or an infinity. The message names our weight, the checkpoint's tensor
                 and its file.
         """
-        return self._backend.matrix(
-            self._weight(f"{name}.weight", (num_rows, num_columns)),
-            self._weight(f"{name}.bias", (num_rows,)) if bias else None,
-        )
+        weight = self._quantized(name, self.weight(f"{name}.weight", (num_rows, num_columns)))
+        bias_vector = as_floats(self.weight(f"{name}.bias", (num_rows,))) if bias else None
+        return self._backend.matrix(weight, bias_vector)
 
     def vector(self, name: str, size: int) -> Vector:
         """`name` [size]; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
-        return self._backend.vector(self._weight(name, (size,)))
+        return self._backend.vector(as_floats(self.weight(name, (size,))))
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Our weight `name` as it is stored, joined and contiguous. Raises as `matrix` does."""
+        module, kind = name.rsplit(".", 1)
+        recipe = self._names.recipe(module)
+        weight = join_rows(
+            [
+                self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
+                for source, num_rows in zip(
+                    recipe.sources, source_rows(self._config, recipe, shape[0]), strict=True
+                )
+            ]
+        )
+        assert weight.shape == shape
+        if recipe.offset and kind == "weight":
+            weight = as_floats(weight).astype(np.float32) + np.float32(recipe.offset)
+        return weight
 
     def check_all_used(self) -> None:
         """To be called once the decoder is built.
@@ -79,25 +101,17 @@ class CheckpointParameters:
                 f"describes it has no place for the tensors {shown}"
             )
 
-    def _weight(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Our weight `name`, a matrix or a vector, contiguous."""
-        module, kind = name.rsplit(".", 1)
-        recipe = self._names.recipe(module)
-        parts = [
-            self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
-            for source, num_rows in zip(
-                recipe.sources, source_rows(self._config, recipe, shape[0]), strict=True
-            )
-        ]
-        weight = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        assert weight.shape == shape
-        if recipe.offset and kind == "weight":
-            weight = weight.astype(np.float32) + np.float32(recipe.offset)
-        return weight
+    def _quantized(self, name: str, weight: Tensor) -> Tensor:
+        if self._format is None:
+            return weight
+        if isinstance(weight, QuantizedMatrix) and weight.format == self._format:
+            return weight
+        try:
+            return quantize_matrix(as_floats(weight), self._format)
+        except ValueError as error:
+            raise ValueError(f"{self._checkpoint.location}: our {name}: {error}") from None
 
-    def _source(
-        self, name: str, shape: tuple[int, ...], transposed: bool, our_name: str
-    ) -> npt.NDArray[Any]:
+    def _source(self, name: str, shape: tuple[int, ...], transposed: bool, our_name: str) -> Tensor:
         """The checkpoint's tensor `name` as we lay it out, `shape`."""
         name = self._name_in_checkpoint(name, our_name)
         path = self._checkpoint.path(name)
@@ -108,22 +122,22 @@ class CheckpointParameters:
                 f"config.json asks for {list(stored_shape)}"
             )
         tensor = self._checkpoint.tensor(name)
-        if (index := first_non_finite(tensor)) is not None:
+        numbers = tensor.scales if isinstance(tensor, QuantizedMatrix) else tensor
+        if (index := first_non_finite(numbers)) is not None:
             raise ValueError(
-                f"{path}: tensor {name} (our {our_name}) holds {tensor[index]} at {list(index)}: "
+                f"{path}: tensor {name} (our {our_name}) holds {numbers[index]} at {list(index)}: "
                 "weights must be finite"
             )
         self._mark_read(name)
-        return np.ascontiguousarray(tensor.T) if transposed else tensor
+        return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
 
     def _name_in_checkpoint(self, name: str, our_name: str) -> str:
-        prefixed = self._names.prefix + name
-        for candidate in (prefixed, name):
+        candidates = dict.fromkeys((self._names.prefix + name, name))
+        for candidate in candidates:
             if candidate in self._checkpoint:
                 return candidate
         raise ValueError(
-            f"{self._checkpoint.directory}: tensor {prefixed} or {name} (our {our_name}) "
-            "is missing from the safetensors files"
+            f"{self._checkpoint.location}: tensor {' or '.join(candidates)} (our {our_name}) is missing"
         )
 
     def _mark_read(self, name: str) -> None:
@@ -140,7 +154,8 @@ class CheckpointParameters:
         embedding = self._name_in_checkpoint(
             f"{self._names.recipe('embed_tokens').sources[0]}.weight", "embed_tokens.weight"
         )
-        if not np.array_equal(self._checkpoint.tensor(head), self._checkpoint.tensor(embedding)):
+        head_weight, embedding_weight = map(self._checkpoint.tensor, (head, embedding))
+        if not np.array_equal(as_floats(head_weight), as_floats(embedding_weight)):
             raise ValueError(
                 f"{self._checkpoint.path(head)}: {head} differs from {embedding}, although "
                 "config.json says tie_word_embeddings=true: must be false to use it"

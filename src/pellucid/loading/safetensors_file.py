@@ -21,6 +21,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
 }
+_CODE_DTYPES: Mapping[str, np.dtype[Any]] = {"I8": np.dtype(np.int8), "U8": np.dtype(np.uint8)}
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        self.tensors = _read_header(path)
+        self.tensors, self.metadata = _read_header(path)
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
@@ -59,17 +60,24 @@ class SafetensorsFile:
         Raises:
             ValueError: its dtype is not a float format that we read.
         """
+        return self._array(name, DTYPES)
+
+    def codes(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name` of 8-bit integers. Raises as `tensor` does."""
+        return self._array(name, _CODE_DTYPES)
+
+    def _array(self, name: str, dtypes: Mapping[str, np.dtype[Any]]) -> npt.NDArray[Any]:
         info = self.tensors[name]
-        if info.dtype not in DTYPES:
+        if info.dtype not in dtypes:
             raise ValueError(
                 f"{self.path}: tensor {name} has dtype {info.dtype}: "
-                f"supported are {', '.join(DTYPES)}"
+                f"supported are {', '.join(dtypes)}"
             )
-        view = self._bytes[info.start : info.end].view(DTYPES[info.dtype]).reshape(info.shape)
+        view = self._bytes[info.start : info.end].view(dtypes[info.dtype]).reshape(info.shape)
         return np.require(view, requirements="A")  # writers need not align the data
 
 
-def _read_header(path: Path) -> dict[str, TensorInfo]:
+def _read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     try:
         # The library checks all of the header against the length of the file. It hands out copies
         # of tensors, though, so the data is mapped here, at the offsets that it found to be right.
@@ -84,8 +92,8 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be mapped: {error}") from None
 
-    header, data_start = _parse_header(path)
-    return {
+    header, metadata, data_start = _parse_header(path)
+    tensors = {
         name: TensorInfo(
             dtype=entry["dtype"],
             shape=tuple(entry["shape"]),
@@ -94,10 +102,11 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
         )
         for name, entry in header.items()
     }
+    return tensors, metadata
 
 
-def _parse_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header's tensors as it describes them, and where the data starts."""
+def _parse_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+    """The header's tensors as it describes them, its metadata, and where the data starts."""
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -109,18 +118,18 @@ def _parse_header(path: Path) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
         header = json.loads(file.read(length), object_pairs_hook=without_duplicates)
-    header.pop("__metadata__", None)
-    return header, _HEADER_LENGTH_BYTES + length
+    metadata = header.pop("__metadata__", {})
+    return header, metadata, _HEADER_LENGTH_BYTES + length
 
 
 def _explain(path: Path, reason: str) -> str:
     """The library's reason, with the lengths or the tensor where it leaves them out."""
     if "file not fully covered" in reason:
-        header, data_start = _parse_header(path)
+        header, _, data_start = _parse_header(path)
         end = data_start + max((entry["data_offsets"][1] for entry in header.values()), default=0)
         return f"the header describes {end} bytes, the file has {path.stat().st_size}"
     if "invalid shape, data type, or offset" in reason:
-        header, _ = _parse_header(path)
+        header, _, _ = _parse_header(path)
         for name, entry in header.items():
             dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             if dtype in DTYPES and end - start != math.prod(shape) * DTYPES[dtype].itemsize:

@@ -103,6 +103,8 @@ _GPT2 = {
 _ROTARY_BUFFERS = re.compile(r".*\.rotary_emb\.inv_freq")
 _MASK_BUFFERS = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias")
 
+_NOTHING = re.compile("(?!)")
+
 _FAMILIES = {
     "LlamaForCausalLM": WeightNames(_LLAMA, "model.", _ROTARY_BUFFERS),
     "MistralForCausalLM": WeightNames(_LLAMA, "model.", _ROTARY_BUFFERS),
@@ -117,6 +119,12 @@ _FAMILIES = {
 def weight_names(architecture: str) -> WeightNames:
     """The names in a checkpoint of `ModelConfig.architecture`."""
     return _FAMILIES[architecture]
+
+
+def own_weight_names(architecture: str) -> WeightNames:
+    """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
+    recipes = {module: Recipe((module,)) for module in _FAMILIES[architecture].recipes}
+    return WeightNames(recipes, prefix="", unused=_NOTHING)
 
 
 def source_rows(config: ModelConfig, recipe: Recipe, num_rows: int) -> tuple[int, ...]:

@@ -1,0 +1,1 @@
+"""What integer weight formats are: how weights become codes, and what the codes stand for."""

@@ -1,0 +1,67 @@
+"""The integer weight formats and the arrays that a matrix in each of them consists of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+GROUP, LARGE_GROUP = 32, 128  # inputs
+
+
+@dataclass(frozen=True)
+class IntegerFormat:
+    """A code q of `bits` bits stands for scale * (q - zero point).
+
+    Scales and zero points belong to groups of neighbouring inputs of one output; where K is not a
+    multiple of `group_size`, the last group of each row is shorter.
+
+    Args:
+        name: as in `EngineConfig.quantization` and in files.
+        bits: 8, signed, -127 .. 127 with zero point 0; or 4, unsigned, 0 .. 15.
+        group_size: inputs that share a scale; None: all of a row.
+        has_zero_points: whether each group has its own zero point, 0 .. 15; without, 4-bit codes have 8.
+    """
+
+    name: str
+    bits: int
+    group_size: int | None
+    has_zero_points: bool = False
+
+    def num_groups(self, num_inputs: int) -> int:
+        """Groups of a row."""
+        return 1 if self.group_size is None else -(-num_inputs // self.group_size)
+
+    def arrays(
+        self, num_outputs: int, num_inputs: int
+    ) -> Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Dtype and shape of each array of a matrix [num_outputs, num_inputs], by its name."""
+        groups = (num_outputs, self.num_groups(num_inputs))
+        arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        if self.bits == 8:
+            arrays["codes"] = np.dtype(np.int8), (num_outputs, num_inputs)
+        else:  # the even input in the low half of a byte; a half too many is 0
+            arrays["codes"] = np.dtype(np.uint8), (num_outputs, -(-num_inputs // 2))
+        if self.group_size is None:
+            arrays["scales"] = np.dtype(np.float32), (num_outputs,)
+        else:
+            arrays["scales"] = np.dtype(np.float16), groups
+        if self.has_zero_points:
+            arrays["zero_points"] = np.dtype(np.uint8), groups
+        return arrays
+
+
+INT8 = IntegerFormat("int8", 8, GROUP)
+INT4 = IntegerFormat("int4", 4, GROUP)
+
+FORMATS: Mapping[str, IntegerFormat] = {
+    each.name: each
+    for each in (
+        INT8,  # the numbers of GGUF's Q8_0
+        IntegerFormat("int8-channel", 8, None),
+        INT4,  # the numbers of GGUF's Q4_0
+        IntegerFormat("int4-g128", 4, LARGE_GROUP),
+        IntegerFormat("int4-zp", 4, GROUP, has_zero_points=True),
+        IntegerFormat("int4-g128-zp", 4, LARGE_GROUP, has_zero_points=True),
+    )
+}

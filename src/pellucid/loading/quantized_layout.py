@@ -1,0 +1,186 @@
+"""How `pellucid quantize` stores a model: docs/quantization.md.
+
+The weights are ours, not the family's: joined, not transposed, under the decoders' names, so that they
+are mapped from disk as they are. config.json and the metadata of each safetensors file say so.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.json_object import MAX_INTEGER, JsonObject
+from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
+from pellucid.loading.tensor_source import Tensor
+
+LARGEST_ZERO_POINT = 15
+
+QUANT_METHOD = "pellucid"
+VERSION = 1
+
+CONFIG_KEY = "quantization_config"
+DTYPE_NAMES: Mapping[np.dtype[Any], str] = {
+    np.dtype(np.int8): "I8",
+    np.dtype(np.uint8): "U8",
+    np.dtype(np.float16): "F16",
+    np.dtype(np.float32): "F32",
+}
+# Keys of a safetensors file's metadata, whose values are strings.
+FORMAT_KEY, VERSION_KEY, SHAPES_KEY = "pellucid_format", "pellucid_version", "pellucid_shapes"
+
+
+def quantization_config(weight_format: IntegerFormat) -> dict[str, Any]:
+    """What config.json says under `CONFIG_KEY`."""
+    return {"quant_method": QUANT_METHOD, "format": weight_format.name, "version": VERSION}
+
+
+def file_metadata(
+    weight_format: IntegerFormat, shapes: Mapping[str, tuple[int, int]]
+) -> dict[str, str]:
+    """The metadata of a safetensors file that holds matrices of these shapes [N, K]."""
+    return {
+        FORMAT_KEY: weight_format.name,
+        VERSION_KEY: str(VERSION),
+        SHAPES_KEY: json.dumps(shapes),
+    }
+
+
+def read_quantization_config(config: JsonObject) -> IntegerFormat | None:
+    """The format that config.json gives the matrices, None if they are floats.
+
+    Raises:
+        ValueError: it is not one of ours.
+    """
+    quantization = config.optional_object(CONFIG_KEY)
+    if quantization is None:
+        return None
+    if quantization.values.get("quant_method") != QUANT_METHOD:
+        raise config.error(
+            CONFIG_KEY, f'supported are float weights and quant_method "{QUANT_METHOD}"'
+        )
+    quantization.integer("version", minimum=VERSION, maximum=VERSION)
+    if (name := quantization.string("format")) not in FORMATS:
+        raise quantization.error("format", f"supported are {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+@dataclass(frozen=True)
+class MatrixFacts:
+    """Shape [N, K] and bytes of a stored matrix."""
+
+    shape: tuple[int, int]
+    num_bytes: int
+
+
+class QuantizedCheckpoint:
+    """The tensors of a directory that `pellucid quantize` wrote: a matrix is one of them, whatever
+    arrays it consists of.
+
+    Args:
+        checkpoint: the arrays.
+        weight_format: of the matrices.
+
+    Raises:
+        ValueError: the metadata of a file contradicts `weight_format`, or does not fit the arrays in it.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, weight_format: IntegerFormat) -> None:
+        self.location = checkpoint.location
+        self._checkpoint = checkpoint
+        self._format = weight_format
+        self._matrices: dict[str, MatrixFacts] = {}
+        arrays: set[str] = set()
+        for file in checkpoint.files:
+            for name, shape in _read_shapes(file, weight_format).items():
+                num_bytes = _checked_bytes(file, name, shape, weight_format)
+                self._matrices[name] = MatrixFacts(shape, num_bytes)
+                arrays.update(f"{name}.{part}" for part in weight_format.arrays(*shape))
+        self._floats = [name for name in checkpoint if name not in arrays]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._matrices or name in self._floats
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._matrices
+        yield from self._floats
+
+    def info(self, name: str) -> MatrixFacts | TensorInfo:
+        """Shape and bytes of the tensor `name`."""
+        return self._matrices.get(name) or self._checkpoint.info(name)
+
+    def path(self, name: str) -> Path:
+        """The file that holds the tensor `name`."""
+        return self._checkpoint.path(f"{name}.codes" if name in self._matrices else name)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor `name`, in read-only views of its file."""
+        if name not in self._matrices:
+            return self._checkpoint.tensor(name)
+        _, num_inputs = self._matrices[name].shape
+        zero_points: npt.NDArray[Any] | None = None
+        if self._format.has_zero_points:
+            zero_points = self._checkpoint.codes(f"{name}.zero_points")
+            if zero_points.max() > LARGEST_ZERO_POINT:
+                raise ValueError(
+                    f"{self.path(name)}: tensor {name}.zero_points holds {zero_points.max()}: "
+                    f"allowed are 0 to {LARGEST_ZERO_POINT}"
+                )
+        return QuantizedMatrix(
+            self._format,
+            num_inputs,
+            self._checkpoint.codes(f"{name}.codes"),
+            self._checkpoint.tensor(f"{name}.scales"),
+            zero_points,
+        )
+
+
+def _read_shapes(file: SafetensorsFile, weight_format: IntegerFormat) -> dict[str, tuple[int, int]]:
+    """[N, K] of each matrix in `file`, by the file's own account."""
+    expected = {FORMAT_KEY: weight_format.name, VERSION_KEY: str(VERSION)}
+    for key, value in expected.items():
+        if (actual := file.metadata.get(key)) != value:
+            raise ValueError(f"{file.path}: metadata {key}={actual!r}: config.json says {value!r}")
+    try:
+        shapes = json.loads(file.metadata.get(SHAPES_KEY, ""))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{file.path}: metadata {SHAPES_KEY}: not JSON: {error}") from None
+    valid = isinstance(shapes, dict) and all(map(_is_shape, shapes.values()))
+    if not valid:
+        raise ValueError(
+            f"{file.path}: metadata {SHAPES_KEY}: must give two numbers from 1 to {MAX_INTEGER} "
+            "for each matrix"
+        )
+    return {name: (shape[0], shape[1]) for name, shape in shapes.items()}
+
+
+def _is_shape(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(size) is int and 0 < size <= MAX_INTEGER for size in value)
+    )
+
+
+def _checked_bytes(
+    file: SafetensorsFile, name: str, shape: tuple[int, int], weight_format: IntegerFormat
+) -> int:
+    """Bytes of the arrays of the matrix `name`, whose dtypes and shapes fit `shape`."""
+    num_bytes = 0
+    for part, (dtype, part_shape) in weight_format.arrays(*shape).items():
+        array = f"{name}.{part}"
+        if (info := file.tensors.get(array)) is None:
+            raise ValueError(f"{file.path}: tensor {array} is missing from the file")
+        if (info.dtype, info.shape) != (DTYPE_NAMES[dtype], part_shape):
+            raise ValueError(
+                f"{file.path}: tensor {array} is {info.dtype} {list(info.shape)}: a matrix "
+                f"{list(shape)} in {weight_format.name} has {DTYPE_NAMES[dtype]} {list(part_shape)}"
+            )
+        num_bytes += info.num_bytes
+    return num_bytes
