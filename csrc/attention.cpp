@@ -1,0 +1,184 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cfloat>
+
+namespace pellucid {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+std::int64_t max_rows(const AttentionLimits& limits) {
+  return std::min<std::int64_t>(kTileTokens, limits.max_tokens) * limits.heads_per_kv_head();
+}
+
+// The parts of a thread's scratch, each on cache lines of its own.
+class Scratch {
+ public:
+  explicit Scratch(void* memory) : begin_(reinterpret_cast<std::uintptr_t>(memory)) {}
+
+  template <class T>
+  T* take(std::int64_t size) {
+    T* const part = reinterpret_cast<T*>(begin_ + num_bytes_);
+    num_bytes_ += static_cast<std::size_t>(
+        round_up(size * static_cast<std::int64_t>(sizeof(T)), kAlignment));
+    return part;
+  }
+  Partials take_partials(std::int64_t num_rows, std::int64_t padded_dim) {
+    Partials partials;
+    partials.max = take<float>(num_rows);
+    partials.total = take<float>(num_rows);
+    partials.values = take<float>(num_rows * padded_dim);
+    return partials;
+  }
+  std::size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  std::uintptr_t begin_;
+  std::size_t num_bytes_ = 0;
+};
+
+struct Buffers {
+  QueryRows queries;
+  Partials next;    // what the latest range gave
+  Partials folded;  // what all ranges so far gave
+};
+
+Buffers buffers_in(Scratch& scratch, std::int64_t num_rows, std::int64_t padded_dim) {
+  Buffers buffers{};
+  buffers.queries.values = scratch.take<float>(num_rows * padded_dim);
+  buffers.queries.scales = scratch.take<float>(num_rows);
+  buffers.queries.starts = scratch.take<std::int32_t>(num_rows * padded_dim / kInt4GroupDims + num_rows);
+  buffers.next = scratch.take_partials(num_rows, padded_dim);
+  buffers.folded = scratch.take_partials(num_rows, padded_dim);
+  return buffers;
+}
+
+void clear(const Partials& partials, std::int64_t num_rows, std::int64_t padded_dim) {
+  std::fill_n(partials.max, num_rows, -FLT_MAX);
+  std::fill_n(partials.total, num_rows, 0.0f);
+  std::fill_n(partials.values, num_rows * padded_dim, 0.0f);
+}
+
+// Item by item of one layer.
+struct AttentionRun {
+  const AttentionKernels& kernels;
+  const AttentionKernel& kernel;
+  const KVView& layer;
+  AttentionPlan& plan;
+  const AttentionOptions& options;
+  const AttentionArrays& arrays;
+  Buffers buffers;
+
+  void run(const AttentionItem& item) {
+    prepare(item);
+    const std::int64_t num_rows = buffers.queries.num_rows;
+    const bool is_whole = item.split < 0;
+    if (is_whole) clear(buffers.folded, num_rows, layer.padded_dim);
+    KeyRange keys = key_range(item, item.range_begin);
+    for (std::int64_t range = item.range_begin; range < item.range_end; ++range) {
+      const bool is_last = range + 1 == item.range_end;
+      const KeyRange next = is_last ? KeyRange{} : key_range(item, range + 1);
+      const Partials result = is_whole ? buffers.next : plan.partials(item, range);
+      kernel.attend(layer, buffers.queries, keys, is_last ? nullptr : &next, options, result);
+      if (is_whole) kernels.fold(result, num_rows, layer.padded_dim, buffers.folded);
+      keys = next;
+    }
+    if (is_whole) {
+      finish(item);
+    } else if (plan.finish_item(item)) {
+      clear(buffers.folded, num_rows, layer.padded_dim);
+      for (std::int64_t range = plan.split_begin(item); range < plan.split_end(item); ++range) {
+        kernels.fold(plan.partials(item, range), num_rows, layer.padded_dim, buffers.folded);
+      }
+      finish(item);
+    }
+  }
+
+ private:
+  std::int64_t rows_per_token() const { return plan.limits().heads_per_kv_head(); }
+
+  // Where head `row` of the item stands in a token's [H, D].
+  std::int64_t offset(const AttentionItem& item, std::int64_t row, std::int64_t stride) const {
+    const std::int64_t token = item.first_token + row / rows_per_token();
+    const std::int64_t head = item.kv_head * rows_per_token() + row % rows_per_token();
+    return token * stride + head * layer.head_dim;
+  }
+
+  void prepare(const AttentionItem& item) {
+    QueryRows& queries = buffers.queries;
+    queries.num_rows = item.num_tokens * rows_per_token();
+    queries.rows_per_token = rows_per_token();
+    queries.first_position = item.first_position;
+    for (std::int64_t row = 0; row < queries.num_rows; ++row) {
+      kernel.prepare(layer, arrays.q + offset(item, row, arrays.q_stride), options, row, queries);
+    }
+  }
+
+  void finish(const AttentionItem& item) const {
+    for (std::int64_t row = 0; row < buffers.queries.num_rows; ++row) {
+      kernels.finish(buffers.folded, row, layer.padded_dim, layer.head_dim,
+                     arrays.y + offset(item, row, arrays.y_stride));
+    }
+  }
+
+  KeyRange key_range(const AttentionItem& item, std::int64_t range) const {
+    const std::int64_t own_tile = item.first_position / kTileTokens;
+    const std::int64_t begin =
+        std::max<std::int64_t>(range * kRangeTiles, item.first_key / kTileTokens);
+    const std::int64_t end = std::min((range + 1) * kRangeTiles, own_tile + 1);
+    const RaggedBatch& batch = plan.batch();
+    const std::int32_t* const block_table =
+        batch.block_tables + item.request * batch.block_table_stride;
+    const std::int64_t tiles_per_block = layer.block_size / kTileTokens;
+    KeyRange keys;
+    keys.num_tiles = end - begin;
+    keys.first_position = begin * kTileTokens;
+    keys.ends_with_queries = end == own_tile + 1;
+    for (std::int64_t t = begin; t < end; ++t) {
+      keys.tiles[t - begin] =
+          layer.tile(block_table[t / tiles_per_block], item.kv_head, t % tiles_per_block);
+    }
+    return keys;
+  }
+};
+
+}  // namespace
+
+std::size_t attention_scratch_bytes(const AttentionLimits& limits) {
+  Scratch scratch(nullptr);
+  buffers_in(scratch, max_rows(limits), limits.padded_dim());
+  return scratch.num_bytes();
+}
+
+void store_kv(const KernelTable& kernels, KVFormat format, const KVView& layer, const KVRows& rows,
+              std::int64_t num_tokens, std::int64_t kv_head_begin, std::int64_t kv_head_end) {
+  assert(0 <= kv_head_begin && kv_head_begin <= kv_head_end && kv_head_end <= layer.num_kv_heads);
+  kernels.attention.kernels[static_cast<int>(format)].store(layer, rows, num_tokens, kv_head_begin,
+                                                            kv_head_end);
+}
+
+void run_attention(const KernelTable& kernels, KVFormat format, const KVView& layer,
+                   AttentionPlan& plan, const AttentionOptions& options,
+                   const AttentionArrays& arrays, std::int64_t begin, std::int64_t end,
+                   void* scratch) {
+  assert(layer.num_kv_heads == plan.limits().num_kv_heads);
+  assert(layer.head_dim == plan.limits().head_dim);
+  assert(options.sliding_window == plan.sliding_window());
+  Scratch parts(scratch);
+  AttentionRun run{kernels.attention,
+                   kernels.attention.kernels[static_cast<int>(format)],
+                   layer,
+                   plan,
+                   options,
+                   arrays,
+                   buffers_in(parts, max_rows(plan.limits()), plan.limits().padded_dim())};
+  for (std::int64_t i = begin; i < end; ++i) run.run(plan.items()[static_cast<std::size_t>(i)]);
+}
+
+}  // namespace pellucid

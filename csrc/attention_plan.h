@@ -1,0 +1,103 @@
+// How a step's attention is cut into items that threads take one by one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "aligned_buffer.h"
+#include "kernels/attention_kernels.h"
+
+namespace pellucid {
+
+// The requests of a step, as in ForwardBatch.
+struct RaggedBatch {
+  std::int64_t num_requests;
+  const std::int32_t* query_start;   // [B + 1]
+  const std::int32_t* seq_lens;      // [B], with the step's own tokens
+  const std::int32_t* block_tables;  // [B, block_table_stride]
+  std::int64_t block_table_stride;
+};
+
+struct AttentionLimits {
+  std::int64_t max_tokens;    // of a step
+  std::int64_t max_requests;  // of a step
+  std::int64_t max_seq_len;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  int num_threads;
+
+  std::int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
+  // Dimensions with the padding of any format.
+  std::int64_t padded_dim() const {
+    return (head_dim + kInt4GroupDims - 1) / kInt4GroupDims * kInt4GroupDims;
+  }
+};
+
+// Queries of one request and one kv-head that stand in one tile of positions, and ranges of keys.
+struct AttentionItem {
+  std::int32_t request;
+  std::int32_t kv_head;
+  std::int32_t first_token;  // row of the batch
+  std::int32_t num_tokens;
+  std::int32_t first_position;
+  std::int32_t first_key;    // of the tile of keys that any query of this tile of positions sees first
+  std::int32_t range_begin;  // in units of 256 positions
+  std::int32_t range_end;
+  std::int32_t split;  // of which it is a part; -1: it has all ranges of its queries
+  std::int64_t cost;   // in arbitrary units
+};
+
+class AttentionPlan {
+ public:
+  // Allocates all that any step within the limits needs.
+  explicit AttentionPlan(const AttentionLimits& limits);
+
+  // Plans a step; `sliding_window` 0 is none. Long sequences are split over their length where there
+  // are too few queries to keep the threads busy. The batch's arrays must live as long as the plan
+  // is used. Allocates nothing.
+  void make(const RaggedBatch& batch, std::int64_t sliding_window);
+
+  // Costly items come first, so that threads which take them one by one finish together.
+  const std::vector<AttentionItem>& items() const { return items_; }
+  const AttentionLimits& limits() const { return limits_; }
+  const RaggedBatch& batch() const { return batch_; }
+  std::int64_t sliding_window() const { return sliding_window_; }
+  std::size_t num_bytes() const;
+
+  // Where the items of a split leave what they get from a range.
+  Partials partials(const AttentionItem& item, std::int64_t range) const;
+  // All ranges of the queries of a split's item.
+  std::int64_t split_begin(const AttentionItem& item) const;
+  std::int64_t split_end(const AttentionItem& item) const;
+  // To be called once per item of a split when its ranges are done; true for the last one, which
+  // sees what the others left, and after which the plan is ready for another layer.
+  bool finish_item(const AttentionItem& item);
+
+ private:
+  struct Split {
+    std::int64_t first_partial;  // in floats
+    std::int32_t range_begin;
+    std::int32_t range_end;
+    std::int32_t num_items;
+  };
+
+  template <class F>
+  void for_each_tile(F f) const;
+  void add(AttentionItem item, std::int64_t target_cost);
+  std::int64_t partial_floats(const AttentionItem& item) const;
+
+  AttentionLimits limits_;
+  RaggedBatch batch_{};
+  std::int64_t sliding_window_ = 0;
+  std::vector<AttentionItem> items_;
+  std::vector<Split> splits_;
+  std::unique_ptr<std::atomic<std::int32_t>[]> num_finished_;  // items of each split
+  AlignedBuffer partials_;
+  std::int64_t num_floats_used_ = 0;  // of partials_
+};
+
+}  // namespace pellucid

@@ -1,0 +1,107 @@
+// What stands between attention.cpp and the kernels of one instruction set: plain data and pointers.
+//
+// The promise of every kernel here: what a query gets from a range of keys is one fixed sequence of
+// operations, whatever queries are computed beside it. Lanes are keys while scores are computed and
+// dimensions while values are summed; keys a query must not see get the probability zero, or are
+// left out where even a product with zero would show (the tile in which the query itself stands).
+#pragma once
+
+#include <cstdint>
+
+namespace pellucid {
+
+enum class KVFormat : std::uint8_t { kF32, kBF16, kInt8, kInt4 };
+
+constexpr int kNumKVFormats = 4;
+
+// Tokens side by side in the cache. Tiles, and ranges of tiles, begin at multiples of their size in
+// the sequence: where a query stands in each product follows from its position alone.
+constexpr int kTileTokens = 16;
+constexpr int kRangeTiles = 16;
+constexpr int kRangeTokens = kRangeTiles * kTileTokens;
+
+constexpr int kInt4GroupDims = 32;  // dimensions that share a scale
+constexpr int kMaxHeadDim = 512;
+
+// One layer of the cache as kernels see it; kv_cache.h describes the bytes.
+struct KVView {
+  std::uint8_t* blocks;
+  std::int64_t block_bytes;   // of all kv-heads
+  std::int64_t head_bytes;    // of one kv-head of a block
+  std::int64_t tile_bytes;    // of 16 tokens of one kv-head
+  std::int64_t value_offset;  // where V begins in a tile
+  std::int64_t block_size;    // tokens
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  std::int64_t padded_dim;  // head_dim and zeros
+  std::int64_t num_groups;  // scales of a token's K or V
+
+  std::uint8_t* tile(std::int64_t block, std::int64_t kv_head, std::int64_t tile_of_block) const {
+    return blocks + block * block_bytes + kv_head * head_bytes + tile_of_block * tile_bytes;
+  }
+};
+
+// K and V of a step's tokens, [T, K, D] each, rows `stride` floats apart.
+struct KVRows {
+  const float* k;
+  const float* v;
+  std::int64_t stride;
+  const std::int64_t* slots;  // [T] block * block_size + offset
+};
+
+// Queries as a format's kernels want them: the heads of one kv-head at neighbouring positions.
+struct QueryRows {
+  void* values;         // [num_rows, padded_dim], f32, bf16 or s8
+  float* scales;        // [num_rows]: scale * product is a score, in units of log 2, or of the cap
+  std::int32_t* starts;  // [num_rows, groups], s8 only: what a sum of products starts with
+  std::int64_t num_rows;        // tokens * rows_per_token, heads of a token side by side
+  std::int64_t rows_per_token;  // H / K
+  std::int64_t first_position;  // of the first token
+};
+
+// The part of a range that any of the queries sees.
+struct KeyRange {
+  const std::uint8_t* tiles[kRangeTiles];
+  std::int64_t num_tiles;
+  std::int64_t first_position;  // of tiles[0]
+  bool ends_with_queries;       // the last tile is the one the queries stand in
+};
+
+struct AttentionOptions {
+  float scale;
+  float softcap;                // 0: none
+  std::int64_t sliding_window;  // 0: none
+};
+
+// What rows get from a range, or from ranges folded together: with scores s in units of log 2,
+// max = max(s), total = sum(2^(s - max)), values = sum(2^(s - max) * v).
+struct Partials {
+  float* max;     // [rows]; -FLT_MAX where a row sees nothing
+  float* total;   // [rows]
+  float* values;  // [rows, padded_dim]
+};
+
+struct AttentionKernel {
+  // K and V of the kv-heads [begin, end) of all tokens into their slots. Threads share a step by
+  // heads, because in some formats neighbouring tokens share bytes.
+  void (*store)(const KVView& kv, const KVRows& rows, std::int64_t num_tokens, std::int64_t begin,
+                std::int64_t end);
+  // Row `row` of `queries`, of which the other members are set, from q [D].
+  void (*prepare)(const KVView& kv, const float* q, const AttentionOptions& options,
+                  std::int64_t row, const QueryRows& queries);
+  // All rows over one range. `next`, if any, is fetched into the cache meanwhile.
+  void (*attend)(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
+                 const KeyRange* next, const AttentionOptions& options, const Partials& result);
+};
+
+struct AttentionKernels {
+  AttentionKernel kernels[kNumKVFormats];
+  // Adds the next range to what the ranges before it gave.
+  void (*fold)(const Partials& next, std::int64_t num_rows, std::int64_t padded_dim,
+               const Partials& folded);
+  // y [D] = values / total of one row.
+  void (*finish)(const Partials& folded, std::int64_t row, std::int64_t padded_dim,
+                 std::int64_t head_dim, float* y);
+};
+
+}  // namespace pellucid

@@ -1,0 +1,79 @@
+// Register tiles of products: rows times columns that lie as in a packed matrix, [steps][columns]
+// [cell]. For scores, rows are queries, inputs dimensions and columns keys; for values, rows are
+// probabilities, inputs tokens and columns dimensions.
+#pragma once
+
+#include <cstdint>
+
+#include "float_weights.h"
+#include "quantized_tile.h"
+
+namespace pellucid {
+namespace {
+
+// Weights is one of float_weights.h that needs no scale.
+template <class S, class Weights, int kRows, int kVectors>
+inline __attribute__((always_inline)) void add_float_products(
+    const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
+    const typename Weights::Input* x, std::int64_t x_stride,
+    typename S::F32 (&sums)[kRows][kVectors]) {
+  for (std::int64_t step = 0; step < num_steps; ++step) {
+    typename Weights::Factor w[kVectors][Weights::kStepFactors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) Weights::load(columns[v] + step * step_bytes, 0, {}, w[v]);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename Weights::Factor factor =
+          Weights::broadcast(x + r * x_stride + step * Weights::kFactorInputs);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = Weights::multiply_add(sums[r][v], w[v][0], factor);
+      }
+    }
+  }
+}
+
+// Codes is Codes8 or Codes4 of quantized_tile.h, x codes of 8 bits.
+template <class S, class Codes, int kRows, int kVectors>
+inline __attribute__((always_inline)) void add_code_products(
+    const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
+    const std::int8_t* x, std::int64_t x_stride, typename S::I32 (&sums)[kRows][kVectors]) {
+  for (std::int64_t step = 0; step < num_steps; ++step) {
+    typename S::Quads w[kVectors][Codes::kQuads];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) Codes::load(columns[v] + step * step_bytes, w[v]);
+#pragma GCC unroll 2
+    for (int q = 0; q < Codes::kQuads; ++q) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const typename S::Quads quad =
+            S::broadcast_quad(x + r * x_stride + 4 * (step * Codes::kQuads + q));
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          sums[r][v] = S::template dot<Codes::kBits>(sums[r][v], w[v][q], quad);
+        }
+      }
+    }
+  }
+}
+
+// Calls f.template run<kRows, kVectors>(...) so that `num_rows` becomes a constant.
+template <class F, int kRows, class... Arguments>
+inline void with_rows(std::int64_t num_rows, Arguments&&... arguments) {
+  if constexpr (kRows > 1) {
+    if (num_rows < kRows) return with_rows<F, kRows - 1>(num_rows, arguments...);
+  }
+  F::template run<kRows>(arguments...);
+}
+
+// The cache's vectors of a tile, fetched ahead into the second-level cache.
+inline __attribute__((always_inline)) void prefetch(const std::uint8_t* begin,
+                                                    std::int64_t num_bytes) {
+  constexpr std::int64_t kCacheLineBytes = 64;
+  for (std::int64_t at = 0; at < num_bytes; at += kCacheLineBytes) {
+    __builtin_prefetch(begin + at, 0, 2);
+  }
+}
+
+}  // namespace
+}  // namespace pellucid

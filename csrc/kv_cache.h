@@ -1,0 +1,62 @@
+// Keys and values of all layers, in blocks, laid out as the attention kernels want them: what is
+// stored is the operand of both products, for one query and for a thousand, and nothing is repacked.
+//
+//   layer > block > kv-head > tile of 16 tokens > K, V
+//
+// so that one kv-head of a block is one contiguous stream. A cell is what one lane of a dot product
+// takes; a tile is
+//
+//   K [dims / cell][16 tokens][cell], then scales [groups][16 tokens] in f32
+//   V [16 tokens / cell][dims][cell], then scales [groups][16 tokens] in f32
+//
+//   format  cell                                    group of numbers that share a scale
+//   f32     1 number, 4 bytes                       none
+//   bf16    2 numbers                               none
+//   int8    4 numbers; code + 128                   the head of a token
+//   int4    8 numbers: 0..3 in the low halves of    32 dimensions of a token
+//           4 bytes, 4..7 in the high ones; code + 8
+//
+// Dimensions are padded with zeros to 16, int4 to 32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "aligned_buffer.h"
+#include "kernels/attention_kernels.h"
+
+namespace pellucid {
+
+// "f32", "bf16", "int8" or "int4", as in EngineConfig.kv_cache_dtype.
+std::optional<KVFormat> find_kv_format(std::string_view name);
+
+struct KVShape {
+  KVFormat format;
+  std::int64_t num_layers;
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;    // a multiple of 8, at most 512
+  std::int64_t block_size;  // tokens, a multiple of 16
+};
+
+// Bytes of one block in all layers, scales and padding included.
+std::int64_t kv_bytes_per_block(const KVShape& shape);
+
+class KVCache {
+ public:
+  // Throws std::bad_alloc.
+  KVCache(const KVShape& shape, std::int64_t num_blocks);
+
+  const KVShape& shape() const { return shape_; }
+  std::int64_t num_blocks() const { return num_blocks_; }
+  std::size_t num_bytes() const { return buffer_.size(); }
+  KVView layer(std::int64_t index);
+
+ private:
+  KVShape shape_;
+  std::int64_t num_blocks_;
+  AlignedBuffer buffer_;
+};
+
+}  // namespace pellucid

@@ -1,0 +1,391 @@
+// Attention over the paged cache, every format and instruction set level, against its definition in
+// f64; and the promise that a row's bits depend on nothing but the request's own tokens.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "check.h"
+#include "float_bits.h"
+#include "isa.h"
+
+namespace {
+
+using namespace pellucid;
+
+constexpr double kUnitRoundoff = 0x1p-24;  // of f32, rounding to nearest
+constexpr double kBF16Roundoff = 0x1p-8;  // of 8 bits
+
+struct Model {
+  KVFormat format;
+  std::int64_t num_heads, num_kv_heads, head_dim;
+  std::int64_t sliding_window = 0;
+  float softcap = 0;
+  float query_size = 1;  // large ones make the softmax a choice of few keys
+
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
+  std::int64_t q_size() const { return num_heads * head_dim; }
+  std::int64_t kv_size() const { return num_kv_heads * head_dim; }
+};
+
+// A request's q, k and v at every position.
+struct Sequence {
+  std::vector<float> q, k, v;
+  std::int64_t length;
+
+  Sequence(const Model& model, std::int64_t num_tokens, unsigned seed) : length(num_tokens) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>& numbers, std::int64_t size, float factor) {
+      numbers.resize(static_cast<std::size_t>(size));
+      for (float& x : numbers) x = factor * normal(random);
+    };
+    fill(q, num_tokens * model.q_size(), model.query_size);
+    fill(k, num_tokens * model.kv_size(), 1.0f);
+    fill(v, num_tokens * model.kv_size(), 1.0f);
+  }
+};
+
+// Positions [begin, end) of a sequence, as a step's share of it.
+struct Share {
+  const Sequence* sequence;
+  std::int64_t begin, end;
+};
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// A cache, full of what other requests left behind, and what runs steps on it.
+class Engine {
+ public:
+  Engine(const KernelTable& kernels, const Model& model, std::int64_t block_size, int num_threads,
+         unsigned seed)
+      : kernels_(kernels),
+        model_(model),
+        cache_({model.format, 2, model.num_kv_heads, model.head_dim, block_size}, kNumBlocks),
+        plan_(limits(model, num_threads)),
+        scratch_(attention_scratch_bytes(plan_.limits())),
+        random_(seed) {
+    for (std::int32_t block = 0; block < kNumBlocks; ++block) free_blocks_.push_back(block);
+    std::shuffle(free_blocks_.begin(), free_blocks_.end(), random_);
+    const std::vector<float> rests(static_cast<std::size_t>(model.kv_size()),
+                                   std::numeric_limits<float>::quiet_NaN());
+    for (std::int64_t slot = 0; slot < kNumBlocks * block_size; ++slot) {
+      store({rests.data(), rests.data(), model.kv_size(), &slot}, 1);
+    }
+  }
+
+  // y of the shares' rows, [T, H, D]. What comes before a share has been run before.
+  std::vector<float> step(const std::vector<Share>& shares) {
+    std::vector<std::int32_t> query_start{0}, seq_lens, tables;
+    std::vector<std::int64_t> slots;
+    std::vector<float> q, k, v;
+    const std::int64_t block_size = cache_.shape().block_size;
+    const std::int64_t widest = ceil_div(kMaxLength, block_size);
+    for (const Share& share : shares) {
+      std::vector<std::int32_t>& table = block_table(share.sequence);
+      while (static_cast<std::int64_t>(table.size()) < ceil_div(share.end, block_size)) {
+        CHECK(!free_blocks_.empty());
+        table.push_back(free_blocks_.back());
+        free_blocks_.pop_back();
+      }
+      for (std::int64_t p = share.begin; p < share.end; ++p) {
+        slots.push_back(table[static_cast<std::size_t>(p / block_size)] * block_size +
+                        p % block_size);
+      }
+      const auto append = [&](std::vector<float>& all, const std::vector<float>& own,
+                              std::int64_t size) {
+        all.insert(all.end(), own.begin() + share.begin * size, own.begin() + share.end * size);
+      };
+      append(q, share.sequence->q, model_.q_size());
+      append(k, share.sequence->k, model_.kv_size());
+      append(v, share.sequence->v, model_.kv_size());
+      query_start.push_back(static_cast<std::int32_t>(slots.size()));
+      seq_lens.push_back(static_cast<std::int32_t>(share.end));
+      tables.insert(tables.end(), table.begin(), table.end());
+      tables.resize(seq_lens.size() * static_cast<std::size_t>(widest), -1);
+    }
+    const auto num_tokens = static_cast<std::int64_t>(slots.size());
+    store({k.data(), v.data(), model_.kv_size(), slots.data()}, num_tokens);
+
+    plan_.make({static_cast<std::int64_t>(shares.size()), query_start.data(), seq_lens.data(),
+                tables.data(), widest},
+               model_.sliding_window);
+    const AttentionOptions options{model_.scale(), model_.softcap, model_.sliding_window};
+    std::vector<float> y(q.size(), std::numeric_limits<float>::quiet_NaN());
+    const AttentionArrays arrays{q.data(), model_.q_size(), y.data(), model_.q_size()};
+    // Any order of items must do, and a plan serves one layer after another.
+    std::vector<std::int64_t> order;
+    for (std::size_t i = 0; i < plan_.items().size(); ++i) {
+      order.push_back(static_cast<std::int64_t>(i));
+    }
+    for (int layer = 0; layer < 2; ++layer) {
+      std::shuffle(order.begin(), order.end(), random_);
+      for (const std::int64_t i : order) {
+        run_attention(kernels_, model_.format, cache_.layer(layer), plan_, options, arrays, i,
+                      i + 1, scratch_.data());
+      }
+    }
+    num_splits_seen_ += std::count_if(plan_.items().begin(), plan_.items().end(),
+                                      [](const AttentionItem& item) { return item.split >= 0; });
+    return y;
+  }
+
+  std::int64_t num_splits_seen() const { return num_splits_seen_; }
+
+ private:
+  static constexpr std::int64_t kNumBlocks = 128;
+  static constexpr std::int64_t kMaxLength = 1024;
+
+  static AttentionLimits limits(const Model& model, int num_threads) {
+    return {1024,           16, kMaxLength, model.num_heads, model.num_kv_heads,
+            model.head_dim, num_threads};
+  }
+
+  // Head by head, as threads share it out.
+  void store(const KVRows& rows, std::int64_t num_tokens) {
+    for (int layer = 0; layer < 2; ++layer) {
+      for (std::int64_t head = 0; head < model_.num_kv_heads; ++head) {
+        store_kv(kernels_, model_.format, cache_.layer(layer), rows, num_tokens, head, head + 1);
+      }
+    }
+  }
+
+  std::vector<std::int32_t>& block_table(const Sequence* sequence) {
+    for (auto& [owner, table] : tables_) {
+      if (owner == sequence) return table;
+    }
+    tables_.emplace_back(sequence, std::vector<std::int32_t>{});
+    return tables_.back().second;
+  }
+
+  const KernelTable& kernels_;
+  const Model model_;
+  KVCache cache_;
+  AttentionPlan plan_;
+  AlignedBuffer scratch_;
+  std::mt19937 random_;
+  std::vector<std::int32_t> free_blocks_;
+  std::vector<std::pair<const Sequence*, std::vector<std::int32_t>>> tables_;
+  std::int64_t num_splits_seen_ = 0;
+};
+
+double rounded_to_bf16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return double{float_from_bits((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u)};
+}
+
+// A vector as the format keeps it.
+std::vector<double> as_stored(KVFormat format, const float* x, std::int64_t size) {
+  std::vector<double> stored;
+  for (std::int64_t i = 0; i < size; ++i) {
+    stored.push_back(format == KVFormat::kF32 ? double{x[i]} : rounded_to_bf16(x[i]));
+  }
+  return stored;
+}
+
+// y [D] of one row and head by the definition, and how far each number may be off.
+struct Expected {
+  std::vector<double> y, tolerance;
+};
+
+Expected define(const Model& model, const Sequence& sequence, std::int64_t position,
+                std::int64_t head) {
+  const std::int64_t d_head = model.head_dim;
+  const std::int64_t kv_head = head / (model.num_heads / model.num_kv_heads);
+  const std::int64_t begin =
+      model.sliding_window > 0 ? std::max<std::int64_t>(0, position - model.sliding_window + 1) : 0;
+  const auto row = [&](const std::vector<float>& all, std::int64_t p) {
+    return as_stored(model.format, all.data() + p * model.kv_size() + kv_head * d_head, d_head);
+  };
+  const std::vector<double> q = as_stored(
+      model.format, sequence.q.data() + position * model.q_size() + head * d_head, d_head);
+
+  std::vector<double> scores;
+  double score_error = 0;  // absolute, the largest
+  for (std::int64_t p = begin; p <= position; ++p) {
+    const std::vector<double> k = row(sequence.k, p);
+    double product = 0, size = 0;
+    for (std::int64_t d = 0; d < d_head; ++d) {
+      product += q[d] * k[d];
+      size += std::abs(q[d] * k[d]);
+    }
+    double score = product * double{model.scale()};
+    // Sums of D products; the scaling; the argument of the exponential.
+    double error = (static_cast<double>(d_head) + 4) * kUnitRoundoff * size * double{model.scale()};
+    if (model.softcap > 0) {
+      const double cap = double{model.softcap};
+      score = cap * std::tanh(score / cap);
+      error += 8 * kUnitRoundoff * cap;
+    }
+    error += 4 * kUnitRoundoff * std::abs(score);
+    scores.push_back(score);
+    score_error = std::max(score_error, error);
+  }
+  const double max = *std::max_element(scores.begin(), scores.end());
+  double total = 0;
+  std::vector<double> sums(d_head), sizes(d_head);
+  for (std::int64_t p = begin; p <= position; ++p) {
+    const std::vector<double> v = row(sequence.v, p);
+    const double probability = std::exp(scores[p - begin] - max);
+    total += probability;
+    for (std::int64_t d = 0; d < d_head; ++d) {
+      sums[d] += probability * v[d];
+      sizes[d] += std::abs(probability * v[d]);
+    }
+  }
+  // Errors of probabilities, relative: of their scores, above and below the fraction line; of the
+  // exponential; of sums over at most a range, and of folding ranges.
+  double relative = 2 * score_error + (2 * 8 + 2 * kRangeTokens + 64) * kUnitRoundoff;
+  if (model.format == KVFormat::kBF16) relative += kBF16Roundoff;
+  Expected expected;
+  for (std::int64_t d = 0; d < d_head; ++d) {
+    expected.y.push_back(sums[d] / total);
+    expected.tolerance.push_back(relative * sizes[d] / total + 1e-30);
+  }
+  return expected;
+}
+
+std::string describe(const KernelTable& kernels, const Model& model) {
+  const char* const names[] = {"f32", "bf16", "int8", "int4"};
+  return std::string(kernels.isa) + " " + names[static_cast<int>(model.format)] + " H=" +
+         std::to_string(model.num_heads) + " K=" + std::to_string(model.num_kv_heads) +
+         " D=" + std::to_string(model.head_dim) + " window=" +
+         std::to_string(model.sliding_window) + " softcap=" + std::to_string(model.softcap);
+}
+
+void check(bool condition, const std::string& what) {
+  if (condition) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+
+// The greatest error as a share of what is allowed.
+double check_step(const KernelTable& kernels, const Model& model, const std::vector<Share>& shares,
+                  const std::vector<float>& y) {
+  double worst = 0;
+  std::int64_t row = 0;
+  for (const Share& share : shares) {
+    for (std::int64_t p = share.begin; p < share.end; ++p, ++row) {
+      // All of the first and last tiles, some of the others.
+      const bool is_checked = p - share.begin < 17 || share.end - p < 17 || p % 13 == 0;
+      for (std::int64_t head = 0; is_checked && head < model.num_heads; ++head) {
+        const Expected expected = define(model, *share.sequence, p, head);
+        for (std::int64_t d = 0; d < model.head_dim; ++d) {
+          const float got = y[row * model.q_size() + head * model.head_dim + d];
+          const double error = std::abs(double{got} - expected.y[d]);
+          check(error <= expected.tolerance[d],
+                describe(kernels, model) + " position " + std::to_string(p) + " head " +
+                    std::to_string(head) + " dim " + std::to_string(d) + ": " +
+                    std::to_string(got) + " for " + std::to_string(expected.y[d]) + " +- " +
+                    std::to_string(expected.tolerance[d]));
+          worst = std::max(worst, error / expected.tolerance[d]);
+        }
+      }
+    }
+  }
+  return worst;
+}
+
+// Three requests at different depths in one step, as prefill, chunk and decode.
+double check_definition(const KernelTable& kernels, const Model& model, std::int64_t block_size,
+                        int num_threads) {
+  Engine engine(kernels, model, block_size, num_threads, 7);
+  const Sequence prompt(model, 75, 1), chunk(model, 290, 2), decode(model, 600, 3);
+  engine.step({{&chunk, 0, 250}, {&decode, 0, 599}});
+  const std::vector<Share> shares = {{&prompt, 0, 75}, {&decode, 599, 600}, {&chunk, 250, 290}};
+  return check_step(kernels, model, shares, engine.step(shares));
+}
+
+bool same_bits(const float* a, const float* b, std::size_t size) {
+  return std::memcmp(a, b, size * sizeof(float)) == 0;
+}
+
+// One request's rows, however it is cut into steps and whatever runs beside it.
+void check_invariance(const KernelTable& kernels, const Model& model) {
+  constexpr std::int64_t kLength = 293;  // into the second range, and no multiple of anything
+  const Sequence sequence(model, kLength, 4), other(model, 550, 5);
+  const std::vector<float> whole =
+      Engine(kernels, model, 32, 1, 1).step({{&sequence, 0, kLength}});
+  const auto compare = [&](const std::vector<float>& rows, std::int64_t begin,
+                           const std::string& what) {
+    check(same_bits(rows.data(), whole.data() + begin * model.q_size(), rows.size()),
+          describe(kernels, model) + ": bits differ " + what + " at position " +
+              std::to_string(begin));
+  };
+
+  Engine one_by_one(kernels, model, 16, 2, 2);
+  for (std::int64_t p = 0; p < kLength; ++p) {
+    compare(one_by_one.step({{&sequence, p, p + 1}}), p, "one by one");
+  }
+
+  for (const std::int64_t block_size : {16, 32, 64, 128}) {
+    std::mt19937 random(static_cast<unsigned>(block_size));
+    Engine engine(kernels, model, block_size, 1 + static_cast<int>(random() % 5), 3);
+    std::int64_t others = 0;
+    for (std::int64_t p = 0; p < kLength;) {
+      const std::int64_t end =
+          std::min<std::int64_t>(kLength, p + 1 + static_cast<std::int64_t>(random() % 90));
+      const std::int64_t others_end = std::min<std::int64_t>(
+          other.length, others + 1 + static_cast<std::int64_t>(random() % 200));
+      std::vector<float> rows;
+      if (others < others_end) {  // in front, so that rows move
+        rows = engine.step({{&other, others, others_end}, {&sequence, p, end}});
+        rows.erase(rows.begin(), rows.begin() + (others_end - others) * model.q_size());
+      } else {
+        rows = engine.step({{&sequence, p, end}});
+      }
+      compare(rows, p, "in chunks of block size " + std::to_string(block_size));
+      p = end;
+      others = others_end;
+    }
+  }
+
+  // A long decode is split over threads, and folded to the same bits.
+  Engine alone(kernels, model, 32, 1, 4), split(kernels, model, 64, 6, 5);
+  const Sequence deep(model, 1000, 6);
+  const std::vector<float> expected = alone.step({{&deep, 0, 1000}});
+  split.step({{&deep, 0, 999}});
+  const std::int64_t num_splits = split.num_splits_seen();
+  const std::vector<float> last = split.step({{&deep, 999, 1000}});
+  check(same_bits(last.data(), expected.data() + 999 * model.q_size(), last.size()),
+        describe(kernels, model) + ": bits differ when split over threads");
+  CHECK(model.sliding_window > 0 || split.num_splits_seen() > num_splits);
+  CHECK(alone.num_splits_seen() == 0);
+}
+
+void check_level(const KernelTable& kernels, const std::vector<KVFormat>& formats) {
+  for (const KVFormat format : formats) {
+    double worst = 0;
+    const Model models[] = {
+        {format, 2, 2, 64},           {format, 4, 2, 16},           {format, 3, 1, 24},
+        {format, 8, 2, 40, 0, 20.0f}, {format, 14, 2, 64, 70},      {format, 6, 1, 80, 0, 0, 8.0f},
+        {format, 8, 1, 256, 300, 5},  {format, 7, 1, 128, 16, 0, 3}, {format, 16, 2, 8, 1},
+    };
+    const std::int64_t block_sizes[] = {16, 32, 64, 128};
+    int i = 0;
+    for (const Model& model : models) {
+      worst = std::max(worst, check_definition(kernels, model, block_sizes[i % 4], 1 + i % 3));
+      ++i;
+    }
+    check_invariance(kernels, {format, 7, 1, 64});
+    check_invariance(kernels, {format, 2, 2, 24, 37, 30.0f, 4});
+    std::printf("%s: errors up to %.2f of what is allowed\n",
+                describe(kernels, models[0]).c_str(), worst);
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const KernelTable* kernels : supported_kernel_tables()) {
+    check_level(*kernels, {KVFormat::kF32, KVFormat::kBF16});
+  }
+  std::printf("ok\n");
+}
