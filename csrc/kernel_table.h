@@ -2,15 +2,19 @@
 // that level, which exports one table; isa.h says which of them this machine can run.
 #pragma once
 
+#include "kernels/attention_kernels.h"
 #include "kernels/elementwise_kernels.h"
 #include "kernels/linear_kernels.h"
+#include "kernels/peak_kernels.h"
 
 namespace pellucid {
 
 struct KernelTable {
   const char* isa;  // "portable", "avx2", "avx512", "neon"
   LinearKernels linear;
+  PeakKernels peaks;
   ElementwiseKernels elementwise;
+  AttentionKernels attention;
 };
 
 }  // namespace pellucid

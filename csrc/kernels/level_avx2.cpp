@@ -1,11 +1,14 @@
 #include "../kernel_table.h"
+#include "attention_table.h"
 #include "elementwise_table.h"
 #include "linear_table.h"
+#include "peak_table.h"
 #include "simd_avx2.h"
 
 namespace pellucid {
 
 extern const KernelTable kAvx2Kernels;
-const KernelTable kAvx2Kernels = {"avx2", linear_kernels<Simd>(), elementwise::kernels()};
+const KernelTable kAvx2Kernels = {"avx2", linear_kernels<Simd>(), peak_kernels<Simd>(),
+                                  elementwise::kernels(), attention_kernels<Simd, 4, 2>()};
 
 }  // namespace pellucid

@@ -1,11 +1,14 @@
 #include "../kernel_table.h"
+#include "attention_table.h"
 #include "elementwise_table.h"
 #include "linear_table.h"
+#include "peak_table.h"
 #include "simd_avx512.h"
 
 namespace pellucid {
 
 extern const KernelTable kAvx512Kernels;
-const KernelTable kAvx512Kernels = {"avx512", linear_kernels<Simd>(), elementwise::kernels()};
+const KernelTable kAvx512Kernels = {"avx512", linear_kernels<Simd>(), peak_kernels<Simd>(),
+                                    elementwise::kernels(), attention_kernels<Simd, 6, 4>()};
 
 }  // namespace pellucid

@@ -37,17 +37,25 @@ void run_tile(std::int64_t num_rows, const PackedView& w, std::int64_t panel,
   Tile::template run<kRows>(w, panel, rows, row, output);
 }
 
-// Phase 2. Panels outside, so that weights come from memory once and tiles of rows reread them from
-// cache. Tiles are of even size: eight rows are 4 + 4, not 6 + 2.
+// Weights that stay in the second-level cache while all rows pass by.
+constexpr std::int64_t kBlockBytes = 512 * 1024;
+
+// Phase 2. A block of panels comes from memory once and is reread from the second-level cache by
+// each tile of rows, which itself stays in the first while it meets the panels of the block. Tiles
+// are of even size: eight rows are 4 + 4, not 6 + 2.
 template <class Tile>
 void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t num_rows,
                     std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output) {
   const std::int64_t num_tiles = (num_rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
-  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+  const std::int64_t block = kBlockBytes / w.panel_bytes > 1 ? kBlockBytes / w.panel_bytes : 1;
+  for (std::int64_t begin = panel_begin; begin < panel_end; begin += block) {
+    const std::int64_t end = begin + block < panel_end ? begin + block : panel_end;
     std::int64_t row = 0;
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
       const std::int64_t tile_rows = (num_rows - row) / (num_tiles - tile);
-      run_tile<Tile>(tile_rows, w, panel, rows, row, output);
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        run_tile<Tile>(tile_rows, w, panel, rows, row, output);
+      }
       row += tile_rows;
     }
   }

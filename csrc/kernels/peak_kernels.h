@@ -1,0 +1,18 @@
+// What a level can do at best: the ceilings that benchmarks compare with.
+#pragma once
+
+#include <cstdint>
+
+namespace pellucid {
+
+// Each runs `num_rounds` rounds in registers, without memory or dependencies in the way, and
+// returns the operations done; a multiplication and its addition are two.
+struct PeakKernels {
+  std::int64_t (*int8)(std::int64_t num_rounds);
+  std::int64_t (*bf16)(std::int64_t num_rounds);
+  std::int64_t (*f32)(std::int64_t num_rounds);
+  // Reads memory in order, a multiple of 1024 bytes.
+  void (*read)(const void* bytes, std::int64_t num_bytes);
+};
+
+}  // namespace pellucid
