@@ -1,0 +1,85 @@
+#include "roofline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+#include "aligned_buffer.h"
+#include "cpu_info.h"
+
+namespace pellucid {
+namespace {
+
+constexpr double kSecondsPerCeiling = 0.3;
+constexpr double kSecondsPerRun =
+    2e-3;  // long beside the start of a run, short beside a time slice
+constexpr int kMinRuns = 5;
+constexpr std::int64_t kReadUnit = 1024;  // what PeakKernels::read takes a multiple of
+
+// Of the last level together, so that nothing is left in it when a pass begins anew.
+constexpr std::int64_t kCachesRead = 4;
+constexpr std::int64_t kMinRead = std::int64_t{256} << 20;
+constexpr std::int64_t kMaxRead = std::int64_t{2} << 30;
+
+double seconds_now() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+// Seconds of the fastest of many runs of body(thread) on all threads.
+template <class Body>
+double fastest_run(ThreadPool& pool, const Body& body) {
+  double fastest = std::numeric_limits<double>::infinity();
+  const double end = seconds_now() + kSecondsPerCeiling;
+  for (int run = 0; run < kMinRuns || seconds_now() < end; ++run) {
+    const double start = seconds_now();
+    pool.run([&](Worker& worker) { body(worker.index()); });
+    fastest = std::min(fastest, seconds_now() - start);
+  }
+  return fastest;
+}
+
+using PeakKernel = std::int64_t (*)(std::int64_t num_rounds);
+
+double operations_per_second(ThreadPool& pool, PeakKernel kernel) {
+  std::int64_t num_rounds = 1000;
+  double seconds = 0;
+  while (seconds < kSecondsPerRun) {
+    num_rounds *= 2;
+    const double start = seconds_now();
+    kernel(num_rounds);
+    seconds = seconds_now() - start;
+  }
+  const std::int64_t operations = pool.num_threads() * kernel(num_rounds);
+  return static_cast<double>(operations) / fastest_run(pool, [&](int) { kernel(num_rounds); });
+}
+
+std::int64_t last_level_bytes() {
+  const std::vector<CacheLevel> caches = cpu_caches("");
+  if (caches.empty()) return 0;
+  const CacheLevel& last = caches.back();
+  const int num_instances =
+      (cpu_threads("").num_logical_cpus + last.num_sharing_cpus - 1) / last.num_sharing_cpus;
+  return last.size_bytes * num_instances;
+}
+
+double read_bytes_per_second(ThreadPool& pool, const PeakKernels& peaks) {
+  const std::int64_t wanted = std::clamp(kCachesRead * last_level_bytes(), kMinRead, kMaxRead);
+  const std::int64_t share = wanted / pool.num_threads() / kReadUnit * kReadUnit;
+  const std::int64_t total = share * pool.num_threads();
+  const AlignedBuffer memory(static_cast<std::size_t>(total));
+  const double seconds =
+      fastest_run(pool, [&](int thread) { peaks.read(memory.data() + thread * share, share); });
+  return static_cast<double>(total) / seconds;
+}
+
+}  // namespace
+
+Roofline measure_roofline(const KernelTable& kernels, ThreadPool& pool) {
+  const PeakKernels& peaks = kernels.peaks;
+  return {read_bytes_per_second(pool, peaks), operations_per_second(pool, peaks.int8),
+          operations_per_second(pool, peaks.bf16), operations_per_second(pool, peaks.f32)};
+}
+
+}  // namespace pellucid
