@@ -29,6 +29,9 @@ stderr, in plain text if `NO_COLOR` is set, the terminal is dumb or stderr is no
 | 130 | Ctrl-C: what was made is printed |
 | 141 | the reader of stdout went away |
 
+Sampling options that are left out take what the model's `generation_config.json` recommends. The final
+line says what was used, the seed included.
+
 `PELLUCID_TRACEBACK=1` shows where an error came from.
 """
 

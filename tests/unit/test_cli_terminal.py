@@ -81,7 +81,10 @@ def test_a_bar_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pellucid.cli.progress.BAR_DELAY", 0.0)
     with progress("load", describe_bytes) as show:
         show(3 << 20, 6 << 20)
-        time.sleep(0.3)  # the bar is drawn by a thread
+        deadline = time.monotonic() + 10
+        while "load" not in screen.getvalue():  # it is drawn by a thread
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     drawn = screen.getvalue()
     assert "load" in drawn and "3.00 MiB of 6.00 MiB" in drawn
     assert drawn.endswith("\x1b[1A\x1b[2K")  # one line up, erased

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from pellucid.cli.options import SamplingOptions
 from pellucid.cli.units import num_bytes, rate, seconds
 from pellucid.sampling_params import SamplingParams
 
@@ -11,16 +12,9 @@ if TYPE_CHECKING:
     from pellucid.outputs import RequestOutput
 
 _NEUTRAL = SamplingParams()
-_SHOWN_IF_SET = (
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
+_SHOWN_IF_SET = tuple(
+    field.name for field in fields(SamplingOptions) if field.name not in ("temperature", "seed")
 )
-assert {field.name for field in fields(SamplingParams)} >= set(_SHOWN_IF_SET)
 
 
 def done_line(engine: "LLMEngine", output: "RequestOutput", params: SamplingParams) -> str:
