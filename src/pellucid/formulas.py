@@ -96,7 +96,7 @@ def kv_positions(start: int, end: int, window: int | None = None) -> int:
     return end - first
 
 
-def kv_bytes(shape: ModelShape, start: int, end: int, bytes_per_position: int) -> int:
+def kv_bytes(shape: ModelShape, start: int, end: int, bytes_per_position: float) -> float:
     """Bytes of K and V that all layers read and write for one request's tokens at start .. end - 1.
 
     Args:

@@ -1,0 +1,36 @@
+"""The ceilings that speeds are compared with (Williams, Waterman, Patterson 2009)."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine does at best, with `num_threads` threads; measured, not looked up.
+
+    Args:
+        isa: level of the instructions that the ceilings were measured with.
+        num_threads: threads that ran at the same time.
+        bandwidth_bytes_per_second: reading memory beyond all caches.
+        peak_int8_ops: operations per second; a multiplication and its addition are two.
+        peak_bf16_flops: likewise, bf16 products summed in f32.
+        peak_f32_flops: likewise, f32.
+    """
+
+    isa: str
+    num_threads: int
+    bandwidth_bytes_per_second: float
+    peak_int8_ops: float
+    peak_bf16_flops: float
+    peak_f32_flops: float
+
+    def peak(self, arithmetic: Arithmetic) -> float:
+        """Operations per second."""
+        peaks: dict[Arithmetic, float] = {
+            "int8": self.peak_int8_ops,
+            "bf16": self.peak_bf16_flops,
+            "f32": self.peak_f32_flops,
+        }
+        return peaks[arithmetic]

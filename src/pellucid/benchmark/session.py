@@ -1,0 +1,198 @@
+"""Runs workloads as the engine runs requests: schedule, execute, update; without text around it."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pellucid import formulas
+from pellucid.backends.base import Backend, KVCache
+from pellucid.benchmark.bench_model import BenchModel
+from pellucid.benchmark.measurement import Cost, Measurement
+from pellucid.benchmark.workloads import Prefill, Workload
+from pellucid.config import EngineConfig, ModelConfig
+from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.sampler import Sampler
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler import ScheduledRequest, Scheduler
+
+NUM_WARM_UP_STEPS = 2  # of a decode; a prompt is run whole, for its scratch memory is its own
+FILL_POSITIONS = 1024  # stored at a time
+
+OnRun = Callable[[int, int], None]  # (runs done, runs in all)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a workload: how long it took, and what its steps were."""
+
+    seconds: float
+    steps: tuple[tuple[ScheduledRequest, ...], ...]
+
+
+class Session:
+    """A model with one KV cache for all workloads, filled with random keys and values: a sequence at
+    depth 8192 then costs what it costs, without 8192 tokens computed before.
+
+    Args:
+        model: what runs.
+        engine_config: `block_size`, `kv_cache_dtype` and `max_num_batched_tokens` matter.
+        workloads: all that will be measured, to plan the cache.
+        clock: seconds, monotonic.
+
+    Raises:
+        ValueError: a workload is longer than the model's context, or the backend has no such format.
+    """
+
+    def __init__(
+        self,
+        model: BenchModel,
+        engine_config: EngineConfig,
+        workloads: Sequence[Workload],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model = model
+        self._config = engine_config
+        self._clock = clock
+        for workload in workloads:
+            _check_fits(workload, engine_config, model.config)
+        self._num_blocks = -(
+            -kv_positions(workloads, engine_config.block_size) // engine_config.block_size
+        )
+        self.kv_cache = model.backend.make_kv_cache(
+            model.config, self._num_blocks, engine_config.block_size, engine_config.kv_cache_dtype
+        )
+        _fill(model.backend, self.kv_cache, model.config, self._num_blocks * engine_config.block_size)
+        self._runner = ModelRunner(model.decoder, self.kv_cache, engine_config.block_size, Sampler())
+
+    def measure(
+        self, workload: Workload, repetitions: int, on_run: OnRun | None = None
+    ) -> Measurement:
+        """Warms up, then runs `workload` `repetitions` times."""
+        self.warm_up(workload)
+        runs = []
+        for number in range(repetitions):
+            if on_run is not None:
+                on_run(number, repetitions)
+            runs.append(self.run(workload))
+        return Measurement(
+            workload,
+            tuple(run.seconds for run in runs),
+            self.cost(runs[0]),
+            self._model.weight_format.arithmetic,
+        )
+
+    def warm_up(self, workload: Workload) -> None:
+        """Touches what the first run of a workload would pay for."""
+        self._run(workload, NUM_WARM_UP_STEPS)
+
+    def run(self, workload: Workload) -> Run:
+        """Runs a workload once, on requests of its own."""
+        return self._run(workload, math.inf)
+
+    def cost(self, run: Run) -> Cost:
+        """What the steps of a run had to move and to compute."""
+        config, matrix_bytes = self._model.config, self._model.weight_format.matrix_bytes
+        bytes_per_block = self._model.backend.kv_bytes_per_block(
+            config, self._config.block_size, self._config.kv_cache_dtype
+        )
+        layer_position_bytes = bytes_per_block / (self._config.block_size * config.num_layers)
+        num_bytes, flops = 0.0, 0
+        for step in run.steps:
+            with_head = any(share.samples for share in step)
+            num_bytes += formulas.weight_bytes(config, matrix_bytes, with_head)
+            for share in step:
+                num_bytes += formulas.kv_bytes(config, share.start, share.end, layer_position_bytes)
+                flops += formulas.forward_flops(config, share.start, share.end, int(share.samples))
+        return Cost(len(run.steps), round(num_bytes), flops)
+
+    def _run(self, workload: Workload, max_steps: float) -> Run:
+        scheduler = self._scheduler(workload)
+        steps: list[tuple[ScheduledRequest, ...]] = []
+        start = self._clock()
+        while scheduler.has_unfinished_requests and len(steps) < max_steps:
+            steps.append(self._step(scheduler))
+        return Run(self._clock() - start, tuple(steps))
+
+    def _step(self, scheduler: Scheduler) -> tuple[ScheduledRequest, ...]:
+        """What `LLMEngine.step` does, up to the tokens."""
+        output = scheduler.schedule(now=0.0)
+        result = self._runner.execute(output.scheduled)
+        for error in result.errors.values():
+            raise error
+        token_ids = {request_id: token.token_id for request_id, token in result.sampled.items()}
+        scheduler.update(output, token_ids, now=0.0)
+        return output.scheduled
+
+    def _scheduler(self, workload: Workload) -> Scheduler:
+        """A scheduler with the requests of `workload` at their depth."""
+        prompt_length = workload.num_prompt_tokens
+        is_prefill = isinstance(workload, Prefill)
+        budget = (
+            self._config.max_num_batched_tokens if is_prefill else workload.batch * prompt_length
+        )
+        scheduler = Scheduler(
+            KVCacheManager(BlockPool(self._num_blocks), self._config.block_size, False),
+            max_num_seqs=workload.batch,
+            max_num_batched_tokens=budget,
+        )
+        max_tokens = workload.num_positions - prompt_length + 1
+        rng = np.random.default_rng(0)
+        for index in range(workload.batch):
+            prompt = rng.integers(0, self._model.config.vocab_size, prompt_length).tolist()
+            scheduler.add_request(
+                Request(
+                    request_id=f"{workload.test}/{index}",
+                    prompt_token_ids=tuple(prompt),
+                    params=SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
+                    seed=0,
+                    arrival_time=0.0,
+                    max_tokens=max_tokens,
+                )
+            )
+        if workload.depth:  # what prefill would have stored is there
+            output = scheduler.schedule(now=0.0)
+            assert all(share.samples for share in output.scheduled)
+            token_ids = {share.request.request_id: 0 for share in output.scheduled}
+            scheduler.update(output, token_ids, now=0.0)
+        return scheduler
+
+
+def kv_positions(workloads: Sequence[Workload], block_size: int) -> int:
+    """Slots of the KV cache that the largest workload needs, in whole blocks for each sequence."""
+    return max(
+        workload.batch * -(-workload.num_positions // block_size) * block_size
+        for workload in workloads
+    )
+
+
+def _check_fits(workload: Workload, engine_config: EngineConfig, config: ModelConfig) -> None:
+    limit = config.context_length
+    if engine_config.max_model_len is not None:
+        limit = min(limit, engine_config.max_model_len)
+    if workload.num_positions > limit:
+        raise ValueError(
+            f"{workload.test}: needs {workload.num_positions} positions of one sequence; the context"
+            f" has {limit}"
+        )
+    if workload.batch > engine_config.max_num_batched_tokens:
+        raise ValueError(
+            f"{workload.test}: a step has at most max_num_batched_tokens="
+            f"{engine_config.max_num_batched_tokens} tokens"
+        )
+
+
+def _fill(backend: Backend, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:
+    """Stores random keys and values in every slot of every layer."""
+    rng = np.random.default_rng(0)
+    shape = (FILL_POSITIONS, config.num_kv_heads, config.head_dim)
+    k, v = (rng.standard_normal(shape, np.float32) for _ in range(2))
+    for start in range(0, num_slots, FILL_POSITIONS):
+        slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
+        for layer in kv_cache.layers:
+            backend.store_kv(layer, k[: len(slots)], v[: len(slots)], slots)

@@ -1,0 +1,85 @@
+"""Random weights instead of a checkpoint's: how fast a model of some shape would be."""
+
+import zlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+
+_SIGN_AND_FRACTION = 0x807F  # of a bf16; the other 8 bits are the exponent
+_EXPONENT_BIAS, _FRACTION_BITS = 127, 7
+
+
+class RandomParameters:
+    """The `Parameters` of a model that nobody trained. Each weight is a function of its name, and of
+    a size that keeps activations in the range of a trained model's: no infinities, no denormals.
+
+    Integer formats get random codes: quantizing random floats would take minutes and change nothing.
+
+    Args:
+        backend: makes the handles.
+        weight_format: of all matrices; None is bf16.
+    """
+
+    def __init__(self, backend: Backend, weight_format: IntegerFormat | None = None) -> None:
+        self._backend = backend
+        self._format = weight_format
+
+    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+        """`name`.weight [num_rows, num_columns], of standard deviation about num_columns ** -0.5."""
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        weight: npt.NDArray[Any] | QuantizedMatrix
+        if self._format is None:
+            weight = _random_bf16(rng, num_rows, num_columns)
+        else:
+            weight = _random_codes(rng, self._format, num_rows, num_columns)
+        bias_vector = rng.uniform(-0.1, 0.1, num_rows).astype(np.float32) if bias else None
+        return self._backend.matrix(weight, bias_vector)
+
+    def vector(self, name: str, size: int) -> Vector:
+        """Ones for a norm's weight, zeros for its bias."""
+        fill = np.ones if name.endswith(".weight") else np.zeros
+        return self._backend.vector(fill(size, np.float32))
+
+
+def _random_bf16(
+    rng: np.random.Generator, num_rows: int, num_columns: int
+) -> npt.NDArray[ml_dtypes.bfloat16]:
+    """Random signs and fractions, and four exponents: made from bits, for a gigabyte in a second."""
+    bits = _random_bytes(rng, num_rows, 2 * num_columns).view(np.uint16)
+    largest = _EXPONENT_BIAS - round(np.log2(num_columns) / 2)
+    exponents = largest - ((bits >> _FRACTION_BITS) & 3)
+    bits &= _SIGN_AND_FRACTION
+    bits |= exponents << _FRACTION_BITS
+    return bits.view(ml_dtypes.bfloat16)
+
+
+def _random_codes(
+    rng: np.random.Generator, weight_format: IntegerFormat, num_rows: int, num_columns: int
+) -> QuantizedMatrix:
+    arrays = {
+        name: _random_bytes(rng, *shape).view(dtype) if name == "codes" else np.zeros(shape, dtype)
+        for name, (dtype, shape) in weight_format.arrays(num_rows, num_columns).items()
+    }
+    codes = arrays["codes"]
+    if weight_format.bits == 8:
+        np.maximum(codes, -127, out=codes)
+    elif num_columns % 2:
+        codes[:, -1] &= 15
+    if weight_format.has_zero_points:
+        arrays["zero_points"][:] = rng.integers(6, 10, arrays["zero_points"].shape)
+    # Codes are spread evenly, so their standard deviation is their range over the root of 12.
+    arrays["scales"][:] = (12 / num_columns) ** 0.5 / (1 << weight_format.bits)
+    return QuantizedMatrix(weight_format, num_columns, **arrays)
+
+
+def _random_bytes(rng: np.random.Generator, num_rows: int, row_bytes: int) -> npt.NDArray[np.uint8]:
+    """[num_rows, row_bytes], contiguous."""
+    num_bytes = num_rows * row_bytes
+    words = rng.integers(0, 1 << 64, -(-num_bytes // 8), dtype=np.uint64)
+    return words.view(np.uint8)[:num_bytes].reshape(num_rows, row_bytes)
