@@ -9,7 +9,7 @@ import typer
 
 from pellucid.cli.chat_session import ChatSession
 from pellucid.cli.generation import load
-from pellucid.cli.options import MAX_TOKENS, ModelOptions, SamplingOptions
+from pellucid.cli.options import MAX_TOKENS, MODEL_ARGUMENT, ModelOptions, SamplingOptions
 from pellucid.cli.status import EXIT_INTERRUPTED
 from pellucid.cli.terminal import note
 
@@ -18,14 +18,7 @@ PROMPT = "> "
 
 def chat(
     *,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Directory in Hugging Face layout or hub id; left out, the bundled model.",
-            show_default=False,
-        ),
-    ] = None,
+    model: Annotated[str | None, MODEL_ARGUMENT] = None,
     system: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What the model is told before the first turn."),

@@ -24,20 +24,18 @@ def check_image_path(path: Path) -> None:
 
 
 def write_image(comparison: Comparison, path: Path) -> None:
-    """Draws the time of one token against the length of the text."""
+    """Draws the time of one token against the length of the text: a dot each, and their median."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for arm in (comparison.naive, comparison.cached):
         by_length = arm.seconds_by_length
-        axes.plot(
-            list(by_length),
-            [1e3 * duration for duration in by_length.values()],
-            marker=".",
-            linestyle="none",
-            label=arm.label,
-        )
+        lengths = list(by_length)
+        medians = [1e3 * arm.seconds_at(length) for length in lengths]
+        (line,) = axes.plot(lengths, medians, label=arm.label)
+        every_token = [1e3 * duration for duration in by_length.values()]
+        axes.plot(lengths, every_token, ".", color=line.get_color(), alpha=0.4)
     axes.set(xlabel=X_LABEL, ylabel=Y_LABEL)
     axes.set_ylim(bottom=0)
     axes.set_title(verdict(comparison), fontsize="medium")

@@ -25,6 +25,11 @@ def _stopping(*names: str, **facts: Any) -> Any:
     return typer.Option(*names, rich_help_panel=STOPPING, **facts)
 
 
+MODEL_ARGUMENT = typer.Argument(
+    metavar="MODEL",
+    help="Directory in Hugging Face layout or hub id; left out, the bundled model.",
+    show_default=False,
+)
 MAX_TOKENS = _stopping("--max-tokens", metavar="N", help="Most tokens to generate.")
 IgnoreEos = Annotated[
     bool, _stopping("--ignore-eos", help="Go on after the model's own end tokens.")

@@ -8,19 +8,14 @@ from typing import Annotated
 
 import typer
 
+from pellucid.cli.options import MODEL_ARGUMENT
+
 
 @dataclass(frozen=True)
 class PromptArguments:
     """`[MODEL] PROMPT`, where a single argument is the prompt, and `-` or a pipe stands for stdin."""
 
-    first: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Directory in Hugging Face layout or hub id; left out, the bundled model.",
-            show_default=False,
-        ),
-    ] = None
+    first: Annotated[str | None, MODEL_ARGUMENT] = None
     second: Annotated[
         str | None,
         typer.Argument(
