@@ -8,11 +8,11 @@ import pytest
 from pellucid import formulas
 from pellucid.backends.base import Array, ForwardBatch, KVCache
 from pellucid.benchmark import bench_model
-from pellucid.benchmark.bench_model import BF16, BenchModel, WeightFormat, random_model
+from pellucid.benchmark.bench_model import BenchModel, random_model
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
-from pellucid.benchmark.session import Session, kv_positions
-from pellucid.benchmark.workloads import Decode, Prefill, Workload
+from pellucid.benchmark.session import Session
+from pellucid.benchmark.workloads import Decode, Prefill, Workload, kv_positions
 from pellucid.config import EngineConfig
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
@@ -30,7 +30,7 @@ MACHINE = Machine(
 def tiny_model(monkeypatch: pytest.MonkeyPatch, **knobs: object) -> tuple[BenchModel, EngineConfig]:
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
     config = EngineConfig(backend="numpy", **knobs)  # type: ignore[arg-type]
-    return random_model("tiny", config, 1024), config
+    return random_model("tiny", config, [Prefill(1024)]), config
 
 
 class WatchedDecoder:
@@ -119,7 +119,7 @@ def test_the_cache_is_planned_for_the_largest_workload() -> None:
 @pytest.mark.parametrize(
     ("workload", "knobs", "message"),
     [
-        (Decode(8, 121), {}, r"tg8@121: needs 129 positions of one sequence; the context has 128"),
+        (Decode(8, 1017), {}, r"tg8@1017: needs 1025 positions of one sequence; .* has 1024"),
         (Prefill(65), {"max_model_len": 64}, r"pp65: needs 65 .* the context has 64"),
         (Decode(1, 0, 9), {"max_num_batched_tokens": 8}, r"max_num_batched_tokens=8"),
     ],
@@ -127,9 +127,12 @@ def test_the_cache_is_planned_for_the_largest_workload() -> None:
 def test_what_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, workload: Workload, knobs: dict[str, int], message: str
 ) -> None:
-    model, config = tiny_model(monkeypatch, **knobs)
+    model, _ = tiny_model(monkeypatch)
+    config = EngineConfig(backend="numpy", **knobs)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
         Session(model, config, [workload])
+    with pytest.raises(ValueError, match=message):
+        random_model("tiny", config, [workload])
 
 
 # Costs
@@ -204,8 +207,3 @@ def test_shares_of_what_the_machine_can_do() -> None:
     assert measured.peak_share(MACHINE) == 600 / 2 / 800
     assert replace(measured, arithmetic="bf16").peak_share(MACHINE) == 600 / 2 / 400
     assert replace(measured, arithmetic="f32").peak_share(MACHINE) == 600 / 2 / 200
-
-
-def test_formats_of_weights() -> None:
-    assert BF16 == WeightFormat(2, "bf16")
-    assert WeightFormat(0.5625, "int8").matrix_bytes(10, 32) == 180

@@ -1,7 +1,7 @@
 """What is measured: a model on a backend, a checkpoint's or one of random weights."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import ml_dtypes
@@ -11,6 +11,7 @@ from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.benchmark.machine import Arithmetic
+from pellucid.benchmark.workloads import Workload, check_fits, kv_positions
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loaded_model import load_model, make_backend
 from pellucid.loading.parameters import Progress
@@ -54,21 +55,26 @@ class BenchModel:
     weight_format: WeightFormat
 
 
-def random_model(shape: str, engine_config: EngineConfig, kv_positions: int) -> BenchModel:
+def random_model(
+    shape: str, engine_config: EngineConfig, workloads: Sequence[Workload]
+) -> BenchModel:
     """A model of a known shape with random weights.
 
     Args:
         shape: a name in `SHAPES`.
         engine_config: `quantization` is the format of all matrices.
-        kv_positions: positions that the KV cache will have, for all sequences together.
+        workloads: what it is for.
 
     Raises:
-        ValueError: there is no such shape, or it needs more memory than there is.
+        ValueError: there is no such shape, or it needs more memory than there is, or a workload does
+            not fit the model.
     """
     config = find_shape(shape)
+    check_fits(workloads, engine_config, config)
     backend = make_backend(engine_config)
     weight_format = _weight_format(engine_config, backend, config, lambda: BF16)
-    _check_memory(shape, config, engine_config, backend, weight_format, kv_positions)
+    num_positions = kv_positions(workloads, engine_config.block_size)
+    _check_memory(shape, config, engine_config, backend, weight_format, num_positions)
     parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
     decoder = decoder_class(config.architecture)(config, parameters, backend)
     return BenchModel(shape, config, decoder, backend, weight_format)
@@ -132,7 +138,7 @@ def _check_memory(
     engine_config: EngineConfig,
     backend: Backend,
     weight_format: WeightFormat,
-    kv_positions: int,
+    num_positions: int,
 ) -> None:
     """Before anything is allocated: a machine that swaps measures its disk."""
     weights = formulas.weight_bytes(config, weight_format.matrix_bytes)
@@ -141,7 +147,7 @@ def _check_memory(
     block_bytes = backend.kv_bytes_per_block(
         config, engine_config.block_size, engine_config.kv_cache_dtype
     )
-    kv_cache = kv_positions * block_bytes // engine_config.block_size
+    kv_cache = num_positions * block_bytes // engine_config.block_size
     available = available_memory()
     # While a matrix is laid out for the kernels it is there twice; the embedding is the largest.
     if available is not None and weights + embedding + kv_cache > available:

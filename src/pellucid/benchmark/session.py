@@ -11,7 +11,7 @@ from pellucid import formulas
 from pellucid.backends.base import Backend, KVCache
 from pellucid.benchmark.bench_model import BenchModel
 from pellucid.benchmark.measurement import Cost, Measurement
-from pellucid.benchmark.workloads import Prefill, Workload
+from pellucid.benchmark.workloads import Prefill, Workload, check_fits, kv_positions
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
@@ -59,16 +59,19 @@ class Session:
         self._model = model
         self._config = engine_config
         self._clock = clock
-        for workload in workloads:
-            _check_fits(workload, engine_config, model.config)
+        check_fits(workloads, engine_config, model.config)
         self._num_blocks = -(
             -kv_positions(workloads, engine_config.block_size) // engine_config.block_size
         )
         self.kv_cache = model.backend.make_kv_cache(
             model.config, self._num_blocks, engine_config.block_size, engine_config.kv_cache_dtype
         )
-        _fill(model.backend, self.kv_cache, model.config, self._num_blocks * engine_config.block_size)
-        self._runner = ModelRunner(model.decoder, self.kv_cache, engine_config.block_size, Sampler())
+        _fill(
+            model.backend, self.kv_cache, model.config, self._num_blocks * engine_config.block_size
+        )
+        self._runner = ModelRunner(
+            model.decoder, self.kv_cache, engine_config.block_size, Sampler()
+        )
 
     def measure(
         self, workload: Workload, repetitions: int, on_run: OnRun | None = None
@@ -161,30 +164,6 @@ class Session:
             token_ids = {share.request.request_id: 0 for share in output.scheduled}
             scheduler.update(output, token_ids, now=0.0)
         return scheduler
-
-
-def kv_positions(workloads: Sequence[Workload], block_size: int) -> int:
-    """Slots of the KV cache that the largest workload needs, in whole blocks for each sequence."""
-    return max(
-        workload.batch * -(-workload.num_positions // block_size) * block_size
-        for workload in workloads
-    )
-
-
-def _check_fits(workload: Workload, engine_config: EngineConfig, config: ModelConfig) -> None:
-    limit = config.context_length
-    if engine_config.max_model_len is not None:
-        limit = min(limit, engine_config.max_model_len)
-    if workload.num_positions > limit:
-        raise ValueError(
-            f"{workload.test}: needs {workload.num_positions} positions of one sequence; the context"
-            f" has {limit}"
-        )
-    if workload.batch > engine_config.max_num_batched_tokens:
-        raise ValueError(
-            f"{workload.test}: a step has at most max_num_batched_tokens="
-            f"{engine_config.max_num_batched_tokens} tokens"
-        )
 
 
 def _fill(backend: Backend, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:

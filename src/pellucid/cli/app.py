@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pellucid import __version__
+from pellucid.cli.bench import bench
 from pellucid.cli.chat import chat
 from pellucid.cli.compare import compare
 from pellucid.cli.options import takes_options
@@ -24,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
-for verb in (run, chat, compare):
+for verb in (run, chat, compare, bench):
     app.command()(takes_options(verb))
 
 

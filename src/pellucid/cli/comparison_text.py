@@ -1,17 +1,15 @@
 """A comparison for people: a table, a verdict, a plot and what they show."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pellucid.cli.comparison import REFERENCE_LENGTH, Comparison
-from pellucid.cli.terminal import is_live
+from pellucid.cli.table import print_table
 from pellucid.cli.text_plot import Curve, text_plot
 from pellucid.cli.units import flops, num_bytes, seconds, times
 
 X_LABEL = "length of the text (tokens)"
 Y_LABEL = "time of one token (ms)"
-MAX_TABLE_WIDTH = 120  # characters: wide enough that no number is cut, whatever the terminal
 EXPLANATION = """\
 The only difference: after each token the naive loop forgets the keys and values that it computed,
 and reads the whole text again for the next one, so its cost per token grows with the text. With
@@ -30,7 +28,9 @@ class Row:
 
 def print_comparison(comparison: Comparison) -> None:
     """Writes everything on stdout."""
-    _print_table(comparison)
+    labels = (comparison.cached.label, comparison.naive.label)
+    lines = [(row.name, row.cached, row.naive, row.ratio) for row in rows(comparison)]
+    print_table(("", *labels, "ratio"), lines)
     print(verdict(comparison))
     lengths = comparison.lengths(REFERENCE_LENGTH)
     if lengths:
@@ -92,7 +92,7 @@ def verdict(comparison: Comparison) -> str:
 def speed(comparison: Comparison, length: int) -> str:
     """The ratio of the two speeds."""
     ratio = times(comparison.speed_ratio(length))
-    return f"speed at {length} tokens: {ratio} with the cache"
+    return f"speed: {ratio} with the cache, at {length} tokens"
 
 
 def plot(comparison: Comparison) -> str:
@@ -105,24 +105,3 @@ def plot(comparison: Comparison) -> str:
         x_label=X_LABEL,
         y_label=Y_LABEL,
     )
-
-
-def _print_table(comparison: Comparison) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    live = is_live(sys.stdout)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for title in (comparison.cached.label, comparison.naive.label, "ratio"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows(comparison):
-        table.add_row(row.name, row.cached, row.naive, row.ratio)
-    console = Console(
-        file=sys.stdout,
-        force_terminal=live,
-        color_system="auto" if live else None,
-        width=MAX_TABLE_WIDTH,
-    )
-    console.print(table)

@@ -1,4 +1,4 @@
-"""The one JSON object of --json: base units, no NaN, no infinity."""
+"""What --json writes: base units, no NaN, no infinity."""
 
 import json
 import math
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pellucid.outputs import Logprob, LogprobsAt, RequestMetrics, RequestOutput
 
 
-def print_json(values: dict[str, Any]) -> None:
-    """Writes the object on stdout, in ASCII: any locale can carry it."""
+def print_json(values: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """Writes the object or list on stdout, in ASCII: any locale can carry it."""
     print(json.dumps(values, allow_nan=False), flush=True)
 
 

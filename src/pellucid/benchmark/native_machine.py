@@ -1,0 +1,28 @@
+"""Measures the machine with our own kernels and threads."""
+
+from pellucid.backends.base import Backend
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.native import ThreadPool, find_kernels, measure_roofline
+from pellucid.benchmark.machine import Machine
+
+
+def measure_machine(backend: Backend, num_threads: int | None) -> Machine:
+    """The ceilings for what runs on `backend`. Takes a second or two, and a quarter of a gigabyte.
+
+    Args:
+        backend: the native one is measured with its own threads and instructions.
+        num_threads: of another backend; None: the one that NumPy takes if nobody asks for more.
+    """
+    if isinstance(backend, CpuBackend):
+        kernels, pool = backend.kernels, backend.pool
+    else:
+        kernels, pool = find_kernels(), ThreadPool(num_threads or 1)
+    roofline = measure_roofline(kernels, pool)
+    return Machine(
+        isa=kernels.isa,
+        num_threads=pool.num_threads,
+        bandwidth_bytes_per_second=roofline.read_bytes_per_second,
+        peak_int8_ops=roofline.int8_ops_per_second,
+        peak_bf16_flops=roofline.bf16_flops_per_second,
+        peak_f32_flops=roofline.f32_flops_per_second,
+    )

@@ -1,0 +1,178 @@
+"""`pellucid bench`: how fast a model is here, and what share of the machine's ceilings that is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pellucid.cli.options import OUTPUT, ModelOptions
+from pellucid.cli.progress import describe_bytes, progress
+from pellucid.cli.status import EXIT_INTERRUPTED
+from pellucid.cli.terminal import note
+from pellucid.config import EngineConfig
+
+if TYPE_CHECKING:
+    from pellucid.benchmark.bench_model import BenchModel
+    from pellucid.benchmark.measurement import Measurement
+    from pellucid.benchmark.workloads import Workload
+
+WORKLOAD = "What to measure"
+
+
+def bench(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Directory in Hugging Face layout or hub id; left out, the bundled model.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=WORKLOAD,
+            help="Random weights of a known model's shape instead of MODEL: qwen2.5-0.5b, llama-3.2-1b ...",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str,
+        typer.Option(metavar="N,...", rich_help_panel=WORKLOAD, help="Prompts to read, in tokens."),
+    ] = "512",
+    gen: Annotated[
+        int,
+        typer.Option(
+            metavar="N", rich_help_panel=WORKLOAD, help="Tokens to generate for each sequence."
+        ),
+    ] = 64,
+    batch: Annotated[
+        str,
+        typer.Option(
+            metavar="N,...", rich_help_panel=WORKLOAD, help="Sequences that generate together."
+        ),
+    ] = "1,8,32",
+    depth: Annotated[
+        str,
+        typer.Option(
+            metavar="N,...",
+            rich_help_panel=WORKLOAD,
+            help="Tokens in the KV cache of each when it begins to generate.",
+        ),
+    ] = "128",
+    repetitions: Annotated[
+        int,
+        typer.Option(
+            metavar="N", rich_help_panel=WORKLOAD, help="Runs of each; the median counts."
+        ),
+    ] = 5,
+    model_options: ModelOptions,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png", rich_help_panel=OUTPUT, help="Also draw the shares into an image."
+        ),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            rich_help_panel=OUTPUT,
+            help="A JSON list on stdout instead of a table: an object for each test, and the machine's.",
+        ),
+    ] = False,
+) -> None:
+    """Measure prefill and decode beside this machine's memory bandwidth and peak, measured first."""
+    from pellucid.cli.comparison_image import check_image_path
+
+    if plot is not None:
+        check_image_path(plot)
+    _check_shape_alone(shape, model, model_options)
+    _check_count("--repetitions", repetitions, least=1)
+    _check_count("--gen", gen, least=1)
+    prompts, batches = numbers("--prompt", prompt, least=1), numbers("--batch", batch, least=1)
+    depths = numbers("--depth", depth, least=0)
+    config = EngineConfig(model=model, **model_options.knobs())
+
+    from pellucid.benchmark.native_machine import measure_machine
+    from pellucid.benchmark.workloads import Decode, Prefill
+    from pellucid.cli.bench_image import write_bench_image
+    from pellucid.cli.bench_json import bench_objects
+    from pellucid.cli.bench_text import print_bench
+    from pellucid.cli.json_output import print_json
+
+    workloads: list[Prefill | Decode] = [Prefill(num_tokens) for num_tokens in prompts]
+    workloads += [Decode(gen, each, size) for each in depths for size in batches]
+    bench_model = _load(shape, config, workloads)
+    machine = measure_machine(bench_model.backend, config.num_threads)
+    measurements, interrupted = _measure(bench_model, config, workloads, repetitions)
+
+    if json:
+        print_json(bench_objects(measurements, config, machine))
+    else:
+        print_bench(bench_model.name, measurements, config, machine)
+    if plot is not None and measurements:
+        write_bench_image(bench_model.name, measurements, config, machine, plot)
+        note(f"plot: {plot}")
+    raise typer.Exit(EXIT_INTERRUPTED if interrupted else 0)
+
+
+def numbers(option: str, text: str, *, least: int) -> list[int]:
+    """The whole numbers of a list "1,8,32".
+
+    Raises:
+        ValueError: one is not a number, is less than `least` or stands there twice.
+    """
+    values = []
+    for word in text.split(","):
+        if not word.strip().isdecimal() or int(word) < least or int(word) in values:
+            raise ValueError(
+                f"{option}={text!r}: must be different whole numbers of at least {least}, with commas"
+                " between them"
+            )
+        values.append(int(word))
+    return values
+
+
+def _check_count(option: str, value: int, *, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{option}={value}: must be a whole number of at least {least}")
+
+
+def _check_shape_alone(shape: str | None, model: str | None, options: ModelOptions) -> None:
+    for name, value in (("MODEL", model), ("--revision", options.revision)):
+        if shape is not None and value is not None:
+            raise ValueError(f"--shape={shape!r} has random weights: {name}={value!r} has no use")
+
+
+def _load(shape: str | None, config: EngineConfig, workloads: "Sequence[Workload]") -> "BenchModel":
+    from pellucid.benchmark.bench_model import random_model, stored_model
+
+    if shape is not None:
+        note(f"making random weights of the shape {shape}")
+        return random_model(shape, config, workloads)
+    with progress("load", describe_bytes) as show:
+        return stored_model(config, show)
+
+
+def _measure(
+    model: "BenchModel", config: EngineConfig, workloads: "Sequence[Workload]", repetitions: int
+) -> "tuple[list[Measurement], bool]":
+    """What was measured, and whether Ctrl-C ended it."""
+    from pellucid.benchmark.session import Session
+
+    session = Session(model, config, workloads)
+    measurements: list[Measurement] = []
+    try:
+        for workload in workloads:
+            with progress(workload.test, _describe_runs) as show:
+                measurements.append(session.measure(workload, repetitions, show))
+    except KeyboardInterrupt:
+        return measurements, True
+    return measurements, False
+
+
+def _describe_runs(done: int, total: int, elapsed: float) -> str:
+    return f"{done} of {total} runs, {elapsed:.0f} s"
