@@ -102,10 +102,12 @@ void Program::set_output(int buffer) {
 }
 
 std::int64_t Program::output_width() const {
-  return buffers_[static_cast<std::size_t>(output_)].width;
+  return output_ < 0 ? 0 : buffers_[static_cast<std::size_t>(output_)].width;
 }
 
-RowSet Program::output_rows() const { return buffers_[static_cast<std::size_t>(output_)].rows; }
+RowSet Program::output_rows() const {
+  return output_ < 0 ? RowSet::kTokens : buffers_[static_cast<std::size_t>(output_)].rows;
+}
 
 std::vector<std::string> Program::stage_names() const {
   std::vector<std::string> names;
@@ -154,7 +156,9 @@ void Program::place_buffers() {
 void Program::run(const Step& step) {
   assert(step.num_tokens <= max_rows_ && step.num_logits <= max_rows_);
   const std::lock_guard<std::mutex> lock(run_mutex_);
-  buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
+  if (output_ >= 0) {
+    buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
+  }
   for (const auto& prepare : preparations_) prepare(step);
   pool_->run([&](Worker& worker) {
     double* seconds = worker.index() == 0 ? step.stage_seconds : nullptr;

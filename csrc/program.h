@@ -93,7 +93,7 @@ class Program {
   // A phase of its own items: num_items(step), handed out `grain(step)` at a time.
   void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
 
-  // The buffer that the caller gets; it lies in the caller's memory.
+  // The buffer that the caller gets, if any; it lies in the caller's memory.
   void set_output(int buffer);
 
   // Plans the memory. Nothing can be added afterwards.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace pellucid {
@@ -29,6 +31,15 @@ void add_input(Program& program, int input, std::int64_t width, View y) {
 }
 
 void add_embed(Program& program, Indices indices, Weights table, float scale, View y) {
+  program.add_preparation([=](const Step& step) {
+    const std::int32_t* const ids = indices == Indices::kTokenIds ? step.token_ids : step.positions;
+    for (std::int64_t t = 0; t < step.num_tokens; ++t) {
+      if (ids[t] < 0 || ids[t] >= table->matrix.num_outputs()) {
+        throw std::out_of_range("row " + std::to_string(ids[t]) + " of an embedding of " +
+                                std::to_string(table->matrix.num_outputs()) + " rows");
+      }
+    }
+  });
   program.add_row_phase(
       "embed", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
         const std::int32_t* const ids =
@@ -147,6 +158,14 @@ void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t 
 }
 
 void add_gather(Program& program, View x, std::int64_t width, View y) {
+  program.add_preparation([](const Step& step) {
+    for (std::int64_t r = 0; r < step.num_logits; ++r) {
+      if (step.logits_indices[r] < 0 || step.logits_indices[r] >= step.num_tokens) {
+        throw std::out_of_range("row " + std::to_string(step.logits_indices[r]) + " of a step of " +
+                                std::to_string(step.num_tokens) + " tokens");
+      }
+    }
+  });
   program.add_row_phase("gather", RowSet::kLogits, {x.buffer, y.buffer},
                         [=, &program](const Step& step, std::int64_t r) {
                           std::memcpy(program.row(y, r), program.row(x, step.logits_indices[r]),

@@ -2,6 +2,8 @@
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/program.cpp
+  csrc/program_attention.cpp
   csrc/program_ops.cpp
+  csrc/roofline.cpp
   csrc/thread_pool.cpp)
 target_link_libraries(pellucid_core PUBLIC Threads::Threads)

@@ -2,7 +2,12 @@
 pellucid's native kernels and what they need to know about the machine.
 """
 
-from typing import Literal
+from collections.abc import Sequence
+import enum
+from typing import Annotated, Literal
+
+import numpy
+from numpy.typing import NDArray
 
 
 class CacheLevel:
@@ -79,3 +84,174 @@ def cpu_info(root: str = '') -> CpuInfo:
     """
     Look at the processor, the affinity mask and the cgroups as they are now. `root` stands in front of every path read below /proc and /sys, so that tests can describe a machine.
     """
+
+class Kernels:
+    """The kernels of one instruction set level."""
+
+    @property
+    def isa(self) -> str:
+        """"avx512", "avx2", "neon" or "portable"."""
+
+def kernel_levels() -> list[str]:
+    """
+    The instruction set levels that were built and that this machine runs, best first.
+    """
+
+def find_kernels(isa: str = '') -> Kernels:
+    """
+    The best kernels, or those of one level. ValueError if this machine cannot run that.
+    """
+
+class ThreadPool:
+    """Threads that work through a step together."""
+
+    def __init__(self, num_threads: int) -> None:
+        """The caller's own thread is one of `num_threads`."""
+
+    @property
+    def num_threads(self) -> int: ...
+
+class Roofline:
+    """
+    What this machine does at best; a multiplication and its addition are two operations.
+    """
+
+    @property
+    def read_bytes_per_second(self) -> float: ...
+
+    @property
+    def int8_ops_per_second(self) -> float: ...
+
+    @property
+    def bf16_flops_per_second(self) -> float: ...
+
+    @property
+    def f32_flops_per_second(self) -> float: ...
+
+def measure_roofline(kernels: Kernels, pool: ThreadPool) -> Roofline:
+    """
+    Measures it, for a second or two, on all threads of the pool. Reads memory that no cache holds: allocates a quarter of a gigabyte or more meanwhile.
+    """
+
+class LinearWeights:
+    """A weight matrix [N, K] in the kernels' layout, and its bias [N]."""
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    @property
+    def num_inputs(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def format(self) -> str: ...
+
+def pack_weights(format: str, weights: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, zero_points: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, num_inputs: int | None = None, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, *, activations: str = 'native', pool: ThreadPool) -> LinearWeights:
+    """
+    Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low half. `scales` are f16 [N, groups], for "int8-channel" f32 [N]; `zero_points` u8 [N, groups]. activations="f32" multiplies dequantized weights with x as it comes.
+    """
+
+class KVCache:
+    """Keys and values of all layers, in blocks."""
+
+    def __init__(self, dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, num_blocks: int) -> None: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+def kv_bytes_per_block(dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int) -> int:
+    """Bytes of one block in all layers, scales and padding included."""
+
+class RowSet(enum.Enum):
+    """Which rows a buffer has."""
+
+    TOKENS = 0
+    """All of the step."""
+
+    LOGITS = 1
+    """Those whose logits are wanted."""
+
+class Indices(enum.Enum):
+    """Where an embedding finds its rows' numbers."""
+
+    TOKEN_IDS = 0
+
+    POSITIONS = 1
+
+class Program:
+    """
+    A decoder's forward as a flat list of ops over buffers of rows. Operands are (buffer, first column).
+    """
+
+    def __init__(self, kernels: Kernels, pool: ThreadPool, max_rows: int) -> None: ...
+
+    def add_buffer(self, rows: RowSet, width: int) -> int: ...
+
+    def input(self, input: int, width: int, y: tuple[int, int]) -> None: ...
+
+    def embed(self, indices: Indices, table: LinearWeights, scale: float, y: tuple[int, int]) -> None: ...
+
+    def linear(self, rows: RowSet, x: tuple[int, int], weights: LinearWeights, y: tuple[int, int], add_to_y: bool) -> None: ...
+
+    def rms_norm(self, rows: RowSet, x: tuple[int, int], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, num_vectors: int, y: tuple[int, int]) -> None: ...
+
+    def layer_norm(self, rows: RowSet, x: tuple[int, int], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, num_vectors: int, y: tuple[int, int]) -> None: ...
+
+    def rotations(self, index: int, dim: int, factor: float, y: tuple[int, int]) -> None: ...
+
+    def rope(self, x: tuple[int, int], rotations: tuple[int, int], num_heads: int, head_dim: int, dim: int, y: tuple[int, int]) -> None: ...
+
+    def activate(self, rows: RowSet, x: tuple[int, int], activation: str, width: int, y: tuple[int, int]) -> None: ...
+
+    def gated_activate(self, rows: RowSet, x: tuple[int, int], activation: str, width: int, y: tuple[int, int]) -> None: ...
+
+    def add(self, rows: RowSet, a: tuple[int, int], b: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
+
+    def softcap(self, rows: RowSet, x: tuple[int, int], cap: float, width: int, y: tuple[int, int]) -> None: ...
+
+    def gather(self, x: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
+
+    def store_kv(self, layer: int, k: tuple[int, int], v: tuple[int, int], num_kv_heads: int) -> None: ...
+
+    def finish(self, output: int | None) -> None:
+        """Plans the memory; `output` is the buffer that callers get, if any."""
+
+    @property
+    def max_rows(self) -> int: ...
+
+    @property
+    def output_width(self) -> int: ...
+
+    @property
+    def output_rows(self) -> RowSet: ...
+
+    @property
+    def scratch_bytes(self) -> int: ...
+
+    @property
+    def stage_names(self) -> list[str]:
+        """What runs between two barriers."""
+
+    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None) -> None:
+        """One step. `stage_seconds` is filled if given."""
+
+class ProgramAttention:
+    """Adds attention over the paged cache to a program."""
+
+    def __init__(self, program: Program, max_requests: int, max_seq_len: int, num_heads: int, num_kv_heads: int, head_dim: int) -> None: ...
+
+    def paged_attention(self, layer: int, q: tuple[int, int], scale: float, sliding_window: int | None, softcap: float | None, y: tuple[int, int]) -> None: ...

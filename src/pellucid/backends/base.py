@@ -113,6 +113,13 @@ class Backend(ABC):
     ) -> KVCache:
         """Allocates the cache of all layers; `dtype` as in `EngineConfig.kv_cache_dtype`."""
 
+    def compile(self, decoder: Decoder, config: ModelConfig) -> Decoder:
+        """What runs `decoder` best here and gives the same logits; called once its weights are there.
+
+        A backend that keeps what happens between ops out of Python does so here.
+        """
+        return decoder
+
     # -- per step ---------------------------------------------------------------------------------
 
     @abstractmethod

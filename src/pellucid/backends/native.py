@@ -1,7 +1,25 @@
 """The native extension's typed face: the one place that imports `pellucid._native`."""
 
 try:
-    from pellucid._native import CacheLevel, CpuInfo, cpu_info
+    from pellucid._native import (
+        CacheLevel,
+        CpuInfo,
+        Indices,
+        Kernels,
+        KVCache,
+        LinearWeights,
+        Program,
+        ProgramAttention,
+        Roofline,
+        RowSet,
+        ThreadPool,
+        cpu_info,
+        find_kernels,
+        kernel_levels,
+        kv_bytes_per_block,
+        measure_roofline,
+        pack_weights,
+    )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "pellucid's native extension is not built for this Python; run `make setup` in a checkout, "
@@ -9,4 +27,22 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-__all__ = ["CacheLevel", "CpuInfo", "cpu_info"]
+__all__ = [
+    "CacheLevel",
+    "CpuInfo",
+    "Indices",
+    "KVCache",
+    "Kernels",
+    "LinearWeights",
+    "Program",
+    "ProgramAttention",
+    "Roofline",
+    "RowSet",
+    "ThreadPool",
+    "cpu_info",
+    "find_kernels",
+    "kernel_levels",
+    "kv_bytes_per_block",
+    "measure_roofline",
+    "pack_weights",
+]

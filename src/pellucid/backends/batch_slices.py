@@ -1,0 +1,49 @@
+"""Cuts a step into smaller ones that give the same rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pellucid.backends.base import ForwardBatch, IntArray
+
+
+@dataclass(frozen=True)
+class BatchSlice:
+    """Some neighbouring rows of a batch, to be computed after those before them.
+
+    Args:
+        batch: a batch of these rows alone.
+        logits_rows: where the rows of its logits stand among those of the whole batch.
+    """
+
+    batch: ForwardBatch
+    logits_rows: IntArray
+
+
+def slices(batch: ForwardBatch, max_rows: int) -> Iterator[BatchSlice]:
+    """The batch as slices of at most `max_rows` rows: chunked prefill, within a step."""
+    num_rows = len(batch.token_ids)
+    starts, stops = batch.query_start[:-1], batch.query_start[1:]
+    for first in range(0, num_rows, max_rows):
+        rows = slice(first, min(first + max_rows, num_rows))
+        requests = np.flatnonzero((starts < rows.stop) & (stops > rows.start))
+        query_start = np.clip(batch.query_start[[*requests, requests[-1] + 1]], first, rows.stop)
+        # Positions of a request that later slices store are not in the cache yet.
+        missing = np.maximum(stops[requests] - rows.stop, 0)
+        logits_rows = np.flatnonzero(
+            (batch.logits_indices >= rows.start) & (batch.logits_indices < rows.stop)
+        )
+        yield BatchSlice(
+            ForwardBatch(
+                token_ids=batch.token_ids[rows],
+                positions=batch.positions[rows],
+                rope_lens=batch.rope_lens[rows],
+                slot_mapping=batch.slot_mapping[rows],
+                query_start=query_start - first,
+                seq_lens=batch.seq_lens[requests] - missing,
+                block_tables=batch.block_tables[requests],
+                logits_indices=batch.logits_indices[logits_rows] - first,
+            ),
+            logits_rows,
+        )

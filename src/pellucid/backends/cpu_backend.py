@@ -1,0 +1,405 @@
+"""The ops on native kernels.
+
+Given arrays, an op runs at once, as a program of its own. Given the symbolic arrays of a trace, it
+records itself: `compile` traces a decoder's forward once and from then on replays it as one native call
+per step.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.base import Array, Decoder, ForwardBatch, IntArray, KVCache
+from pellucid.backends.batch_slices import slices
+from pellucid.backends.cpu_kv_cache import (
+    CpuKVCache,
+    CpuKVLayer,
+    TracedKVCache,
+    make_cpu_kv_cache,
+)
+from pellucid.backends.native import (
+    Indices,
+    LinearWeights,
+    Program,
+    RowSet,
+    ThreadPool,
+    find_kernels,
+    kv_bytes_per_block,
+    pack_weights,
+)
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.tracing import (
+    Heads,
+    SymbolicArray,
+    SymbolicIndices,
+    Trace,
+    build,
+    symbolic_batch,
+)
+from pellucid.config import Activation, ModelConfig, RopeConfig
+
+# Rows that a program computes at a time; a longer step is cut. It bounds the memory for what lies
+# between ops, keeps most of it in cache, and is enough to read the weights once for many rows.
+MAX_ROWS = 512
+
+_FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+_INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
+
+Rows: TypeAlias = Any  # an Array, or a SymbolicArray while a forward is traced
+
+
+class CpuBackend(NumpyBackend):
+    """The ops on native kernels, in f32 between ops.
+
+    Args:
+        num_threads: compute threads, the caller's own included.
+        isa: level of the kernels, one of `kernel_levels()`; empty: the best.
+        quantize_activations: whether rows are rounded where they meet weights of fewer bits (to int8
+            for integer weights, to bf16 for bf16 ones); else those weights become f32.
+        max_rows: rows that a compiled decoder computes at a time.
+
+    Raises:
+        ValueError: the machine does not run this level.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        num_threads: int = 1,
+        isa: str = "",
+        quantize_activations: bool = True,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        super().__init__(np.float32, quantize_activations)
+        self.kernels = find_kernels(isa)
+        self.pool = ThreadPool(num_threads)
+        self.max_rows = max_rows
+
+    # -- load time --------------------------------------------------------------------------------
+
+    def matrix(  # type: ignore[override]  # the handle is opaque
+        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None = None
+    ) -> LinearWeights:
+        own_bias = None if bias is None else self.vector(bias)
+        activations = "native" if self.quantize_activations else "f32"
+        if isinstance(weight, QuantizedMatrix):
+            return pack_weights(
+                weight.format.name,
+                np.ascontiguousarray(weight.codes),
+                np.ascontiguousarray(weight.scales),
+                None if weight.zero_points is None else np.ascontiguousarray(weight.zero_points),
+                num_inputs=weight.num_inputs,
+                bias=own_bias,
+                activations=activations,
+                pool=self.pool,
+            )
+        if weight.dtype.name not in _FLOAT_FORMATS:
+            weight = weight.astype(np.float32)
+        bits = np.ascontiguousarray(weight)
+        if bits.dtype == ml_dtypes.bfloat16:
+            bits = bits.view(np.uint16)  # the buffer protocol has no name for it
+        return pack_weights(
+            _FLOAT_FORMATS[weight.dtype.name],
+            bits,
+            bias=own_bias,
+            activations=activations,
+            pool=self.pool,
+        )
+
+    def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
+        return kv_bytes_per_block(
+            dtype, config.num_layers, config.num_kv_heads, config.head_dim, block_size
+        )
+
+    def make_kv_cache(  # type: ignore[override]  # the handle is opaque
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+    ) -> CpuKVCache:
+        return make_cpu_kv_cache(config, num_blocks, block_size, dtype)
+
+    def compile(self, decoder: Decoder, config: ModelConfig) -> "CompiledDecoder":
+        """`decoder` as one native call per step. Allocates what a step needs between ops."""
+        trace = Trace()
+        logits: Any = decoder.forward(symbolic_batch(trace), TracedKVCache(config))
+        return CompiledDecoder(self, trace, logits)
+
+    # -- per step ---------------------------------------------------------------------------------
+
+    def embed(self, token_ids: Any, table: LinearWeights, scale: float = 1.0) -> Rows:  # type: ignore[override]
+        if not isinstance(token_ids, SymbolicIndices):
+            batch = _batch_of_rows(len(token_ids), token_ids=token_ids)
+            return self._run_alone(
+                lambda trace: self.embed(SymbolicIndices(trace, "token_ids"), table, scale), batch
+            )
+        indices = _INDICES[token_ids.name]
+        return token_ids.trace.record(
+            "embed",
+            [],
+            (table.num_inputs,),
+            lambda to, _, y: to.program.embed(indices, table, scale, y),
+            rows=RowSet.TOKENS,
+        )
+
+    def linear(self, x: Rows, weight: LinearWeights) -> Rows:  # type: ignore[override]
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.linear(x, weight), x)
+        rows = x.rows
+        return x.trace.record(
+            "linear",
+            [x],
+            (weight.num_outputs,),
+            lambda to, x, y: to.program.linear(rows, x[0], weight, y, add_to_y=False),
+            accumulate=lambda to, x, y: to.program.linear(rows, x[0], weight, y, add_to_y=True),
+        )
+
+    def rms_norm(self, x: Rows, weight: Array, eps: float) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.rms_norm(x, weight, eps), x)
+        rows, num_vectors = x.rows, x.operand.width // len(weight)
+        return x.trace.record(
+            "rms_norm",
+            [x],
+            x.shape,
+            lambda to, x, y: to.program.rms_norm(rows, x[0], weight, eps, num_vectors, y),
+            can_overwrite=True,
+        )
+
+    def layer_norm(self, x: Rows, weight: Array, bias: Array, eps: float) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.layer_norm(x, weight, bias, eps), x)
+        rows, num_vectors = x.rows, x.operand.width // len(weight)
+        return x.trace.record(
+            "layer_norm",
+            [x],
+            x.shape,
+            lambda to, x, y: to.program.layer_norm(rows, x[0], weight, bias, eps, num_vectors, y),
+            can_overwrite=True,
+        )
+
+    def rope(self, x: Rows, batch: ForwardBatch, table: RopeConfig) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.rope(x, batch, table), x, batch=batch)
+        num_heads, head_dim = x.shape
+        rotations = x.trace.rotations(table)
+        return x.trace.record(
+            "rope",
+            [x, rotations],
+            x.shape,
+            lambda to, x, y: to.program.rope(x[0], x[1], num_heads, head_dim, table.dim, y),
+            can_overwrite=True,
+        )
+
+    def activate(self, x: Rows, activation: Activation) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.activate(x, activation), x)
+        rows, width = x.rows, x.operand.width
+        return x.trace.record(
+            "activate",
+            [x],
+            x.shape,
+            lambda to, x, y: to.program.activate(rows, x[0], activation, width, y),
+            can_overwrite=True,
+        )
+
+    def gated_activate(self, gate_up: Rows, activation: Activation) -> Rows:
+        if not isinstance(gate_up, SymbolicArray):
+            return self._run_on(lambda x: self.gated_activate(x, activation), gate_up)
+        rows, width = gate_up.rows, gate_up.operand.width // 2
+        return gate_up.trace.record(
+            "gated_activate",
+            [gate_up],
+            (width,),
+            lambda to, x, y: to.program.gated_activate(rows, x[0], activation, width, y),
+            can_overwrite=True,
+        )
+
+    def store_kv(  # type: ignore[override]
+        self, kv_layer: CpuKVLayer, k: Rows, v: Rows, slot_mapping: IntArray
+    ) -> None:
+        if not isinstance(k, SymbolicArray):
+            batch = _batch_of_rows(len(k), slot_mapping=slot_mapping)
+            self._run_on(
+                lambda k, v: self.store_kv(kv_layer, k, v, slot_mapping),
+                k,
+                v,
+                batch=batch,
+                kv_cache=kv_layer.cache,
+            )
+            return
+        num_kv_heads, _ = k.shape
+        k.trace.record_effect(
+            "store_kv",
+            [k, v],
+            lambda to, x, _: to.program.store_kv(kv_layer.index, x[0], x[1], num_kv_heads),
+        )
+
+    def paged_attention(  # type: ignore[override]
+        self,
+        q: Rows,
+        kv_layer: CpuKVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Rows:
+        if not isinstance(q, SymbolicArray):
+            return self._run_on(
+                lambda q: self.paged_attention(q, kv_layer, batch, scale, sliding_window, softcap),
+                q,
+                batch=batch,
+                kv_cache=kv_layer.cache,
+            )
+        num_heads, head_dim = q.shape
+        heads = Heads(num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)
+        return q.trace.record(
+            "attention",
+            [q],
+            q.shape,
+            lambda to, x, y: to.attention(heads).paged_attention(
+                kv_layer.index, x[0], scale, sliding_window, softcap, y
+            ),
+        )
+
+    def logits(self, x: Rows, weight: LinearWeights, softcap: float | None = None) -> Rows:  # type: ignore[override]
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.logits(x, weight, softcap), x)
+        logits = self.linear(x, weight)
+        if softcap is None:
+            return logits
+        rows, width = x.rows, weight.num_outputs
+        return x.trace.record(
+            "softcap",
+            [logits],
+            logits.shape,
+            lambda to, x, y: to.program.softcap(rows, x[0], softcap, width, y),
+            can_overwrite=True,
+        )
+
+    # -- ops on real arrays -----------------------------------------------------------------------
+
+    def _run_on(
+        self,
+        op: Callable[..., SymbolicArray | None],
+        *arrays: Array,
+        batch: ForwardBatch | None = None,
+        kv_cache: CpuKVCache | None = None,
+    ) -> Array:
+        """op(*arrays), arrays [T, ...] of f32, as a program of its own."""
+        inputs = [
+            np.ascontiguousarray(array, np.float32).reshape(len(array), -1) for array in arrays
+        ]
+        shapes = [array.shape[1:] for array in arrays]
+
+        def on_inputs(trace: Trace) -> SymbolicArray | None:
+            return op(*(trace.input(index, shape) for index, shape in enumerate(shapes)))
+
+        return self._run_alone(on_inputs, batch or _batch_of_rows(len(arrays[0])), kv_cache, inputs)
+
+    def _run_alone(
+        self,
+        op: Callable[[Trace], SymbolicArray | None],
+        batch: ForwardBatch,
+        kv_cache: CpuKVCache | None = None,
+        inputs: Sequence[Array] = (),
+    ) -> Array:
+        num_rows = len(batch.token_ids)
+        trace = Trace()
+        result = op(trace)
+        program = Program(self.kernels, self.pool, max(num_rows, 1))
+        build(trace, result, program)
+        output = np.empty((num_rows, program.output_width), np.float32)
+        self.run(program, trace.ropes, batch, kv_cache, output, inputs)
+        return output if result is None else output.reshape(num_rows, *result.shape)
+
+    def run(
+        self,
+        program: Program,
+        ropes: Iterable[RopeConfig],
+        batch: ForwardBatch,
+        kv_cache: CpuKVCache | None,
+        output: Array,
+        inputs: Sequence[Array] = (),
+    ) -> None:
+        """One call of `program`.
+
+        Args:
+            program: made from a trace.
+            ropes: the trace's.
+            batch: at most as many rows as the program was made for.
+            kv_cache: where the program's layers are.
+            output: [T or R, width], is filled.
+            inputs: [T, width] each.
+        """
+        program.run(
+            output,
+            _int32(batch.token_ids),
+            _int32(batch.positions),
+            np.ascontiguousarray(batch.slot_mapping, np.int64),
+            _int32(batch.query_start),
+            _int32(batch.seq_lens),
+            _int32(batch.block_tables),
+            _int32(batch.logits_indices),
+            [self._frequencies(rope, batch.rope_lens)[0] for rope in ropes],
+            list(inputs),
+            None if kv_cache is None else kv_cache.native,
+        )
+
+
+class CompiledDecoder:
+    """A decoder whose forward is a program; made by `CpuBackend.compile`.
+
+    Args:
+        backend: runs the program.
+        trace: of the decoder's forward.
+        logits: what it returned.
+    """
+
+    def __init__(self, backend: CpuBackend, trace: Trace, logits: SymbolicArray) -> None:
+        self._backend = backend
+        self._ropes = tuple(trace.ropes)
+        self._program = Program(backend.kernels, backend.pool, backend.max_rows)
+        build(trace, logits, self._program)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory for what lies between ops."""
+        return self._program.scratch_bytes
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        """Logits [R, V] of the rows `batch.logits_indices`."""
+        assert isinstance(kv_cache, CpuKVCache)
+        logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
+        if len(batch.token_ids) <= self._program.max_rows:
+            self._backend.run(self._program, self._ropes, batch, kv_cache, logits)
+            return logits
+        for part in slices(batch, self._program.max_rows):
+            rows = np.empty((len(part.logits_rows), logits.shape[1]), np.float32)
+            self._backend.run(self._program, self._ropes, part.batch, kv_cache, rows)
+            logits[part.logits_rows] = rows
+        return logits
+
+
+def _int32(array: IntArray) -> npt.NDArray[np.int32]:
+    return np.ascontiguousarray(array, np.int32)
+
+
+def _batch_of_rows(num_rows: int, **arrays: IntArray) -> ForwardBatch:
+    """A batch that is only rows, for ops that look at one of its arrays or none."""
+    zeros, none = np.zeros(num_rows, np.int32), np.zeros(0, np.int32)
+    defaults = ForwardBatch(
+        token_ids=zeros,
+        positions=zeros,
+        rope_lens=zeros,
+        slot_mapping=zeros,
+        query_start=np.zeros(1, np.int32),
+        seq_lens=none,
+        block_tables=np.zeros((0, 0), np.int32),
+        logits_indices=none,
+    )
+    return replace(defaults, **arrays)

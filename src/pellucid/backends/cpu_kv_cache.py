@@ -1,0 +1,64 @@
+"""The handles of the native KV cache."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pellucid.backends import native
+from pellucid.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class CpuKVLayer:
+    """One layer of a cache; `cache` is None while a forward is traced, for whatever cache will be given.
+
+    Args:
+        index: of the layer.
+        num_kv_heads: K.
+        max_seq_len: positions that a sequence in it can have.
+    """
+
+    index: int
+    num_kv_heads: int
+    max_seq_len: int
+    cache: "CpuKVCache | None" = None
+
+
+class CpuKVCache:
+    """All layers' keys and values; made by `CpuBackend.make_kv_cache`."""
+
+    def __init__(self, cache: native.KVCache, num_layers: int) -> None:
+        self.native = cache
+        max_seq_len = cache.num_blocks * cache.block_size
+        self.layers: Sequence[CpuKVLayer] = [
+            CpuKVLayer(index, cache.num_kv_heads, max_seq_len, self) for index in range(num_layers)
+        ]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.native.num_bytes
+
+
+class TracedKVCache:
+    """What a traced forward takes for its cache."""
+
+    num_bytes = 0
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.layers: Sequence[CpuKVLayer] = [
+            CpuKVLayer(index, config.num_kv_heads, config.context_length)
+            for index in range(config.num_layers)
+        ]
+
+
+def make_cpu_kv_cache(
+    config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+) -> CpuKVCache:
+    """A cache of zeros for all layers of `config`.
+
+    Raises:
+        ValueError: there is no such `dtype`, or the kernels cannot work with the model's shape.
+    """
+    cache = native.KVCache(
+        dtype, config.num_layers, config.num_kv_heads, config.head_dim, block_size, num_blocks
+    )
+    return CpuKVCache(cache, config.num_layers)

@@ -1,0 +1,323 @@
+"""Records what a decoder does to its arrays, as a list of instructions that a program is made of.
+
+A forward is run once on symbolic arrays. They know their shape and what may be done with arrays in a
+decoder: `+`, slicing, `.reshape`, and ops, which a backend records.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from pellucid.backends.base import ForwardBatch
+from pellucid.backends.native import Program, ProgramAttention, RowSet
+from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.config import RopeConfig
+
+BufferView: TypeAlias = tuple[int, int]  # buffer of a program, first column
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """Rows that one instruction writes."""
+
+    rows: RowSet
+    width: int  # floats
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Columns of a value: `width` from `column` on."""
+
+    value: Value
+    column: int
+    width: int
+
+    def overlaps(self, other: "Operand") -> bool:
+        return (
+            self.value is other.value
+            and self.column < other.column + other.width
+            and other.column < self.column + self.width
+        )
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The shape of an attention, and how long a sequence it may meet."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_seq_len: int
+
+
+class ProgramBuilder:
+    """A program that is being made, and the attention in it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._attention: dict[Heads, ProgramAttention] = {}
+
+    def attention(self, heads: Heads) -> ProgramAttention:
+        if heads not in self._attention:
+            self._attention[heads] = ProgramAttention(
+                self.program,
+                max_requests=self.program.max_rows,  # each has a row
+                max_seq_len=heads.max_seq_len,
+                num_heads=heads.num_heads,
+                num_kv_heads=heads.num_kv_heads,
+                head_dim=heads.head_dim,
+            )
+        return self._attention[heads]
+
+
+# Adds the instruction to a program, its inputs and its output being in these places.
+Emit: TypeAlias = Callable[[ProgramBuilder, Sequence[BufferView], BufferView], None]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One op.
+
+    Args:
+        name: of the op.
+        inputs: what it reads.
+        output: what it writes; None where that is the KV cache.
+        emit: puts it into a program.
+        can_overwrite: whether the output may take the place of the first input.
+        accumulate: like `emit`, but adds to what stands in the output's place; where the op can.
+    """
+
+    name: str
+    inputs: tuple[Operand, ...]
+    output: Operand | None
+    emit: Emit
+    can_overwrite: bool = False
+    accumulate: Emit | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolicIndices:
+    """An array of a step's batch, which a decoder hands on without looking inside."""
+
+    trace: "Trace"
+    name: str  # in ForwardBatch
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolicArray:
+    """An array [T or R, *shape] of a forward that is being traced."""
+
+    trace: "Trace"
+    operand: Operand
+    shape: tuple[int, ...]  # without the rows
+
+    @property
+    def rows(self) -> RowSet:
+        return self.operand.value.rows
+
+    def __add__(self, other: "SymbolicArray") -> "SymbolicArray":
+        assert self.shape == other.shape and self.rows == other.rows
+        rows, width = self.rows, self.operand.width
+        return self.trace.record(
+            "add",
+            [self, other],
+            self.shape,
+            lambda to, x, y: to.program.add(rows, x[0], x[1], width, y),
+            can_overwrite=True,
+        )
+
+    def __getitem__(self, key: Any) -> "SymbolicArray":
+        """x[:, start:stop], or the rows `batch.logits_indices`."""
+        if isinstance(key, SymbolicIndices):
+            assert key.name == "logits_indices"
+            width = self.operand.width
+            return self.trace.record(
+                "gather",
+                [self],
+                self.shape,
+                lambda to, x, y: to.program.gather(x[0], width, y),
+                rows=RowSet.LOGITS,
+            )
+        all_rows, columns = key
+        start, stop, step = columns.indices(self.shape[0])
+        assert all_rows == slice(None) and step == 1
+        size = self.operand.width // self.shape[0]  # floats of one index of the sliced axis
+        part = replace(
+            self.operand, column=self.operand.column + start * size, width=(stop - start) * size
+        )
+        return SymbolicArray(self.trace, part, (stop - start, *self.shape[1:]))
+
+    def reshape(self, num_rows: int, *shape: int) -> "SymbolicArray":
+        assert num_rows == -1 and _size(shape) == self.operand.width
+        return SymbolicArray(self.trace, self.operand, shape)
+
+
+class Trace:
+    """Instructions in the order in which a forward calls for them."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.ropes: dict[RopeConfig, SymbolicArray] = {}  # cos and sin of each, in order of use
+
+    def record(
+        self,
+        name: str,
+        inputs: Iterable[SymbolicArray],
+        shape: Sequence[int],
+        emit: Emit,
+        *,
+        rows: RowSet | None = None,
+        can_overwrite: bool = False,
+        accumulate: Emit | None = None,
+    ) -> SymbolicArray:
+        """Adds an instruction and returns what it gives, [rows, *shape].
+
+        Args:
+            rows: left out, those of the first input.
+        """
+        operands = tuple(array.operand for array in inputs)
+        value = Value(operands[0].value.rows if rows is None else rows, _size(shape))
+        output = Operand(value, 0, value.width)
+        self.instructions.append(
+            Instruction(name, operands, output, emit, can_overwrite, accumulate)
+        )
+        return SymbolicArray(self, output, tuple(shape))
+
+    def record_effect(self, name: str, inputs: Iterable[SymbolicArray], emit: Emit) -> None:
+        """Adds an instruction that writes the KV cache."""
+        operands = tuple(array.operand for array in inputs)
+        self.instructions.append(Instruction(name, operands, None, emit))
+
+    def input(self, index: int, shape: tuple[int, ...]) -> SymbolicArray:
+        """Rows that the caller of the program gives, [T, *shape]."""
+        width = _size(shape)
+        return self.record(
+            "input",
+            [],
+            shape,
+            lambda to, _, y: to.program.input(index, width, y),
+            rows=RowSet.TOKENS,
+        )
+
+    def rotations(self, rope: RopeConfig) -> SymbolicArray:
+        """cos and sin [T, dim] of the step's positions, computed once for all that rotate."""
+        if rope not in self.ropes:
+            index = len(self.ropes)
+            _, factor = rope_frequencies(rope, 0)  # the factor is the same for all lengths
+            self.ropes[rope] = self.record(
+                "rotations",
+                [],
+                (rope.dim,),
+                lambda to, _, y: to.program.rotations(index, rope.dim, factor, y),
+                rows=RowSet.TOKENS,
+            )
+        return self.ropes[rope]
+
+
+def symbolic_batch(trace: Trace) -> ForwardBatch:
+    """What a traced forward takes for its batch."""
+    arrays: dict[str, Any] = {
+        name: SymbolicIndices(trace, name) for name in ForwardBatch.__dataclass_fields__
+    }
+    return ForwardBatch(**arrays)
+
+
+# -- from instructions to a program ---------------------------------------------------------------
+
+NOWHERE: BufferView = (-1, 0)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Instructions, some of which write over what nobody reads again.
+
+    Args:
+        instructions: in order.
+        places: where a value lies that has no memory of its own.
+    """
+
+    instructions: tuple[Instruction, ...]
+    places: Mapping[Value, Operand]
+
+    def resolve(self, operand: Operand) -> Operand:
+        """The same columns in memory that is not another value's."""
+        while (place := self.places.get(operand.value)) is not None:
+            operand = Operand(place.value, place.column + operand.column, operand.width)
+        return operand
+
+
+def place(instructions: Sequence[Instruction], result: Value | None) -> Placed:
+    """Lets residuals be added where products are written, and outputs take the place of inputs.
+
+    Args:
+        instructions: of a trace.
+        result: what the program gives, which lies alone.
+    """
+    places: dict[Value, Operand] = {}
+    kept: list[Instruction] = []
+    for index, instruction in enumerate(instructions):
+        later = [operand for other in instructions[index + 1 :] for operand in other.inputs]
+        if kept and (target := _residual(kept[-1], instruction, later)) is not None:
+            product = kept.pop()
+            assert instruction.output is not None and product.accumulate is not None
+            kept.append(replace(product, output=target, emit=product.accumulate))
+            places[instruction.output.value] = target
+            continue
+        if _may_overwrite(instruction, later):
+            assert instruction.output is not None
+            first, value = instruction.inputs[0], instruction.output.value
+            if value is not result or first.value.width == value.width:
+                places[value] = replace(first, width=value.width)
+        kept.append(instruction)
+    return Placed(tuple(kept), places)
+
+
+def _residual(
+    product: Instruction, instruction: Instruction, later: Sequence[Operand]
+) -> Operand | None:
+    """Where `product` may add itself, if `instruction` is x + product and both end there."""
+    if instruction.name != "add" or product.accumulate is None or product.output is None:
+        return None
+    x, added = instruction.inputs
+    dead = not any(operand.overlaps(x) or operand.overlaps(added) for operand in later)
+    reads_x = any(operand.overlaps(x) for operand in product.inputs)
+    return x if added == product.output and dead and not reads_x else None
+
+
+def _may_overwrite(instruction: Instruction, later: Sequence[Operand]) -> bool:
+    if not instruction.can_overwrite:
+        return False
+    first, *others = instruction.inputs
+    return not any(operand.overlaps(first) for operand in (*others, *later))
+
+
+def build(trace: Trace, result: SymbolicArray | None, program: Program) -> None:
+    """Puts a trace into an empty program, which gives the rows of `result`, if any."""
+    placed = place(trace.instructions, None if result is None else result.operand.value)
+    builder = ProgramBuilder(program)
+    buffers: dict[Value, int] = {}
+
+    def view(operand: Operand) -> BufferView:
+        operand = placed.resolve(operand)
+        value = operand.value
+        if value not in buffers:
+            buffers[value] = program.add_buffer(value.rows, value.width)
+        return buffers[value], operand.column
+
+    for instruction in placed.instructions:
+        inputs = [view(operand) for operand in instruction.inputs]
+        output = NOWHERE if instruction.output is None else view(instruction.output)
+        instruction.emit(builder, inputs, output)
+    if result is None:
+        program.finish(None)
+    else:
+        buffer, column = view(result.operand)
+        assert column == 0 and placed.resolve(result.operand).value.width == result.operand.width
+        program.finish(buffer)
+
+
+def _size(shape: Sequence[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
