@@ -44,14 +44,14 @@ def reference() -> str:
             for name, verb in command.commands.items()
         }
     panels = {name: panel_tables(verb) for name, verb in command.commands.items()}
-    everywhere = [
-        title
-        for title, table in next(iter(panels.values())).items()
-        if all(own.get(title) == table for own in panels.values())
-    ]
+    verbs_by_table: dict[str, list[str]] = {}
+    for name, tables in panels.items():
+        for table in tables:
+            verbs_by_table.setdefault(table, []).append(name)
+
     sections = [HEADER.strip()]
     for name, verb in command.commands.items():
-        own = [table for title, table in panels[name].items() if title not in everywhere]
+        own = [table for table in panels[name] if verbs_by_table[table] == [name]]
         call = f"    pellucid {name} {usages[name]}"
         sections += [
             f"## pellucid {name}",
@@ -60,8 +60,11 @@ def reference() -> str:
             arguments_table(verb),
             *own,
         ]
-    shared = [next(iter(panels.values()))[title] for title in everywhere]
-    return "\n\n".join([*sections, "## Options of every verb", *shared]) + "\n"
+    sections.append("## Options that verbs share")
+    for table, names in verbs_by_table.items():
+        if len(names) > 1:
+            sections += [f"Of {', '.join(f'`{name}`' for name in names)}:", table]
+    return "\n\n".join(sections) + "\n"
 
 
 def arguments_table(verb: Any) -> str:
@@ -70,14 +73,14 @@ def arguments_table(verb: Any) -> str:
     return "\n".join(["| argument | |", "|---|---|", *rows])
 
 
-def panel_tables(verb: Any) -> dict[str, str]:
+def panel_tables(verb: Any) -> list[str]:
     """A table for each panel of --help, those without a panel first."""
     options = [parameter for parameter in verb.params if parameter.param_type_name == "option"]
     rows: dict[str, list[str]] = {}
     for option in sorted(options, key=lambda option: option.rich_help_panel is not None):
         title = option.rich_help_panel or "option"
         rows.setdefault(title, [f"| {title} | | default |", "|---|---|---|"]).append(row(option))
-    return {title: "\n".join(lines) for title, lines in rows.items()}
+    return ["\n".join(lines) for lines in rows.values()]
 
 
 def row(option: Any) -> str:
