@@ -124,6 +124,7 @@ void bind_cpu_info(nb::module_& m) {
 // -- kernels and threads ------------------------------------------------------------------------
 
 using pellucid::KernelTable;
+using pellucid::Roofline;
 using pellucid::ThreadPool;
 
 std::vector<std::string> kernel_levels() {
@@ -151,13 +152,7 @@ void bind_runtime(nb::module_& m) {
   nb::class_<ThreadPool>(m, "ThreadPool", "Threads that work through a step together.")
       .def(nb::init<int>(), "num_threads"_a, "The caller's own thread is one of `num_threads`.")
       .def_prop_ro("num_threads", &ThreadPool::num_threads);
-}
 
-// -- ceilings -----------------------------------------------------------------------------------
-
-using pellucid::Roofline;
-
-void bind_roofline(nb::module_& m) {
   nb::class_<Roofline>(m, "Roofline",
                        "What this machine does at best; a multiplication and its addition are two "
                        "operations.")
@@ -165,10 +160,9 @@ void bind_roofline(nb::module_& m) {
       .def_ro("int8_ops_per_second", &Roofline::int8_ops_per_second)
       .def_ro("bf16_flops_per_second", &Roofline::bf16_flops_per_second)
       .def_ro("f32_flops_per_second", &Roofline::f32_flops_per_second);
-  m.def("measure_roofline", &pellucid::measure_roofline, nb::call_guard<nb::gil_scoped_release>(),
-        "kernels"_a, "pool"_a,
-        "Measures it, for a second or two, on all threads of the pool. Reads memory that no cache "
-        "holds: allocates a quarter of a gigabyte or more meanwhile.");
+  m.def("measure_roofline", &pellucid::measure_roofline, "kernels"_a, "pool"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Reads memory and multiplies on all threads of the pool, for a second or two.");
 }
 
 // -- weights ------------------------------------------------------------------------------------
@@ -578,7 +572,6 @@ NB_MODULE(_native, m) {
   m.doc() = "pellucid's native kernels and what they need to know about the machine.";
   bind_cpu_info(m);
   bind_runtime(m);
-  bind_roofline(m);
   bind_weights(m);
   bind_kv_cache(m);
   bind_program(m);
