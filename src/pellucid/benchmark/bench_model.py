@@ -8,12 +8,14 @@ import ml_dtypes
 
 from pellucid import formulas
 from pellucid.backends.base import Backend, Decoder
+from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.benchmark.machine import Arithmetic
 from pellucid.benchmark.workloads import Workload, check_fits, kv_positions
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.loaded_model import load_model, make_backend
+from pellucid.loading.decoder import load_decoder
+from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.loading.stored_model import open_stored_model
@@ -77,19 +79,18 @@ def random_model(
     _check_memory(shape, config, engine_config, backend, weight_format, num_positions)
     parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
     decoder = decoder_class(config.architecture)(config, parameters, backend)
-    return BenchModel(shape, config, decoder, backend, weight_format)
+    return BenchModel(shape, config, backend.compile(decoder, config), backend, weight_format)
 
 
 def stored_model(engine_config: EngineConfig, on_progress: Progress | None = None) -> BenchModel:
-    """The model that `engine_config` names, loaded as an engine does. Raises as `load_model`."""
-    model = load_model(engine_config, on_progress)
-    tensors = open_stored_model(model.directory).tensors
-    weight_format = _weight_format(
-        engine_config, model.backend, model.config, lambda: _mean_format(tensors)
-    )
-    return BenchModel(
-        model.directory.name, model.config, model.decoder, model.backend, weight_format
-    )
+    """The model that `engine_config` names, loaded as an engine does but for its tokenizer, which may be
+    missing. Raises as `load_model`."""
+    backend = make_backend(engine_config)
+    path = resolve_model(engine_config.model, engine_config.revision)
+    decoder, config = load_decoder(path, backend, on_progress, engine_config.quantization)
+    tensors = open_stored_model(path).tensors
+    weight_format = _weight_format(engine_config, backend, config, lambda: _mean_format(tensors))
+    return BenchModel(path.name, config, backend.compile(decoder, config), backend, weight_format)
 
 
 def _weight_format(
@@ -113,7 +114,7 @@ def _weight_format(
     if backend.name == "numpy":
         is_float = weight_format.arithmetic != "int8"
         return WeightFormat(F32_BYTES if is_float else weight_format.bytes_per_weight, "f32")
-    if weight_format.arithmetic == "int8" and not engine_config.quantize_activations:
+    if not engine_config.quantize_activations:
         return replace(weight_format, arithmetic="f32")
     return weight_format
 
