@@ -68,6 +68,14 @@ class ModelOptions:
         int | None,
         _model(metavar="N", help="Longest prompt and output.", show_default="the model's limit"),
     ] = EngineConfig.max_model_len
+    kv_cache_memory: Annotated[
+        int | None,
+        _model(
+            metavar="BYTES",
+            help="Memory for the KV cache.",
+            show_default="room for the longest text",
+        ),
+    ] = EngineConfig.kv_cache_memory
     num_threads: Annotated[
         int | None,
         _model(metavar="N", help="CPU threads.", show_default="the backend's own choice"),
