@@ -3,15 +3,13 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
-
 from pellucid.backends.base import Backend, Decoder
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.loading.decoder import load_decoder
-from pellucid.loading.generation_config import read_default_sampling_params
+from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
+from pellucid.loading.stored_model import StoredModel, open_stored_model
 from pellucid.sampling_params import SamplingParams
 from pellucid.tokenizer import Tokenizer
 
@@ -20,7 +18,7 @@ from pellucid.tokenizer import Tokenizer
 class LoadedModel:
     """A checkpoint on a backend."""
 
-    directory: Path
+    directory: Path  # or the GGUF file
     config: ModelConfig
     decoder: Decoder
     tokenizer: Tokenizer
@@ -36,23 +34,22 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
         OSError: a file cannot be read.
     """
     backend = make_backend(config)
-    directory = resolve_model(config.model, config.revision)
-    decoder, model_config = load_decoder(directory, backend, on_progress, config.quantization)
-    tokenizer = Tokenizer.load(directory, model_config.vocab_size)
+    stored = open_stored_model(resolve_model(config.model, config.revision))
+    decoder = make_decoder(stored, backend, on_progress, config.quantization)
     return LoadedModel(
-        directory,
-        model_config,
-        decoder,
-        tokenizer,
+        stored.path,
+        stored.config,
+        backend.compile(decoder, stored.config),
+        _load_tokenizer(stored),
         backend,
-        read_default_sampling_params(directory),
+        stored.default_sampling_params,
     )
 
 
-def make_backend(config: EngineConfig) -> Backend:
-    if config.backend == "cpu":
-        raise ValueError("backend='cpu': the native kernels are not built yet; allowed: 'numpy'")
-    # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
-    # second thread costs more than it gives unless the machine is idle, so it has to be asked for.
-    threadpool_limits(config.num_threads or 1, user_api="blas")
-    return NumpyBackend(quantize_activations=config.quantize_activations)
+def _load_tokenizer(stored: StoredModel) -> Tokenizer:
+    vocab_size = stored.config.vocab_size
+    if (found := stored.tokenizer) is None:
+        return Tokenizer.load(stored.path, vocab_size)
+    return Tokenizer(
+        found.backend, vocab_size, found.special_tokens, found.chat_template, str(stored.path)
+    )

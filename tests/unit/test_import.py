@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = {"fastapi", "matplotlib", "scipy", "starlette", "torch", "transformers", "uvicorn"}
+HEAVY = {"fastapi", "gguf", "matplotlib", "scipy", "starlette", "torch", "transformers", "uvicorn"}
 
 
 def modules_after(statement: str) -> set[str]:

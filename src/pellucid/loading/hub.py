@@ -23,13 +23,13 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve_model(model: str | None, revision: str | None = None) -> Path:
-    """The directory of `model`, downloaded into the hub's cache if need be.
+    """The directory or the file of `model`, downloaded into the hub's cache if need be.
 
     huggingface_hub's environment variables hold: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE,
     HF_HUB_DISABLE_PROGRESS_BARS. Without network, a snapshot in the cache is used as it is.
 
     Args:
-        model: a directory, a hub id "owner/name", or None for the bundled model.
+        model: a directory, a GGUF file, a hub id "owner/name", or None for the bundled model.
         revision: branch, tag or commit of a hub id; None is its main branch.
 
     Raises:
@@ -38,9 +38,9 @@ def resolve_model(model: str | None, revision: str | None = None) -> Path:
     """
     directory = BUNDLED_MODEL if model is None else _existing_path(model)
     if directory is not None:
-        if not directory.is_dir():
+        if not directory.is_dir() and directory.suffix != ".gguf":
             raise ValueError(
-                f"model={str(directory)!r}: must be a directory, in Hugging Face layout"
+                f"model={str(directory)!r}: must be a directory in Hugging Face layout, or a .gguf file"
             )
         if revision is not None:
             raise ValueError(f"revision={revision!r}: only a hub id has revisions, not {directory}")

@@ -1,17 +1,20 @@
 """What the files of a model hold, whatever their layout."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.config import ModelConfig
 from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.generation_config import read_default_sampling_params
+from pellucid.loading.gguf_tokenizer import StoredTokenizer
 from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
 from pellucid.loading.integrity import verify_checksums
 from pellucid.loading.json_object import read_json_object
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.tensor_source import TensorSource
 from pellucid.loading.weight_names import WeightNames, own_weight_names, weight_names
+from pellucid.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -19,29 +22,52 @@ class StoredModel:
     """A checkpoint: its facts, its tensors, and which of them is which weight of ours.
 
     Args:
+        path: the directory or the file.
         config: the facts.
         tensors: by the names of the files.
         names: what makes up each weight of ours.
         weight_format: of all matrices, where `pellucid quantize` wrote them.
+        default_sampling_params: how the checkpoint's makers want it sampled.
+        tokenizer: None where it stands in the files that the tokenizers library reads.
     """
 
+    path: Path
     config: ModelConfig
     tensors: TensorSource
     names: WeightNames
     weight_format: IntegerFormat | None = None
+    default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
+    tokenizer: StoredTokenizer | None = None
 
 
 def open_stored_model(path: Path) -> StoredModel:
     """Opens the checkpoint at `path` and checks what can be checked without reading weights.
 
+    Args:
+        path: a directory in Hugging Face layout, perhaps of `pellucid quantize`, or a GGUF file.
+
     Raises:
         ValueError: a file is missing or damaged, or the checkpoint is not one that we run.
     """
-    verify_checksums(path)
-    config = read_model_config(path)
-    weight_format = read_quantization_config(read_json_object(path / CONFIG_FILE))
-    checkpoint = Checkpoint(path)
+    if path.is_file():
+        # Imported here: directories do not need the gguf library, which takes a while.
+        from pellucid.loading.gguf_model import open_gguf
+
+        return open_gguf(path)
+    return _open_directory(path)
+
+
+def _open_directory(directory: Path) -> StoredModel:
+    verify_checksums(directory)
+    config = read_model_config(directory)
+    weight_format = read_quantization_config(read_json_object(directory / CONFIG_FILE))
+    checkpoint = Checkpoint(directory)
+    sampling_params = read_default_sampling_params(directory)
     if weight_format is None:
-        return StoredModel(config, checkpoint, weight_names(config.architecture))
+        names = weight_names(config.architecture)
+        return StoredModel(
+            directory, config, checkpoint, names, default_sampling_params=sampling_params
+        )
     tensors = QuantizedCheckpoint(checkpoint, weight_format)
-    return StoredModel(config, tensors, own_weight_names(config.architecture), weight_format)
+    names = own_weight_names(config.architecture)
+    return StoredModel(directory, config, tensors, names, weight_format, sampling_params)

@@ -5,7 +5,7 @@ where they are stored apart. The names here leave out ".weight" and ".bias", whi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pellucid.config import ModelConfig
@@ -104,6 +104,9 @@ _ROTARY_BUFFERS = re.compile(r".*\.rotary_emb\.inv_freq")
 _MASK_BUFFERS = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias")
 
 _NOTHING = re.compile("(?!)")
+_GGUF_BUFFERS = re.compile(
+    r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.rot_embd\.weight"
+)
 
 _FAMILIES = {
     "LlamaForCausalLM": WeightNames(_LLAMA, "model.", _ROTARY_BUFFERS),
@@ -125,6 +128,26 @@ def own_weight_names(architecture: str) -> WeightNames:
     """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
     recipes = {module: Recipe((module,)) for module in _FAMILIES[architecture].recipes}
     return WeightNames(recipes, prefix="", unused=_NOTHING)
+
+
+def gguf_weight_names(architecture: str, gguf_name: Callable[[str], str | None]) -> WeightNames:
+    """The names in a GGUF file, whose converters transpose and add offsets themselves.
+
+    Args:
+        architecture: `ModelConfig.architecture`.
+        gguf_name: the name of a module of layer 0 that has another name in Hugging Face's checkpoints.
+    """
+    family = _FAMILIES[architecture]
+
+    def rename(source: str) -> str:
+        name = gguf_name(family.prefix + source.replace("{i}", "0")) or gguf_name(source) or source
+        return name.replace("blk.0.", "blk.{i}.", 1)
+
+    recipes = {
+        module: Recipe(tuple(map(rename, recipe.sources)))
+        for module, recipe in family.recipes.items()
+    }
+    return WeightNames(recipes, prefix="", unused=_GGUF_BUFFERS)
 
 
 def source_rows(config: ModelConfig, recipe: Recipe, num_rows: int) -> tuple[int, ...]:

@@ -1,0 +1,259 @@
+"""One GGUF file: its metadata, and where its tensors are.
+
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. The header is
+read here and not by the gguf library, which trusts it, and which takes a minute for the 300 000
+strings of a large vocabulary.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+
+MAX_HEADER_BYTES = 256 << 20
+MAX_ENTRIES = 1 << 16  # of metadata, and tensors
+MAX_ARRAY_LENGTH = 1 << 22  # the largest vocabularies have 2^18 tokens
+MAX_NAME_BYTES = 1 << 10
+MAX_DIMENSIONS = 4
+_DEFAULT_ALIGNMENT = 32
+_MAX_ALIGNMENT = 1 << 16
+
+_NUMBERS: Mapping[GGUFValueType, str] = {
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT64: "d",
+    GGUFValueType.BOOL: "B",
+}
+
+
+@dataclass(frozen=True)
+class GgufTensorInfo:
+    """What the header says about a tensor.
+
+    Args:
+        type: how its numbers are stored.
+        shape: in NumPy's order, rows first; GGUF's own order is the reverse.
+        start: byte of the file.
+        end: byte behind it.
+    """
+
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.start
+
+
+class GgufFile:
+    """A GGUF file, mapped into memory. It must not be cut short while it is open.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: it is missing or damaged. Counts, lengths, types, offsets and alignment are checked
+            against the length of the file before anything is read or allocated for them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        header = _Header(path)
+        self.metadata: dict[str, Any] = header.metadata
+        self.tensors: dict[str, GgufTensorInfo] = header.tensors
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+
+    def rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of the tensor `name`, in rows of its last axis: [..., bytes of a row]."""
+        info = self.tensors[name]
+        return self._bytes[info.start : info.end].reshape(*info.shape[:-1], -1)
+
+
+class _Header:
+    """Reads a header from front to back; `_at` is the next byte."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        try:
+            with path.open("rb") as file:
+                self._file_bytes = file.seek(0, 2)
+                if self._file_bytes == 0:
+                    raise self._error("the file is empty")
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                    self._view = view
+                    self._read()
+        except FileNotFoundError:
+            raise ValueError(f"{path}: no such file") from None
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be mapped: {error}") from None
+
+    def _read(self) -> None:
+        if (magic := self._take(4, "the magic number")) != MAGIC:
+            raise self._error(f"it begins with {magic!r}: a GGUF file begins with {MAGIC!r}")
+        version = self._number("I", "the version")
+        if version not in VERSIONS:
+            order = "big-endian" if version & 0xFFFF == 0 else f"version {version}"
+            raise self._error(f"it is {order}: supported are versions 2 and 3, little-endian")
+        num_tensors = self._count("the number of tensors", MAX_ENTRIES)
+        num_entries = self._count("the number of metadata entries", MAX_ENTRIES)
+
+        self.metadata: dict[str, Any] = {}
+        for _ in range(num_entries):
+            key = self._string("a metadata key", MAX_NAME_BYTES)
+            if key in self.metadata:
+                raise self._error(f"it names {key} twice")
+            self.metadata[key] = self._value(self._value_type(key), key)
+
+        described = [self._describe_tensor() for _ in range(num_tensors)]
+        self.tensors = self._place_tensors(described)
+
+    def _describe_tensor(self) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int, int]:
+        """Name, type, shape, offset and bytes of the next tensor."""
+        name = self._string("a tensor's name", MAX_NAME_BYTES)
+        num_dimensions = self._number("I", f"the dimensions of tensor {name}")
+        if not 1 <= num_dimensions <= MAX_DIMENSIONS:
+            raise self._error(
+                f"tensor {name} has {num_dimensions} dimensions: must have 1 to {MAX_DIMENSIONS}"
+            )
+        shape = struct.unpack(
+            f"<{num_dimensions}Q", self._take(8 * num_dimensions, f"the shape of tensor {name}")
+        )[::-1]
+        type_id = self._number("I", f"the type of tensor {name}")
+        offset = self._number("Q", f"the offset of tensor {name}")
+        try:
+            tensor_type = GGMLQuantizationType(type_id)
+        except ValueError:
+            raise self._error(f"tensor {name} has type {type_id}: there is no such type") from None
+        block_size, block_bytes = GGML_QUANT_SIZES[tensor_type]
+        if min(shape) < 1:
+            raise self._error(f"tensor {name} has shape {list(shape)}: sizes must be at least 1")
+        if shape[-1] % block_size:
+            raise self._error(
+                f"tensor {name} has rows of {shape[-1]} numbers: {tensor_type.name} has blocks of "
+                f"{block_size}"
+            )
+        num_bytes = block_bytes
+        for size in (shape[-1] // block_size, *shape[:-1]):
+            num_bytes *= size  # Python's integers do not overflow
+        return name, tensor_type, shape, offset, num_bytes
+
+    def _place_tensors(
+        self, described: list[tuple[str, GGMLQuantizationType, tuple[int, ...], int, int]]
+    ) -> dict[str, GgufTensorInfo]:
+        alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        is_power_of_two = (
+            isinstance(alignment, int) and alignment > 0 and not alignment & (alignment - 1)
+        )
+        if not is_power_of_two or not 8 <= alignment <= _MAX_ALIGNMENT:
+            raise self._error(
+                f"general.alignment={alignment!r}: must be a power of two from 8 to {_MAX_ALIGNMENT}"
+            )
+        data_start = _aligned(self._at, alignment)
+        tensors: dict[str, GgufTensorInfo] = {}
+        expected = 0  # tensors follow each other, each at the next multiple of the alignment
+        for name, tensor_type, shape, offset, num_bytes in described:
+            if name in tensors:
+                raise self._error(f"it names tensor {name} twice")
+            if offset != expected:
+                raise self._error(f"tensor {name} begins at offset {offset}: must be {expected}")
+            start = data_start + offset
+            if start + num_bytes > self._file_bytes:
+                raise self._error(
+                    f"tensor {name} ends at byte {start + num_bytes}, the file has {self._file_bytes}"
+                )
+            tensors[name] = GgufTensorInfo(tensor_type, shape, start, start + num_bytes)
+            expected = _aligned(offset + num_bytes, alignment)
+        return tensors
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def _value(self, value_type: GGUFValueType, key: str) -> Any:
+        if value_type == GGUFValueType.STRING:
+            return self._string(key, MAX_HEADER_BYTES)
+        if value_type == GGUFValueType.ARRAY:
+            return self._array(key)
+        value = self._number(_NUMBERS[value_type], key)
+        return self._boolean(value, key) if value_type == GGUFValueType.BOOL else value
+
+    def _array(self, key: str) -> list[Any]:
+        value_type = self._value_type(key)
+        length = self._count(f"the length of {key}", MAX_ARRAY_LENGTH)
+        if value_type == GGUFValueType.ARRAY:
+            raise self._error(f"{key} is an array of arrays: not supported")
+        if value_type == GGUFValueType.STRING:
+            return [self._string(key, MAX_HEADER_BYTES) for _ in range(length)]
+        number = _NUMBERS[value_type]
+        data = self._take(length * struct.calcsize(number), key)
+        values = list(struct.unpack(f"<{length}{number}", data))
+        if value_type == GGUFValueType.BOOL:
+            return [self._boolean(value, key) for value in values]
+        return values
+
+    def _boolean(self, value: int, key: str) -> bool:
+        if value not in (0, 1):
+            raise self._error(f"{key} is a truth value of {value}: must be 0 or 1")
+        return bool(value)
+
+    def _value_type(self, key: str) -> GGUFValueType:
+        type_id = self._number("I", f"the type of {key}")
+        try:
+            return GGUFValueType(type_id)
+        except ValueError:
+            raise self._error(
+                f"{key} has a value of type {type_id}: there is no such type"
+            ) from None
+
+    def _string(self, what: str, max_bytes: int) -> str:
+        length = self._number("Q", what)
+        if length > max_bytes:
+            raise self._error(f"{what} has {length} bytes: at most {max_bytes} are read")
+        try:
+            return self._take(length, what).decode()
+        except UnicodeDecodeError as error:
+            raise self._error(f"{what} is not UTF-8: {error}") from None
+
+    def _count(self, what: str, limit: int) -> int:
+        count: int = self._number("Q", what)
+        if count > limit:
+            raise self._error(f"{what} is {count}: at most {limit} are read")
+        return count
+
+    def _number(self, number: str, what: str) -> Any:
+        number = f"<{number}"
+        return struct.unpack(number, self._take(struct.calcsize(number), what))[0]
+
+    def _take(self, num_bytes: int, what: str) -> bytes:
+        end = self._at + num_bytes
+        if end > self._file_bytes:
+            raise self._error(f"it ends within {what}: {self._file_bytes} bytes, {end} are needed")
+        if end > MAX_HEADER_BYTES:
+            raise self._error(f"its header is longer than {MAX_HEADER_BYTES} bytes")
+        data = self._view[self._at : end]
+        self._at = end
+        return data
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"{self._path}: damaged GGUF file: {what}")
+
+
+def _aligned(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment

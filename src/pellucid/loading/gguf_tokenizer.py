@@ -1,0 +1,297 @@
+"""The tokenizer in a GGUF file -> the same one of the tokenizers library.
+
+Two kinds exist in the families that we run: "gpt2", byte-level BPE, whose way of splitting text into words
+has a name of llama.cpp's; and "llama", SentencePiece's BPE, which has scores instead of merges.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from pellucid.loading.json_object import JsonObject
+
+
+class _TokenType(IntEnum):
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class StoredTokenizer:
+    """A tokenizer that a model's file holds.
+
+    Args:
+        backend: text to ids and back.
+        special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
+        chat_template: its source, None if the model has none.
+    """
+
+    backend: Tokenizer
+    special_tokens: dict[str, str]
+    chat_template: str | None
+
+
+# -- how byte-level BPE splits text into words -----------------------------------------------------
+
+_WORDS_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_WORDS_LLAMA3 = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
+_WORDS_QWEN2 = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_MARKS}|{_SPACES}"
+# Words may begin with capitals, then go on in small letters.
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+",
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*",
+)
+_MARKS_AND_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_WORDS_TEKKEN = "|".join((*_CASED_WORDS, r"\p{N}", _MARKS_AND_SLASHES, _SPACES))
+_WORDS_GPT4O = "|".join(
+    (
+        *(f"{word}{_CONTRACTIONS}?" for word in _CASED_WORDS),
+        r"\p{N}{1,3}",
+        _MARKS_AND_SLASHES,
+        _SPACES,
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Splitting:
+    """What llama.cpp's name of a pre-tokenizer stands for.
+
+    Args:
+        patterns: each cuts what the one before left.
+        ignore_merges: a word that is a token is taken whole.
+        adds_bos: unless the file says otherwise.
+        composes: whether text is brought into Unicode's form NFC first.
+    """
+
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False
+    adds_bos: bool = False
+    composes: bool = False
+
+
+_GPT2 = _Splitting((_WORDS_GPT2,))
+_DIGITS = _Splitting((r"\p{N}", _WORDS_GPT2))
+_LLAMA3 = _Splitting((_WORDS_LLAMA3,), ignore_merges=True, adds_bos=True)
+_QWEN2 = _Splitting((_WORDS_QWEN2,))
+
+_SPLITTINGS: Mapping[str, _Splitting] = {
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "mpt", "exaone4"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "stablelm2"), _QWEN2),
+    "qwen2": _Splitting((_WORDS_QWEN2,), composes=True),
+    "tekken": _Splitting((_WORDS_TEKKEN,), ignore_merges=True, adds_bos=True),
+    "gpt-4o": _Splitting((_WORDS_GPT4O,)),
+    "default": _Splitting((r"[\p{P}\$\+<=>\^~\|]+", _WORDS_GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+}
+
+_SPECIAL_TOKENS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "sep_token": "seperator_token_id",  # as the format spells it
+    "pad_token": "padding_token_id",
+    "cls_token": "cls_token_id",
+    "mask_token": "mask_token_id",
+}
+_SPACE = "▁"
+
+
+def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
+    """The tokenizer and the chat template of a GGUF file.
+
+    Args:
+        metadata: of the file.
+
+    Raises:
+        ValueError: a key is missing or has a value that we do not support.
+    """
+    vocabulary = _Vocabulary(metadata)
+    kind = metadata.string("tokenizer.ggml.model")
+    try:
+        if kind == "gpt2":
+            backend, adds_bos = _byte_level_bpe(metadata, vocabulary)
+        elif kind == "llama":
+            backend, adds_bos = _sentencepiece_bpe(metadata, vocabulary), True
+        else:
+            raise metadata.error("tokenizer.ggml.model", "supported are gpt2 and llama")
+        backend.add_tokens(vocabulary.added_tokens())
+    except Exception as error:  # the library promises no type
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"{metadata.path}: not a tokenizer: {error}") from error
+    special_tokens = vocabulary.special_tokens()
+    backend.post_processor = _post_processor(metadata, backend, special_tokens, adds_bos)
+    chat_template = None
+    if "tokenizer.chat_template" in metadata.values:
+        chat_template = metadata.string("tokenizer.chat_template")
+    return StoredTokenizer(backend, special_tokens, chat_template)
+
+
+class _Vocabulary:
+    """Tokens, their types and the ids with a role."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self._metadata = metadata
+        self.tokens = metadata.optional_strings("tokenizer.ggml.tokens") or ()
+        if not self.tokens:
+            raise metadata.error("tokenizer.ggml.tokens", "must be a list of strings")
+        self.ids = {token: token_id for token_id, token in enumerate(self.tokens)}
+        if len(self.ids) < len(self.tokens):
+            twice = next(token for i, token in enumerate(self.tokens) if self.ids[token] != i)
+            raise ValueError(f"{metadata.path}: tokenizer.ggml.tokens holds {twice!r} twice")
+        types = self.numbers("tokenizer.ggml.token_type", _TokenType.NORMAL)
+        self.types = dict(zip(self.tokens, types, strict=True))
+        # Rows of the model without a token have a placeholder in the list.
+        self.ids = {
+            token: token_id
+            for token, token_id in self.ids.items()
+            if self.types[token] != _TokenType.UNUSED
+        }
+
+    def numbers(self, key: str, default: float) -> Sequence[Any]:
+        """One number per token."""
+        values = self._metadata.values.get(key)
+        if values is None:
+            return [default] * len(self.tokens)
+        is_list = isinstance(values, list) and len(values) == len(self.tokens)
+        if not is_list or not all(type(value) in (int, float) for value in values):
+            raise ValueError(
+                f"{self._metadata.path}: {key}: must hold a number for each of the "
+                f"{len(self.tokens)} tokens"
+            )
+        return list(values)
+
+    def special_tokens(self) -> dict[str, str]:
+        """By the names that chat templates use."""
+        found = {}
+        for name, key in _SPECIAL_TOKENS.items():
+            for token_id in self._metadata.token_ids(f"tokenizer.ggml.{key}"):
+                if token_id >= len(self.tokens):
+                    raise self._metadata.error(
+                        f"tokenizer.ggml.{key}", f"there are {len(self.tokens)} tokens"
+                    )
+                found[name] = self.tokens[token_id]
+        return found
+
+    def added_tokens(self) -> list[AddedToken]:
+        """Tokens that are found in a text before it is split into words."""
+        special = (_TokenType.CONTROL, _TokenType.UNKNOWN)
+        return [
+            AddedToken(token, normalized=False, special=token_type in special)
+            for token, token_type in self.types.items()
+            if token_type in (*special, _TokenType.USER_DEFINED)
+        ]
+
+
+def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    splitting = _SPLITTINGS.get(metadata.string("tokenizer.ggml.pre", "default"))
+    if splitting is None:
+        raise metadata.error("tokenizer.ggml.pre", f"supported are {', '.join(_SPLITTINGS)}")
+    merges = metadata.optional_strings("tokenizer.ggml.merges")
+    if merges is None:
+        raise metadata.error("tokenizer.ggml.merges", "must be a list of strings")
+    pairs = []
+    for merge in merges:
+        left, space, right = merge[1:].partition(" ")  # a token may begin with a space
+        if not space:
+            raise ValueError(f"{metadata.path}: tokenizer.ggml.merges holds {merge!r}: no pair")
+        pairs.append((merge[0] + left, right))
+    backend = Tokenizer(models.BPE(vocabulary.ids, pairs, ignore_merges=splitting.ignore_merges))
+    if splitting.composes:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitting.patterns),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    return backend, splitting.adds_bos
+
+
+def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokenizer:
+    scores = vocabulary.numbers("tokenizer.ggml.scores", 0.0)
+    normal = [
+        (token, score)
+        for token, score in zip(vocabulary.tokens, scores, strict=True)
+        if vocabulary.types[token] == _TokenType.NORMAL
+    ]
+    backend = Tokenizer(
+        models.BPE(
+            vocabulary.ids,
+            _merges_from_scores(normal, vocabulary.ids),
+            unk_token=vocabulary.special_tokens().get("unk_token"),
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    replace = normalizers.Replace(" ", _SPACE)
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if metadata.boolean("tokenizer.ggml.add_space_prefix", True):
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
+        backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    else:
+        backend.normalizer = replace
+        backend.decoder = decoders.Sequence(steps)
+    return backend
+
+
+def _merges_from_scores(
+    scored: Iterable[tuple[str, float]], ids: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """The merges that SentencePiece's scores stand for: the best token first, in all its ways.
+
+    The order among the ways is transformers' (convert_slow_tokenizer.py, `generate_merges`).
+    """
+    merges = []
+    for token, score in scored:
+        ways = [(token[:i], token[i:]) for i in range(1, len(token))]
+        ways = [(left, right) for left, right in ways if left in ids and right in ids]
+        ways.sort(key=lambda way: (ids[way[0]], ids[way[1]]))
+        merges += [(score, len(left), len(right), left, right) for left, right in ways]
+    merges.sort(key=lambda merge: merge[:3], reverse=True)
+    return [(left, right) for *_, left, right in merges]
+
+
+def _post_processor(
+    metadata: JsonObject, backend: Tokenizer, special_tokens: Mapping[str, str], adds_bos: bool
+) -> processors.TemplateProcessing | None:
+    """Puts BOS before a text, or EOS behind it."""
+    adds = {
+        "bos_token": metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos),
+        "eos_token": metadata.boolean("tokenizer.ggml.add_eos_token", False),
+    }
+    before, after = (
+        special_tokens[name] if wanted and name in special_tokens else None
+        for name, wanted in adds.items()
+    )
+    around = [token for token in (before, after) if token is not None]
+    if not around:
+        return None
+    return processors.TemplateProcessing(
+        single=[token for token in (before, "$A", after) if token is not None],
+        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(around)],
+    )

@@ -1,0 +1,294 @@
+"""GGUF files: the same model as the checkpoint that they were made from, and what is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter
+from gguf.constants import GGMLQuantizationType as Type
+from gguf.quants import dequantize, quantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pellucid import LLM, SamplingParams
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.quantization.formats import FORMATS, INT4, INT8
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.config import LongRopeScaling
+from pellucid.loading.decoder import load_decoder
+from pellucid.loading.gguf_file import GgufFile
+from pellucid.loading.gguf_tensors import GgufTensors
+from pellucid.loading.stored_model import open_stored_model
+from pellucid.tokenizer import Tokenizer
+from support.checkpoints import write_checkpoint
+from support.decoding import prompt_logits
+from support.gguf_files import GGUF_FAMILIES, GGUF_OVERRIDES, finish, write_gguf
+from support.recording_backend import RecordingBackend
+
+OPS = NumpyBackend()
+PROMPT = list(range(10, 50))
+CONVERTED = (Type.Q4_1, Type.Q5_1)
+SCALED = {Type.Q8_0: INT8, Type.Q5_0: INT8, Type.Q4_0: INT4}
+
+
+def write_both(
+    directory: Path, family: str = "llama", *, dtype: str = "float32", **options: Any
+) -> Path:
+    """A checkpoint in `directory` and, in there, model.gguf of the same weights."""
+    write_checkpoint(directory, family, dtype=dtype, config_overrides=GGUF_OVERRIDES.get(family))
+    return write_gguf(directory / "model.gguf", directory, **options)
+
+
+# -- what is the same ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", GGUF_FAMILIES)
+def test_same_logits_as_the_checkpoint(family: str, tmp_path: Path) -> None:
+    file = write_both(tmp_path, family)
+    ours, config = load_decoder(file, OPS)
+    theirs, their_config = load_decoder(tmp_path, OPS)
+    actual = prompt_logits(ours, config, OPS, PROMPT)
+    assert (actual == prompt_logits(theirs, their_config, OPS, PROMPT)).all()
+    assert np.ptp(actual) > 1
+
+
+@pytest.mark.parametrize("family", sorted(set(GGUF_FAMILIES) - {"llama3"}))
+def test_same_facts_as_config_json(family: str, tmp_path: Path) -> None:
+    file = write_both(tmp_path, family)
+    ours, theirs = (open_stored_model(path).config for path in (file, tmp_path))
+    assert ours.attention_scale == pytest.approx(theirs.attention_scale, rel=1e-7)
+    assert set(ours.eos_token_ids) == set(theirs.eos_token_ids)
+    scaling = theirs.rope.scaling if theirs.rope is not None else None
+    if isinstance(scaling, LongRopeScaling):
+        assert ours.rope.scaling.attention_factor == pytest.approx(scaling.attention_factor)
+        theirs = replace(theirs, rope=ours.rope)
+    theirs = replace(theirs, attention_scale=ours.attention_scale, eos_token_ids=ours.eos_token_ids)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_weights_stay_what_they_are(dtype: str, tmp_path: Path) -> None:
+    file = write_both(tmp_path, dtype=dtype)
+    arrays, expected = RecordingBackend(), RecordingBackend()
+    load_decoder(file, arrays)
+    load_decoder(tmp_path, expected)
+    for array, other in zip(arrays.arrays, expected.arrays, strict=True):
+        assert array.ndim == 1 or array.dtype == other.dtype
+        np.testing.assert_array_equal(array.astype(np.float32), other.astype(np.float32))
+
+
+def test_text_and_chat_are_the_same(tmp_path: Path) -> None:
+    file = write_both(tmp_path)
+    ours = LLM(str(file), backend="numpy")
+    theirs = LLM(str(tmp_path), backend="numpy")
+    params = SamplingParams(temperature=0, max_tokens=12, logprobs=2)
+    prompts = ["the quick brown fox", "naïve 你好 <|im_end|> fox"]
+    for actual, expected in zip(
+        ours.generate(prompts, params), theirs.generate(prompts, params), strict=True
+    ):
+        assert actual.prompt_token_ids == expected.prompt_token_ids
+        assert actual.outputs[0].text == expected.outputs[0].text
+        assert actual.outputs[0].logprobs == expected.outputs[0].logprobs
+    messages = [{"role": "user", "content": "hello <|im_end|>"}]
+    ids = [llm.engine.model.tokenizer.encode_chat(messages) for llm in (ours, theirs)]
+    assert ids[0] == ids[1]
+
+
+def test_sampling_parameters_of_the_file(tmp_path: Path) -> None:
+    def edit(writer: GGUFWriter) -> None:
+        writer.add_float32("general.sampling.temp", 0.6)
+        writer.add_int32("general.sampling.top_k", 20)
+        writer.add_float32("general.sampling.penalty_repeat", 1.1)
+
+    model = open_stored_model(write_both(tmp_path, edit=edit))
+    assert model.default_sampling_params == SamplingParams(
+        temperature=0.6, top_k=20, repetition_penalty=1.1
+    )
+
+
+# -- quantized tensors -----------------------------------------------------------------------------
+
+
+def tensor_of(tmp_path: Path, data: np.ndarray, tensor_type: Type) -> Any:
+    writer = GGUFWriter(tmp_path / "one.gguf", "llama")
+    writer.add_tensor("t.weight", data, raw_dtype=tensor_type)
+    finish(writer)
+    return GgufTensors(GgufFile(tmp_path / "one.gguf"), {}).tensor("t.weight")
+
+
+@pytest.mark.parametrize("tensor_type", [*SCALED, Type.IQ4_NL])
+def test_blocks_with_one_scale_become_a_format_of_ours(tensor_type: Type, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (6, 3, _block_bytes(tensor_type)), np.uint8)
+    blocks[..., :2] = rng.normal(size=(6, 3, 1)).astype(np.float16).view(np.uint8)  # the scale
+    blocks = blocks.reshape(6, -1)
+    matrix = tensor_of(tmp_path, blocks, tensor_type)
+    assert isinstance(matrix, QuantizedMatrix)
+    assert matrix.format == SCALED.get(tensor_type, INT8)
+    assert (matrix.dequantize() == dequantize(blocks, tensor_type)).all()
+
+
+@pytest.mark.parametrize(
+    "tensor_type",
+    [*CONVERTED, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS],
+)
+def test_other_blocks_become_floats(tensor_type: Type, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    # Bytes without large exponents wherever an f16 scale may be.
+    blocks = rng.integers(0, 60, (5, 2 * _block_bytes(tensor_type)), np.uint8)
+    array = tensor_of(tmp_path, blocks, tensor_type)
+    assert array.dtype == np.float32 and np.ptp(array) > 0
+    assert (array == dequantize(blocks, tensor_type)).all()
+
+
+def _block_bytes(tensor_type: Type) -> int:
+    from gguf.constants import GGML_QUANT_SIZES
+
+    return GGML_QUANT_SIZES[tensor_type][1]
+
+
+@pytest.mark.parametrize("tensor_type", [*SCALED, *CONVERTED])
+def test_a_quantized_file_computes_with_its_own_numbers(tensor_type: Type, tmp_path: Path) -> None:
+    file = write_both(tmp_path, matrix_type=tensor_type)
+    exact = NumpyBackend(quantize_activations=False)
+    decoder, config = load_decoder(file, exact)
+    actual = prompt_logits(decoder, config, exact, PROMPT)
+
+    def round_trip(weights: dict[str, np.ndarray]) -> None:
+        for name, weight in weights.items():
+            if weight.ndim == 2:
+                weights[name] = dequantize(quantize(weight, tensor_type), tensor_type)
+
+    write_checkpoint(tmp_path / "rounded", "llama", edit_weights=round_trip)
+    decoder, config = load_decoder(tmp_path / "rounded", exact)
+    assert (actual == prompt_logits(decoder, config, exact, PROMPT)).all()
+
+
+def test_a_file_can_be_quantized_again(tmp_path: Path) -> None:
+    file = write_both(tmp_path, matrix_type=Type.Q4_1)
+    backend = RecordingBackend()
+    load_decoder(file, backend, quantization="int4-zp")
+    stored = GgufTensors(GgufFile(file), {}).tensor("blk.0.ffn_down.weight")
+    expected = quantize_matrix(stored, FORMATS["int4-zp"])
+    matrices = [weight for weight in backend.arrays if isinstance(weight, QuantizedMatrix)]
+    assert any(
+        matrix.shape == expected.shape and (matrix.dequantize() == expected.dequantize()).all()
+        for matrix in matrices
+    )
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda w: w.add_uint32("llama.expert_count", 8), "llama.expert_count=8: not supported"),
+        (lambda w: w.add_float32("llama.logit_scale", 2.0), "llama.logit_scale=2.0: not supported"),
+        (lambda w: w.add_uint16("split.count", 3), "split.count=3: must be one file"),
+        (lambda w: w.add_string("llama.rope.scaling.type", "ntk"), 'scaling.type="ntk": supported'),
+        (lambda w: w.add_float32("general.sampling.temp", -1.0), "general.sampling: temperature"),
+        (
+            lambda w: w.add_tensor("blk.0.extra.weight", np.zeros((2, 2), np.float32)),
+            "has no place for the tensors blk.0.extra.weight",
+        ),
+    ],
+)
+def test_what_would_compute_something_else_is_refused(
+    edit: Callable[[GGUFWriter], None], message: str, tmp_path: Path
+) -> None:
+    file = write_both(tmp_path, edit=edit)
+    with pytest.raises(ValueError, match=rf"model\.gguf: .*{message}"):
+        load_decoder(file, OPS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("general.architecture", "mamba", 'general.architecture="mamba": supported are llama, '),
+        ("llama.attention.head_count", None, "llama.attention.head_count is missing: it is req"),
+        (
+            "llama.attention.head_count",
+            [4, 4, 4],
+            r"llama.attention.head_count=\[4, 4, 4\]: must be a whole",
+        ),
+        ("llama.attention.head_count_kv", 3, "num_key_value_heads=3: must divide"),
+        ("llama.block_count", 2**31, "llama.block_count=2147483648: must be a whole number"),
+        ("llama.attention.value_length", 8, "llama.attention.value_length=8: must be the head's"),
+        ("llama.rope.dimension_count", 8, "llama.rope.dimension_count=8: must be the head's 16"),
+        ("tokenizer.ggml.model", "bert", 'tokenizer.ggml.model="bert": supported are gpt2'),
+        ("tokenizer.ggml.pre", "martian", 'tokenizer.ggml.pre="martian": supported are'),
+        ("tokenizer.ggml.merges", ["ab"], "tokenizer.ggml.merges holds 'ab': no pair"),
+        ("tokenizer.ggml.tokens", ["a", "a"], "tokenizer.ggml.tokens holds 'a' twice"),
+        ("tokenizer.ggml.token_type", [1], "tokenizer.ggml.token_type: must hold a number for"),
+        ("tokenizer.ggml.bos_token_id", 10**6, "tokenizer.ggml.bos_token_id=1000000"),
+    ],
+)
+def test_bad_values_are_named(
+    key: str, value: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_both(tmp_path)
+    read = GgufFile.__init__
+
+    def with_another_value(self: GgufFile, path: Path) -> None:
+        read(self, path)
+        self.metadata.pop(key, None)
+        if value is not None:
+            self.metadata[key] = value
+
+    monkeypatch.setattr(GgufFile, "__init__", with_another_value)
+    with pytest.raises(ValueError, match=rf"model\.gguf: {message}"):
+        open_stored_model(file)
+
+
+def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
+    file = write_gguf(tmp_path / "layers.gguf", tmp_path)
+    with pytest.raises(ValueError, match=r"layers\.gguf: tensor blk\.3\.\S+ \(our .*\) is missing"):
+        load_decoder(file, OPS)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    file = write_gguf(tmp_path / "inner.gguf", tmp_path)
+    with pytest.raises(
+        ValueError, match=r"tensor blk\.0\.ffn_gate\.weight .* has shape \[96, 64\]"
+    ):
+        load_decoder(file, OPS)
+
+
+def test_unread_types_are_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"one\.gguf: tensor t\.weight has type IQ2_XXS: supported"
+    ):
+        tensor_of(tmp_path, np.zeros((1, 66), np.uint8), Type.IQ2_XXS)
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_both(tmp_path_factory.mktemp("fuzz"))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(max_examples=60)
+def test_damaged_files_are_refused_by_name_or_load(
+    small_file: Path, changes: list[tuple[int, int]]
+) -> None:
+    file = GgufFile(small_file)
+    header_bytes = min(info.start for info in file.tensors.values())
+    data = bytearray(small_file.read_bytes())
+    for position, value in changes:
+        data[position % header_bytes] = value
+    path = small_file.with_name("damaged.gguf")
+    path.write_bytes(data)
+    try:
+        model = open_stored_model(path)
+        Tokenizer(model.tokenizer.backend, model.config.vocab_size, model.tokenizer.special_tokens)
+        load_decoder(path, OPS)
+    except ValueError as error:
+        if "damaged.gguf" not in str(error) and "tokenizer" not in str(error):
+            raise AssertionError(f"{error}: which file?") from error

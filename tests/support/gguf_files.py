@@ -1,0 +1,221 @@
+"""Writes checkpoints of `support.checkpoints` as GGUF files, as llama.cpp's convert_hf_to_gguf.py does."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from gguf import GGUFWriter
+from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType, TokenType
+from gguf.constants import RopeScalingType as Scaling
+from gguf.quants import quantize
+from gguf.tensor_mapping import get_tensor_name_map
+from safetensors.numpy import load_file
+
+from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.config import RopeConfig
+from pellucid.loading.hf_config import read_model_config
+
+# GGUF holds no dynamic scaling, and no windows for Qwen 2.
+GGUF_FAMILIES = (
+    "llama",
+    "llama-linear",
+    "llama3",
+    "llama-yarn",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gpt2",
+    "gemma2",
+    "phi3",
+    "phi3-longrope",
+)
+GGUF_OVERRIDES: dict[str, dict[str, Any]] = {"qwen2": {"use_sliding_window": False}}
+
+_ARCHITECTURES = {"mistral": "llama"}
+_TYPES = {
+    np.dtype(np.float32): GGMLQuantizationType.F32,
+    np.dtype(np.float16): GGMLQuantizationType.F16,
+    np.dtype(ml_dtypes.bfloat16): GGMLQuantizationType.BF16,
+}
+
+
+def write_gguf(
+    path: Path,
+    directory: Path,
+    *,
+    matrix_type: GGMLQuantizationType | None = None,
+    edit: Callable[[GGUFWriter], None] | None = None,
+) -> Path:
+    """Writes the checkpoint and the tokenizer in `directory` as the GGUF file `path`.
+
+    Args:
+        path: where to.
+        directory: in Hugging Face layout.
+        matrix_type: of matrices whose rows it divides; None keeps the dtype.
+        edit: adds to the file before it is written.
+    """
+    config = json.loads((directory / "config.json").read_text())
+    architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])
+    writer = GGUFWriter(path, architecture)
+    if architecture == "gpt2":
+        _add_gpt2_facts(writer, config)
+    else:
+        _add_llama_facts(writer, config, directory)
+    _add_byte_level_tokenizer(writer, directory)
+    for name, tensor in _converted(
+        config, architecture, load_file(directory / "model.safetensors")
+    ):
+        _add_tensor(writer, name, tensor, matrix_type)
+    if edit is not None:
+        edit(writer)
+    finish(writer)
+    return path
+
+
+def finish(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_tensor(
+    writer: GGUFWriter,
+    name: str,
+    tensor: npt.NDArray[Any],
+    matrix_type: GGMLQuantizationType | None,
+) -> None:
+    if tensor.ndim == 2 and matrix_type is not None and tensor.shape[1] % 32 == 0:
+        data = quantize(tensor.astype(np.float32), matrix_type)
+        writer.add_tensor(name, data, raw_dtype=matrix_type)
+    elif tensor.ndim == 2:
+        raw = tensor.view(np.uint8) if tensor.dtype == ml_dtypes.bfloat16 else tensor
+        writer.add_tensor(name, raw, raw_dtype=_TYPES[tensor.dtype])
+    else:  # the converter keeps vectors in f32
+        writer.add_tensor(name, tensor.astype(np.float32))
+
+
+def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path) -> None:
+    model = read_model_config(directory)
+    writer.add_block_count(model.num_layers)
+    writer.add_context_length(model.max_position_embeddings)
+    writer.add_embedding_length(model.hidden_size)
+    writer.add_feed_forward_length(model.intermediate_size)
+    writer.add_head_count(model.num_heads)
+    writer.add_head_count_kv(model.num_kv_heads)
+    writer.add_layer_norm_rms_eps(model.norm_eps)
+    if config["model_type"] in ("qwen3", "gemma2", "llama") and config.get("head_dim"):
+        writer.add_key_length(model.head_dim)
+        writer.add_value_length(model.head_dim)
+    if config["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(model.attention_softcap)
+        writer.add_final_logit_softcapping(model.logits_softcap)
+        writer.add_attention_scale(model.attention_scale)
+    if model.sliding_windows[0] is not None:
+        writer.add_sliding_window(model.sliding_windows[0])
+    assert model.rope is not None
+    _add_rope(writer, config, model.rope, model.max_position_embeddings)
+
+
+def _add_rope(
+    writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig, max_position: int
+) -> None:
+    writer.add_rope_dimension_count(rope.dim)
+    writer.add_rope_freq_base(rope.theta)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    match scaling.get("rope_type", scaling.get("type")):
+        case "linear":
+            writer.add_rope_scaling_type(Scaling.LINEAR)
+            writer.add_rope_scaling_factor(scaling["factor"])
+        case "yarn":
+            writer.add_rope_scaling_type(Scaling.YARN)
+            writer.add_rope_scaling_factor(scaling["factor"])
+            writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        case "llama3":
+            plain, _ = rope_frequencies(RopeConfig(rope.theta, rope.dim), 0)
+            scaled, _ = rope_frequencies(rope, 0)
+            writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+        case "longrope":
+            writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor)
+            for kind in ("long", "short"):
+                factors = np.array(scaling[f"{kind}_factor"], np.float32)
+                writer.add_tensor(f"rope_factors_{kind}.weight", factors)
+
+
+def _add_gpt2_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_block_count(config["n_layer"])
+    writer.add_context_length(config["n_positions"])
+    writer.add_embedding_length(config["n_embd"])
+    writer.add_feed_forward_length(4 * config["n_embd"])
+    writer.add_head_count(config["n_head"])
+    writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+
+
+def _converted(
+    config: dict[str, Any], architecture: str, tensors: dict[str, npt.NDArray[Any]]
+) -> list[tuple[str, npt.NDArray[Any]]]:
+    """Tensors under GGUF's names, laid out as the converter does."""
+    num_layers = config.get("num_hidden_layers") or config["n_layer"]
+    [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
+    names = get_tensor_name_map(gguf_architecture, num_layers)
+    converted = []
+    for name, tensor in tensors.items():
+        gguf_name = names.get_name(name, (".weight", ".bias"))
+        assert gguf_name is not None, name
+        if architecture == "llama" and ".self_attn.q_proj." in name:
+            tensor = _interleave(tensor, config["num_attention_heads"])
+        if architecture == "llama" and ".self_attn.k_proj." in name:
+            tensor = _interleave(tensor, config["num_key_value_heads"])
+        if architecture == "gpt2" and tensor.ndim == 2 and ".h." in name:
+            tensor = np.ascontiguousarray(tensor.T)
+        if architecture == "gemma2" and name.endswith("norm.weight"):
+            tensor = tensor + 1
+        converted.append((gguf_name, tensor))
+    return converted
+
+
+def _interleave(tensor: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
+    """The first halves of a head's pairs, then the second ones -> pair by pair."""
+    halves = tensor.reshape(num_heads, 2, -1, *tensor.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
+
+
+def _add_byte_level_tokenizer(writer: GGUFWriter, directory: Path) -> None:
+    """GPT-2's kind, from tokenizer.json. Ids that the model has and the tokenizer lacks are padding."""
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    model = json.loads((directory / "config.json").read_text())
+    generation = json.loads((directory / "generation_config.json").read_text())
+    tokens = {
+        **tokenizer["model"]["vocab"],
+        **{t["content"]: t["id"] for t in tokenizer["added_tokens"]},
+    }
+    special = {token["content"] for token in tokenizer["added_tokens"] if token["special"]}
+    by_id = {token_id: token for token, token_id in tokens.items()}
+    listed = [by_id.get(i, f"[PAD{i}]") for i in range(model["vocab_size"])]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(listed)
+    writer.add_token_types(
+        [
+            TokenType.UNUSED
+            if i not in by_id
+            else TokenType.CONTROL
+            if token in special
+            else TokenType.NORMAL
+            for i, token in enumerate(listed)
+        ]
+    )
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    writer.add_bos_token_id(generation["bos_token_id"])
+    eot, eos = generation["eos_token_id"]
+    writer.add_eos_token_id(eos)
+    writer.add_eot_token_id(eot)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(config["chat_template"])

@@ -1,0 +1,222 @@
+"""The header of a GGUF file: what is read, and everything that is refused."""
+
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFReader, GGUFWriter
+from gguf.constants import GGMLQuantizationType as Type
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.loading.gguf_file import GgufFile
+from support.gguf_files import finish
+
+U32, STRING, ARRAY = 4, 8, 9
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a value of each type, and two tensors."""
+    path = tmp_path_factory.mktemp("gguf") / "good.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_uint8("u8", 200)
+    writer.add_int8("i8", -100)
+    writer.add_uint16("u16", 60_000)
+    writer.add_int16("i16", -30_000)
+    writer.add_uint32("u32", 4_000_000_000)
+    writer.add_int32("i32", -2_000_000_000)
+    writer.add_uint64("u64", 2**60)
+    writer.add_int64("i64", -(2**60))
+    writer.add_float32("f32", 1.5)
+    writer.add_float64("f64", 0.1)
+    writer.add_bool("bool", True)
+    writer.add_string("string", "naïve 你好")
+    writer.add_array("strings", ["a", "", "ü"])
+    writer.add_array("integers", [1, -2, 3])
+    writer.add_array("truths", [True, False])
+    writer.add_tensor("one", np.arange(6, dtype=np.float32).reshape(2, 3))
+    writer.add_tensor("two", np.arange(34, dtype=np.uint8).reshape(1, 34), raw_dtype=Type.Q8_0)
+    finish(writer)
+    return path
+
+
+def test_metadata(good: Path) -> None:
+    assert GgufFile(good).metadata == {
+        "general.architecture": "llama",
+        "u8": 200,
+        "i8": -100,
+        "u16": 60_000,
+        "i16": -30_000,
+        "u32": 4_000_000_000,
+        "i32": -2_000_000_000,
+        "u64": 2**60,
+        "i64": -(2**60),
+        "f32": 1.5,
+        "f64": 0.1,
+        "bool": True,
+        "string": "naïve 你好",
+        "strings": ["a", "", "ü"],
+        "integers": [1, -2, 3],
+        "truths": [True, False],
+    }
+
+
+def test_tensors(good: Path) -> None:
+    file = GgufFile(good)
+    assert file.tensors["one"].shape == (2, 3)
+    assert file.rows("one").view(np.float32).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert file.tensors["two"].shape == (1, 32) and file.tensors["two"].type == Type.Q8_0
+    assert file.rows("two").tolist() == [list(range(34))]
+
+
+def test_the_gguf_library_finds_the_tensors_at_the_same_places(good: Path) -> None:
+    file = GgufFile(good)
+    for tensor in GGUFReader(good).tensors:
+        info = file.tensors[tensor.name]
+        assert (info.start, info.num_bytes) == (tensor.data_offset, tensor.n_bytes)
+        assert info.shape == tuple(map(int, tensor.shape[::-1]))
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.gguf: no such file"):
+        GgufFile(tmp_path / "x.gguf")
+
+
+def opened_or_refused(path: Path) -> GgufFile | None:
+    """Any other exception than a ValueError that names the file is a failure."""
+    try:
+        return GgufFile(path)
+    except ValueError as error:
+        if path.name not in str(error):
+            raise AssertionError(f"{error}: which file?") from error
+        return None
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def test_every_truncation_is_refused_by_name(good: Path, tmp_path: Path) -> None:
+    data = good.read_bytes()
+    needed = max(info.end for info in GgufFile(good).tensors.values())
+    path = tmp_path / "short.gguf"
+    for length in range(needed):
+        path.write_bytes(data[:length])
+        with pytest.raises(ValueError, match=r"short\.gguf: damaged GGUF file: "):
+            GgufFile(path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6))
+def test_damaged_bytes_are_refused_or_harmless(good: Path, changes: list[tuple[int, int]]) -> None:
+    data = bytearray(good.read_bytes())
+    for position, value in changes:
+        data[position % len(data)] = value
+    path = good.with_name("damaged.gguf")
+    path.write_bytes(data)
+    file = opened_or_refused(path)
+    for name, info in file.tensors.items() if file is not None else ():
+        assert file.rows(name).size == info.num_bytes
+
+
+@given(st.binary(max_size=400))
+def test_noise_is_refused(good: Path, noise: bytes) -> None:
+    path = good.with_name("noise.gguf")
+    path.write_bytes(b"GGUF" + struct.pack("<I", 3) + noise)
+    opened_or_refused(path)
+
+
+def header(*parts: bytes, tensors: int = 0, entries: int = 0, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, entries) + b"".join(parts)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def entry(key: bytes, value_type: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", value_type) + value
+
+
+def tensor(
+    name: bytes, shape: tuple[int, ...] = (32,), type_id: int = Type.F32, offset: int = 0
+) -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type_id, offset)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"PK\3\4" + bytes(60), "it begins with b'PK"),
+        (header(version=1), "it is version 1: supported are versions 2 and 3"),
+        (header(version=3 << 24), "it is big-endian"),
+        (header(tensors=2**63), "the number of tensors is 9223372036854775808"),
+        (header(entries=10**6), "the number of metadata entries is 1000000"),
+        (header(text(b"a" * 2000), entries=1), "a metadata key has 2000 bytes"),
+        (header(text(b"\xff"), entries=1), "a metadata key is not UTF-8"),
+        (header(entry(b"k", 13, b""), entries=1), "k has a value of type 13: there is no such"),
+        (header(entry(b"k", 7, b"\2"), entries=1), "k is a truth value of 2"),
+        (header(entry(b"k", STRING, struct.pack("<Q", 2**62)), entries=1), "k has 46116"),
+        (
+            header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**40)), entries=1),
+            "the length of k is 1099511627776: at most",
+        ),
+        (
+            header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**20)), entries=1),
+            "it ends within k",
+        ),
+        (
+            header(entry(b"k", ARRAY, struct.pack("<IQ", STRING, 2**22)), entries=1),
+            "it ends within k",
+        ),
+        (
+            header(entry(b"k", ARRAY, struct.pack("<IQ", ARRAY, 1)), entries=1),
+            "k is an array of arrays",
+        ),
+        (header(*[entry(b"k", U32, bytes(4))] * 2, entries=2), "it names k twice"),
+        (
+            header(entry(b"general.alignment", U32, struct.pack("<I", 48)), entries=1),
+            "general.alignment=48: must be a power of two",
+        ),
+        (
+            header(entry(b"general.alignment", U32, struct.pack("<I", 2**30)), entries=1),
+            "general.alignment=1073741824",
+        ),
+        (header(entry(b"general.alignment", STRING, text(b"32")), entries=1), "alignment='32'"),
+        (header(tensor(b"t", ()), tensors=1), "tensor t has 0 dimensions"),
+        (header(tensor(b"t", (1,) * 5), tensors=1), "tensor t has 5 dimensions"),
+        (header(tensor(b"t", (0,)), tensors=1), r"tensor t has shape \[0\]"),
+        (header(tensor(b"t", type_id=999), tensors=1), "tensor t has type 999: there is no such"),
+        (header(tensor(b"t", (33,), Type.Q8_0), tensors=1), "rows of 33 numbers: Q8_0 has blocks"),
+        (header(tensor(b"t", (2**63 - 1,) * 4), tensors=1), "tensor t ends at byte 2894"),
+        (header(tensor(b"t"), tensors=1), "tensor t ends at byte 192, the file has 57"),
+        (header(tensor(b"t", offset=32), bytes(500), tensors=1), "begins at offset 32: must be 0"),
+        (
+            header(tensor(b"a"), tensor(b"b", offset=64), bytes(900), tensors=2),
+            "tensor b begins at offset 64: must be 128",  # they overlap
+        ),
+        (
+            header(tensor(b"a"), tensor(b"b", offset=160), bytes(900), tensors=2),
+            "tensor b begins at offset 160: must be 128",  # a hole
+        ),
+        (
+            header(tensor(b"a"), tensor(b"a", offset=128), bytes(900), tensors=2),
+            "it names tensor a twice",
+        ),
+    ],
+)  # fmt: skip
+def test_damage_is_named_in_bounded_time_and_memory(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(data)
+    tracemalloc.start()
+    start = time.process_time()
+    with pytest.raises(ValueError, match=rf"bad\.gguf: damaged GGUF file: .*{message}"):
+        GgufFile(path)
+    assert time.process_time() - start < 1
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()

@@ -1,0 +1,238 @@
+"""Tokenizers out of GGUF metadata: the same ids and bytes as the tokenizers they were made from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf.constants import TokenType
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
+from pellucid.loading.json_object import JsonObject
+from pellucid.tokenizer import Tokenizer as OurTokenizer
+from support.tokenizer_kinds import KINDS
+
+TEXTS = st.text(max_size=40) | st.sampled_from(
+    [
+        "the quick brown fox, isn't it? Yes. It is!",
+        "    indented    text and 1234567 numbers\n\n\tx",
+        "naïve café – 你好世界, мир שלום e\u0301",
+        "HelloWorld camelCase/path//x\r\n  'S it'LL we've",
+        "<|begin|>the<think>x</think>é è</s>",
+    ]
+)
+
+
+def metadata_of(backend: Backend, kind: str, **others: Any) -> dict[str, Any]:
+    """What a converter writes for a tokenizer of the library."""
+    model = json.loads(backend.to_str())
+    added = {token["id"]: token for token in model["added_tokens"]}
+    tokens = dict(sorted((token_id, token) for token, token_id in backend.get_vocab().items()))
+    types = []
+    for token_id, token in tokens.items():
+        if token_id in added:
+            special = added[token_id]["special"]
+            types.append(TokenType.CONTROL if special else TokenType.USER_DEFINED)
+        elif kind == "llama" and token.startswith("<0x"):
+            types.append(TokenType.BYTE)
+        else:
+            types.append(TokenType.NORMAL)
+    return {
+        "tokenizer.ggml.model": kind,
+        "tokenizer.ggml.tokens": list(tokens.values()),
+        "tokenizer.ggml.token_type": list(map(int, types)),
+        **{f"tokenizer.ggml.{key}": value for key, value in others.items()},
+    }
+
+
+def read(metadata: dict[str, Any]) -> Any:
+    return read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata))
+
+
+# -- byte-level BPE --------------------------------------------------------------------------------
+
+BYTE_LEVEL = KINDS["byte_level_bpe"]()
+
+
+def byte_level_metadata(pre: str, **others: Any) -> dict[str, Any]:
+    merges = json.loads(BYTE_LEVEL.to_str())["model"]["merges"]
+    return metadata_of(
+        BYTE_LEVEL,
+        "gpt2",
+        pre=pre,
+        merges=[merge if isinstance(merge, str) else " ".join(merge) for merge in merges],
+        bos_token_id=0,
+        eos_token_id=1,
+        **others,
+    )
+
+
+GPT2 = read(byte_level_metadata("gpt-2", add_bos_token=True))
+
+
+@given(TEXTS)
+def test_byte_level_bpe(text: str) -> None:
+    expected = BYTE_LEVEL.encode(text).ids
+    assert GPT2.backend.encode(text).ids == expected
+    assert GPT2.backend.decode(expected) == BYTE_LEVEL.decode(expected)
+
+
+def test_special_tokens_have_their_names() -> None:
+    assert GPT2.special_tokens == {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    assert GPT2.chat_template is None
+    metadata = byte_level_metadata("gpt-2") | {"tokenizer.chat_template": "{{ messages }}"}
+    assert read(metadata).chat_template == "{{ messages }}"
+
+
+# As in the tokenizer.json of Llama 3, Qwen 2.5, SmolLM 2, Mistral Nemo and Phi-4-mini.
+SPLITS = {
+    "llama-bpe": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "qwen2": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "tekken": (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "gpt-4o": (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+
+
+def words(pre_tokenizer: Any, text: str) -> list[str]:
+    return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+@pytest.mark.parametrize("pre", SPLITS)
+@given(text=TEXTS)
+def test_words_of_each_splitting(pre: str, text: str) -> None:
+    expected = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend = _SPLITTERS[pre]
+    assert words(backend.pre_tokenizer, text) == words(expected, text)
+
+
+@given(text=TEXTS)
+def test_words_of_smollm(text: str) -> None:
+    expected = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    assert words(_SPLITTERS["smollm"].pre_tokenizer, text) == words(expected, text)
+
+
+_SPLITTERS = {pre: read(byte_level_metadata(pre)).backend for pre in (*SPLITS, "smollm")}
+
+
+def test_qwen2_composes_and_llama3_takes_whole_words() -> None:
+    assert _SPLITTERS["qwen2"].normalizer.normalize_str("e\u0301") == "é"
+    assert _SPLITTERS["llama-bpe"].normalizer is None
+    assert _SPLITTERS["llama-bpe"].model.ignore_merges
+    assert not _SPLITTERS["qwen2"].model.ignore_merges
+
+
+@pytest.mark.parametrize(
+    ("pre", "given", "added"),
+    [
+        ("llama-bpe", {}, True),
+        ("llama-bpe", {"add_bos_token": False}, False),
+        ("qwen2", {}, False),
+        ("qwen2", {"add_bos_token": True}, True),
+    ],
+)
+def test_who_adds_bos(pre: str, given: dict[str, bool], added: bool) -> None:
+    ids = read(byte_level_metadata(pre, **given)).backend.encode("the").ids
+    assert (ids[0] == 0) == added
+
+
+def test_eos_is_added_where_the_file_says_so() -> None:
+    metadata = byte_level_metadata("gpt-2", add_bos_token=True, add_eos_token=True)
+    ids = read(metadata).backend.encode("the").ids
+    assert (ids[0], ids[-1]) == (0, 1)
+
+
+# -- SentencePiece ---------------------------------------------------------------------------------
+
+
+def sentencepiece_metadata(name: str, **others: Any) -> dict[str, Any]:
+    """Scores as SentencePiece's trainer gives them: the first merge has the highest one."""
+    backend = KINDS[name]()
+    metadata = metadata_of(backend, "llama", bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    rank = {"".join(pair): -float(i) for i, pair in enumerate(merges)}
+    tokens = metadata["tokenizer.ggml.tokens"]
+    metadata["tokenizer.ggml.scores"] = [rank.get(token, -1e3) for token in tokens]
+    metadata["tokenizer.ggml.token_type"][0] = int(TokenType.UNKNOWN)
+    return metadata | {f"tokenizer.ggml.{key}": value for key, value in others.items()}
+
+
+SENTENCEPIECE = {
+    "sentencepiece_bpe": {"add_bos_token": False},
+    "gemma_bpe": {"add_bos_token": False, "add_space_prefix": False},
+}
+_READ = {name: read(sentencepiece_metadata(name, **facts)) for name, facts in SENTENCEPIECE.items()}
+
+
+@pytest.mark.parametrize("name", SENTENCEPIECE)
+@given(text=TEXTS)
+def test_sentencepiece_bpe(name: str, text: str) -> None:
+    expected, actual = KINDS[name](), _READ[name].backend
+    ids = expected.encode(text, add_special_tokens=False).ids
+    assert actual.encode(text).ids == ids
+    assert actual.decode(ids) == expected.decode(ids)
+
+
+@pytest.mark.parametrize("name", SENTENCEPIECE)
+def test_tokens_have_bytes_of_their_own(name: str) -> None:
+    found = _READ[name]
+    tokenizer = OurTokenizer(found.backend, 400, found.special_tokens)
+    ids = tokenizer.encode("the the 你好 é ü\n")
+    assert b"".join(map(tokenizer.token_bytes, ids)).decode().strip(" ") == "the the 你好 é ü\n"
+
+
+def test_sentencepiece_adds_bos_unless_told_otherwise() -> None:
+    assert read(sentencepiece_metadata("gemma_bpe")).backend.encode("the").ids[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("ab", "bc", "expected"), [(-1.0, -2.0, ["ab", "c"]), (-2.0, -1.0, ["a", "bc"])]
+)
+def test_merges_follow_the_scores(ab: float, bc: float, expected: list[str]) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "a", "b", "c", "ab", "bc"],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, 0.0, ab, bc],
+        "tokenizer.ggml.token_type": [2, 1, 1, 1, 1, 1],
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+    assert read(metadata).backend.encode("abc").tokens == expected
+
+
+def test_unused_tokens_stand_for_no_text() -> None:
+    metadata = byte_level_metadata("gpt-2")
+    metadata["tokenizer.ggml.tokens"].append("[PAD]")
+    metadata["tokenizer.ggml.token_type"].append(int(TokenType.UNUSED))
+    backend = read(metadata).backend
+    assert backend.token_to_id("[PAD]") is None
+    assert "[PAD]" not in backend.encode("[PAD]").tokens
