@@ -5,6 +5,7 @@ records itself: `compile` traces a decoder's forward once and from then on repla
 per step.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -292,7 +293,8 @@ class CpuBackend(NumpyBackend):
     ) -> Array:
         """op(*arrays), arrays [T, ...] of f32, as a program of its own."""
         inputs = [
-            np.ascontiguousarray(array, np.float32).reshape(len(array), -1) for array in arrays
+            np.ascontiguousarray(array, np.float32).reshape(len(array), math.prod(array.shape[1:]))
+            for array in arrays
         ]
         shapes = [array.shape[1:] for array in arrays]
 

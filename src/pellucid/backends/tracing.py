@@ -4,6 +4,7 @@ A forward is run once on symbolic arrays. They know their shape and what may be 
 decoder: `+`, slicing, `.reshape`, and ops, which a backend records.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -148,7 +149,7 @@ class SymbolicArray:
         return SymbolicArray(self.trace, part, (stop - start, *self.shape[1:]))
 
     def reshape(self, num_rows: int, *shape: int) -> "SymbolicArray":
-        assert num_rows == -1 and _size(shape) == self.operand.width
+        assert num_rows == -1 and math.prod(shape) == self.operand.width
         return SymbolicArray(self.trace, self.operand, shape)
 
 
@@ -176,7 +177,7 @@ class Trace:
             rows: left out, those of the first input.
         """
         operands = tuple(array.operand for array in inputs)
-        value = Value(operands[0].value.rows if rows is None else rows, _size(shape))
+        value = Value(operands[0].value.rows if rows is None else rows, math.prod(shape))
         output = Operand(value, 0, value.width)
         self.instructions.append(
             Instruction(name, operands, output, emit, can_overwrite, accumulate)
@@ -190,7 +191,7 @@ class Trace:
 
     def input(self, index: int, shape: tuple[int, ...]) -> SymbolicArray:
         """Rows that the caller of the program gives, [T, *shape]."""
-        width = _size(shape)
+        width = math.prod(shape)
         return self.record(
             "input",
             [],
@@ -314,10 +315,3 @@ def build(trace: Trace, result: SymbolicArray | None, program: Program) -> None:
         buffer, column = view(result.operand)
         assert column == 0 and placed.resolve(result.operand).value.width == result.operand.width
         program.finish(buffer)
-
-
-def _size(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
