@@ -130,7 +130,7 @@ class Roofline:
 
 def measure_roofline(kernels: Kernels, pool: ThreadPool) -> Roofline:
     """
-    Measures it, for a second or two, on all threads of the pool. Reads memory that no cache holds: allocates a quarter of a gigabyte or more meanwhile.
+    Reads memory and multiplies on all threads of the pool, for a second or two.
     """
 
 class LinearWeights:

@@ -1,0 +1,57 @@
+"""A compiled decoder gives the bits that its ops give one by one, in steps of any size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.loading.decoder import load_decoder
+from support.checkpoints import FAMILIES, write_checkpoint
+from support.decoding import logits_in_steps
+from support.steps import chunks, random_steps, whole
+
+LENGTHS = [75, 40, 1, 24]
+TEXTS = [np.random.default_rng(0).integers(3, 300, length).tolist() for length in LENGTHS]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def checkpoint(request, tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def test_compiled_is_op_by_op(checkpoint):
+    ops = CpuBackend(num_threads=2)
+    decoder, config = load_decoder(checkpoint, ops)
+    one_by_one = logits_in_steps(decoder, config, ops, TEXTS, whole(LENGTHS))
+    compiled = ops.compile(decoder, config)
+    small = CpuBackend(max_rows=7).compile(decoder, config)
+    rng = np.random.default_rng(1)
+    for steps in (whole(LENGTHS), random_steps(LENGTHS, rng)):
+        for which in (compiled, small):
+            rows = logits_in_steps(which, config, ops, TEXTS, steps, block_size=32)
+            for own, wanted in zip(rows, one_by_one, strict=True):
+                assert (own == wanted).all()
+
+
+def test_compiled_is_close_to_numpy(checkpoint):
+    """A misplaced buffer would be far off. Rows after rows of rounding are not bounded tightly."""
+    native, exact = CpuBackend(quantize_activations=False), NumpyBackend(np.float64)
+    decoder, config = load_decoder(checkpoint, native)
+    compiled = native.compile(decoder, config)
+    definition, _ = load_decoder(checkpoint, exact)
+    wanted = logits_in_steps(definition, config, exact, TEXTS[:1], chunks(LENGTHS[0], 20))[0]
+    actual = logits_in_steps(compiled, config, native, TEXTS[:1], chunks(LENGTHS[0], 31))[0]
+    assert np.abs(actual - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
+def test_layers_share_memory(checkpoint):
+    ops = CpuBackend(max_rows=16)
+    decoder, config = load_decoder(checkpoint, ops)
+    scratch_bytes = ops.compile(decoder, config).scratch_bytes
+    decoder.layers *= 3
+    deeper = replace(
+        config, num_layers=3 * config.num_layers, sliding_windows=3 * config.sliding_windows
+    )
+    assert ops.compile(decoder, deeper).scratch_bytes == scratch_bytes
