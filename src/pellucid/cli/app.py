@@ -14,6 +14,7 @@ from pellucid.cli.bench import bench
 from pellucid.cli.chat import chat
 from pellucid.cli.compare import compare
 from pellucid.cli.options import takes_options
+from pellucid.cli.quantize import quantize
 from pellucid.cli.run import run
 from pellucid.cli.status import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE
 from pellucid.cli.terminal import note
@@ -25,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
-for verb in (run, chat, compare, bench):
+for verb in (run, chat, compare, bench, quantize):
     app.command()(takes_options(verb))
 
 

@@ -1,0 +1,96 @@
+"""`pellucid quantize`: a checkpoint in, a smaller one out, and what it cost."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pellucid.cli.json_output import print_json
+from pellucid.cli.options import Json
+from pellucid.cli.progress import describe_bytes, progress
+from pellucid.cli.table import print_table
+from pellucid.cli.terminal import note
+from pellucid.cli.units import num_bytes, seconds, times
+from pellucid.config import QUANTIZATIONS
+
+if TYPE_CHECKING:
+    from pellucid.quantizing import QuantizationReport
+
+FORMATS = "|".join(name for name in QUANTIZATIONS if name != "none")
+
+
+def quantize(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN", help="Directory in Hugging Face layout or hub id.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="Directory to write; must not exist.", show_default=False
+        ),
+    ],
+    *,
+    quantization: Annotated[
+        str, typer.Option(metavar=FORMATS, help="The format of all matrices; norms stay floats.")
+    ] = "int4",
+    revision: Annotated[
+        str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a model with integer weights, which loads as it is, and say how far its weights moved."""
+    from pellucid.quantizing import quantize_model
+
+    start = time.monotonic()
+    with progress("quantize", describe_bytes) as show:
+        report = quantize_model(model, output, quantization, revision, show)
+    duration = time.monotonic() - start
+    if json:
+        print_json(_report_object(report, duration))
+    else:
+        _print_report(report)
+    ratio = times(report.bytes_before / report.bytes_after)
+    note(
+        f"{report.output}: {report.quantization}, {num_bytes(report.bytes_after)}, {ratio} smaller, "
+        f"in {seconds(duration)}"
+    )
+
+
+def _print_report(report: "QuantizationReport") -> None:
+    """A line per matrix on stdout. Errors are relative: 8 % is usual for 4 bits, 0.5 % for 8."""
+    lines = [
+        (
+            matrix.name,
+            f"{matrix.num_rows} x {matrix.num_columns}",
+            f"{matrix.error.relative_rms:.3%}",
+            f"{matrix.error.largest:.3g}",
+        )
+        for matrix in report.matrices
+    ]
+    lines.append(("all", "", f"{report.relative_rms_error:.3%}", ""))
+    print_table(("matrix", "shape", "RMS error", "largest error"), lines)
+
+
+def _report_object(report: "QuantizationReport", duration: float) -> dict[str, Any]:
+    return {
+        "model": str(report.source),
+        "output": str(report.output),
+        "quantization": report.quantization,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "seconds": duration,
+        "relative_rms_error": report.relative_rms_error,
+        "matrices": [
+            {
+                "name": matrix.name,
+                "shape": [matrix.num_rows, matrix.num_columns],
+                "relative_rms_error": matrix.error.relative_rms,
+                "largest_error": matrix.error.largest,
+            }
+            for matrix in report.matrices
+        ],
+    }

@@ -1,0 +1,87 @@
+"""Writes the layout of `quantized_layout`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.loading.checkpoint import INDEX_FILE, SINGLE_FILE
+from pellucid.loading.quantized_layout import file_metadata
+
+MAX_FILE_BYTES = 1 << 30  # what is held in memory before it is written
+
+
+class QuantizedWriter:
+    """Writes tensors into the safetensors files of a directory, one file after another.
+
+    Args:
+        directory: exists.
+        weight_format: of the matrices.
+        max_file_bytes: a file is closed once it holds as much.
+    """
+
+    def __init__(
+        self, directory: Path, weight_format: IntegerFormat, max_file_bytes: int = MAX_FILE_BYTES
+    ) -> None:
+        self.num_bytes = 0
+        self._directory = directory
+        self._format = weight_format
+        self._max_file_bytes = max_file_bytes
+        self._pending: dict[str, npt.NDArray[Any]] = {}
+        self._pending_shapes: dict[str, tuple[int, int]] = {}
+        self._pending_bytes = 0
+        self._names_by_file: list[list[str]] = []
+
+    def add_matrix(self, name: str, matrix: QuantizedMatrix) -> None:
+        """A matrix [N, K]; all its arrays go into one file."""
+        assert matrix.format == self._format
+        self._pending_shapes[name] = matrix.shape
+        self._add(f"{name}.codes", matrix.codes)
+        self._add(f"{name}.scales", matrix.scales)
+        if matrix.zero_points is not None:
+            self._add(f"{name}.zero_points", matrix.zero_points)
+        self._close_full_file()
+
+    def add_floats(self, name: str, tensor: npt.NDArray[Any]) -> None:
+        """A vector, as it is."""
+        self._add(name, tensor)
+        self._close_full_file()
+
+    def finish(self) -> None:
+        """Closes the last file and gives all of them their names."""
+        self._close_file()
+        num_files = len(self._names_by_file)
+        if num_files == 1:
+            self._file(0).rename(self._directory / SINGLE_FILE)
+            return
+        weight_map = {}
+        for number, names in enumerate(self._names_by_file):
+            file_name = f"model-{number + 1:05d}-of-{num_files:05d}.safetensors"
+            self._file(number).rename(self._directory / file_name)
+            weight_map.update(dict.fromkeys(names, file_name))
+        index = {"metadata": {"total_size": self.num_bytes}, "weight_map": weight_map}
+        (self._directory / INDEX_FILE).write_text(json.dumps(index, indent=2))
+
+    def _add(self, name: str, tensor: npt.NDArray[Any]) -> None:
+        self._pending[name] = tensor
+        self._pending_bytes += tensor.nbytes
+        self.num_bytes += tensor.nbytes
+
+    def _close_full_file(self) -> None:
+        if self._pending_bytes >= self._max_file_bytes:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if not self._pending:
+            return
+        metadata = {"format": "pt", **file_metadata(self._format, self._pending_shapes)}
+        save_file(self._pending, self._file(len(self._names_by_file)), metadata)
+        self._names_by_file.append(list(self._pending))
+        self._pending, self._pending_shapes, self._pending_bytes = {}, {}, 0
+
+    def _file(self, number: int) -> Path:
+        return self._directory / f"part-{number}.safetensors"
