@@ -1,0 +1,105 @@
+"""llama.cpp through llama-cpp-python, by its C API: flash attention, f16 keys and values.
+
+Build it for the machine: CMAKE_ARGS="-DGGML_NATIVE=ON" pip install llama-cpp-python
+"""
+
+from collections.abc import Iterable
+
+import llama_cpp
+from worker import Stopwatch, Task, random_tokens, serve
+
+GGUF_FILES = {"int4": "model-Q4_0.gguf", "int8": "model-Q8_0.gguf", "bf16": "model-BF16.gguf"}
+BATCH, MICRO_BATCH = 2048, 512  # tokens in a call, and computed at a time: llama-bench's
+
+
+class LlamaCpp:
+    """A context for each (batch, length), kept with its sequences at their depth."""
+
+    def __init__(self, task: Task) -> None:
+        self._num_threads = task.num_threads
+        llama_cpp.llama_backend_init()
+        self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(self._quiet, None)
+        parameters = llama_cpp.llama_model_default_params()
+        parameters.n_gpu_layers = 0
+        path = task.weights / GGUF_FILES[task.weight_format]
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self._model:
+            raise OSError(f"{path}: llama.cpp cannot load it")
+        self._max_positions = {
+            batch: max(test.num_positions for test in task.tests if test.batch == batch)
+            for batch in {test.batch for test in task.tests}
+        }
+        self._contexts: dict[tuple[int, int], object] = {}  # by batch and depth
+        self.settings = f"llama-cpp-python {llama_cpp.__version__}, {path.name}, flash attention"
+
+    def prefill(self, num_tokens: int) -> float:
+        context = self._context(batch=1, depth=0)
+        self._forget(context, range(1), 0)
+        tokens = [(token, position, 0) for position, token in enumerate(random_tokens(num_tokens))]
+        stopwatch = Stopwatch()
+        for start in range(0, num_tokens, BATCH):
+            self._decode(context, tokens[start : start + BATCH], last_only=True)
+        return stopwatch.seconds
+
+    def decode(self, num_tokens: int, depth: int, batch: int) -> float:
+        context = self._context(batch, depth)
+        self._forget(context, range(batch), depth)
+        steps = [
+            [(token, depth + step, sequence) for sequence in range(batch)]
+            for step, token in enumerate(random_tokens(num_tokens))
+        ]
+        stopwatch = Stopwatch()
+        for step in steps:
+            self._decode(context, step)
+        return stopwatch.seconds
+
+    def _context(self, batch: int, depth: int) -> object:
+        """A context whose sequences hold `depth` tokens."""
+        if (batch, depth) not in self._contexts:
+            parameters = llama_cpp.llama_context_default_params()
+            parameters.n_ctx = batch * (self._max_positions[batch] + 64)
+            parameters.n_batch = BATCH
+            parameters.n_ubatch = MICRO_BATCH
+            parameters.n_threads = parameters.n_threads_batch = self._num_threads
+            parameters.n_seq_max = batch
+            parameters.kv_unified = True
+            parameters.flash_attn_type = 1
+            context = llama_cpp.llama_init_from_model(self._model, parameters)
+            if not context:
+                raise OSError("llama.cpp cannot make a context")
+            prompt = random_tokens(depth)
+            for sequence in range(batch):
+                for start in range(0, depth, BATCH):
+                    chunk = prompt[start : start + BATCH]
+                    tokens = [(t, start + i, sequence) for i, t in enumerate(chunk)]
+                    self._decode(context, tokens, last_only=True)
+            self._contexts[batch, depth] = context
+        return self._contexts[batch, depth]
+
+    def _decode(
+        self, context: object, tokens: list[tuple[int, int, int]], last_only: bool = False
+    ) -> None:
+        """Computes rows of (token, position, sequence); logits of all, or of the last."""
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for row, (token, position, sequence) in enumerate(tokens):
+            batch.token[row] = token
+            batch.pos[row] = position
+            batch.n_seq_id[row] = 1
+            batch.seq_id[row][0] = sequence
+            batch.logits[row] = not last_only or row == len(tokens) - 1
+        status = llama_cpp.llama_decode(context, batch)
+        if status != 0:
+            raise RuntimeError(f"llama_decode: {status}")
+        llama_cpp.llama_synchronize(context)
+        llama_cpp.llama_batch_free(batch)
+
+    def _forget(self, context: object, sequences: Iterable[int], depth: int) -> None:
+        memory = llama_cpp.llama_get_memory(context)
+        for sequence in sequences:
+            llama_cpp.llama_memory_seq_rm(memory, sequence, depth, -1)
+
+
+if __name__ == "__main__":
+    serve(LlamaCpp)

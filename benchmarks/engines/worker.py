@@ -1,0 +1,123 @@
+"""The side of an engine: a process of its own, which runs one test when it is told to.
+
+It is told in lines of JSON on stdin and answers in lines of JSON on stdout; what the engine's library
+prints goes to stderr. Needs nothing but the standard library, so that every engine can have its own
+environment.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+_TEST = re.compile(r"pp(?P<prompt>\d+)|tg(?P<gen>\d+)@(?P<depth>\d+)(?:x(?P<batch>\d+))?")
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test by the names of `pellucid bench`: "pp512", "tg32@512", "tg16@128x32"."""
+
+    name: str
+    num_prompt_tokens: int  # of a prefill; 0: a decode
+    num_output_tokens: int
+    depth: int
+    batch: int
+
+    @classmethod
+    def parse(cls, name: str) -> "Test":
+        """Raises ValueError if it is no such name."""
+        match = _TEST.fullmatch(name)
+        if match is None:
+            raise ValueError(f"test={name!r}: must look like pp512, tg32@512 or tg16@128x32")
+        prompt, gen, depth, batch = (int(value or 0) for value in match.groups())
+        return cls(name, prompt, gen, depth, batch or 1)
+
+    @property
+    def num_tokens(self) -> int:
+        """Whose rate is reported."""
+        return self.num_prompt_tokens or self.batch * self.num_output_tokens
+
+    @property
+    def num_positions(self) -> int:
+        """Of one sequence, at the end."""
+        return self.num_prompt_tokens or self.depth + self.num_output_tokens
+
+
+class Engine(Protocol):
+    """What each script here implements."""
+
+    settings: str  # version and what matters for speed, for the report
+
+    def prefill(self, num_tokens: int) -> float:
+        """Seconds from nothing to the logits after a prompt."""
+        ...
+
+    def decode(self, num_tokens: int, depth: int, batch: int) -> float:
+        """Seconds for `num_tokens` steps of `batch` sequences that hold `depth` tokens already."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is started for."""
+
+    weights: Path  # as written by make_weights.py
+    weight_format: str  # "int4", "int8" or "bf16"
+    num_threads: int
+    tests: tuple[Test, ...]
+
+
+def serve(make_engine: Callable[[Task], Engine]) -> None:
+    """Loads the engine, then runs tests until stdin ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--format", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--tests", nargs="+", type=Test.parse, required=True)
+    arguments = parser.parse_args()
+    answers = _stdout_for_answers()
+    task = Task(arguments.weights, arguments.format, arguments.threads, tuple(arguments.tests))
+    engine = make_engine(task)
+    _answer(answers, {"settings": engine.settings})
+    for line in sys.stdin:
+        test = Test.parse(json.loads(line)["test"])
+        if test.num_prompt_tokens:
+            seconds = engine.prefill(test.num_prompt_tokens)
+        else:
+            seconds = engine.decode(test.num_output_tokens, test.depth, test.batch)
+        _answer(answers, {"seconds": seconds})
+
+
+def random_tokens(count: int) -> list[int]:
+    """Ids that every vocabulary has, the same in each call."""
+    rng = random.Random(0)
+    return [rng.randrange(1000, 40_000) for _ in range(count)]
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def _stdout_for_answers() -> TextIO:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print where they like
+    return answers
+
+
+def _answer(answers: TextIO, values: dict[str, Any]) -> None:
+    answers.write(json.dumps(values) + "\n")
+    answers.flush()

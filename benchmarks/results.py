@@ -1,0 +1,94 @@
+"""What a comparison says: medians, spreads, ratios."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+OURS = "pellucid"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One engine in one test.
+
+    Args:
+        test: its name.
+        weight_format: class of formats that it competed in.
+        engine: its name.
+        settings: what the engine says of itself.
+        rates: tokens per second of each round.
+    """
+
+    test: str
+    weight_format: str
+    engine: str
+    settings: str
+    rates: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def spread(self) -> float:
+        """From the slowest to the fastest round, as a share of the median."""
+        return (max(self.rates) - min(self.rates)) / self.median
+
+    def as_object(self) -> dict[str, Any]:
+        return {**asdict(self), "median": self.median, "spread": self.spread}
+
+
+def markdown_table(results: Sequence[Result]) -> str:
+    """A row for each format and test, a column for each engine, and our ratio to each other one."""
+    engines = list(dict.fromkeys(result.engine for result in results))
+    others = [engine for engine in engines if engine != OURS]
+    header = ["weights", "test", *engines, *(f"vs {other}" for other in others)]
+    rows = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
+    by_key = {(r.weight_format, r.test, r.engine): r for r in results}
+    for weight_format, test in dict.fromkeys((r.weight_format, r.test) for r in results):
+        found = {engine: by_key.get((weight_format, test, engine)) for engine in engines}
+        ours = found.get(OURS)
+        rows.append(
+            [
+                weight_format,
+                test,
+                *(_cell(result) for result in found.values()),
+                *(_ratio(ours, found[other]) for other in others),
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def write_plot(title: str, results: Sequence[Result], path: Path) -> None:
+    """Our median beside the others', a panel for each test: tokens per second, the more the better."""
+    from matplotlib.figure import Figure
+
+    tests = list(dict.fromkeys(result.test for result in results))
+    figure = Figure(figsize=(3 * len(tests), 4), layout="constrained")
+    engines = list(dict.fromkeys(result.engine for result in results))
+    for axes, test in zip(figure.subplots(1, len(tests), squeeze=False)[0], tests, strict=True):
+        of_test = [result for result in results if result.test == test]
+        axes.bar(
+            [f"{result.engine}\n{result.weight_format}" for result in of_test],
+            [result.median for result in of_test],
+            yerr=[
+                [result.median - min(result.rates) for result in of_test],
+                [max(result.rates) - result.median for result in of_test],
+            ],
+            color=[f"C{engines.index(result.engine)}" for result in of_test],
+        )
+        axes.set_title(test)
+        axes.tick_params(axis="x", labelrotation=90)
+    figure.supylabel("tokens per second")
+    figure.suptitle(title, fontsize="medium")
+    figure.savefig(path, dpi=150)
+
+
+def _cell(result: Result | None) -> str:
+    return "" if result is None else f"{result.median:.1f} ± {result.spread / 2:.0%}"
+
+
+def _ratio(ours: Result | None, other: Result | None) -> str:
+    return f"{ours.median / other.median:.2f}x" if ours and other else ""
