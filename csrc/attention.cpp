@@ -75,17 +75,22 @@ struct AttentionRun {
   const AttentionArrays& arrays;
   Buffers buffers;
 
-  void run(const AttentionItem& item) {
+  // `following` is what this thread is likely to run next, if anything.
+  void run(const AttentionItem& item, const AttentionItem* following) {
     prepare(item);
     const std::int64_t num_rows = buffers.queries.num_rows;
     const bool is_whole = item.split < 0;
     if (is_whole) clear(buffers.folded, num_rows, layer.padded_dim);
     KeyRange keys = key_range(item, item.range_begin);
     for (std::int64_t range = item.range_begin; range < item.range_end; ++range) {
-      const bool is_last = range + 1 == item.range_end;
-      const KeyRange next = is_last ? KeyRange{} : key_range(item, range + 1);
+      KeyRange next{};
+      if (range + 1 < item.range_end) {
+        next = key_range(item, range + 1);
+      } else if (following != nullptr) {
+        next = key_range(*following, following->range_begin);
+      }
       const Partials result = is_whole ? buffers.next : plan.partials(item, range);
-      kernel.attend(layer, buffers.queries, keys, is_last ? nullptr : &next, options, result);
+      kernel.attend(layer, buffers.queries, keys, next, options, result);
       if (is_whole) kernels.fold(result, num_rows, layer.padded_dim, buffers.folded);
       keys = next;
     }
@@ -178,7 +183,10 @@ void run_attention(const KernelTable& kernels, KVFormat format, const KVView& la
                    options,
                    arrays,
                    buffers_in(parts, max_rows(plan.limits()), plan.limits().padded_dim())};
-  for (std::int64_t i = begin; i < end; ++i) run.run(plan.items()[static_cast<std::size_t>(i)]);
+  const std::vector<AttentionItem>& items = plan.items();
+  for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+    run.run(items[i], i + 1 < items.size() ? &items[i + 1] : nullptr);
+  }
 }
 
 }  // namespace pellucid

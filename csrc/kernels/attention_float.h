@@ -60,17 +60,24 @@ struct FloatAttention {
     }
   }
 
+  // Steps of products that a block of rows takes with a tile of keys.
+  static std::int64_t num_steps(const KVView& kv) {
+    const std::int64_t num_vectors = kv.padded_dim / S::kLanes;
+    return kTileTokens / kCellInputs * (num_vectors / kVectors + num_vectors % kVectors) +
+           kv.padded_dim / kCellInputs * kTileTokens / (kVectors * S::kLanes);
+  }
+
   // Scores [kRows][kRangeTokens] of the rows from `row` on.
   template <int kRows>
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                     std::int64_t row, float* scores) {
+                     std::int64_t row, Prefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
     std::int64_t key = 0;
     for (; key + kVectors * S::kLanes <= num_keys; key += kVectors * S::kLanes) {
-      score_tile<kRows, kVectors>(kv, queries, keys, row, key, scores);
+      score_tile<kRows, kVectors>(kv, queries, keys, row, key, prefetcher, scores);
     }
     for (; key < num_keys; key += S::kLanes) {
-      score_tile<kRows, 1>(kv, queries, keys, row, key, scores);
+      score_tile<kRows, 1>(kv, queries, keys, row, key, prefetcher, scores);
     }
   }
 
@@ -84,19 +91,20 @@ struct FloatAttention {
 
   // Sums of values [kRows][padded_dim]. visible_ends[r] is the number of keys that a row sees.
   template <int kRows>
-  static void values(const KVView& kv, const KeyRange& keys, const KeyRange* next,
-                     const Probabilities& packed, const std::int64_t* visible_ends, float* sums) {
+  static void values(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
+                     const std::int64_t* visible_ends, Prefetcher& prefetcher, float* sums) {
     std::int64_t d = 0;
     for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
-      value_tile<kRows, kVectors>(kv, keys, d == 0 ? next : nullptr, packed, d, sums);
+      value_tile<kRows, kVectors>(kv, keys, packed, d, prefetcher, sums);
     }
     for (; d < kv.padded_dim; d += S::kLanes) {
-      value_tile<kRows, 1>(kv, keys, d == 0 ? next : nullptr, packed, d, sums);
+      value_tile<kRows, 1>(kv, keys, packed, d, prefetcher, sums);
     }
     if (!keys.ends_with_queries) return;
     for (int r = 0; r < kRows; ++r) {
       for (d = 0; d < kv.padded_dim; d += S::kLanes) {
-        add_last_tile(kv, keys, packed.values[r], visible_ends[r], d, sums + r * kv.padded_dim);
+        add_last_tile(kv, keys, packed.values[r], visible_ends[r], d, prefetcher,
+                      sums + r * kv.padded_dim);
       }
     }
   }
@@ -111,22 +119,19 @@ struct FloatAttention {
 
   template <int kRows, int kTileVectors>
   static void score_tile(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                         std::int64_t row, std::int64_t key, float* scores) {
+                         std::int64_t row, std::int64_t key, Prefetcher& prefetcher,
+                         float* scores) {
     const std::uint8_t* columns[kTileVectors];
     typename S::F32 sums[kRows][kTileVectors];
     for (int v = 0; v < kTileVectors; ++v) {
       const std::int64_t column = key + v * S::kLanes;
-      const std::uint8_t* const tile = keys.tiles[column / kTileTokens];
-      columns[v] = tile + column % kTileTokens * kCellBytes;
+      columns[v] = keys.tiles[column / kTileTokens] + column % kTileTokens * kCellBytes;
       for (int r = 0; r < kRows; ++r) sums[r][v] = S::zero();
-      // V of the same keys comes next.
-      if (row == 0 && column % kTileTokens == 0) {
-        prefetch(tile + kv.value_offset, kv.tile_bytes - kv.value_offset);
-      }
     }
     const Input* const q = static_cast<const Input*>(queries.values) + row * kv.padded_dim;
     add_float_products<S, Weights, kRows, kTileVectors>(
-        columns, kKeyStepBytes, kv.padded_dim / kCellInputs, q, kv.padded_dim, sums);
+        columns, kKeyStepBytes, kv.padded_dim / kCellInputs, q, kv.padded_dim,
+        prefetcher, sums);
     for (int r = 0; r < kRows; ++r) {
       const typename S::F32 scale = S::broadcast(queries.scales[row + r]);
       for (int v = 0; v < kTileVectors; ++v) {
@@ -137,22 +142,21 @@ struct FloatAttention {
 
   // Over the tiles whose keys all rows may see.
   template <int kRows, int kTileVectors>
-  static void value_tile(const KVView& kv, const KeyRange& keys, const KeyRange* next,
-                         const Probabilities& packed, std::int64_t d, float* result) {
+  static void value_tile(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
+                         std::int64_t d, Prefetcher& prefetcher, float* result) {
     typename S::F32 sums[kRows][kTileVectors];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) sums[r][v] = S::zero();
     }
     const std::int64_t num_whole_tiles = keys.num_tiles - (keys.ends_with_queries ? 1 : 0);
     for (std::int64_t t = 0; t < num_whole_tiles; ++t) {
-      if (next != nullptr && t < next->num_tiles) prefetch(next->tiles[t], kv.value_offset);
       const std::uint8_t* columns[kTileVectors];
       for (int v = 0; v < kTileVectors; ++v) {
         columns[v] = keys.tiles[t] + kv.value_offset + (d + v * S::kLanes) * kCellBytes;
       }
       add_float_products<S, Weights, kRows, kTileVectors>(
           columns, value_step_bytes(kv), kTileTokens / kCellInputs,
-          packed.values[0] + t * kTileTokens, kRangeTokens, sums);
+          packed.values[0] + t * kTileTokens, kRangeTokens, prefetcher, sums);
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) {
@@ -164,7 +168,8 @@ struct FloatAttention {
   // The tile in which the query stands, as far as it sees: what lies beyond may be the rests of
   // another request, infinities and all, or this request's own future.
   static void add_last_tile(const KVView& kv, const KeyRange& keys, const Input* probabilities,
-                            std::int64_t visible_end, std::int64_t d, float* sums) {
+                            std::int64_t visible_end, std::int64_t d, Prefetcher& prefetcher,
+                            float* sums) {
     const std::int64_t first_key = (keys.num_tiles - 1) * kTileTokens;
     const std::int64_t num_steps = (visible_end - first_key) / kCellInputs;
     const Input* const p = probabilities + first_key;
@@ -172,7 +177,7 @@ struct FloatAttention {
                                             d * kCellBytes};
     typename S::F32 sum[1][1] = {{S::load(sums + d)}};
     add_float_products<S, Weights, 1, 1>(columns, value_step_bytes(kv), num_steps, p, kRangeTokens,
-                                         sum);
+                                         prefetcher, sum);
     if constexpr (kCellInputs == 2) {
       if ((visible_end - first_key) % kCellInputs != 0) {  // half of a pair
         const typename S::Pairs w = S::load_pairs(columns[0] + num_steps * value_step_bytes(kv));

@@ -89,9 +89,10 @@ struct AttentionKernel {
   // Row `row` of `queries`, of which the other members are set, from q [D].
   void (*prepare)(const KVView& kv, const float* q, const AttentionOptions& options,
                   std::int64_t row, const QueryRows& queries);
-  // All rows over one range. `next`, if any, is fetched into the cache meanwhile.
+  // All rows over one range. `next`, which may be empty, is fetched into
+  // the cache meanwhile.
   void (*attend)(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                 const KeyRange* next, const AttentionOptions& options, const Partials& result);
+                 const KeyRange& next, const AttentionOptions& options, const Partials& result);
 };
 
 struct AttentionKernels {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "float_weights.h"
+#include "prefetcher.h"
 #include "quantized_tile.h"
 
 namespace pellucid {
@@ -15,9 +16,10 @@ namespace {
 template <class S, class Weights, int kRows, int kVectors>
 inline __attribute__((always_inline)) void add_float_products(
     const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
-    const typename Weights::Input* x, std::int64_t x_stride,
+    const typename Weights::Input* x, std::int64_t x_stride, Prefetcher& prefetcher,
     typename S::F32 (&sums)[kRows][kVectors]) {
   for (std::int64_t step = 0; step < num_steps; ++step) {
+    prefetcher.step();
     typename Weights::Factor w[kVectors][Weights::kStepFactors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) Weights::load(columns[v] + step * step_bytes, 0, {}, w[v]);
@@ -37,8 +39,10 @@ inline __attribute__((always_inline)) void add_float_products(
 template <class S, class Codes, int kRows, int kVectors>
 inline __attribute__((always_inline)) void add_code_products(
     const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
-    const std::int8_t* x, std::int64_t x_stride, typename S::I32 (&sums)[kRows][kVectors]) {
+    const std::int8_t* x, std::int64_t x_stride, Prefetcher& prefetcher,
+    typename S::I32 (&sums)[kRows][kVectors]) {
   for (std::int64_t step = 0; step < num_steps; ++step) {
+    prefetcher.step();
     typename S::Quads w[kVectors][Codes::kQuads];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) Codes::load(columns[v] + step * step_bytes, w[v]);
@@ -64,15 +68,6 @@ inline void with_rows(std::int64_t num_rows, Arguments&&... arguments) {
     if (num_rows < kRows) return with_rows<F, kRows - 1>(num_rows, arguments...);
   }
   F::template run<kRows>(arguments...);
-}
-
-// The cache's vectors of a tile, fetched ahead into the second-level cache.
-inline __attribute__((always_inline)) void prefetch(const std::uint8_t* begin,
-                                                    std::int64_t num_bytes) {
-  constexpr std::int64_t kCacheLineBytes = 64;
-  for (std::int64_t at = 0; at < num_bytes; at += kCacheLineBytes) {
-    __builtin_prefetch(begin + at, 0, 2);
-  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "attention_float.h"
 #include "attention_kernels.h"
+#include "attention_quantized.h"
 #include "softmax.h"
 
 namespace pellucid {
@@ -29,36 +30,38 @@ template <class F>
 struct RowBlock {
   template <int kRows>
   static void run(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                  const KeyRange* next, const AttentionOptions& options, std::int64_t row,
+                  const AttentionOptions& options, std::int64_t row, Prefetcher& prefetcher,
                   const Partials& result) {
     alignas(64) float scores[kRows][kRangeTokens];
     alignas(64) typename F::Probabilities probabilities;
     std::int64_t visible_ends[kRows];
 
-    F::template scores<kRows>(kv, queries, keys, row, scores[0]);
+    F::template scores<kRows>(kv, queries, keys, row, prefetcher, scores[0]);
     for (int r = 0; r < kRows; ++r) {
       const VisibleKeys visible = visible_keys(queries, keys, options.sliding_window, row + r);
       visible_ends[r] = visible.end;
       if (options.softcap > 0) softmax::cap_scores(options.softcap, keys.num_tiles, scores[r]);
       softmax::hide_scores(visible.begin, visible.end, keys.num_tiles * kTileTokens, scores[r]);
-      softmax::exponentiate(keys.num_tiles, scores[r], &result.max[row + r],
+      softmax::exponentiate(keys.num_tiles, scores[r], prefetcher, &result.max[row + r],
                             &result.total[row + r]);
       F::pack(kv, keys, visible.end, scores[r], r, probabilities);
     }
-    F::template values<kRows>(kv, keys, row == 0 ? next : nullptr, probabilities, visible_ends,
+    F::template values<kRows>(kv, keys, probabilities, visible_ends, prefetcher,
                               result.values + row * kv.padded_dim);
   }
 };
 
 template <class F>
-void attend(const KVView& kv, const QueryRows& queries, const KeyRange& keys, const KeyRange* next,
+void attend(const KVView& kv, const QueryRows& queries, const KeyRange& keys, const KeyRange& next,
             const AttentionOptions& options, const Partials& result) {
   // Blocks of even size: eight rows are 4 + 4, not 6 + 2.
   const std::int64_t num_blocks = (queries.num_rows + F::kMaxRows - 1) / F::kMaxRows;
+  Prefetcher prefetcher(kv, next, (num_blocks * F::num_steps(kv) + queries.num_rows) * keys.num_tiles);
   std::int64_t row = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t num_rows = (queries.num_rows - row) / (num_blocks - block);
-    with_rows<RowBlock<F>, F::kMaxRows>(num_rows, kv, queries, keys, next, options, row, result);
+    with_rows<RowBlock<F>, F::kMaxRows>(num_rows, kv, queries, keys, options, row, prefetcher,
+                                         result);
     row += num_rows;
   }
 }
@@ -91,13 +94,15 @@ constexpr AttentionKernel attention_kernel() {
   return {&store_tokens<F>, &prepare_query<F>, &attend<F>};
 }
 
-// kRows x kVectors sums fit in registers beside a row of operands. In the order of KVFormat.
+// kRows x kVectors sums fit in registers beside the operands; integer sums need as many again in f32.
+// In the order of KVFormat.
 template <class S, int kRows, int kVectors>
 constexpr AttentionKernels attention_kernels() {
+  constexpr int kCodeVectors = kVectors > 1 ? kVectors / 2 : 1;
   return {{attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),
            attention_kernel<FloatAttention<S, BF16Pairs<S>, kRows, kVectors>>(),
-           {},
-           {}},
+           attention_kernel<QuantizedAttention<S, Codes8<S>, kRows, kCodeVectors>>(),
+           attention_kernel<QuantizedAttention<S, Codes4<S>, kRows, kCodeVectors>>()},
           &softmax::fold,
           &softmax::finish};
 }

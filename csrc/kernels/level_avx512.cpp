@@ -9,6 +9,6 @@ namespace pellucid {
 
 extern const KernelTable kAvx512Kernels;
 const KernelTable kAvx512Kernels = {"avx512", linear_kernels<Simd>(), peak_kernels<Simd>(),
-                                    elementwise::kernels(), attention_kernels<Simd, 6, 4>()};
+                                    elementwise::kernels(), attention_kernels<Simd, 7, 4>()};
 
 }  // namespace pellucid

@@ -7,6 +7,7 @@
 
 #include "attention_kernels.h"
 #include "lanes.h"
+#include "prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -83,8 +84,8 @@ PELLUCID_INLINE void cap_scores(float softcap, std::int64_t num_tiles, float* sc
 }
 
 // Scores become 2^(score - max).
-PELLUCID_INLINE void exponentiate(std::int64_t num_tiles, float* scores, float* row_max,
-                                  float* row_total) {
+PELLUCID_INLINE void exponentiate(std::int64_t num_tiles, float* scores, Prefetcher& prefetcher,
+                                  float* row_max, float* row_total) {
   Lanes maxima = broadcast(-FLT_MAX);  // finite: a row that sees nothing gets zeros, not NaNs
   for (std::int64_t t = 0; t < num_tiles; ++t) {
     maxima = max(load(scores + t * kTileTokens), maxima);
@@ -92,6 +93,7 @@ PELLUCID_INLINE void exponentiate(std::int64_t num_tiles, float* scores, float* 
   *row_max = reduce(maxima, [](auto a, auto b) { return a > b ? a : b; });
   Lanes totals{};
   for (std::int64_t t = 0; t < num_tiles; ++t) {
+    prefetcher.step();
     const Lanes p = exp2_of_negative(load(scores + t * kTileTokens) - *row_max);
     store(scores + t * kTileTokens, p);
     totals += p;

@@ -181,14 +181,43 @@ double rounded_to_bf16(float x) {
   return double{float_from_bits((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u)};
 }
 
-// A vector as the format keeps it.
-std::vector<double> as_stored(KVFormat format, const float* x, std::int64_t size) {
-  std::vector<double> stored;
-  for (std::int64_t i = 0; i < size; ++i) {
-    stored.push_back(format == KVFormat::kF32 ? double{x[i]} : rounded_to_bf16(x[i]));
+// Numbers as they are kept, and what codes they are multiples of.
+struct Stored {
+  std::vector<double> numbers;
+  std::vector<double> scales;  // of each number; 0 for formats without
+};
+
+Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits) {
+  Stored stored;
+  for (std::int64_t begin = 0; begin < size; begin += group) {
+    const std::int64_t end = std::min(begin + group, size);
+    float extreme = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (std::abs(x[i]) > std::abs(extreme)) extreme = x[i];
+    }
+    const float scale = bits == 8 ? std::abs(extreme) / 127.0f : extreme / -8.0f;
+    const float inverse = bits == 8 ? 127.0f / std::abs(extreme) : -8.0f / extreme;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float code = extreme == 0 ? 0.0f : std::nearbyint(x[i] * inverse);
+      stored.numbers.push_back(double{scale} * double{bits == 4 ? std::min(code, 7.0f) : code});
+      stored.scales.push_back(std::abs(double{scale}));
+    }
   }
   return stored;
 }
+
+Stored as_stored(KVFormat format, const float* x, std::int64_t size) {
+  if (format == KVFormat::kInt8) return quantized(x, size, size, 8);
+  if (format == KVFormat::kInt4) return quantized(x, size, kInt4GroupDims, 4);
+  Stored stored;
+  for (std::int64_t i = 0; i < size; ++i) {
+    stored.numbers.push_back(format == KVFormat::kF32 ? double{x[i]} : rounded_to_bf16(x[i]));
+    stored.scales.push_back(0);
+  }
+  return stored;
+}
+
+bool has_codes(KVFormat format) { return format == KVFormat::kInt8 || format == KVFormat::kInt4; }
 
 // y [D] of one row and head by the definition, and how far each number may be off.
 struct Expected {
@@ -197,28 +226,33 @@ struct Expected {
 
 Expected define(const Model& model, const Sequence& sequence, std::int64_t position,
                 std::int64_t head) {
-  const std::int64_t d_head = model.head_dim;
+  const auto num_dims = static_cast<std::size_t>(model.head_dim);
   const std::int64_t kv_head = head / (model.num_heads / model.num_kv_heads);
   const std::int64_t begin =
       model.sliding_window > 0 ? std::max<std::int64_t>(0, position - model.sliding_window + 1) : 0;
-  const auto row = [&](const std::vector<float>& all, std::int64_t p) {
-    return as_stored(model.format, all.data() + p * model.kv_size() + kv_head * d_head, d_head);
+  const auto stored = [&](const std::vector<float>& all, std::int64_t p) {
+    return as_stored(model.format, all.data() + p * model.kv_size() + kv_head * model.head_dim,
+                     model.head_dim);
   };
-  const std::vector<double> q = as_stored(
-      model.format, sequence.q.data() + position * model.q_size() + head * d_head, d_head);
+  const float* const q_row =
+      sequence.q.data() + position * model.q_size() + head * model.head_dim;
+  const std::vector<double> q = has_codes(model.format)
+                                    ? quantized(q_row, model.head_dim, model.head_dim, 8).numbers
+                                    : as_stored(model.format, q_row, model.head_dim).numbers;
 
   std::vector<double> scores;
   double score_error = 0;  // absolute, the largest
   for (std::int64_t p = begin; p <= position; ++p) {
-    const std::vector<double> k = row(sequence.k, p);
+    const std::vector<double> k = stored(sequence.k, p).numbers;
     double product = 0, size = 0;
-    for (std::int64_t d = 0; d < d_head; ++d) {
+    for (std::size_t d = 0; d < num_dims; ++d) {
       product += q[d] * k[d];
       size += std::abs(q[d] * k[d]);
     }
     double score = product * double{model.scale()};
     // Sums of D products; the scaling; the argument of the exponential.
-    double error = (static_cast<double>(d_head) + 4) * kUnitRoundoff * size * double{model.scale()};
+    double error =
+        (static_cast<double>(num_dims) + 4) * kUnitRoundoff * size * double{model.scale()};
     if (model.softcap > 0) {
       const double cap = double{model.softcap};
       score = cap * std::tanh(score / cap);
@@ -230,14 +264,23 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
   }
   const double max = *std::max_element(scores.begin(), scores.end());
   double total = 0;
-  std::vector<double> sums(d_head), sizes(d_head);
+  std::vector<double> sums(num_dims), sizes(num_dims);
+  // Rounding probabilities to codes: half a step for each value of the tile.
+  std::vector<double> tile_max(num_dims), tile_size(num_dims), code_errors(num_dims);
   for (std::int64_t p = begin; p <= position; ++p) {
-    const std::vector<double> v = row(sequence.v, p);
-    const double probability = std::exp(scores[p - begin] - max);
+    const Stored v = stored(sequence.v, p);
+    const double probability = std::exp(scores[static_cast<std::size_t>(p - begin)] - max);
     total += probability;
-    for (std::int64_t d = 0; d < d_head; ++d) {
-      sums[d] += probability * v[d];
-      sizes[d] += std::abs(probability * v[d]);
+    for (std::size_t d = 0; d < num_dims; ++d) {
+      sums[d] += probability * v.numbers[d];
+      sizes[d] += std::abs(probability * v.numbers[d]);
+      if (v.scales[d] == 0) continue;
+      tile_max[d] = std::max(tile_max[d], probability * v.scales[d]);
+      tile_size[d] += std::abs(v.numbers[d] / v.scales[d]);
+      if (p % kTileTokens == kTileTokens - 1 || p == position) {
+        code_errors[d] += 0.501 * tile_max[d] / 127 * tile_size[d];
+        tile_max[d] = tile_size[d] = 0;
+      }
     }
   }
   // Errors of probabilities, relative: of their scores, above and below the fraction line; of the
@@ -245,9 +288,9 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
   double relative = 2 * score_error + (2 * 8 + 2 * kRangeTokens + 64) * kUnitRoundoff;
   if (model.format == KVFormat::kBF16) relative += kBF16Roundoff;
   Expected expected;
-  for (std::int64_t d = 0; d < d_head; ++d) {
+  for (std::size_t d = 0; d < num_dims; ++d) {
     expected.y.push_back(sums[d] / total);
-    expected.tolerance.push_back(relative * sizes[d] / total + 1e-30);
+    expected.tolerance.push_back((relative * sizes[d] + code_errors[d]) / total + 1e-30);
   }
   return expected;
 }
@@ -385,7 +428,7 @@ void check_level(const KernelTable& kernels, const std::vector<KVFormat>& format
 
 int main() {
   for (const KernelTable* kernels : supported_kernel_tables()) {
-    check_level(*kernels, {KVFormat::kF32, KVFormat::kBF16});
+    check_level(*kernels, {KVFormat::kF32, KVFormat::kBF16, KVFormat::kInt8, KVFormat::kInt4});
   }
   std::printf("ok\n");
 }

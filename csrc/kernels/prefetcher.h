@@ -1,0 +1,46 @@
+// Hiding memory's latency behind work on what is already there.
+#pragma once
+
+#include <cstdint>
+
+#include "attention_kernels.h"
+
+namespace pellucid {
+namespace {
+
+// Fetches the tiles of a range into the second-level cache, a few lines at each step of the work on
+// another: as fast as the work consumes them, for more at once would wait for the memory.
+class Prefetcher {
+ public:
+  // Spread over `num_steps` steps of work.
+  Prefetcher(const KVView& kv, const KeyRange& range, std::int64_t num_steps)
+      : tile_(range.tiles),
+        end_(range.tiles + range.num_tiles),
+        tile_bytes_(kv.tile_bytes),
+        lines_per_step_((range.num_tiles * kv.tile_bytes / kCacheLineBytes + num_steps - 1) /
+                        num_steps) {}
+
+  inline __attribute__((always_inline)) void step() {
+    if (tile_ == end_) return;
+    for (std::int64_t i = 0; i < lines_per_step_; ++i) {
+      __builtin_prefetch(*tile_ + at_, 0, 2);
+      at_ += kCacheLineBytes;
+    }
+    if (at_ >= tile_bytes_) {
+      at_ = 0;
+      ++tile_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kCacheLineBytes = 64;
+
+  const std::uint8_t* const* tile_;
+  const std::uint8_t* const* const end_;
+  std::int64_t at_ = 0;  // bytes into *tile_
+  const std::int64_t tile_bytes_;
+  const std::int64_t lines_per_step_;
+};
+
+}  // namespace
+}  // namespace pellucid
