@@ -14,19 +14,20 @@ def answers(outputs):
     return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
 
 
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_same_answer(family, tmp_path):
+def test_same_answer(family, backend, tmp_path):
     directory = str(write_checkpoint(tmp_path, family))
     text = np.random.default_rng(0).integers(3, 300, 75).tolist()
     prompts = [text[:24], text[:33], text, text[:32]]  # each begins another
 
     def generate(prompts, **knobs):
-        return answers(LLM(directory, backend="numpy", **knobs).generate(prompts, PARAMS))
+        return answers(LLM(directory, backend=backend, **knobs).generate(prompts, PARAMS))
 
     alone = [generate([prompt], enable_prefix_caching=False)[0] for prompt in prompts]
     assert len({tuple(token_ids) for token_ids, _ in alone}) == len(prompts)
 
-    shared = LLM(directory, backend="numpy", block_size=16)
+    shared = LLM(directory, backend=backend, block_size=16)
     assert answers(shared.generate(prompts, PARAMS)) == alone
     again = shared.generate(prompts, PARAMS)
     assert answers(again) == alone
