@@ -61,7 +61,11 @@ class Contestant:
             text=True,
             start_new_session=True,  # signals reach its own children too
         )
-        self.settings = str(self._answer()["settings"])
+        try:
+            self.settings = str(self._answer()["settings"])
+        except BaseException:
+            self._end()
+            raise
         self._signal(signal.SIGSTOP)
 
     def run(self, test: Test) -> float:
@@ -84,8 +88,11 @@ class Contestant:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        self._end()
+
+    def _end(self) -> None:
+        with self._process:  # closes the pipes and waits
+            self._signal(signal.SIGKILL)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,12 +59,18 @@ MACHINE_KEYS = {
 }
 
 
+def use_machines(monkeypatch: pytest.MonkeyPatch, *machines: Machine) -> None:
+    """What measuring the machine gives, one after the other."""
+    measured = ModuleType("native_machine")
+    measurements = iter(machines)
+    measured.measure_machine = lambda backend, num_threads: next(measurements)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pellucid.benchmark.native_machine", measured)
+
+
 @pytest.fixture
 def bench(pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs `pellucid bench --shape tiny` on NumPy; the machine is not measured."""
-    measured = ModuleType("native_machine")
-    measured.measure_machine = lambda backend, num_threads: MACHINE  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pellucid.benchmark.native_machine", measured)
+    use_machines(monkeypatch, MACHINE, MACHINE)
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
 
     def run(*arguments: str) -> Ran:
@@ -115,6 +122,21 @@ def test_table_has_a_line_for_each_test(bench: Any) -> None:
     assert [line.split()[0] for line in lines if line.startswith(("pp", "tg"))][
         : len(TESTS)
     ] == TESTS
+
+
+def test_a_machine_that_was_busy_counts_at_its_best(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = replace(MACHINE, bandwidth_bytes_per_second=16e9)
+    use_machines(monkeypatch, busy, replace(MACHINE, peak_int8_ops=890e9))
+    ran = bench("--prompt", "4", "--gen", "1", "--json")
+    machine = json.loads(ran.out)[-1]
+    assert (machine["bandwidth_bytes_per_second"], machine["peak_int8_ops"]) == (32e9, 900e9)
+    assert "the machine's ceilings moved by 50% meanwhile" in ran.err
+
+
+def test_a_quiet_machine_needs_no_word(bench: Any) -> None:
+    assert "meanwhile" not in bench("--prompt", "4", "--gen", "1", "--json").err
 
 
 def test_plot(bench: Any, tmp_path: Path) -> None:

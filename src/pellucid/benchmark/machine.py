@@ -34,3 +34,22 @@ class Machine:
             "f32": self.peak_f32_flops,
         }
         return peaks[arithmetic]
+
+    def at_best(self, other: "Machine") -> "Machine":
+        """The faster of two measurements, ceiling by ceiling: what was reached once can be reached."""
+        return Machine(self.isa, self.num_threads, *map(max, self.ceilings, other.ceilings))
+
+    def largest_change(self, other: "Machine") -> float:
+        """Between two measurements of a ceiling, as a share of the faster one."""
+        pairs = zip(self.ceilings, other.ceilings, strict=True)
+        return max(1 - min(pair) / max(pair) for pair in pairs)
+
+    @property
+    def ceilings(self) -> tuple[float, float, float, float]:
+        """Bandwidth and the three peaks."""
+        return (
+            self.bandwidth_bytes_per_second,
+            self.peak_int8_ops,
+            self.peak_bf16_flops,
+            self.peak_f32_flops,
+        )
