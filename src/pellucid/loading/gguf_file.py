@@ -1,8 +1,8 @@
 """One GGUF file: its metadata, and where its tensors are.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. The header is
-read here and not by the gguf library, which trusts it, and which takes a minute for the 300 000
-strings of a large vocabulary.
+read here and not by the gguf library, which trusts it, and which takes 7 s for the 300 000 strings of
+a large vocabulary.
 """
 
 import mmap
