@@ -17,11 +17,20 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def batch(
-    tokenizer: Tokenizer, seed: int, step: int, rows: int, length: int, held_out: bool = False
+    tokenizer: Tokenizer,
+    seed: int,
+    step: int,
+    rows: int,
+    length: int,
+    drills: int = 0,
+    held_out: bool = False,
 ) -> torch.Tensor:
     """`rows` x `length + 1` ids; each row begins with a document and is filled with more of them."""
     stream = documents(
-        seed * 1_000_003 + step, held_out, longest_recall=CHARACTERS_PER_TOKEN * length
+        seed * 1_000_003 + step,
+        held_out,
+        longest_recall=CHARACTERS_PER_TOKEN * length,
+        drills=drills,
     )
     filled: list[list[int]] = []
     row: list[int] = []

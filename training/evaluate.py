@@ -66,7 +66,7 @@ def recall_accuracy(directory: Path) -> None:
     opened, rng = Opened(directory), Random(SEED)
     for name, task in [("passphrase", recall.passphrase), ("key-value", recall.key_value)]:
         right: dict[int, list[bool]] = defaultdict(list)
-        for _ in range(400):
+        for _ in range(250):
             longest = 6500 if name == "passphrase" else 3000
             case = task(rng, rng.randint(100, longest), held_out=True).aligned()
             prompt = opened.ids(case.prompt)
@@ -101,7 +101,7 @@ def agreement(_: Path) -> None:
     """The target writes greedily; how often would the draft have guessed its next token?"""
     target, draft = Opened(TARGET), Opened(DRAFT)
     same, total = defaultdict(int), defaultdict(int)
-    for kind, text in islice(documents(SEED, held_out=True, longest_recall=1500), 200):
+    for kind, text in islice(documents(SEED, held_out=True, longest_recall=1500), 150):
         ids = target.ids(text)
         cut = text.find("<|assistant|>")
         start = len(target.ids(text[: cut + len("<|assistant|>")])) if cut >= 0 else len(ids) // 4
@@ -130,7 +130,6 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 }
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
     parser = argparse.ArgumentParser()
     parser.add_argument("figure", choices=list(FIGURES))
     parser.add_argument("model", type=Path, nargs="?", default=TARGET)

@@ -17,6 +17,7 @@ from train import load_model
 
 from model import Llama
 
+CARDS = Path(__file__).parent / "cards"
 ASSETS = Path(__file__).parents[1] / "src" / "pellucid" / "assets"
 NAMES = {"target": "pellucid-5m", "draft": "pellucid-1m-draft"}
 BEGIN, END_OF_TEXT, END_OF_TURN = 0, 1, 5
@@ -75,6 +76,7 @@ def export(kind: str, run: Path, tokenizer: Path, assets: Path = ASSETS) -> Path
         write_json(new / "generation_config.json", GENERATION)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tokenizer / file, new / file)
+        shutil.copy(CARDS / f"{NAMES[kind]}.md", new / "README.md")
         for path in new.iterdir():
             path.chmod(0o644)
             path.replace(directory / path.name)

@@ -5,11 +5,14 @@ python training/train.py draft --run RUN --tokenizer TOKENIZER --tokens 6000000 
 """
 
 import argparse
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import copying_heads
 import torch
 import torch.nn.functional as F
 from data import batch, load_tokenizer
@@ -20,7 +23,7 @@ from model import DRAFT, TARGET, Llama
 SEED = 2026
 CHECKPOINT_SECONDS = 240
 LOG_STEPS, VALIDATE_STEPS = 20, 200
-PEAK_LR = {"target": 4e-3, "draft": 6e-3}
+PEAK_LR = {"target": 4e-3, "draft": 3e-3}
 WARMUP, DECAY = 0.01, 0.25
 
 
@@ -28,14 +31,28 @@ class Phase(NamedTuple):
     until: float  # share of all tokens
     rows: int
     length: int
+    drills: int  # weight of copying drills in the mixture
+    lr: float  # share of the peak
 
 
-# Small steps while everything is new; long rows at the end, where recall over the whole context is learned.
-PHASES = [Phase(0.35, 8, 512), Phase(1 - DECAY, 16, 512), Phase(1.0, 4, 2048)]
+# Small steps while everything is new, drills for copying, and long rows at the end, where the learning rate falls and
+# recall over the whole context is learned.
+PHASES = {
+    "target": [
+        Phase(0.36, 8, 512, 0, 1.0),
+        Phase(0.45, 8, 512, 60, 1.0),
+        Phase(0.54, 16, 256, 80, 0.35),
+        Phase(0.69, 16, 512, 10, 0.35),
+        Phase(1 - DECAY, 16, 256, 60, 0.35),
+        Phase(1.0, 4, 2048, 15, 0.35),
+    ],
+    "draft": [Phase(1 - DECAY, 16, 512, 5, 1.0), Phase(1.0, 4, 2048, 5, 1.0)],
+}
+COPYING_HEADS_AT = 0.69  # the target had not learned to copy by then: see copying_heads.py
 
 
-def phase_at(progress: float) -> Phase:
-    return next((phase for phase in PHASES if progress < phase.until), PHASES[-1])
+def phase_at(kind: str, progress: float) -> Phase:
+    return next(phase for phase in PHASES[kind] if progress < phase.until)
 
 
 def lr_scale(progress: float) -> float:
@@ -102,6 +119,7 @@ def main() -> None:
     validation = batch(tokenizer, SEED, 0, 8, 512, held_out=True)
 
     step = done = 0
+    can_copy = args.kind == "draft"
     seconds = 0.0
     args.run.mkdir(parents=True, exist_ok=True)
     checkpoint = args.run / "checkpoint.pt"
@@ -111,23 +129,31 @@ def main() -> None:
         for opt, opt_state in zip(opts, state["optimizers"], strict=True):
             opt.load_state_dict(opt_state)
         step, done, seconds = state["step"], state["tokens"], state["seconds"]
+        can_copy = state.get("can_copy", can_copy)
         print(f"resumed at step {step}, {done} tokens", flush=True)
 
     def snapshot() -> None:
         optimizer_states = [opt.state_dict() for opt in opts]
-        counters = {"step": step, "tokens": done, "seconds": seconds}
+        counters = {"step": step, "tokens": done, "seconds": seconds, "can_copy": can_copy}
         save(checkpoint, {"model": model.state_dict(), "optimizers": optimizer_states, **counters})
+
+    stopping = threading.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: stopping.set())
 
     last_save = last_log = time.perf_counter()
     logged_tokens = done
-    while done < args.tokens:
+    while done < args.tokens and not stopping.is_set():
         began = time.perf_counter()
         progress = done / args.tokens
-        phase = phase_at(progress)
+        phase = phase_at(args.kind, progress)
+        if not can_copy and progress >= COPYING_HEADS_AT:
+            copying_heads.install(model, batch(tokenizer, SEED, step, 8, 256, 60)[:, :-1], SEED)
+            can_copy = True
         for opt in opts:
             for group in opt.param_groups:
-                group["lr"] = PEAK_LR[args.kind] * lr_scale(progress)
-        ids = batch(tokenizer, SEED, step, phase.rows, phase.length)
+                group["lr"] = PEAK_LR[args.kind] * lr_scale(progress) * phase.lr
+        ids = batch(tokenizer, SEED, step, phase.rows, phase.length, phase.drills)
         with torch.autocast("cpu", torch.bfloat16):
             loss = compiled(model, ids)
         loss.backward()
@@ -157,7 +183,7 @@ def main() -> None:
             snapshot()
             last_save = now
     snapshot()
-    print(f"done: {done} tokens in {seconds / 3600:.2f} hours", flush=True)
+    print(f"stopped: {done} tokens in {seconds / 3600:.2f} hours", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,17 +26,20 @@ def as_typed(rng: Random, text: str) -> str:
 def document(kind: str, rng: Random, held_out: bool, longest_recall: int) -> str:
     if kind == "story":
         return stories.story(rng, held_out).text
+    if kind == "drill":
+        return recall.drill(rng)
     if kind == "recall":
         return recall.document(rng, held_out, longest_recall)
     module = {"fact": facts, "dialogue": dialogues, "thing": things, "arithmetic": arithmetic, "lesson": engine_lesson}[kind]
     return module.document(rng, held_out)
 
 
-def documents(seed: int, held_out: bool = False, longest_recall: int = 1600) -> Iterator[tuple[str, str]]:
-    """Yields (kind, text). `longest_recall` bounds the distance, in characters, over which recall is trained."""
+def documents(seed: int, held_out: bool = False, longest_recall: int = 1600, drills: int = 0) -> Iterator[tuple[str, str]]:
+    """Yields (kind, text). `longest_recall` bounds the distance, in characters, over which recall is trained; `drills` is
+    the share of copying drills beside the kinds above."""
     rng = Random(f"{seed}/{held_out}")
     while True:
-        kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = rng.choices([*KINDS, "drill"], [*KINDS.values(), drills])[0]
         text = document(kind, rng, held_out, longest_recall)
         text = USER_TURN.sub(lambda turn: as_typed(rng, turn.group()), text)
         yield kind, without_roles(text) if rng.random() < 0.12 else text

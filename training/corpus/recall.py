@@ -11,6 +11,8 @@ from .prose import chat, listing, sentence
 
 SYLLABLES = "ba ko ri me tu fa sel dor vin pa lu ne zo gra mi tel ka shi ro ven al du pim or ce ja wo xi que bo".split()
 
+ALL_WORDS = [*w.GIRLS, *w.BOYS, *w.TOWNS, *w.THINGS, *w.FOODS, *w.COLOURS, *w.TRADES, *w.ANIMALS, *w.COUNTABLES, *w.FEELINGS, *w.NUMBERS, *facts.CAPITALS, *facts.CAPITALS.values()]
+
 
 class Recall(NamedTuple):
     """`prompt` ends where the answer must come; `tail` closes the document."""
@@ -95,6 +97,23 @@ def key_value(rng: Random, characters: int, held_out: bool = False) -> Recall:
     for key, following in pairwise(asked):
         turns += [("assistant", f"{pairs[key]}"), ("user", rng.choice([f"And {following}?", f"What belongs to {following}?"]))]
     return Recall(chat(*turns) + "<|assistant|>", pairs[asked[-1]], "<|end_of_turn|>")
+
+
+def any_word(rng: Random) -> str:
+    kind = rng.random()
+    if kind < 0.25:
+        return rng.choice(ALL_WORDS)
+    if kind < 0.55:
+        return code(rng)
+    letters = "".join(rng.choice("aeiou" if i % 2 else "bcdfghjklmnpqrstvwxyz") for i in range(rng.randint(2, 7)))
+    return letters.capitalize() if kind < 0.75 else letters
+
+
+def drill(rng: Random) -> str:
+    """The same row of unrelated words two or three times: the shortest way to learn to copy."""
+    words = [any_word(rng) for _ in range(rng.randint(3, 40))]
+    joint, between = rng.choice([" ", ", ", "\n", " "]), rng.choice(["\n\n", "\n", " ", ". "])
+    return between.join([joint.join(words)] * rng.choice([2, 2, 3]))
 
 
 def copy(rng: Random, characters: int, held_out: bool = False) -> Recall:
