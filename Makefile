@@ -9,16 +9,21 @@ PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # rebuild of the extension is incremental instead of starting over in an isolated environment.
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' ninja
 INSTALL := $(PIP) install --no-build-isolation --editable
-WERROR  := --config-settings=cmake.define.PELLUCID_WERROR=ON
-NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f)
+# Developers build the C++ tests along, and warnings are errors.
+BUILD     := build/$(VENV:.%=%)
+DEV_BUILD := --config-settings=build-dir=$(BUILD) \
+  --config-settings=cmake.define.PELLUCID_WERROR=ON --config-settings=cmake.define.PELLUCID_TESTS=ON
+NATIVE_SOURCES := CMakeLists.txt $(shell find csrc tests/native/cpp -type f)
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-oracle format stub clean
+.PHONY: help run setup test test-native test-sanitized check test-oracle format stub clean
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
 	@echo 'make test         every test that needs no torch'
+	@echo 'make test-native  of these, only the C++ ones'
+	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan'
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
@@ -32,8 +37,17 @@ run: $(VENV)/.installed
 
 setup: $(VENV)/.dev
 
-test: $(VENV)/.dev
+test: test-native $(VENV)/.dev
 	$(BIN)/python -m pytest --ignore=tests/oracle
+
+test-native: $(VENV)/.dev
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
+
+test-sanitized: $(VENV)/.dev
+	$(BIN)/cmake -S . -B build/sanitized -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DPELLUCID_TESTS=ON -DPELLUCID_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitized
+	$(BIN)/ctest --test-dir build/sanitized --output-on-failure
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -75,10 +89,10 @@ $(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 
 $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@echo "setting up $(VENV): pellucid, its native extension, development tools (a minute the first time)"
-	@$(INSTALL) '.[dev]' $(WERROR)
+	@$(INSTALL) '.[dev]' $(DEV_BUILD)
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.oracle: $(VENV)/.dev
 	@echo "setting up $(VENV): torch and transformers"
-	@$(INSTALL) '.[oracle]' $(WERROR)
+	@$(INSTALL) '.[oracle]' $(DEV_BUILD)
 	@touch $@

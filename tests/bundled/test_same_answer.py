@@ -1,12 +1,12 @@
 """Same request, same answer, on the bundled model: 50 prompts, `==` on tokens and log-probabilities."""
 
 import pytest
-from support.bundled import bundled_engine, prompts_of_all_kinds
 from threadpoolctl import threadpool_limits
 
 from pellucid.engine import LLMEngine
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
+from support.bundled import bundled_engine, prompts_of_all_kinds
 
 PROMPTS = prompts_of_all_kinds(50)
 
