@@ -181,6 +181,7 @@ class _QuantizingParameters:
         self._writer.add_matrix(f"{name}.weight", matrix)
         moved = quantization_error(weight, matrix)
         self.reports.append(MatrixReport(name, num_rows, num_columns, moved))
+        self._source.release()
         if bias:
             self.vector(f"{name}.bias", num_rows)
 

@@ -59,6 +59,10 @@ class Checkpoint:
         """The tensor `name`, a read-only view of its file."""
         return self._files[name].tensor(name)
 
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        self._files[name].release(name)
+
     def codes(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` of 8-bit integers, a read-only view of its file."""
         return self._files[name].codes(name)

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
+from pellucid.loading.mapped_file import MappedFile
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 
@@ -79,12 +81,16 @@ class GgufFile:
         header = _Header(path)
         self.metadata: dict[str, Any] = header.metadata
         self.tensors: dict[str, GgufTensorInfo] = header.tensors
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        self._file = MappedFile(path)
 
     def rows(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of the tensor `name`, in rows of its last axis: [..., bytes of a row]."""
         info = self.tensors[name]
-        return self._bytes[info.start : info.end].reshape(*info.shape[:-1], -1)
+        return self._file.bytes[info.start : info.end].reshape(*info.shape[:-1], -1)
+
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        self._file.release(self.tensors[name].start, self.tensors[name].end)
 
 
 class _Header:

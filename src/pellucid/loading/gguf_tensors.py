@@ -77,6 +77,10 @@ class GgufTensors:
             return tensor.rows(order)
         return np.asarray(tensor[order])
 
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        self._file.release(name)
+
     def _stored(self, name: str) -> Tensor:
         info = self.info(name)
         rows = self._file.rows(name)

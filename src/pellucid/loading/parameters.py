@@ -48,6 +48,7 @@ class CheckpointParameters:
         self._unread = {name for name in checkpoint if not self._names.unused.fullmatch(name)}
         self._total_bytes = sum(checkpoint.info(name).num_bytes for name in self._unread)
         self._done_bytes = 0
+        self._in_use: list[str] = []  # tensors behind the weight at hand
 
     def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
         """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
@@ -59,11 +60,15 @@ class CheckpointParameters:
         """
         weight = self._quantized(name, self.weight(f"{name}.weight", (num_rows, num_columns)))
         bias_vector = as_floats(self.weight(f"{name}.bias", (num_rows,))) if bias else None
-        return self._backend.matrix(weight, bias_vector)
+        handle = self._backend.matrix(weight, bias_vector)
+        self.release()
+        return handle
 
     def vector(self, name: str, size: int) -> Vector:
         """`name` [size]; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
-        return self._backend.vector(as_floats(self.weight(name, (size,))))
+        handle = self._backend.vector(as_floats(self.weight(name, (size,))))
+        self.release()
+        return handle
 
     def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Our weight `name` as it is stored, joined and contiguous. Raises as `matrix` does."""
@@ -81,6 +86,12 @@ class CheckpointParameters:
         if recipe.offset and kind == "weight":
             weight = as_floats(weight).astype(np.float32) + np.float32(recipe.offset)
         return weight
+
+    def release(self) -> None:
+        """Gives back the memory of the tensors read so far; `matrix` and `vector` do it themselves."""
+        for name in self._in_use:
+            self._checkpoint.release(name)
+        self._in_use.clear()
 
     def check_all_used(self) -> None:
         """To be called once the decoder is built.
@@ -129,6 +140,7 @@ class CheckpointParameters:
                 "weights must be finite"
             )
         self._mark_read(name)
+        self._in_use.append(name)
         return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
 
     def _name_in_checkpoint(self, name: str, our_name: str) -> str:

@@ -119,6 +119,15 @@ class QuantizedCheckpoint:
         """The file that holds the tensor `name`."""
         return self._checkpoint.path(f"{name}.codes" if name in self._matrices else name)
 
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        arrays = [name]
+        if name in self._matrices:
+            parts = self._format.arrays(*self._matrices[name].shape)
+            arrays = [f"{name}.{part}" for part in parts]
+        for array in arrays:
+            self._checkpoint.release(array)
+
     def tensor(self, name: str) -> Tensor:
         """The tensor `name`, in read-only views of its file."""
         if name not in self._matrices:

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from pellucid.loading.mapped_file import MappedFile
+
 _HEADER_LENGTH_BYTES = 8  # u64, little-endian, before the header
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -52,7 +54,7 @@ class SafetensorsFile:
     def __init__(self, path: Path):
         self.path = path
         self.tensors, self.metadata = _read_header(path)
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        self._file = MappedFile(path)
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` in its own dtype and shape.
@@ -66,6 +68,10 @@ class SafetensorsFile:
         """The tensor `name` of 8-bit integers. Raises as `tensor` does."""
         return self._array(name, _CODE_DTYPES)
 
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        self._file.release(self.tensors[name].start, self.tensors[name].end)
+
     def _array(self, name: str, dtypes: Mapping[str, np.dtype[Any]]) -> npt.NDArray[Any]:
         info = self.tensors[name]
         if info.dtype not in dtypes:
@@ -73,7 +79,7 @@ class SafetensorsFile:
                 f"{self.path}: tensor {name} has dtype {info.dtype}: "
                 f"supported are {', '.join(dtypes)}"
             )
-        view = self._bytes[info.start : info.end].view(dtypes[info.dtype]).reshape(info.shape)
+        view = self._file.bytes[info.start : info.end].view(dtypes[info.dtype]).reshape(info.shape)
         return np.require(view, requirements="A")  # writers need not align the data
 
 

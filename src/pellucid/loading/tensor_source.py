@@ -48,6 +48,10 @@ class TensorSource(Protocol):
         """
         ...
 
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        ...
+
 
 def as_floats(tensor: Tensor) -> npt.NDArray[Any]:
     """The numbers that a tensor stands for."""
