@@ -7,11 +7,13 @@ import pytest
 
 from pellucid import formulas
 from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.benchmark import bench_model
 from pellucid.benchmark.bench_model import BenchModel, random_model
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.session import Session
+from pellucid.benchmark.weights import planned_matrix_bytes
 from pellucid.benchmark.workloads import Decode, Prefill, Workload, kv_positions
 from pellucid.config import EngineConfig
 from pellucid.shapes import SHAPES
@@ -160,21 +162,19 @@ def test_cost_of_chunks_is_that_of_the_prompt(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("quantization", "bits"),
+    ("quantization", "row_bytes"),
     [
-        ("int8", 8 + 16 / 32),
-        ("int8-channel", 8 + 32 / 32),
-        ("int4", 4 + 16 / 32),
-        ("int4-zp", 4 + 24 / 32),
-        ("int4-g128", 4 + 16 / 32),  # a row of 32 inputs is one short group
+        ("int8", 40 + 2 * 2),  # a row of 40 inputs is a whole group of 32 and a short one
+        ("int8-channel", 40 + 4),
+        ("int4", 20 + 2 * 2),
+        ("int4-zp", 20 + 2 * 2 + 2),
+        ("int4-g128", 20 + 2),
+        ("none", 40 * 4),
     ],
 )
-def test_weights_count_with_their_scales(
-    monkeypatch: pytest.MonkeyPatch, quantization: str, bits: float
-) -> None:
-    model, _ = tiny_model(monkeypatch, quantization=quantization)
-    assert model.weight_format.bytes_per_weight == bits / 8
-    assert model.weight_format.matrix_bytes(96, 32) == 96 * 32 * bits / 8
+def test_weights_count_with_their_scales(quantization: str, row_bytes: int) -> None:
+    config = EngineConfig(backend="numpy", quantization=quantization)
+    assert planned_matrix_bytes(config, NumpyBackend())(96, 40) == 96 * row_bytes
 
 
 def test_a_machine_too_small_for_a_shape_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

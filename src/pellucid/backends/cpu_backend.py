@@ -151,6 +151,7 @@ class CpuBackend(NumpyBackend):
         if not isinstance(x, SymbolicArray):
             return self._run_on(lambda x: self.linear(x, weight), x)
         rows = x.rows
+        x.trace.weights.append(weight)
         return x.trace.record(
             "linear",
             [x],
@@ -360,11 +361,15 @@ class CompiledDecoder:
         backend: runs the program.
         trace: of the decoder's forward.
         logits: what it returned.
+
+    Attributes:
+        weights: the matrices that a step multiplies with, in their order; the last one is the head.
     """
 
     def __init__(self, backend: CpuBackend, trace: Trace, logits: SymbolicArray) -> None:
         self._backend = backend
         self._ropes = tuple(trace.ropes)
+        self.weights = tuple(trace.weights)
         self._program = Program(backend.kernels, backend.pool, backend.max_rows)
         build(trace, logits, self._program)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from pellucid.backends.base import ForwardBatch
-from pellucid.backends.native import Program, ProgramAttention, RowSet
+from pellucid.backends.native import LinearWeights, Program, ProgramAttention, RowSet
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.config import RopeConfig
 
@@ -159,6 +159,7 @@ class Trace:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.ropes: dict[RopeConfig, SymbolicArray] = {}  # cos and sin of each, in order of use
+        self.weights: list[LinearWeights] = []  # of the products, in order of use
 
     def record(
         self,

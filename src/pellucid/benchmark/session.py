@@ -87,7 +87,7 @@ class Session:
             workload,
             tuple(run.seconds for run in runs),
             self.cost(runs[0]),
-            self._model.weight_format.arithmetic,
+            self._model.weights.arithmetic,
         )
 
     def warm_up(self, workload: Workload) -> None:
@@ -100,15 +100,14 @@ class Session:
 
     def cost(self, run: Run) -> Cost:
         """What the steps of a run had to move and to compute."""
-        config, matrix_bytes = self._model.config, self._model.weight_format.matrix_bytes
+        config = self._model.config
         bytes_per_block = self._model.backend.kv_bytes_per_block(
             config, self._config.block_size, self._config.kv_cache_dtype
         )
         layer_position_bytes = bytes_per_block / (self._config.block_size * config.num_layers)
         num_bytes, flops = 0.0, 0
         for step in run.steps:
-            with_head = any(share.samples for share in step)
-            num_bytes += formulas.weight_bytes(config, matrix_bytes, with_head)
+            num_bytes += self._model.weights.num_bytes(any(share.samples for share in step))
             for share in step:
                 num_bytes += formulas.kv_bytes(config, share.start, share.end, layer_position_bytes)
                 flops += formulas.forward_flops(config, share.start, share.end, int(share.samples))
