@@ -27,8 +27,8 @@ std::vector<Level> built_levels() {
   return {
 #if defined(PELLUCID_X86_LEVELS)
       {&kAvx512Kernels,
-       {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi",
-        "avx512_vnni", "avx512_bf16", "gfni"}},
+       {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+        "avx512_bf16"}},
       {&kAvx2Kernels, {"avx2", "fma", "f16c"}},
 #endif
 #if defined(PELLUCID_NEON_LEVEL)

@@ -13,7 +13,7 @@ namespace pellucid {
 //
 //   portable  plain C++
 //   avx2      AVX2, FMA, F16C
-//   avx512    AVX-512 F, BW, DQ, VL, VNNI, BF16, VBMI and GFNI (Zen 4, Sapphire Rapids)
+//   avx512    AVX-512 F, BW, DQ, VL, VNNI and BF16 (Zen 4, Sapphire Rapids)
 //   neon      Arm with dot products
 std::vector<const KernelTable*> supported_kernel_tables();
 

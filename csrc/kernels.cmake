@@ -17,7 +17,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx2.cpp csrc/kernels/level_avx512.cpp)
   set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_X86_LEVELS)
   set(AVX512_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
-                     -mavx512vbmi -mgfni -mfma -mf16c -mbmi2 -mtune=znver3)
+                     -mfma -mf16c -mbmi2 -mtune=znver3)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # Its own _mm512_undefined_ps() warns.
     list(APPEND AVX512_OPTIONS -Wno-maybe-uninitialized -Wno-uninitialized)

@@ -42,7 +42,8 @@ constexpr std::int64_t kBlockBytes = 512 * 1024;
 
 // Phase 2. A block of panels comes from memory once and is reread from the second-level cache by
 // each tile of rows, which itself stays in the first while it meets the panels of the block. Tiles
-// are of even size: eight rows are 4 + 4, not 6 + 2.
+// are of even size: eight rows are 4 + 4, not 6 + 2. There is no software prefetch: measured on Zen
+// 4, any distance from 2 KiB to the next block made small batches slower, up to twice for int8.
 template <class Tile>
 void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t num_rows,
                     std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output) {

@@ -18,10 +18,10 @@ struct Simd {
   using Pairs = __m512i;
 
   static constexpr int quantized_vectors(int) { return 2; }
-  static constexpr int kMaxGroupRows = 6;     // 12 sums, 12 accumulators, weights, scales
-  static constexpr int kMaxChannelRows = 12;  // 24 sums
+  static constexpr int kMaxGroupRows = 6;  // 12 sums, 12 totals, weights, scales: all 32 registers
+  static constexpr int kMaxChannelRows = 8;
   static constexpr int float_vectors(int) { return 2; }
-  static constexpr int kMaxFloatRows = 12;  // 24 accumulators
+  static constexpr int kMaxFloatRows = 8;
 
   static __mmask16 first(std::int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
 
@@ -69,10 +69,7 @@ struct Simd {
   static Quads load_quads(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
   static Quads load_quads_8bit(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
   static Quads low_nibbles(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(0x0f)); }
-  static Quads high_nibbles(Quads x) {
-    // A shift by four of each byte as a product of bit matrices: one instruction instead of two.
-    return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x1020408000000000), 0);
-  }
+  static Quads high_nibbles(Quads x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
   static Quads broadcast_quad(const std::int8_t* p) {
     std::int32_t quad;
     __builtin_memcpy(&quad, p, sizeof(quad));
