@@ -160,22 +160,38 @@ void Program::run(const Step& step) {
     buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
   }
   for (const auto& prepare : preparations_) prepare(step);
-  pool_->run([&](Worker& worker) {
-    double* seconds = worker.index() == 0 ? step.stage_seconds : nullptr;
-    double begin = seconds != nullptr ? seconds_now() : 0.0;
-    for (const Stage& stage : stages_) {
-      worker.parallel_for(stage.num_items(step), stage.grain(step),
-                          [&](std::int64_t first, std::int64_t last) {
-                            const Share share{first, last, worker.index()};
-                            for (const Phase& phase : stage.phases) phase.run(step, share);
-                          });
-      if (seconds != nullptr) {
-        const double end = seconds_now();
-        *seconds++ = end - begin;
-        begin = end;
-      }
+  auto task = [&](Worker& worker) { run_stages(step, worker); };
+  if (is_small(step)) {
+    pool_->run_alone(task);
+  } else {
+    pool_->run(task);
+  }
+}
+
+bool Program::is_small(const Step& step) const {
+  // Threads must wake and then meet some tens of times, which takes about as long as one of them
+  // takes for a few megabytes of weights; many rows take longer for the same weights.
+  constexpr std::size_t kSmallStepBytes = std::size_t{4} << 20;
+  constexpr std::size_t kRowsThatCostAsMuchAsReading = 8;
+  const auto num_tokens = static_cast<std::size_t>(step.num_tokens);
+  return weight_bytes_ * (1 + num_tokens / kRowsThatCostAsMuchAsReading) < kSmallStepBytes;
+}
+
+void Program::run_stages(const Step& step, Worker& worker) const {
+  double* seconds = worker.index() == 0 ? step.stage_seconds : nullptr;
+  double begin = seconds != nullptr ? seconds_now() : 0.0;
+  for (const Stage& stage : stages_) {
+    worker.parallel_for(stage.num_items(step), stage.grain(step),
+                        [&](std::int64_t first, std::int64_t last) {
+                          const Share share{first, last, worker.index()};
+                          for (const Phase& phase : stage.phases) phase.run(step, share);
+                        });
+    if (seconds != nullptr) {
+      const double end = seconds_now();
+      *seconds++ = end - begin;
+      begin = end;
     }
-  });
+  }
 }
 
 }  // namespace pellucid

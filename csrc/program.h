@@ -93,6 +93,9 @@ class Program {
   // A phase of its own items: num_items(step), handed out `grain(step)` at a time.
   void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
 
+  // Bytes of weights that each step reads: says whether a step is worth waking threads for.
+  void add_weight_bytes(std::size_t num_bytes) { weight_bytes_ += num_bytes; }
+
   // The buffer that the caller gets, if any; it lies in the caller's memory.
   void set_output(int buffer);
 
@@ -145,6 +148,8 @@ class Program {
     std::vector<Phase> phases;
   };
 
+  bool is_small(const Step& step) const;
+  void run_stages(const Step& step, Worker& worker) const;
   int add(const Buffer& buffer);
   void use(const std::vector<int>& buffers);
   void place_buffers();
@@ -156,6 +161,7 @@ class Program {
   std::vector<std::function<void(const Step&)>> preparations_;
   std::vector<Stage> stages_;
   AlignedBuffer arena_;
+  std::size_t weight_bytes_ = 0;
   int output_ = -1;
   std::mutex run_mutex_;
 };

@@ -57,6 +57,7 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
   const auto num_rows = [rows](const Step& step) {
     return rows == RowSet::kTokens ? step.num_tokens : step.num_logits;
   };
+  program.add_weight_bytes(matrix.num_bytes());
   const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
   program.add_row_phase(
       "prepare", rows, {x.buffer, prepared}, [=, &program](const Step& step, std::int64_t r) {

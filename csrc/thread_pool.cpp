@@ -100,7 +100,7 @@ void ThreadPool::run_erased(TaskFunction function, void* data) {
   function_ = function;
   data_ = data;
   start_.advance();
-  Worker worker(*this, 0);
+  Worker worker(*this, 0, num_threads_);
   function(data, worker);
   barrier_.wait();
 }
@@ -109,7 +109,7 @@ void ThreadPool::work(int index) {
   for (std::uint32_t run = 0;; ++run) {
     start_.wait_beyond(run);
     if (function_ == nullptr) return;
-    Worker worker(*this, index);
+    Worker worker(*this, index, num_threads_);
     function_(data_, worker);
     barrier_.wait();
   }

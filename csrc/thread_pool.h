@@ -64,7 +64,7 @@ class ThreadPool;
 class Worker {
  public:
   int index() const { return index_; }  // 0 is the caller of ThreadPool::run
-  int num_threads() const;
+  int num_threads() const { return num_threads_; }
 
   // Shares [0, num_items) out as f(begin, end), ranges of at most `grain`, and returns when all are
   // done. A thread takes its own contiguous share first, the same in every step, so that what is in
@@ -74,10 +74,12 @@ class Worker {
 
  private:
   friend ThreadPool;
-  Worker(ThreadPool& pool, int index) : pool_(pool), index_(index) {}
+  Worker(ThreadPool& pool, int index, int num_threads)
+      : pool_(pool), index_(index), num_threads_(num_threads) {}
 
   ThreadPool& pool_;
   const int index_;
+  const int num_threads_;
   int phase_ = 0;  // which of the two sets of cursors is in use
 };
 
@@ -99,6 +101,15 @@ class ThreadPool {
     run_erased([](void* data,
                   Worker& worker) { (*static_cast<std::remove_reference_t<Task>*>(data))(worker); },
                &task);
+  }
+
+  // Calls task(Worker&) on the caller's thread alone and wakes nobody: for what is done before the
+  // others would be awake.
+  template <class Task>
+  void run_alone(Task&& task) {
+    const std::lock_guard<std::mutex> lock(run_mutex_);
+    Worker worker(*this, 0, 1);
+    task(worker);
   }
 
  private:
@@ -125,11 +136,15 @@ class ThreadPool {
   std::vector<std::thread> threads_;      // workers 1 .. num_threads - 1
 };
 
-inline int Worker::num_threads() const { return pool_.num_threads_; }
-
 template <class F>
 void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
-  const std::int64_t num_threads = pool_.num_threads_;
+  const std::int64_t num_threads = num_threads_;
+  if (num_threads == 1) {
+    for (std::int64_t begin = 0; begin < num_items; begin += grain) {
+      f(begin, std::min(begin + grain, num_items));
+    }
+    return;
+  }
   // Nobody has touched the other set since the last barrier, nor will before the next one.
   ThreadPool::Cursor* const cursors = pool_.cursors_[phase_].get();
   phase_ = 1 - phase_;

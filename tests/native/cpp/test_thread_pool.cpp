@@ -78,6 +78,19 @@ void runs_follow_each_other() {
   }
 }
 
+void alone_is_on_the_callers_thread() {
+  ThreadPool pool(3);
+  std::int64_t sum = 0;  // no atomic: nobody else comes
+  pool.run_alone([&](Worker& worker) {
+    CHECK(worker.num_threads() == 1 && worker.index() == 0);
+    worker.parallel_for(10, 3, [&](std::int64_t begin, std::int64_t end) {
+      CHECK(end - begin <= 3);
+      for (std::int64_t i = begin; i < end; ++i) sum += i;
+    });
+  });
+  CHECK(sum == 45);
+}
+
 void callers_take_turns() {
   ThreadPool pool(2);
   std::int64_t count = 0;  // no atomic: runs exclude each other
@@ -116,6 +129,7 @@ int main() {
   every_item_is_done_once();
   phases_see_what_came_before();
   runs_follow_each_other();
+  alone_is_on_the_callers_thread();
   callers_take_turns();
   forked_process_is_told();
   std::printf("ok\n");

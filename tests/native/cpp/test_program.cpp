@@ -1,0 +1,184 @@
+// Program: the memory plan, phases on several threads, runs on the caller's thread alone. Under
+// ThreadSanitizer it shows that no barrier is missing.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "isa.h"
+#include "program.h"
+#include "program_attention.h"
+#include "program_ops.h"
+
+namespace {
+
+using namespace pellucid;
+
+constexpr std::int64_t kHeads = 4, kKVHeads = 2, kHeadDim = 16;
+constexpr std::int64_t kHidden = kHeads * kHeadDim;
+constexpr std::int64_t kQkv = (kHeads + 2 * kKVHeads) * kHeadDim;
+constexpr std::int64_t kInner = 96, kVocab = 70, kLayers = 3;
+constexpr std::int64_t kMaxRows = 40;
+
+Weights random_weights(std::mt19937& random, std::int64_t num_outputs, std::int64_t num_inputs) {
+  std::normal_distribution<float> normal(0.0f, 1.0f / 8);
+  std::vector<float> numbers(static_cast<std::size_t>(num_outputs * num_inputs));
+  for (float& x : numbers) x = normal(random);
+  auto weights = std::make_shared<LinearWeights>(
+      LinearWeights{PackedMatrix(Format::kF32, num_outputs, num_inputs), {}});
+  const WeightSource source{numbers.data()};
+  weights->matrix.pack(source, 0, weights->matrix.num_panels());
+  return weights;
+}
+
+// A small decoder, as tracing would put it together.
+std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
+  std::mt19937 random(0);
+  auto program =
+      std::make_unique<Program>(*find_kernel_table("portable"), std::move(pool), kMaxRows);
+  const auto ones = std::make_shared<const std::vector<float>>(kHidden, 1.0f);
+  ProgramAttention attention(
+      *program, {kMaxRows, kMaxRows, 256, kHeads, kKVHeads, kHeadDim, program->num_threads()});
+  const Weights table = random_weights(random, kVocab, kHidden);
+  const View x{program->add_buffer(RowSet::kTokens, kHidden)};
+  const View rotations{program->add_buffer(RowSet::kTokens, kHeadDim)};
+  add_embed(*program, Indices::kTokenIds, table, 2.0f, x);
+  add_rotations(*program, 0, kHeadDim, 1.0f, rotations);
+  for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+    const View normed{program->add_buffer(RowSet::kTokens, kHidden)};
+    const View qkv{program->add_buffer(RowSet::kTokens, kQkv)};
+    const View k{qkv.buffer, kHidden};
+    const View v{qkv.buffer, kHidden + kKVHeads * kHeadDim};
+    const View heads{program->add_buffer(RowSet::kTokens, kHidden)};
+    add_rms_norm(*program, RowSet::kTokens, x, ones, 1e-5f, 1, normed);
+    add_linear(*program, RowSet::kTokens, normed, random_weights(random, kQkv, kHidden), qkv,
+               false);
+    add_rope(*program, qkv, rotations, kHeads, kHeadDim, kHeadDim, qkv);
+    add_rope(*program, k, rotations, kKVHeads, kHeadDim, kHeadDim, k);
+    add_store_kv(*program, layer, k, v, kKVHeads);
+    attention.add_attention(layer, qkv, {0.25f, 0.0f, 0}, heads);
+    add_linear(*program, RowSet::kTokens, heads, random_weights(random, kHidden, kHidden), x, true);
+    const View gate_up{program->add_buffer(RowSet::kTokens, 2 * kInner)};
+    add_linear(*program, RowSet::kTokens, x, random_weights(random, 2 * kInner, kHidden), gate_up,
+               false);
+    add_gated_activate(*program, RowSet::kTokens, gate_up, ActivationFunction::kSilu, kInner,
+                       gate_up);
+    add_linear(*program, RowSet::kTokens, gate_up, random_weights(random, kHidden, kInner), x,
+               true);
+  }
+  const View last{program->add_buffer(RowSet::kLogits, kHidden)};
+  const View logits{program->add_buffer(RowSet::kLogits, kVocab)};
+  add_gather(*program, x, kHidden, last);
+  add_linear(*program, RowSet::kLogits, last, table, logits, false);
+  program->set_output(logits.buffer);
+  // Weights that make threads worth waking, so that the test sees them at work.
+  program->add_weight_bytes(std::size_t{64} << 20);
+  program->finish();
+  return program;
+}
+
+// Two requests, each a prompt of `num_tokens`, then one token each: the logits of all rows.
+std::vector<float> logits_of(Program& program, std::int32_t num_tokens) {
+  KVCache cache({KVFormat::kF32, kLayers, kKVHeads, kHeadDim, 16}, 8);
+  std::vector<float> frequencies(kHeadDim / 2);
+  for (std::size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = 1.0f / static_cast<float>(1 << i);
+  const std::vector<std::int32_t> block_tables = {5, 0, 3, 1};
+  std::vector<float> all;
+  for (const bool is_prompt : {true, false}) {
+    const std::int32_t begin = is_prompt ? 0 : num_tokens;
+    const std::int32_t end = is_prompt ? num_tokens : num_tokens + 1;
+    std::vector<std::int32_t> token_ids, positions, rows;
+    std::vector<std::int64_t> slots;
+    for (const std::int32_t request : {0, 1}) {
+      for (std::int32_t position = begin; position < end; ++position) {
+        token_ids.push_back((7 * position + request) % kVocab);
+        positions.push_back(position);
+        rows.push_back(static_cast<std::int32_t>(rows.size()));
+        const auto block = static_cast<std::size_t>(2 * request + position / 16);
+        slots.push_back(std::int64_t{block_tables[block]} * 16 + position % 16);
+      }
+    }
+    const std::int32_t q_len = end - begin;
+    const std::vector<std::int32_t> query_start = {0, q_len, 2 * q_len}, seq_lens = {end, end};
+    std::vector<float> logits(rows.size() * kVocab);
+    Step step;
+    step.num_tokens = step.num_logits = static_cast<std::int64_t>(rows.size());
+    step.num_requests = 2;
+    step.max_blocks = 2;
+    step.token_ids = token_ids.data();
+    step.positions = positions.data();
+    step.slot_mapping = slots.data();
+    step.query_start = query_start.data();
+    step.seq_lens = seq_lens.data();
+    step.block_tables = block_tables.data();
+    step.logits_indices = rows.data();
+    step.frequencies = {{frequencies.data(), 1, kHeadDim / 2}};
+    step.kv_cache = &cache;
+    step.output = logits.data();
+    std::vector<double> seconds(program.stage_names().size(), -1.0);
+    step.stage_seconds = seconds.data();
+    program.run(step);
+    for (const double s : seconds) CHECK(s >= 0.0);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+void threads_change_no_bit() {
+  const auto alone = make_program(std::make_shared<ThreadPool>(1));
+  for (const int num_threads : {2, 3}) {
+    const auto program = make_program(std::make_shared<ThreadPool>(num_threads));
+    for (const std::int32_t num_tokens : {1, 7, 19}) {
+      CHECK(logits_of(*program, num_tokens) == logits_of(*alone, num_tokens));
+    }
+  }
+}
+
+// Buffers that are in use at the same time never share memory: each holds its number until the end
+// of its life.
+void buffers_keep_their_numbers() {
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(2), 3);
+  std::mt19937 random(1);
+  constexpr int kBuffers = 40;
+  std::vector<View> views;
+  for (int i = 0; i < kBuffers; ++i) {
+    views.push_back({program.add_buffer(RowSet::kTokens, 1 + static_cast<int>(random() % 200))});
+  }
+  const auto number = [](int buffer, std::int64_t row) {
+    return static_cast<float>(100 * buffer + static_cast<int>(row));
+  };
+  std::int64_t bytes_of_all = 0;
+  for (int i = 0; i < kBuffers; ++i) {
+    program.add_phase(
+        "write", {views[static_cast<std::size_t>(i)].buffer}, [](const Step&) { return 3; },
+        [](const Step&) { return 1; },
+        [&program, &views, number, i](const Step&, const Share& share) {
+          for (std::int64_t r = share.begin; r < share.end; ++r) {
+            *program.row(views[static_cast<std::size_t>(i)], r) = number(i, r);
+          }
+        });
+    bytes_of_all += 3 * program.stride(views[static_cast<std::size_t>(i)]) * 4;
+    const int older = std::max(0, i - static_cast<int>(random() % 4));
+    program.add_row_phase(
+        "check", RowSet::kTokens, {views[static_cast<std::size_t>(older)].buffer},
+        [&program, &views, number, older](const Step&, std::int64_t r) {
+          CHECK(*program.row(views[static_cast<std::size_t>(older)], r) == number(older, r));
+        });
+  }
+  program.finish();
+  CHECK(static_cast<std::int64_t>(program.scratch_bytes()) < bytes_of_all / 3);
+  Step step;
+  step.num_tokens = 3;
+  program.run(step);
+}
+
+}  // namespace
+
+int main() {
+  threads_change_no_bit();
+  buffers_keep_their_numbers();
+  std::printf("ok\n");
+}
