@@ -10,11 +10,12 @@ from pellucid.backends.base import Array, ForwardBatch, KVCache
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.benchmark import bench_model
 from pellucid.benchmark.bench_model import BenchModel, random_model
+from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.weights import planned_matrix_bytes
-from pellucid.benchmark.workloads import Decode, Prefill, Workload, kv_positions
+from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
@@ -115,7 +116,9 @@ def test_every_repetition_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_cache_is_planned_for_the_largest_workload() -> None:
     workloads = [Prefill(33), Decode(8, 60, 3), Decode(1, 0)]
-    assert kv_positions(workloads, 32) == 3 * 96
+    plan = plan_kv_cache(workloads, EngineConfig(), TINY_SHAPE, NumpyBackend())
+    assert plan.num_blocks == 3 * 3
+    assert plan.num_bytes == 9 * 32 * 2 * 2 * 2 * 8 * 2  # bf16 K and V of 2 layers of 2 heads of 8
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,7 @@ def test_the_cache_is_planned_for_the_largest_workload() -> None:
         (Decode(8, 1017), {}, r"tg8@1017: needs 1025 positions of one sequence; .* has 1024"),
         (Prefill(65), {"max_model_len": 64}, r"pp65: needs 65 .* the context has 64"),
         (Decode(1, 0, 9), {"max_num_batched_tokens": 8}, r"max_num_batched_tokens=8"),
+        (Prefill(33), {"kv_cache_memory": 8191}, r"pp33: needs 8192 bytes .* kv_cache_memory=8191"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -7,8 +7,9 @@ from pellucid import formulas
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
+from pellucid.benchmark.kv_plan import KVPlan, plan_kv_cache
 from pellucid.benchmark.weights import StepWeights, planned_matrix_bytes, step_weights
-from pellucid.benchmark.workloads import Workload, check_fits, kv_positions
+from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
@@ -46,9 +47,9 @@ def random_model(
             not fit the model.
     """
     config = find_shape(shape)
-    check_fits(workloads, engine_config, config)
     backend = make_backend(engine_config)
-    _check_memory(shape, config, engine_config, backend, workloads)
+    kv_plan = plan_kv_cache(workloads, engine_config, config, backend)
+    _check_memory(shape, config, engine_config, backend, kv_plan)
     parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
     decoder = decoder_class(config.architecture)(config, parameters, backend)
     return _bench_model(shape, config, decoder, backend, engine_config)
@@ -77,22 +78,18 @@ def _check_memory(
     config: ModelConfig,
     engine_config: EngineConfig,
     backend: Backend,
-    workloads: Sequence[Workload],
+    kv_plan: KVPlan,
 ) -> None:
     """Before anything is allocated: a machine that swaps measures its disk."""
     matrix_bytes = planned_matrix_bytes(engine_config, backend)
     weights = formulas.weight_bytes(config, matrix_bytes)
     embedding = matrix_bytes(config.vocab_size, config.hidden_size)
     weights += 0 if config.tie_word_embeddings else embedding
-    num_blocks = kv_positions(workloads, engine_config.block_size) // engine_config.block_size
-    kv_cache = num_blocks * backend.kv_bytes_per_block(
-        config, engine_config.block_size, engine_config.kv_cache_dtype
-    )
     available = available_memory()
     # While a matrix is laid out for the kernels it is there twice; the embedding is the largest.
-    if available is not None and weights + embedding + kv_cache > available:
+    if available is not None and weights + embedding + kv_plan.num_bytes > available:
         raise ValueError(
             f"shape={shape!r} with quantization={engine_config.quantization!r} needs {weights} bytes"
-            f" of weights, {embedding} to lay them out and {kv_cache} of KV cache; there are"
+            f" of weights, {embedding} to lay them out and {kv_plan.num_bytes} of KV cache; there are"
             f" {available}: a smaller shape, quantization, depth or batch would fit"
         )

@@ -10,8 +10,9 @@ import numpy as np
 from pellucid import formulas
 from pellucid.backends.base import Backend, KVCache
 from pellucid.benchmark.bench_model import BenchModel
+from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
-from pellucid.benchmark.workloads import Prefill, Workload, check_fits, kv_positions
+from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
@@ -46,7 +47,7 @@ class Session:
         clock: seconds, monotonic.
 
     Raises:
-        ValueError: a workload is longer than the model's context, or the backend has no such format.
+        ValueError: a workload does not fit, or the backend has no such format.
     """
 
     def __init__(
@@ -59,19 +60,13 @@ class Session:
         self._model = model
         self._config = engine_config
         self._clock = clock
-        check_fits(workloads, engine_config, model.config)
-        self._num_blocks = -(
-            -kv_positions(workloads, engine_config.block_size) // engine_config.block_size
-        )
+        self._kv_plan = plan_kv_cache(workloads, engine_config, model.config, model.backend)
+        block_size, dtype = engine_config.block_size, engine_config.kv_cache_dtype
         self.kv_cache = model.backend.make_kv_cache(
-            model.config, self._num_blocks, engine_config.block_size, engine_config.kv_cache_dtype
+            model.config, self._kv_plan.num_blocks, block_size, dtype
         )
-        _fill(
-            model.backend, self.kv_cache, model.config, self._num_blocks * engine_config.block_size
-        )
-        self._runner = ModelRunner(
-            model.decoder, self.kv_cache, engine_config.block_size, Sampler()
-        )
+        _fill(model.backend, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
+        self._runner = ModelRunner(model.decoder, self.kv_cache, block_size, Sampler())
 
     def measure(
         self, workload: Workload, repetitions: int, on_run: OnRun | None = None
@@ -101,10 +96,8 @@ class Session:
     def cost(self, run: Run) -> Cost:
         """What the steps of a run had to move and to compute."""
         config = self._model.config
-        bytes_per_block = self._model.backend.kv_bytes_per_block(
-            config, self._config.block_size, self._config.kv_cache_dtype
-        )
-        layer_position_bytes = bytes_per_block / (self._config.block_size * config.num_layers)
+        positions_per_block = self._config.block_size * config.num_layers
+        layer_position_bytes = self._kv_plan.bytes_per_block / positions_per_block
         num_bytes, flops = 0.0, 0
         for step in run.steps:
             num_bytes += self._model.weights.num_bytes(any(share.samples for share in step))
@@ -139,7 +132,7 @@ class Session:
             self._config.max_num_batched_tokens if is_prefill else workload.batch * prompt_length
         )
         scheduler = Scheduler(
-            KVCacheManager(BlockPool(self._num_blocks), self._config.block_size, False),
+            KVCacheManager(BlockPool(self._kv_plan.num_blocks), self._config.block_size, False),
             max_num_seqs=workload.batch,
             max_num_batched_tokens=budget,
         )

@@ -1,10 +1,7 @@
 """What is measured: whole prompts, and tokens at some depth."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
-
-from pellucid.config import EngineConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -62,35 +59,3 @@ class Decode:
 
 
 Workload: TypeAlias = Prefill | Decode
-
-
-def kv_positions(workloads: Sequence[Workload], block_size: int) -> int:
-    """Slots of the KV cache that the largest workload needs, in whole blocks for each sequence."""
-    return max(
-        workload.batch * -(-workload.num_positions // block_size) * block_size
-        for workload in workloads
-    )
-
-
-def check_fits(
-    workloads: Sequence[Workload], engine_config: EngineConfig, config: ModelConfig
-) -> None:
-    """Checks workloads against the model's context and the engine's limits.
-
-    Raises:
-        ValueError: one is too long, or its batch is larger than a step.
-    """
-    limit = config.context_length
-    if engine_config.max_model_len is not None:
-        limit = min(limit, engine_config.max_model_len)
-    for workload in workloads:
-        if workload.num_positions > limit:
-            raise ValueError(
-                f"{workload.test}: needs {workload.num_positions} positions of one sequence; the"
-                f" context has {limit}"
-            )
-        if workload.batch > engine_config.max_num_batched_tokens:
-            raise ValueError(
-                f"{workload.test}: a step has at most max_num_batched_tokens="
-                f"{engine_config.max_num_batched_tokens} tokens"
-            )
