@@ -36,6 +36,8 @@ std::optional<KVFormat> find_kv_format(std::string_view name) {
   return std::nullopt;
 }
 
+const char* kv_format_name(KVFormat format) { return kFormatNames[static_cast<int>(format)]; }
+
 std::int64_t kv_bytes_per_block(const KVShape& shape) {
   return shape.num_layers * view_of(shape).block_bytes;
 }

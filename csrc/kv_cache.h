@@ -12,7 +12,7 @@
 //   format  cell                                    group of numbers that share a scale
 //   f32     1 number, 4 bytes                       none
 //   bf16    2 numbers                               none
-//   int8    4 numbers; code + 128                   the head of a token
+//   int8    4 numbers; K: code + 128, V: code       the head of a token
 //   int4    8 numbers: 0..3 in the low halves of    32 dimensions of a token
 //           4 bytes, 4..7 in the high ones; code + 8
 //
@@ -31,6 +31,7 @@ namespace pellucid {
 
 // "f32", "bf16", "int8" or "int4", as in EngineConfig.kv_cache_dtype.
 std::optional<KVFormat> find_kv_format(std::string_view name);
+const char* kv_format_name(KVFormat format);
 
 struct KVShape {
   KVFormat format;

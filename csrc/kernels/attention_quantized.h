@@ -2,7 +2,7 @@
 // are summed exactly within a group, and groups in f32.
 //
 // A key's scale belongs to its lane. A value's scale belongs to its token, over which the sum runs:
-// it is multiplied into the probability, and the 16 products of a tile are then quantized together.
+// it is multiplied into the probability, and the products are then quantized, 16 at a time.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,31 @@
 #include "attention_products.h"
 #include "prefetcher.h"
 #include "prepare_rows.h"
+#include "probability_codes.h"
 #include "quantized_tile.h"
 
 namespace pellucid {
 namespace {
 
-// How a vector of numbers becomes codes that share a scale. Both return zeros for a vector of zeros,
-// and the scale NaN for one that is not finite.
+// How a vector of numbers becomes codes that share a scale, which is 0 for a vector of zeros, and
+// infinite for one that is not finite: zero times infinity is seen in every result.
 template <class S, int kBits>
 struct Quantizer;
 
 // code = round(x * 127 / amax), see prepare_rows.h.
 template <class S>
 struct Quantizer<S, 8> {
-  static constexpr int kStoredZero = 128;
-
   static float quantize(const float* x, std::int64_t size, std::int64_t padded,
                         std::int8_t* codes) {
     float scale;
     quantize_group<S>(x, size, padded, codes, &scale);
-    return scale;
+    return scale == scale ? scale : __builtin_inff();
   }
 };
 
 // The number of greatest magnitude becomes -8, so that all 16 codes are used (as in GGUF's Q4_0).
 template <class S>
 struct Quantizer<S, 4> {
-  static constexpr int kStoredZero = 8;
-
   static float quantize(const float* x, std::int64_t size, std::int64_t padded,
                         std::int8_t* codes) {
     constexpr float kSmallest = 0x1p-100f;  // below it 8 / amax would overflow
@@ -53,7 +50,7 @@ struct Quantizer<S, 4> {
         extreme = x[i];
       }
     }
-    if (!is_finite) return __builtin_nanf("");
+    if (!is_finite) return __builtin_inff();
     if (amax < kSmallest) return 0.0f;
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no bits for fractions
     const float inverse = -8.0f / extreme;
@@ -75,14 +72,15 @@ struct QuantizedAttention {
   static constexpr int kMaxGroups = kBits == 8 ? 1 : kMaxHeadDim / kInt4GroupDims;
   static constexpr int kCellInputs = 4 * Codes::kQuads;
   static constexpr int kCellBytes = 4;
+  // What is added to codes of values, see add_value_products().
+  static constexpr int kValueZero = kBits == 8 ? 0 : 8;
   static constexpr std::int64_t kKeyStepBytes = kTileTokens * kCellBytes;
   static_assert(kInt4GroupDims % (kVectors * S::kLanes) == 0, "a vector's dimensions share scales");
 
  public:
+  // In each group of dimensions, for their values' scales differ.
   struct Probabilities {
-    alignas(64) std::int8_t codes[kMaxRows][kMaxGroups][kRangeTokens];
-    float scales[kMaxRows][kMaxGroups][kRangeTiles];
-    std::int32_t starts[kMaxRows][kMaxGroups][kRangeTiles];
+    ProbabilityCodes groups[kMaxRows][kMaxGroups];
   };
 
   static void prepare(const KVView& kv, const float* q, std::int64_t row,
@@ -100,13 +98,14 @@ struct QuantizedAttention {
   // A token's k and v [D] into its tile.
   static void store(const KVView& kv, const float* k, const float* v, std::int64_t token,
                     std::uint8_t* tile) {
-    store_vector(kv, k, token, tile, [&](std::int64_t d) {
-      return Place{tile + d / kCellInputs * kKeyStepBytes + token * kCellBytes, d % kCellInputs};
+    store_vector(kv, k, token, tile, [&](std::int64_t d, int code) {
+      put(tile + d / kCellInputs * kKeyStepBytes + token * kCellBytes, d % kCellInputs,
+          code + (1 << (kBits - 1)));
     });
     std::uint8_t* const values = tile + kv.value_offset;
-    store_vector(kv, v, token, values, [&](std::int64_t d) {
-      return Place{values + token / kCellInputs * value_step_bytes(kv) + d * kCellBytes,
-                   token % kCellInputs};
+    store_vector(kv, v, token, values, [&](std::int64_t d, int code) {
+      put(values + token / kCellInputs * value_step_bytes(kv) + d * kCellBytes,
+          token % kCellInputs, code + kValueZero);
     });
   }
 
@@ -135,23 +134,20 @@ struct QuantizedAttention {
   static void pack(const KVView& kv, const KeyRange& keys, std::int64_t visible_end,
                    const float* scores, std::int64_t row, Probabilities& packed) {
     for (std::int64_t g = 0; g < kv.num_groups; ++g) {
+      alignas(64) float products[kRangeTokens];
       for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
         const float* const value_scales =
             scales_of(kv, keys.tiles[t] + kv.value_offset) + g * kTileTokens;
-        float products[kTileTokens];
-        for (int i = 0; i < kTileTokens; i += S::kLanes) {
-          S::store(products + i,
+        for (std::int64_t i = 0; i < kTileTokens; i += S::kLanes) {
+          S::store(products + t * kTileTokens + i,
                    S::mul(S::load(scores + t * kTileTokens + i), S::load(value_scales + i)));
         }
-        // Scales beyond what the query sees may be the rests of another request, infinities and all.
-        const bool is_last = keys.ends_with_queries && t + 1 == keys.num_tiles;
-        const std::int64_t num_visible = is_last ? visible_end - t * kTileTokens : kTileTokens;
-        for (std::int64_t i = num_visible; i < kTileTokens; ++i) products[i] = 0.0f;
-        const std::int32_t sum =
-            quantize_group<S>(products, kTileTokens, kTileTokens,
-                              packed.codes[row][g] + t * kTileTokens, &packed.scales[row][g][t]);
-        packed.starts[row][g][t] = -Codes::kZeroPoint * sum;
       }
+      // Scales beyond what the query sees may be the rests of another request, infinities and all.
+      if (keys.ends_with_queries) {
+        for (std::int64_t i = visible_end; i < keys.num_tiles * kTileTokens; ++i) products[i] = 0;
+      }
+      quantize_probabilities(keys.num_tiles, products, packed.groups[row][g]);
     }
   }
 
@@ -169,11 +165,6 @@ struct QuantizedAttention {
   }
 
  private:
-  struct Place {
-    std::uint8_t* cell;
-    std::int64_t input;  // of the cell
-  };
-
   static std::int64_t group_dims(const KVView& kv) { return kv.padded_dim / kv.num_groups; }
   static std::int64_t value_step_bytes(const KVView& kv) { return kv.padded_dim * kCellBytes; }
 
@@ -182,10 +173,10 @@ struct QuantizedAttention {
     return reinterpret_cast<const float*>(codes + kTileTokens * kv.padded_dim * kBits / 8);
   }
 
-  // `place_of(d)` is where dimension d of the token goes.
+  // Calls put_code(d, code) for every dimension and sets the scales.
   template <class F>
   static void store_vector(const KVView& kv, const float* x, std::int64_t token,
-                           std::uint8_t* begin, F place_of) {
+                           std::uint8_t* begin, F put_code) {
     const std::int64_t dims = group_dims(kv);
     for (std::int64_t g = 0; g < kv.num_groups; ++g) {
       const std::int64_t first = g * dims;
@@ -193,21 +184,20 @@ struct QuantizedAttention {
       std::int8_t codes[kMaxHeadDim];
       const float scale =
           Quantizer<S, kBits>::quantize(x + first, rest < dims ? rest : dims, dims, codes);
-      for (std::int64_t d = 0; d < dims; ++d) put(place_of(first + d), codes[d]);
+      for (std::int64_t d = 0; d < dims; ++d) put_code(first + d, codes[d]);
       const std::int64_t scale_at = (g * kTileTokens + token) * std::int64_t{sizeof(float)};
       __builtin_memcpy(begin + kTileTokens * kv.padded_dim * kBits / 8 + scale_at, &scale,
                        sizeof(scale));
     }
   }
 
-  static void put(const Place& place, std::int8_t code) {
-    const int stored = code + Quantizer<S, kBits>::kStoredZero;
-    std::uint8_t& byte = place.cell[place.input % 4];
+  static void put(std::uint8_t* cell, std::int64_t input, int code) {
+    std::uint8_t& byte = cell[input % 4];
     if constexpr (kBits == 8) {
-      byte = static_cast<std::uint8_t>(stored);
+      byte = static_cast<std::uint8_t>(code);
     } else {
-      const int shift = place.input < 4 ? 0 : 4;
-      byte = static_cast<std::uint8_t>((byte & (0xf0 >> shift)) | stored << shift);
+      const int shift = input < 4 ? 0 : 4;
+      byte = static_cast<std::uint8_t>((byte & (0xf0 >> shift)) | code << shift);
     }
   }
 
@@ -262,26 +252,63 @@ struct QuantizedAttention {
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) totals[r][v] = S::zero();
     }
-    for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
-      const std::uint8_t* columns[kTileVectors];
-      typename S::I32 sums[kRows][kTileVectors];
-      for (int v = 0; v < kTileVectors; ++v) {
-        columns[v] = keys.tiles[t] + kv.value_offset + (d + v * S::kLanes) * kCellBytes;
-        for (int r = 0; r < kRows; ++r) sums[r][v] = S::broadcast_i32(packed.starts[r][g][t]);
-      }
-      add_code_products<S, Codes, kRows, kTileVectors>(
-          columns, value_step_bytes(kv), kTileTokens / kCellInputs,
-          packed.codes[0][g] + t * kTileTokens, kMaxGroups * kRangeTokens, prefetcher, sums);
-      for (int r = 0; r < kRows; ++r) {
-        const typename S::F32 scale = S::broadcast(packed.scales[r][g][t]);
-        for (int v = 0; v < kTileVectors; ++v) {
-          totals[r][v] = S::fma(S::to_f32(sums[r][v]), scale, totals[r][v]);
+    for (std::int64_t strip = 0; strip < keys.num_tiles; strip += kStripTiles) {
+      const std::int64_t rest = keys.num_tiles - strip;
+      const std::int64_t num_tiles = rest < kStripTiles ? rest : kStripTiles;
+      for (std::int64_t quad = 0; quad < kTileQuads; ++quad) {
+        const std::int64_t share = strip / kStripTiles * kTileQuads + quad;
+        typename S::I32 sums[kRows][kTileVectors];
+        for (int r = 0; r < kRows; ++r) {
+          const std::int32_t start = -kValueZero * packed.groups[r][g].sums[share];
+          for (int v = 0; v < kTileVectors; ++v) sums[r][v] = S::broadcast_i32(start);
+        }
+        for (std::int64_t t = strip; t < strip + num_tiles; ++t) {
+          prefetcher.step();
+          add_value_products<kRows, kTileVectors>(
+              keys.tiles[t] + kv.value_offset + d * kCellBytes, value_step_bytes(kv), quad,
+              packed.groups[0][g].codes + t * kTileTokens + quad * 4, sums);
+        }
+        for (int r = 0; r < kRows; ++r) {
+          const typename S::F32 scale = S::broadcast(packed.groups[r][g].scales[share]);
+          for (int v = 0; v < kTileVectors; ++v) {
+            totals[r][v] = S::fma(S::to_f32(sums[r][v]), scale, totals[r][v]);
+          }
         }
       }
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) {
         S::store(result + r * kv.padded_dim + d + v * S::kLanes, totals[r][v]);
+      }
+    }
+  }
+
+  // Products with four tokens of a tile, the quad'th four.
+  template <int kRows, int kTileVectors>
+  static inline __attribute__((always_inline)) void add_value_products(
+      const std::uint8_t* values, std::int64_t step_bytes, std::int64_t quad,
+      const std::int8_t* codes, typename S::I32 (&sums)[kRows][kTileVectors]) {
+    constexpr std::int64_t kCodesStride = kMaxGroups * std::int64_t{sizeof(ProbabilityCodes)};
+    typename S::Quads w[kTileVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kTileVectors; ++v) {
+      const std::uint8_t* const cells = values + v * S::kLanes * kCellBytes;
+      if constexpr (kBits == 8) {
+        w[v] = S::load_quads(cells + quad * step_bytes);
+      } else {
+        const typename S::Quads both = S::load_quads(cells + quad / 2 * step_bytes);
+        w[v] = quad % 2 == 0 ? S::low_nibbles(both) : S::high_nibbles(both);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename S::Quads p = S::broadcast_quad(codes + r * kCodesStride);
+#pragma GCC unroll 8
+      for (int v = 0; v < kTileVectors; ++v) {
+        // One side may have any sign, the other is never negative: with 8 bits it is the
+        // probabilities, for scales of values are positive then; with 4 bits the values.
+        sums[r][v] = kBits == 8 ? S::template dot<8>(sums[r][v], p, w[v])
+                                : S::template dot<4>(sums[r][v], w[v], p);
       }
     }
   }
