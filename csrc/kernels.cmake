@@ -27,6 +27,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(csrc/kernels/level_avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS}")
 endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+  list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_neon.cpp)
+  set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_NEON_LEVEL)
+  set_source_files_properties(csrc/kernels/level_neon.cpp PROPERTIES
+    COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-march=armv8.2-a+dotprod")
+endif()
 set_source_files_properties(csrc/kernels/level_portable.cpp PROPERTIES
   COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS}")
 

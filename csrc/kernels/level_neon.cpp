@@ -1,0 +1,14 @@
+#include "../kernel_table.h"
+#include "attention_table.h"
+#include "elementwise_table.h"
+#include "linear_table.h"
+#include "peak_table.h"
+#include "simd_neon.h"
+
+namespace pellucid {
+
+extern const KernelTable kNeonKernels;
+const KernelTable kNeonKernels = {"neon", linear_kernels<Simd>(), peak_kernels<Simd>(),
+                                  elementwise::kernels(), attention_kernels<Simd, 4, 4>()};
+
+}  // namespace pellucid
