@@ -43,7 +43,7 @@ class Result:
 def markdown_table(results: Sequence[Result]) -> str:
     """A row for each format and test, a column for each engine, and our ratio to each other one."""
     engines = list(dict.fromkeys(result.engine for result in results))
-    others = [engine for engine in engines if engine != OURS]
+    others = [engine for engine in engines if engine != OURS] if OURS in engines else []
     header = ["weights", "test", *engines, *(f"vs {other}" for other in others)]
     rows = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
     by_key = {(r.weight_format, r.test, r.engine): r for r in results}
