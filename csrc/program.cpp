@@ -29,8 +29,11 @@ double seconds_now() {
 }  // namespace
 
 Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool,
-                 std::int64_t max_rows)
-    : kernels_(kernels), pool_(std::move(pool)), max_rows_(max_rows) {
+                 std::int64_t max_rows, std::size_t small_step_bytes)
+    : kernels_(kernels),
+      pool_(std::move(pool)),
+      max_rows_(max_rows),
+      small_step_bytes_(small_step_bytes) {
   assert(max_rows >= 1);
 }
 
@@ -169,12 +172,10 @@ void Program::run(const Step& step) {
 }
 
 bool Program::is_small(const Step& step) const {
-  // Threads must wake and then meet some tens of times, which takes about as long as one of them
-  // takes for a few megabytes of weights; many rows take longer for the same weights.
-  constexpr std::size_t kSmallStepBytes = std::size_t{4} << 20;
+  // Of one matrix, by one thread.
   constexpr std::size_t kRowsThatCostAsMuchAsReading = 8;
   const auto num_tokens = static_cast<std::size_t>(step.num_tokens);
-  return weight_bytes_ * (1 + num_tokens / kRowsThatCostAsMuchAsReading) < kSmallStepBytes;
+  return weight_bytes_ * (1 + num_tokens / kRowsThatCostAsMuchAsReading) < small_step_bytes_;
 }
 
 void Program::run_stages(const Step& step, Worker& worker) const {

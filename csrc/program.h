@@ -70,8 +70,10 @@ class Program {
   using RunRow = std::function<void(const Step&, std::int64_t row)>;
   using Count = std::function<std::int64_t(const Step&)>;
 
-  // For steps of at most `max_rows` tokens. The table and the pool outlive the program.
-  Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, std::int64_t max_rows);
+  // For steps of at most `max_rows` tokens. Those that read fewer bytes of weights than
+  // `small_step_bytes` stay on the caller's thread. The table and the pool outlive the program.
+  Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, std::int64_t max_rows,
+          std::size_t small_step_bytes);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -157,6 +159,7 @@ class Program {
   const KernelTable& kernels_;
   const std::shared_ptr<ThreadPool> pool_;
   const std::int64_t max_rows_;
+  const std::size_t small_step_bytes_;
   std::vector<Buffer> buffers_;
   std::vector<std::function<void(const Step&)>> preparations_;
   std::vector<Stage> stages_;
