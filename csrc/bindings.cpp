@@ -437,8 +437,13 @@ void bind_program(nb::module_& m) {
       .def(
           "__init__",
           [](Program* self, const KernelTable& kernels, std::shared_ptr<ThreadPool> pool,
-             std::int64_t max_rows) { new (self) Program(kernels, std::move(pool), max_rows); },
-          "kernels"_a, "pool"_a, "max_rows"_a)
+             std::int64_t max_rows, std::size_t small_step_bytes) {
+            new (self) Program(kernels, std::move(pool), max_rows, small_step_bytes);
+          },
+          "kernels"_a, "pool"_a, "max_rows"_a, "small_step_bytes"_a,
+          "Steps that read fewer bytes of weights than `small_step_bytes` (more, the more rows "
+          "they "
+          "have) stay on the caller's thread.")
       .def("add_buffer", &Program::add_buffer, "rows"_a, "width"_a)
       .def(
           "input",

@@ -197,7 +197,10 @@ class Program:
     A decoder's forward as a flat list of ops over buffers of rows. Operands are (buffer, first column).
     """
 
-    def __init__(self, kernels: Kernels, pool: ThreadPool, max_rows: int) -> None: ...
+    def __init__(self, kernels: Kernels, pool: ThreadPool, max_rows: int, small_step_bytes: int) -> None:
+        """
+        Steps that read fewer bytes of weights than `small_step_bytes` (more, the more rows they have) stay on the caller's thread.
+        """
 
     def add_buffer(self, rows: RowSet, width: int) -> int: ...
 

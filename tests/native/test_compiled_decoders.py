@@ -22,7 +22,7 @@ def checkpoint(request, tmp_path_factory):
 
 
 def test_compiled_is_op_by_op(checkpoint):
-    ops = CpuBackend(num_threads=2)
+    ops = CpuBackend(num_threads=3, small_step_bytes=0)
     decoder, config = load_decoder(checkpoint, ops)
     one_by_one = logits_in_steps(decoder, config, ops, TEXTS, whole(LENGTHS))
     compiled = ops.compile(decoder, config)

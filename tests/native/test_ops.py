@@ -27,7 +27,7 @@ DEFINITION, EXACT = NumpyBackend(np.float32), NumpyBackend(np.float64)
 
 @pytest.fixture(scope="module", params=LEVELS)
 def ops(request):
-    return CpuBackend(num_threads=2, isa=request.param)
+    return CpuBackend(num_threads=2, isa=request.param, small_step_bytes=0)
 
 
 def normal(seed, *shape, dtype=np.float32):

@@ -20,8 +20,11 @@ LEVELS = kernel_levels()
 WEIGHTS = ("f32", "f16", "bf16", *FORMATS)
 EXAMPLES = settings(max_examples=6)
 seeds = st.integers(0, 2**32 - 1)
-# One pool for all levels would do; a pool of each size and level costs nothing while it is parked.
-BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in LEVELS for threads in (1, 2, 3)}
+BACKENDS = {
+    (isa, threads): CpuBackend(threads, isa, small_step_bytes=0)
+    for isa in LEVELS
+    for threads in (1, 2, 3)
+}
 
 
 def stored(weight, name):
@@ -84,7 +87,7 @@ def test_rope(isa, seed, lengths, is_dynamic):
 
 
 @pytest.mark.parametrize("isa", LEVELS)
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8", "int4"])
 @given(
     seed=seeds,
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=3),

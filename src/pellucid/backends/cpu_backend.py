@@ -48,6 +48,10 @@ from pellucid.config import Activation, ModelConfig, RopeConfig
 # between ops, keeps most of it in cache, and is enough to read the weights once for many rows.
 MAX_ROWS = 512
 
+# Threads must wake and then meet some tens of times, which takes about as long as one of them takes
+# to go through a few megabytes of weights: smaller steps stay on the caller's thread.
+SMALL_STEP_BYTES = 4 << 20
+
 _FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
@@ -64,6 +68,7 @@ class CpuBackend(NumpyBackend):
         quantize_activations: whether rows are rounded where they meet weights of fewer bits (to int8
             for integer weights, to bf16 for bf16 ones); else those weights become f32.
         max_rows: rows that a compiled decoder computes at a time.
+        small_step_bytes: weights below which a step of one row is not worth waking threads for.
 
     Raises:
         ValueError: the machine does not run this level.
@@ -77,11 +82,13 @@ class CpuBackend(NumpyBackend):
         isa: str = "",
         quantize_activations: bool = True,
         max_rows: int = MAX_ROWS,
+        small_step_bytes: int = SMALL_STEP_BYTES,
     ) -> None:
         super().__init__(np.float32, quantize_activations)
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
         self.max_rows = max_rows
+        self.small_step_bytes = small_step_bytes
 
     # -- load time --------------------------------------------------------------------------------
 
@@ -314,11 +321,15 @@ class CpuBackend(NumpyBackend):
         num_rows = len(batch.token_ids)
         trace = Trace()
         result = op(trace)
-        program = Program(self.kernels, self.pool, max(num_rows, 1))
+        program = self.new_program(max(num_rows, 1))
         build(trace, result, program)
         output = np.empty((num_rows, program.output_width), np.float32)
         self.run(program, trace.ropes, batch, kv_cache, output, inputs)
         return output if result is None else output.reshape(num_rows, *result.shape)
+
+    def new_program(self, max_rows: int) -> Program:
+        """An empty program for steps of at most `max_rows` tokens."""
+        return Program(self.kernels, self.pool, max_rows, self.small_step_bytes)
 
     def run(
         self,
@@ -328,6 +339,7 @@ class CpuBackend(NumpyBackend):
         kv_cache: CpuKVCache | None,
         output: Array,
         inputs: Sequence[Array] = (),
+        stage_seconds: npt.NDArray[np.float64] | None = None,
     ) -> None:
         """One call of `program`.
 
@@ -338,6 +350,7 @@ class CpuBackend(NumpyBackend):
             kv_cache: where the program's layers are.
             output: [T or R, width], is filled.
             inputs: [T, width] each.
+            stage_seconds: [stages], is filled if given.
         """
         program.run(
             output,
@@ -351,6 +364,7 @@ class CpuBackend(NumpyBackend):
             [self._frequencies(rope, batch.rope_lens)[0] for rope in ropes],
             list(inputs),
             None if kv_cache is None else kv_cache.native,
+            stage_seconds,
         )
 
 
@@ -370,7 +384,7 @@ class CompiledDecoder:
         self._backend = backend
         self._ropes = tuple(trace.ropes)
         self.weights = tuple(trace.weights)
-        self._program = Program(backend.kernels, backend.pool, backend.max_rows)
+        self._program = backend.new_program(backend.max_rows)
         build(trace, logits, self._program)
 
     @property
@@ -390,6 +404,17 @@ class CompiledDecoder:
             self._backend.run(self._program, self._ropes, part.batch, kv_cache, rows)
             logits[part.logits_rows] = rows
         return logits
+
+    def profile(self, batch: ForwardBatch, kv_cache: CpuKVCache) -> list[tuple[str, float]]:
+        """Runs a step of at most `max_rows` rows; the name and the seconds of each stage, that is of
+        what runs between two meetings of the threads, in order."""
+        names = self._program.stage_names
+        seconds = np.zeros(len(names))
+        logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
+        self._backend.run(
+            self._program, self._ropes, batch, kv_cache, logits, stage_seconds=seconds
+        )
+        return list(zip(names, seconds.tolist(), strict=True))
 
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:

@@ -37,7 +37,8 @@ Weights random_weights(std::mt19937& random, std::int64_t num_outputs, std::int6
 std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
   std::mt19937 random(0);
   auto program =
-      std::make_unique<Program>(*find_kernel_table("portable"), std::move(pool), kMaxRows);
+      std::make_unique<Program>(*find_kernel_table("portable"), std::move(pool), kMaxRows,
+                                /*small_step_bytes=*/0);
   const auto ones = std::make_shared<const std::vector<float>>(kHidden, 1.0f);
   ProgramAttention attention(
       *program, {kMaxRows, kMaxRows, 256, kHeads, kKVHeads, kHeadDim, program->num_threads()});
@@ -73,8 +74,6 @@ std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
   add_gather(*program, x, kHidden, last);
   add_linear(*program, RowSet::kLogits, last, table, logits, false);
   program->set_output(logits.buffer);
-  // Weights that make threads worth waking, so that the test sees them at work.
-  program->add_weight_bytes(std::size_t{64} << 20);
   program->finish();
   return program;
 }
@@ -140,7 +139,7 @@ void threads_change_no_bit() {
 // Buffers that are in use at the same time never share memory: each holds its number until the end
 // of its life.
 void buffers_keep_their_numbers() {
-  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(2), 3);
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(2), 3, 0);
   std::mt19937 random(1);
   constexpr int kBuffers = 40;
   std::vector<View> views;

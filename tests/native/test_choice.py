@@ -1,0 +1,61 @@
+"""Which backend an EngineConfig gets, and what is refused."""
+
+import pytest
+
+from pellucid.backends.choice import ISA_VARIABLE, make_backend
+from pellucid.backends.native import cpu_info, kernel_levels
+from pellucid.config import EngineConfig
+
+
+def test_auto_takes_native_kernels_where_they_beat_numpy(monkeypatch):
+    monkeypatch.delenv(ISA_VARIABLE, raising=False)
+    backend = make_backend(EngineConfig())
+    assert backend.name == ("numpy" if kernel_levels() == ["portable"] else "cpu")
+    assert make_backend(EngineConfig(backend="numpy")).name == "numpy"
+    assert make_backend(EngineConfig(backend="cpu")).kernels.isa == kernel_levels()[0]
+
+
+@pytest.mark.parametrize("isa", kernel_levels())
+def test_a_level_can_be_forced(isa, monkeypatch):
+    monkeypatch.setenv(ISA_VARIABLE, isa)
+    assert make_backend(EngineConfig()).kernels.isa == isa
+
+
+def test_an_unknown_level_is_an_error(monkeypatch):
+    monkeypatch.setenv(ISA_VARIABLE, "sse9")
+    with pytest.raises(ValueError, match=r"isa='sse9': this machine runs .*portable"):
+        make_backend(EngineConfig())
+
+
+def test_threads():
+    info = cpu_info()
+    assert make_backend(EngineConfig(backend="cpu")).pool.num_threads == info.num_threads
+    assert make_backend(EngineConfig(backend="cpu", num_threads=1)).pool.num_threads == 1
+    too_many = info.num_logical_cpus + 1
+    with pytest.raises(ValueError, match=rf"num_threads={too_many}: this machine has"):
+        make_backend(EngineConfig(backend="cpu", num_threads=too_many))
+
+
+def test_more_threads_than_may_run_is_a_warning(monkeypatch):
+    class OneCore:
+        num_threads, num_logical_cpus, thread_limit = 1, 2, "quota"
+
+    monkeypatch.setattr("pellucid.backends.native.cpu_info", OneCore)
+    with pytest.warns(RuntimeWarning, match=r"num_threads=2: more than the 1 .*quota"):
+        make_backend(EngineConfig(backend="cpu", num_threads=2))
+
+
+def test_formats_that_are_refused():
+    backend = make_backend(EngineConfig(backend="cpu"))
+    with pytest.raises(ValueError, match="allowed are f32, bf16, int8, int4"):
+        backend.make_kv_cache(_config(head_dim=16), 4, 16, "fp8")
+    with pytest.raises(ValueError, match="head_dim=12: must be a multiple of 8"):
+        backend.kv_bytes_per_block(_config(head_dim=12), 16, "bf16")
+
+
+def _config(head_dim):
+    class Config:
+        num_layers, num_kv_heads = 2, 2
+
+    Config.head_dim = head_dim
+    return Config
