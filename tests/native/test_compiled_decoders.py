@@ -55,3 +55,26 @@ def test_layers_share_memory(checkpoint):
         config, num_layers=3 * config.num_layers, sliding_windows=3 * config.sliding_windows
     )
     assert ops.compile(decoder, deeper).scratch_bytes == scratch_bytes
+
+
+def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
+    """Row ops run on, residuals are added where products are written: no stage of their own."""
+    ops = CpuBackend()
+    layer = [
+        "rms_norm + prepare",
+        "linear",
+        "rope + rope",
+        "store_kv",
+        "attention",
+        "prepare",
+        "linear",
+        "rms_norm + prepare",
+        "linear",
+        "gated_activate + prepare",
+        "linear",
+    ]
+    decoder, config = load_decoder(write_checkpoint(tmp_path, "llama"), ops)
+    expected = [*(config.num_layers * layer), "gather + rms_norm + prepare", "linear"]
+    expected[0] = "embed + " + expected[0]
+    expected[2] = "rotations + " + expected[2]
+    assert ops.compile(decoder, config)._program.stage_names == expected
