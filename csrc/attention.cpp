@@ -25,8 +25,8 @@ class Scratch {
   template <class T>
   T* take(std::int64_t size) {
     T* const part = reinterpret_cast<T*>(begin_ + num_bytes_);
-    num_bytes_ += static_cast<std::size_t>(
-        round_up(size * static_cast<std::int64_t>(sizeof(T)), kAlignment));
+    num_bytes_ +=
+        static_cast<std::size_t>(round_up(size * static_cast<std::int64_t>(sizeof(T)), kAlignment));
     return part;
   }
   Partials take_partials(std::int64_t num_rows, std::int64_t padded_dim) {
@@ -53,7 +53,8 @@ Buffers buffers_in(Scratch& scratch, std::int64_t num_rows, std::int64_t padded_
   Buffers buffers{};
   buffers.queries.values = scratch.take<float>(num_rows * padded_dim);
   buffers.queries.scales = scratch.take<float>(num_rows);
-  buffers.queries.starts = scratch.take<std::int32_t>(num_rows * padded_dim / kInt4GroupDims + num_rows);
+  buffers.queries.starts =
+      scratch.take<std::int32_t>(num_rows * padded_dim / kInt4GroupDims + num_rows);
   buffers.next = scratch.take_partials(num_rows, padded_dim);
   buffers.folded = scratch.take_partials(num_rows, padded_dim);
   return buffers;

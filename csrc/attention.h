@@ -1,10 +1,11 @@
-// Attention of a ragged batch over the paged cache, for any number of threads: a step is planned once
-// as a list of items, and each layer runs the same items in any order on any threads.
+// Attention of a ragged batch over the paged cache, for any number of threads: a step is planned
+// once as a list of items, and each layer runs the same items in any order on any threads.
 //
-// Arithmetic, the same for a prompt and for one token. Positions are cut into tiles of 16 and ranges
-// of 256 from the start of the sequence. A query gets from each range its scores' maximum, the sum of
-// the probabilities and the weighted sum of the values, from nothing but that range; then the ranges
-// are folded together in order. So chunks, batches, splits over threads and block sizes change no bit.
+// Arithmetic, the same for a prompt and for one token. Positions are cut into tiles of 16 and
+// ranges of 256 from the start of the sequence. A query gets from each range its scores' maximum,
+// the sum of the probabilities and the weighted sum of the values, from nothing but that range;
+// then the ranges are folded together in order. So chunks, batches, splits over threads and block
+// sizes change no bit.
 //   f32   f32 throughout.
 //   bf16  q and probabilities (at most 1, before their sum divides) are rounded to bf16, nearest
 //         even; products are summed in f32. f32 operands would take four times as long, and

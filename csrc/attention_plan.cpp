@@ -138,9 +138,8 @@ void AttentionPlan::add(AttentionItem item, std::int64_t target_cost) {
 Partials AttentionPlan::partials(const AttentionItem& item, std::int64_t range) const {
   const Split& split = splits_[static_cast<std::size_t>(item.split)];
   assert(range >= split.range_begin && range < split.range_end);
-  auto* const values =
-      reinterpret_cast<float*>(const_cast<std::byte*>(partials_.data())) + split.first_partial +
-      (range - split.range_begin) * partial_floats(item);
+  auto* const values = reinterpret_cast<float*>(const_cast<std::byte*>(partials_.data())) +
+                       split.first_partial + (range - split.range_begin) * partial_floats(item);
   const std::int64_t num_rows = item.num_tokens * limits_.heads_per_kv_head();
   float* const max = values + num_rows * limits_.padded_dim();
   return {max, max + num_rows, values};

@@ -44,7 +44,7 @@ struct AttentionItem {
   std::int32_t first_token;  // row of the batch
   std::int32_t num_tokens;
   std::int32_t first_position;
-  std::int32_t first_key;    // of the tile of keys that any query of this tile of positions sees first
+  std::int32_t first_key;    // of the first tile of keys that any query of this tile sees
   std::int32_t range_begin;  // in units of 256 positions
   std::int32_t range_end;
   std::int32_t split;  // of which it is a part; -1: it has all ranges of its queries
@@ -56,9 +56,9 @@ class AttentionPlan {
   // Allocates all that any step within the limits needs.
   explicit AttentionPlan(const AttentionLimits& limits);
 
-  // Plans a step; `sliding_window` 0 is none. Long sequences are split over their length where there
-  // are too few queries to keep the threads busy. The batch's arrays must live as long as the plan
-  // is used. Allocates nothing.
+  // Plans a step; `sliding_window` 0 is none. Long sequences are split over their length where
+  // there are too few queries to keep the threads busy. The batch's arrays must live as long as the
+  // plan is used. Allocates nothing.
   void make(const RaggedBatch& batch, std::int64_t sliding_window);
 
   // Costly items come first, so that threads which take them one by one finish together.

@@ -54,8 +54,8 @@ KVCache::KVCache(const KVShape& shape, std::int64_t num_blocks)
 KVView KVCache::layer(std::int64_t index) {
   assert(index >= 0 && index < shape_.num_layers);
   KVView view = view_of(shape_);
-  view.blocks = reinterpret_cast<std::uint8_t*>(buffer_.data()) +
-                index * num_blocks_ * view.block_bytes;
+  view.blocks =
+      reinterpret_cast<std::uint8_t*>(buffer_.data()) + index * num_blocks_ * view.block_bytes;
   return view;
 }
 

@@ -1,5 +1,6 @@
 // Keys and values of all layers, in blocks, laid out as the attention kernels want them: what is
-// stored is the operand of both products, for one query and for a thousand, and nothing is repacked.
+// stored is the operand of both products, for one query and for a thousand, and nothing is
+// repacked.
 //
 //   layer > block > kv-head > tile of 16 tokens > K, V
 //

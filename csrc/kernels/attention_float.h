@@ -1,5 +1,5 @@
-// Keys and values in f32 or bf16. What is multiplied with them is rounded to the same format, so that
-// one instruction does both products; sums are f32.
+// Keys and values in f32 or bf16. What is multiplied with them is rounded to the same format, so
+// that one instruction does both products; sums are f32.
 #pragma once
 
 #include <cstdint>
@@ -130,8 +130,7 @@ struct FloatAttention {
     }
     const Input* const q = static_cast<const Input*>(queries.values) + row * kv.padded_dim;
     add_float_products<S, Weights, kRows, kTileVectors>(
-        columns, kKeyStepBytes, kv.padded_dim / kCellInputs, q, kv.padded_dim,
-        prefetcher, sums);
+        columns, kKeyStepBytes, kv.padded_dim / kCellInputs, q, kv.padded_dim, prefetcher, sums);
     for (int r = 0; r < kRows; ++r) {
       const typename S::F32 scale = S::broadcast(queries.scales[row + r]);
       for (int v = 0; v < kTileVectors; ++v) {

@@ -1,4 +1,5 @@
-// What stands between attention.cpp and the kernels of one instruction set: plain data and pointers.
+// What stands between attention.cpp and the kernels of one instruction set: plain data and
+// pointers.
 //
 // The promise of every kernel here: what a query gets from a range of keys is one fixed sequence of
 // operations, whatever queries are computed beside it. Lanes are keys while scores are computed and
@@ -51,8 +52,8 @@ struct KVRows {
 
 // Queries as a format's kernels want them: the heads of one kv-head at neighbouring positions.
 struct QueryRows {
-  void* values;         // [num_rows, padded_dim], f32, bf16 or s8
-  float* scales;        // [num_rows]: scale * product is a score, in units of log 2, or of the cap
+  void* values;          // [num_rows, padded_dim], f32, bf16 or s8
+  float* scales;         // [num_rows]: scale * product is a score, in units of log 2, or of the cap
   std::int32_t* starts;  // [num_rows, groups], s8 only: what a sum of products starts with
   std::int64_t num_rows;        // tokens * rows_per_token, heads of a token side by side
   std::int64_t rows_per_token;  // H / K

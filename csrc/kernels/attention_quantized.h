@@ -1,5 +1,5 @@
-// Keys and values as codes of 8 or 4 bits. Queries and probabilities become codes of 8 bits; products
-// are summed exactly within a group, and groups in f32.
+// Keys and values as codes of 8 or 4 bits. Queries and probabilities become codes of 8 bits;
+// products are summed exactly within a group, and groups in f32.
 //
 // A key's scale belongs to its lane. A value's scale belongs to its token, over which the sum runs:
 // it is multiplied into the probability, and the products are then quantized, 16 at a time.
@@ -104,8 +104,8 @@ struct QuantizedAttention {
     });
     std::uint8_t* const values = tile + kv.value_offset;
     store_vector(kv, v, token, values, [&](std::int64_t d, int code) {
-      put(values + token / kCellInputs * value_step_bytes(kv) + d * kCellBytes,
-          token % kCellInputs, code + kValueZero);
+      put(values + token / kCellInputs * value_step_bytes(kv) + d * kCellBytes, token % kCellInputs,
+          code + kValueZero);
     });
   }
 

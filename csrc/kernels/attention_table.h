@@ -1,5 +1,5 @@
-// The table of attention kernels over one kind of vectors: flash attention (Dao et al. 2022) over one
-// range of keys at a time, for rows of queries that share a kv-head.
+// The table of attention kernels over one kind of vectors: flash attention (Dao et al. 2022) over
+// one range of keys at a time, for rows of queries that share a kv-head.
 #pragma once
 
 #include <cstdint>
@@ -56,12 +56,13 @@ void attend(const KVView& kv, const QueryRows& queries, const KeyRange& keys, co
             const AttentionOptions& options, const Partials& result) {
   // Blocks of even size: eight rows are 4 + 4, not 6 + 2.
   const std::int64_t num_blocks = (queries.num_rows + F::kMaxRows - 1) / F::kMaxRows;
-  Prefetcher prefetcher(kv, next, (num_blocks * F::num_steps(kv) + queries.num_rows) * keys.num_tiles);
+  Prefetcher prefetcher(kv, next,
+                        (num_blocks * F::num_steps(kv) + queries.num_rows) * keys.num_tiles);
   std::int64_t row = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t num_rows = (queries.num_rows - row) / (num_blocks - block);
     with_rows<RowBlock<F>, F::kMaxRows>(num_rows, kv, queries, keys, options, row, prefetcher,
-                                         result);
+                                        result);
     row += num_rows;
   }
 }
@@ -94,8 +95,8 @@ constexpr AttentionKernel attention_kernel() {
   return {&store_tokens<F>, &prepare_query<F>, &attend<F>};
 }
 
-// kRows x kVectors sums fit in registers beside the operands; integer sums need as many again in f32.
-// In the order of KVFormat.
+// kRows x kVectors sums fit in registers beside the operands; integer sums need as many again in
+// f32. In the order of KVFormat.
 template <class S, int kRows, int kVectors>
 constexpr AttentionKernels attention_kernels() {
   constexpr int kCodeVectors = kVectors > 1 ? kVectors / 2 : 1;

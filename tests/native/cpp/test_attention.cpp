@@ -20,7 +20,7 @@ namespace {
 using namespace pellucid;
 
 constexpr double kUnitRoundoff = 0x1p-24;  // of f32, rounding to nearest
-constexpr double kBF16Roundoff = 0x1p-8;  // of 8 bits
+constexpr double kBF16Roundoff = 0x1p-8;   // of 8 bits
 
 struct Model {
   KVFormat format;
@@ -143,8 +143,7 @@ class Engine {
   static constexpr std::int64_t kMaxLength = 1024;
 
   static AttentionLimits limits(const Model& model, int num_threads) {
-    return {1024,           16, kMaxLength, model.num_heads, model.num_kv_heads,
-            model.head_dim, num_threads};
+    return {1024, 16, kMaxLength, model.num_heads, model.num_kv_heads, model.head_dim, num_threads};
   }
 
   // Head by head, as threads share it out.
@@ -234,8 +233,7 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
     return as_stored(model.format, all.data() + p * model.kv_size() + kv_head * model.head_dim,
                      model.head_dim);
   };
-  const float* const q_row =
-      sequence.q.data() + position * model.q_size() + head * model.head_dim;
+  const float* const q_row = sequence.q.data() + position * model.q_size() + head * model.head_dim;
   const std::vector<double> q = has_codes(model.format)
                                     ? quantized(q_row, model.head_dim, model.head_dim, 8).numbers
                                     : as_stored(model.format, q_row, model.head_dim).numbers;
@@ -265,14 +263,13 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
   const double max = *std::max_element(scores.begin(), scores.end());
   double total = 0;
   std::vector<double> sums(num_dims), sizes(num_dims);
-  // Rounding probabilities to codes: half a step for each value. Sixteen share a step: the same four
-  // of the 16 tokens of each of four tiles.
+  // Rounding probabilities to codes: half a step for each value. Sixteen share a step: the same
+  // four of the 16 tokens of each of four tiles.
   const std::int64_t tile_begin = position / kTileTokens * kTileTokens;
   const std::int64_t first_key =
-      model.sliding_window > 0
-          ? std::max<std::int64_t>(0, tile_begin - model.sliding_window + 1) / kTileTokens *
-                kTileTokens
-          : 0;
+      model.sliding_window > 0 ? std::max<std::int64_t>(0, tile_begin - model.sliding_window + 1) /
+                                     kTileTokens * kTileTokens
+                               : 0;
   const auto share_of = [&](std::int64_t p) {
     const std::int64_t range_begin = std::max(p / kRangeTokens * kRangeTokens, first_key);
     return static_cast<std::size_t>(p / kRangeTokens * 16 + (p - range_begin) / 64 * 4 +
@@ -311,10 +308,11 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
 }
 
 std::string describe(const KernelTable& kernels, const Model& model) {
-  return std::string(kernels.isa) + " " + kv_format_name(model.format) + " H=" +
-         std::to_string(model.num_heads) + " K=" + std::to_string(model.num_kv_heads) +
-         " D=" + std::to_string(model.head_dim) + " window=" +
-         std::to_string(model.sliding_window) + " softcap=" + std::to_string(model.softcap);
+  return std::string(kernels.isa) + " " + kv_format_name(model.format) +
+         " H=" + std::to_string(model.num_heads) + " K=" + std::to_string(model.num_kv_heads) +
+         " D=" + std::to_string(model.head_dim) +
+         " window=" + std::to_string(model.sliding_window) +
+         " softcap=" + std::to_string(model.softcap);
 }
 
 void check(bool condition, const std::string& what) {
@@ -344,8 +342,8 @@ std::vector<Check> checks_of(const Model& model, const std::vector<Share>& share
   return checks;
 }
 
-// Three requests at different depths in one step, as prefill, chunk and decode. Returns the greatest
-// error as a share of what is allowed.
+// Three requests at different depths in one step, as prefill, chunk and decode. Returns the
+// greatest error as a share of what is allowed.
 double check_definition(const Model& model, std::int64_t block_size, int num_threads) {
   const Sequence prompt(model, 75, 1), chunk(model, 290, 2), decode(model, 600, 3);
   const std::vector<Share> shares = {{&prompt, 0, 75}, {&decode, 599, 600}, {&chunk, 250, 290}};
@@ -358,8 +356,8 @@ double check_definition(const Model& model, std::int64_t block_size, int num_thr
     for (const Check& c : checks) {
       for (std::int64_t d = 0; d < model.head_dim; ++d) {
         const auto at = static_cast<std::size_t>(d);
-        const float got = y[static_cast<std::size_t>(c.row * model.q_size() +
-                                                     c.head * model.head_dim + d)];
+        const float got =
+            y[static_cast<std::size_t>(c.row * model.q_size() + c.head * model.head_dim + d)];
         const double error = std::abs(double{got} - c.expected.y[at]);
         check(error <= c.expected.tolerance[at],
               describe(*kernels, model) + " position " + std::to_string(c.position) + " head " +
@@ -381,8 +379,7 @@ bool same_bits(const float* a, const float* b, std::size_t size) {
 void check_invariance(const KernelTable& kernels, const Model& model) {
   constexpr std::int64_t kLength = 293;  // into the second range, and no multiple of anything
   const Sequence sequence(model, kLength, 4), other(model, 550, 5);
-  const std::vector<float> whole =
-      Engine(kernels, model, 32, 1, 1).step({{&sequence, 0, kLength}});
+  const std::vector<float> whole = Engine(kernels, model, 32, 1, 1).step({{&sequence, 0, kLength}});
   const auto compare = [&](const std::vector<float>& rows, std::int64_t begin,
                            const std::string& what) {
     check(same_bits(rows.data(), whole.data() + begin * model.q_size(), rows.size()),
@@ -453,9 +450,11 @@ void check_not_finite(const KernelTable& kernels, const Model& model) {
 
 void check_format(KVFormat format) {
   const Model models[] = {
-      {format, 2, 2, 64},           {format, 4, 2, 16},           {format, 3, 1, 24},
-      {format, 8, 2, 40, 0, 20.0f}, {format, 14, 2, 64, 70},      {format, 6, 1, 80, 0, 0, 8.0f},
-      {format, 8, 1, 256, 300, 5},  {format, 7, 1, 128, 16, 0, 3}, {format, 16, 2, 8, 1},
+      {format, 2, 2, 64},          {format, 4, 2, 16},
+      {format, 3, 1, 24},          {format, 8, 2, 40, 0, 20.0f},
+      {format, 14, 2, 64, 70},     {format, 6, 1, 80, 0, 0, 8.0f},
+      {format, 8, 1, 256, 300, 5}, {format, 7, 1, 128, 16, 0, 3},
+      {format, 16, 2, 8, 1},
   };
   const std::int64_t block_sizes[] = {16, 32, 64, 128};
   double worst = 0;
