@@ -64,6 +64,13 @@ struct Share {
   int thread;
 };
 
+// What the items of a phase read first, one after the other: weights.
+struct Stream {
+  const std::uint8_t* data = nullptr;
+  std::int64_t item_bytes = 0;
+  std::int64_t num_items = 0;
+};
+
 class Program {
  public:
   using Run = std::function<void(const Step&, const Share&)>;
@@ -92,8 +99,10 @@ class Program {
   // phases, one after the other, run without a barrier between them.
   void add_row_phase(std::string name, RowSet rows, std::vector<int> buffers, RunRow run_row);
 
-  // A phase of its own items: num_items(step), handed out `grain(step)` at a time.
-  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
+  // A phase of its own items: num_items(step), handed out `grain(step)` at a time. Threads that
+  // wait for others before it fetch the beginning of their share of `stream` into their caches.
+  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run,
+                 Stream stream = {});
 
   // Bytes of weights that each step reads: says whether a step is worth waking threads for.
   void add_weight_bytes(std::size_t num_bytes) { weight_bytes_ += num_bytes; }
@@ -148,6 +157,8 @@ class Program {
     Count num_items;
     Count grain;
     std::vector<Phase> phases;
+    Stream stream;
+    Stream next_stream;  // of the first stage behind this one that has any
   };
 
   bool is_small(const Step& step) const;

@@ -75,7 +75,8 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
                                   weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};
         linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
                        num_rows(step), share.begin, share.end, output);
-      });
+      },
+      {matrix.view().panels, matrix.view().panel_bytes, num_panels});
 }
 
 void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float eps,

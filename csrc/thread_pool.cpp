@@ -102,7 +102,7 @@ void ThreadPool::run_erased(TaskFunction function, void* data) {
   start_.advance();
   Worker worker(*this, 0, num_threads_);
   function(data, worker);
-  barrier_.wait();
+  barrier_.wait([] { return false; });
 }
 
 void ThreadPool::work(int index) {
@@ -111,7 +111,7 @@ void ThreadPool::work(int index) {
     if (function_ == nullptr) return;
     Worker worker(*this, index, num_threads_);
     function_(data_, worker);
-    barrier_.wait();
+    barrier_.wait([] { return false; });
   }
 }
 

@@ -42,9 +42,13 @@ class alignas(kCacheLine) Barrier {
  public:
   explicit Barrier(int num_threads) : num_threads_(num_threads) {}
 
-  void wait() {
+  // Whoever has to wait calls idle() meanwhile, which does something short, until it returns false.
+  template <class Idle>
+  void wait(Idle&& idle) {
     const std::uint32_t seen = epoch_.now();
     if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < num_threads_) {
+      while (epoch_.now() == seen && idle()) {
+      }
       epoch_.wait_beyond(seen);
     } else {
       num_arrived_.store(0, std::memory_order_relaxed);
@@ -68,14 +72,26 @@ class Worker {
 
   // Shares [0, num_items) out as f(begin, end), ranges of at most `grain`, and returns when all are
   // done. A thread takes its own contiguous share first, the same in every step, so that what is in
-  // its caches stays useful; then it helps the others.
+  // its caches stays useful; then it helps the others; then it waits for them, and calls idle()
+  // meanwhile.
+  template <class F, class Idle>
+  void parallel_for(std::int64_t num_items, std::int64_t grain, F&& f, Idle&& idle);
   template <class F>
-  void parallel_for(std::int64_t num_items, std::int64_t grain, F&& f);
+  void parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
+    parallel_for(num_items, grain, f, [] { return false; });
+  }
+
+  // Where this thread's share of [0, num_items) begins.
+  std::int64_t share_begin(std::int64_t num_items) const { return share_begin(num_items, index_); }
 
  private:
   friend ThreadPool;
   Worker(ThreadPool& pool, int index, int num_threads)
       : pool_(pool), index_(index), num_threads_(num_threads) {}
+
+  std::int64_t share_begin(std::int64_t num_items, std::int64_t thread) const {
+    return (num_items * thread + num_threads_ - 1) / num_threads_;
+  }
 
   ThreadPool& pool_;
   const int index_;
@@ -136,8 +152,8 @@ class ThreadPool {
   std::vector<std::thread> threads_;      // workers 1 .. num_threads - 1
 };
 
-template <class F>
-void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
+template <class F, class Idle>
+void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f, Idle&& idle) {
   const std::int64_t num_threads = num_threads_;
   if (num_threads == 1) {
     for (std::int64_t begin = 0; begin < num_items; begin += grain) {
@@ -151,13 +167,10 @@ void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
   pool_.cursors_[phase_][static_cast<std::size_t>(index_)].num_taken.store(
       0, std::memory_order_relaxed);
 
-  const auto share_begin = [&](std::int64_t thread) {
-    return (num_items * thread + num_threads - 1) / num_threads;
-  };
   for (std::int64_t i = 0; i < num_threads; ++i) {
     const std::int64_t thread = (index_ + i) % num_threads;
-    const std::int64_t first = share_begin(thread);
-    const std::int64_t size = share_begin(thread + 1) - first;
+    const std::int64_t first = share_begin(num_items, thread);
+    const std::int64_t size = share_begin(num_items, thread + 1) - first;
     std::atomic<std::int64_t>& num_taken = cursors[thread].num_taken;
     while (num_taken.load(std::memory_order_relaxed) < size) {
       const std::int64_t begin = num_taken.fetch_add(grain, std::memory_order_relaxed);
@@ -165,7 +178,7 @@ void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f) {
       f(first + begin, first + std::min(begin + grain, size));
     }
   }
-  pool_.barrier_.wait();
+  pool_.barrier_.wait(idle);
 }
 
 }  // namespace pellucid
