@@ -107,6 +107,9 @@ class Program {
   // Bytes of weights that each step reads: says whether a step is worth waking threads for.
   void add_weight_bytes(std::size_t num_bytes) { weight_bytes_ += num_bytes; }
 
+  // Memory that phases hold beside the buffers, for `scratch_bytes`.
+  void add_own_bytes(std::size_t num_bytes) { own_bytes_ += num_bytes; }
+
   // The buffer that the caller gets, if any; it lies in the caller's memory.
   void set_output(int buffer);
 
@@ -121,7 +124,7 @@ class Program {
   const KernelTable& kernels() const { return kernels_; }
   std::int64_t max_rows() const { return max_rows_; }
   int num_threads() const { return pool_->num_threads(); }
-  std::size_t scratch_bytes() const { return arena_.size(); }
+  std::size_t scratch_bytes() const { return arena_.size() + own_bytes_; }
   std::int64_t output_width() const;
   RowSet output_rows() const;
   std::vector<std::string> stage_names() const;  // of what runs between two barriers
@@ -176,6 +179,7 @@ class Program {
   std::vector<Stage> stages_;
   AlignedBuffer arena_;
   std::size_t weight_bytes_ = 0;
+  std::size_t own_bytes_ = 0;
   int output_ = -1;
   std::mutex run_mutex_;
 };

@@ -20,6 +20,7 @@ const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(std::int64_t sli
   std::shared_ptr<AttentionPlan>& plan = plans_[sliding_window];
   if (plan == nullptr) {
     plan = std::make_shared<AttentionPlan>(limits_);
+    program_.add_own_bytes(plan->num_bytes());
     program_.add_preparation([plan = plan, sliding_window](const Step& step) {
       const RaggedBatch batch{step.num_requests, step.query_start, step.seq_lens, step.block_tables,
                               step.max_blocks};
