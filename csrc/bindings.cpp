@@ -197,8 +197,9 @@ std::size_t item_bytes(const AnyArray& array) { return (array.dtype().bits + 7u)
 
 std::shared_ptr<LinearWeights> pack_weights(
     const std::string& format_name, const AnyMatrix& weights, const std::optional<AnyArray>& scales,
-    const std::optional<Bytes>& zero_points, std::optional<std::int64_t> num_inputs,
-    const std::optional<FloatVector>& bias, const std::string& activations, ThreadPool& pool) {
+    const std::optional<Bytes>& zero_points, const std::optional<FloatMatrix>& minimums,
+    std::optional<std::int64_t> num_inputs, const std::optional<FloatVector>& bias,
+    const std::string& activations, ThreadPool& pool) {
   const Format format = format_named(format_name);
   const FormatInfo& info = pellucid::format_info(format);
   require(activations == "native" || activations == "f32",
@@ -218,10 +219,11 @@ std::shared_ptr<LinearWeights> pack_weights(
     require(k <= 65536, "num_inputs=" + std::to_string(k) + ": integer formats allow up to 65536");
     require(scales.has_value(), "scales: format='" + format_name + "' needs them");
     const std::int64_t wanted = num_outputs * (info.has_group_scales ? num_groups : 1);
+    const bool is_f16 = info.has_group_scales && !info.has_wide_scales;
     require(static_cast<std::int64_t>(scales->size()) == wanted &&
-                item_bytes(*scales) == (info.has_group_scales ? 2u : 4u),
+                item_bytes(*scales) == (is_f16 ? 2u : 4u),
             "scales: format='" + format_name + "' needs " + std::to_string(wanted) +
-                (info.has_group_scales ? " of f16" : " of f32"));
+                (is_f16 ? " of f16" : " of f32"));
   }
   require(
       zero_points.has_value() == info.has_zero_points,
@@ -229,6 +231,10 @@ std::shared_ptr<LinearWeights> pack_weights(
   require(
       !zero_points || static_cast<std::int64_t>(zero_points->size()) == num_outputs * num_groups,
       "zero_points: must be [outputs, groups]");
+  require(minimums.has_value() == info.has_minimums,
+          "minimums: format='" + format_name + "' has " + (info.has_minimums ? "them" : "none"));
+  require(!minimums || static_cast<std::int64_t>(minimums->size()) == num_outputs * num_groups,
+          "minimums: must be [outputs, groups]");
   require(!bias || static_cast<std::int64_t>(bias->size()) == num_outputs,
           "bias: must have one number per row of weights");
 
@@ -237,7 +243,8 @@ std::shared_ptr<LinearWeights> pack_weights(
       LinearWeights{PackedMatrix(format, num_outputs, k, kind), {}});
   if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
   const pellucid::WeightSource source{weights.data(), scales ? scales->data() : nullptr,
-                                      zero_points ? zero_points->data() : nullptr};
+                                      zero_points ? zero_points->data() : nullptr,
+                                      minimums ? minimums->data() : nullptr};
   const nb::gil_scoped_release without_gil;
   pool.run([&](pellucid::Worker& worker) {
     worker.parallel_for(packed->matrix.num_panels(), 4, [&](std::int64_t begin, std::int64_t end) {
@@ -262,11 +269,12 @@ void bind_weights(nb::module_& m) {
       });
   m.def(
       "pack_weights", &pack_weights, "format"_a, "weights"_a, "scales"_a = nb::none(),
-      "zero_points"_a = nb::none(), "num_inputs"_a = nb::none(), "bias"_a = nb::none(),
-      nb::kw_only(), "activations"_a = "native", "pool"_a,
+      "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "num_inputs"_a = nb::none(),
+      "bias"_a = nb::none(), nb::kw_only(), "activations"_a = "native", "pool"_a,
       "Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, "
       "int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low "
-      "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N]; `zero_points` u8 "
+      "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N], for \"int8-g16\", "
+      "\"int8-min\" and \"int4-min\" f32 [N, groups]; `zero_points` u8 and `minimums` f32 "
       "[N, groups]. activations=\"f32\" multiplies dequantized weights with x as it comes.");
 }
 

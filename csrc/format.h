@@ -6,8 +6,9 @@
 
 namespace pellucid {
 
-// Integer codes stand for scale * (code - zero point). The names are those of
-// EngineConfig.quantization and of files.
+// Integer codes stand for scale * (code - zero point) + minimum. The names are those of
+// EngineConfig.quantization and of files; the last three hold GGUF's other blocks without changing
+// a value.
 enum class Format : std::uint8_t {
   kF32,
   kF16,
@@ -18,9 +19,12 @@ enum class Format : std::uint8_t {
   kInt4G128,     // groups of 128
   kInt4Zp,       // groups of 32, codes 0..15, a zero point per group
   kInt4G128Zp,
+  kInt8G16,  // groups of 16, f32 scale, symmetric
+  kInt8Min,  // groups of 32, f32 scale and minimum
+  kInt4Min,  // likewise, codes 0..15, zero point 0
 };
 
-constexpr int kNumFormats = 9;
+constexpr int kNumFormats = 12;
 
 // What a kernel multiplies the weights with.
 enum class Activations : std::uint8_t {
@@ -41,15 +45,24 @@ struct FormatInfo {
   int cell_bytes;         // one column's share of a step: the inputs that lie side by side
   bool has_group_scales;  // 32 f16 scales at the end of each tile
   bool has_zero_points;   // 32 u8 zero points after the scales
+  bool has_wide_scales;   // f32 instead of f16
+  bool has_minimums;      // 32 f32 minimums at the very end
 };
 
 // Internal linkage, so that files compiled for one instruction set keep their copy to themselves.
 static constexpr FormatInfo kFormatInfo[kNumFormats] = {
-    {"f32", 32, false, 1, 4, false, false},         {"f16", 16, false, 1, 2, false, false},
-    {"bf16", 16, false, 2, 4, false, false},        {"int8", 8, true, 32, 4, true, false},
-    {"int8-channel", 8, true, 32, 4, false, false}, {"int4", 4, true, 32, 4, true, false},
-    {"int4-g128", 4, true, 128, 4, true, false},    {"int4-zp", 4, true, 32, 4, true, true},
-    {"int4-g128-zp", 4, true, 128, 4, true, true},
+    {"f32", 32, false, 1, 4, false, false, false, false},
+    {"f16", 16, false, 1, 2, false, false, false, false},
+    {"bf16", 16, false, 2, 4, false, false, false, false},
+    {"int8", 8, true, 32, 4, true, false, false, false},
+    {"int8-channel", 8, true, 32, 4, false, false, false, false},
+    {"int4", 4, true, 32, 4, true, false, false, false},
+    {"int4-g128", 4, true, 128, 4, true, false, false, false},
+    {"int4-zp", 4, true, 32, 4, true, true, false, false},
+    {"int4-g128-zp", 4, true, 128, 4, true, true, false, false},
+    {"int8-g16", 8, true, 16, 4, true, false, true, false},
+    {"int8-min", 8, true, 32, 4, true, false, true, true},
+    {"int4-min", 4, true, 32, 4, true, false, true, true},
 };
 
 static constexpr const FormatInfo& format_info(Format format) {
@@ -65,9 +78,29 @@ static constexpr std::int64_t tile_weight_bytes(const FormatInfo& info) {
   return std::int64_t{kPanelOutputs} * info.tile_inputs * info.weight_bits / 8;
 }
 
+// Bytes of one group's scale.
+static constexpr int group_scale_bytes(const FormatInfo& info) {
+  if (!info.has_group_scales) return 0;
+  return info.has_wide_scales ? 4 : 2;
+}
+
+// Where the parts of a tile begin: weights, scales, zero points, minimums.
+static constexpr std::int64_t zero_points_at(const FormatInfo& info) {
+  return tile_weight_bytes(info) + kPanelOutputs * group_scale_bytes(info);
+}
+
+static constexpr std::int64_t minimums_at(const FormatInfo& info) {
+  return zero_points_at(info) + (info.has_zero_points ? kPanelOutputs : 0);
+}
+
 static constexpr std::int64_t tile_bytes(const FormatInfo& info) {
-  return tile_weight_bytes(info) + (info.has_group_scales ? 2 * kPanelOutputs : 0) +
-         (info.has_zero_points ? kPanelOutputs : 0);
+  return minimums_at(info) + (info.has_minimums ? 4 * kPanelOutputs : 0);
+}
+
+// Of codes as a packed matrix holds them, where they have no zero points of their own.
+static constexpr int implied_zero_point(const FormatInfo& info) {
+  if (!info.is_integer || (info.has_minimums && info.weight_bits == 4)) return 0;
+  return 1 << (info.weight_bits - 1);
 }
 
 }  // namespace pellucid

@@ -32,10 +32,13 @@ struct Column {
     return tile(index / tile_steps) + index % tile_steps * step_bytes + column * info.cell_bytes;
   }
   std::int64_t group_scale(std::int64_t group) const {
-    return tile(group) + tile_weight_bytes(info) + 2 * column;
+    return tile(group) + tile_weight_bytes(info) + group_scale_bytes(info) * column;
   }
   std::int64_t zero_point(std::int64_t group) const {
-    return tile(group) + tile_weight_bytes(info) + 2 * kPanelOutputs + column;
+    return tile(group) + zero_points_at(info) + column;
+  }
+  std::int64_t minimum(std::int64_t group) const {
+    return tile(group) + minimums_at(info) + std::int64_t{sizeof(float)} * column;
   }
   std::int64_t channel_scale() const {
     return panel_end - (kPanelOutputs - column) * std::int64_t{sizeof(float)};
@@ -167,11 +170,16 @@ void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
                   static_cast<const float*>(source.scales) + output, sizeof(float));
     }
     if (!info.has_group_scales) continue;
-    const std::int64_t first_group = output * view_.num_tiles;
+    const std::int64_t scale_bytes = group_scale_bytes(info);
     for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
+      const std::int64_t group = output * view_.num_tiles + g;
       std::memcpy(packed + column.group_scale(g),
-                  static_cast<const std::uint16_t*>(source.scales) + first_group + g, 2);
-      if (info.has_zero_points) packed[column.zero_point(g)] = source.zero_points[first_group + g];
+                  static_cast<const std::byte*>(source.scales) + group * scale_bytes,
+                  static_cast<std::size_t>(scale_bytes));
+      if (info.has_zero_points) packed[column.zero_point(g)] = source.zero_points[group];
+      if (info.has_minimums) {
+        std::memcpy(packed + column.minimum(g), source.minimums + group, sizeof(float));
+      }
     }
   }
 }
@@ -192,11 +200,15 @@ void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
                   sizeof(float));
     }
     if (!info.has_group_scales) continue;
-    const std::int64_t first_group = output * view_.num_tiles;
+    const std::int64_t scale_bytes = group_scale_bytes(info);
     for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
-      std::memcpy(static_cast<std::uint16_t*>(target.scales) + first_group + g,
-                  packed + column.group_scale(g), 2);
-      if (info.has_zero_points) target.zero_points[first_group + g] = packed[column.zero_point(g)];
+      const std::int64_t group = output * view_.num_tiles + g;
+      std::memcpy(static_cast<std::byte*>(target.scales) + group * scale_bytes,
+                  packed + column.group_scale(g), static_cast<std::size_t>(scale_bytes));
+      if (info.has_zero_points) target.zero_points[group] = packed[column.zero_point(g)];
+      if (info.has_minimums) {
+        std::memcpy(target.minimums + group, packed + column.minimum(g), sizeof(float));
+      }
     }
   }
 }
@@ -208,14 +220,17 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
   const std::uint8_t* const packed = view_.panels;
   const int cell_inputs = info.cell_bytes * 8 / info.weight_bits;
 
-  float scale = 1.0f;
-  int zero_point = info.is_integer ? 1 << (info.weight_bits - 1) : 0;
+  float scale = 1.0f, minimum = 0.0f;
+  int zero_point = implied_zero_point(info);
   if (has_channel_scales(info)) scale = load_as<float>(packed + column.channel_scale());
   for (std::int64_t i = 0; i < num_inputs(); ++i) {
     if (info.has_group_scales && i % info.tile_inputs == 0) {
       const std::int64_t group = i / info.tile_inputs;
-      scale = float_from_f16(load_as<std::uint16_t>(packed + column.group_scale(group)));
+      const std::uint8_t* const stored = packed + column.group_scale(group);
+      scale = info.has_wide_scales ? load_as<float>(stored)
+                                   : float_from_f16(load_as<std::uint16_t>(stored));
       if (info.has_zero_points) zero_point = packed[column.zero_point(group)];
+      if (info.has_minimums) minimum = load_as<float>(packed + column.minimum(group));
     }
     const std::uint8_t* const cell = packed + column.cell(i / cell_inputs);
     const std::int64_t within = i % cell_inputs;
@@ -231,14 +246,17 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
         break;
       case Format::kInt8:
       case Format::kInt8Channel:
-        row[i] = scale * static_cast<float>(cell[within] - zero_point);
+      case Format::kInt8G16:
+      case Format::kInt8Min:
+        row[i] = scale * static_cast<float>(cell[within] - zero_point) + minimum;
         break;
       case Format::kInt4:
       case Format::kInt4G128:
       case Format::kInt4Zp:
-      case Format::kInt4G128Zp: {
+      case Format::kInt4G128Zp:
+      case Format::kInt4Min: {
         const int code = cell[within % 4] >> (within < 4 ? 0 : 4) & 0x0f;
-        row[i] = scale * static_cast<float>(code - zero_point);
+        row[i] = scale * static_cast<float>(code - zero_point) + minimum;
         break;
       }
     }

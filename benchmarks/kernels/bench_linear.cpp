@@ -95,7 +95,8 @@ Ceilings measure_ceilings(const PeakKernels& peaks, int num_threads, double seco
     return static_cast<double>(kernel(kRounds)) * num_threads / time;
   };
   constexpr std::int64_t kCallBytes = std::int64_t{8} << 20;
-  const AlignedBuffer memory(kColdBytes);
+  AlignedBuffer memory(kColdBytes);
+  std::memset(memory.data(), 1, memory.size());  // or all of it is the system's one page of zeros
   const std::int64_t share = kCallBytes / num_threads / 1024 * 1024;
   const double time = measure(num_threads, 3 * seconds, [&](int thread, int call) {
     peaks.read(memory.data() + call * kCallBytes % kColdBytes + thread * share, share);
@@ -121,13 +122,15 @@ std::vector<PackedMatrix> random_matrices(Format format, const Shape& shape, std
   std::vector<std::uint32_t> words(shape.num_outputs * shape.num_inputs * info.weight_bits / 32);
   // No exponents of infinity and NaN, whatever the format.
   for (std::uint32_t& word : words) word = random() & 0x3fff3fff;
-  const std::vector<std::uint32_t> scales(shape.num_outputs * shape.num_inputs / 32, 0x1c001c00);
-  const std::vector<std::uint8_t> zero_points(shape.num_outputs * shape.num_inputs / 32, 8);
+  const std::int64_t num_groups = shape.num_outputs * shape.num_inputs / 16;  // at most
+  const std::vector<std::uint32_t> scales(num_groups, 0x1c001c00);            // f16 or f32
+  const std::vector<std::uint8_t> zero_points(num_groups, 8);
+  const std::vector<float> minimums(num_groups, -0.01f);
   std::vector<PackedMatrix> copies;
   std::int64_t num_bytes = 0;
   while (num_bytes < kColdBytes) {
     PackedMatrix& w = copies.emplace_back(format, shape.num_outputs, shape.num_inputs);
-    w.pack({words.data(), scales.data(), zero_points.data()}, 0, w.num_panels());
+    w.pack({words.data(), scales.data(), zero_points.data(), minimums.data()}, 0, w.num_panels());
     num_bytes += static_cast<std::int64_t>(w.num_bytes());
   }
   return copies;

@@ -83,7 +83,7 @@ struct BF16Pairs {
 };
 
 // Integer weights dequantized: code - zero point has at most 9 bits and an f16 scale 11, so that
-// the product is exact in f32 (int8-channel has f32 scales, there it rounds once).
+// the product is exact in f32 (with f32 scales it rounds once).
 template <class S, Format kIntegerFormat>
 struct DequantizedWeights {
   static constexpr Format kFormat = kIntegerFormat;
@@ -96,20 +96,25 @@ struct DequantizedWeights {
   struct Scale {
     typename S::F32 scale;
     typename S::I32 zero_point;
+    typename S::F32 minimum;
   };
   static Scale load_scale(const std::uint8_t* tile, const std::uint8_t* panel_end, int column) {
     constexpr std::int64_t kScalesAt = tile_weight_bytes(kInfo);
-    constexpr std::int64_t kZeroPointsAt = kScalesAt + 2 * kPanelOutputs;
     Scale scale;
-    if constexpr (kInfo.has_group_scales) {
+    if constexpr (kInfo.has_wide_scales) {
+      scale.scale = S::load(reinterpret_cast<const float*>(tile + kScalesAt) + column);
+    } else if constexpr (kInfo.has_group_scales) {
       scale.scale = S::load_f16(reinterpret_cast<const std::uint16_t*>(tile + kScalesAt) + column);
     } else {
       scale.scale = S::load(reinterpret_cast<const float*>(panel_end) - kPanelOutputs + column);
     }
     if constexpr (kInfo.has_zero_points) {
-      scale.zero_point = S::load_u8(tile + kZeroPointsAt + column);
+      scale.zero_point = S::load_u8(tile + zero_points_at(kInfo) + column);
     } else {
-      scale.zero_point = S::broadcast_i32(1 << (kInfo.weight_bits - 1));
+      scale.zero_point = S::broadcast_i32(implied_zero_point(kInfo));
+    }
+    if constexpr (kInfo.has_minimums) {
+      scale.minimum = S::load(reinterpret_cast<const float*>(tile + minimums_at(kInfo)) + column);
     }
     return scale;
   }
@@ -134,7 +139,9 @@ struct DequantizedWeights {
     factors[3] = dequantize(S::template bits<kShift + 24, kInfo.weight_bits>(quads), scale);
   }
   static Factor dequantize(typename S::I32 code, const Scale& scale) {
-    return S::mul(S::to_f32(S::sub_i32(code, scale.zero_point)), scale.scale);
+    const typename S::F32 centered = S::to_f32(S::sub_i32(code, scale.zero_point));
+    if constexpr (kInfo.has_minimums) return S::fma(centered, scale.scale, scale.minimum);
+    return S::mul(centered, scale.scale);
   }
 };
 

@@ -26,7 +26,8 @@ struct PreparedRows {
   std::int64_t stride;      // elements
   float* scales;            // [rows, num_groups], s8 only: value = scale * code
   std::int32_t* starts;     // [rows, num_groups], s8 only: what an accumulator starts with, that is
-                            // -zero point * sum of codes, or -sum where zero points differ
+                            // -zero point * sum of codes; -sum where zero points differ, or
+                            // where minimums need the sum itself
   std::int64_t num_groups;  // groups of one row that share a scale
 };
 

@@ -12,7 +12,8 @@ namespace {
 template <class S, Format kFormat>
 constexpr LinearKernel group_kernel() {
   constexpr FormatInfo kInfo = format_info(kFormat);
-  constexpr int kZeroPoint = kInfo.has_zero_points ? 1 : CodesOf<S, kInfo.weight_bits>::kZeroPoint;
+  constexpr bool kNeedsSums = kInfo.has_zero_points || kInfo.has_minimums;
+  constexpr int kZeroPoint = kNeedsSums ? 1 : CodesOf<S, kInfo.weight_bits>::kZeroPoint;
   return {&prepare_quantized<S, kInfo.tile_inputs, kZeroPoint>,
           &compute_panels<GroupTile<S, kFormat>>};
 }
@@ -48,6 +49,9 @@ constexpr LinearKernels linear_kernels() {
       {group_kernel<S, Format::kInt4G128>(), dequantizing_kernel<S, Format::kInt4G128>()},
       {group_kernel<S, Format::kInt4Zp>(), dequantizing_kernel<S, Format::kInt4Zp>()},
       {group_kernel<S, Format::kInt4G128Zp>(), dequantizing_kernel<S, Format::kInt4G128Zp>()},
+      {group_kernel<S, Format::kInt8G16>(), dequantizing_kernel<S, Format::kInt8G16>()},
+      {group_kernel<S, Format::kInt8Min>(), dequantizing_kernel<S, Format::kInt8Min>()},
+      {group_kernel<S, Format::kInt4Min>(), dequantizing_kernel<S, Format::kInt4Min>()},
   }};
 }
 

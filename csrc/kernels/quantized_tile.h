@@ -76,6 +76,9 @@ struct GroupTile {
   static constexpr FormatInfo kInfo = format_info(kFormat);
   using Codes = CodesOf<S, kInfo.weight_bits>;
   static constexpr int kMaxRows = S::kMaxGroupRows;
+  // Where minimums need the sum of x's codes, the zero point is not in it yet.
+  static constexpr int kStartFactor =
+      !kInfo.has_minimums ? 1 : (kInfo.weight_bits == 8 ? Codes::kZeroPoint : 0);
 
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
@@ -105,14 +108,15 @@ struct GroupTile {
     }
     for (std::int64_t g = 0; g < w.num_tiles; ++g) {
       typename S::I32 sums[kRows][kVectors];
-      start_sums<kRows, kVectors>(tile + kWeightBytes + 2 * kPanelOutputs + column, starts + g,
+      start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, starts + g,
                                   rows.num_groups, sums);
       add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
 
-      const auto* w_scales = reinterpret_cast<const std::uint16_t*>(tile + kWeightBytes) + column;
       typename S::F32 w_scale[kVectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) w_scale[v] = S::load_f16(w_scales + v * S::kLanes);
+      for (int v = 0; v < kVectors; ++v) {
+        w_scale[v] = load_scales(tile + kWeightBytes, column + v * S::kLanes);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const typename S::F32 x_scale = S::broadcast(x_scales[r * rows.num_groups + g]);
@@ -120,6 +124,10 @@ struct GroupTile {
         for (int v = 0; v < kVectors; ++v) {
           totals[r][v] = S::fma(S::to_f32(sums[r][v]), S::mul(x_scale, w_scale[v]), totals[r][v]);
         }
+      }
+      if constexpr (kInfo.has_minimums) {
+        add_minimums<kRows, kVectors>(tile + minimums_at(kInfo), column, x_scales + g, starts + g,
+                                      rows.num_groups, totals);
       }
       tile += kTileBytes;
       x += kInfo.tile_inputs;
@@ -132,6 +140,30 @@ struct GroupTile {
     }
   }
 
+  static typename S::F32 load_scales(const std::uint8_t* scales, int column) {
+    if constexpr (kInfo.has_wide_scales) {
+      return S::load(reinterpret_cast<const float*>(scales) + column);
+    } else {
+      return S::load_f16(reinterpret_cast<const std::uint16_t*>(scales) + column);
+    }
+  }
+
+  // A weight's minimum meets every input of the group alike: their sum.
+  template <int kRows, int kVectors>
+  static inline __attribute__((always_inline)) void add_minimums(
+      const std::uint8_t* minimums, int column, const float* x_scales, const std::int32_t* starts,
+      std::int64_t stride, typename S::F32 (&totals)[kRows][kVectors]) {
+    const auto* minimum = reinterpret_cast<const float*>(minimums) + column;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const float x_sum = x_scales[r * stride] * static_cast<float>(-starts[r * stride]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        totals[r][v] = S::fma(S::broadcast(x_sum), S::load(minimum + v * S::kLanes), totals[r][v]);
+      }
+    }
+  }
+
   // -zero point * sum of x's codes: the zero point costs no more than clearing a register.
   template <int kRows, int kVectors>
   static inline __attribute__((always_inline)) void start_sums(
@@ -139,7 +171,7 @@ struct GroupTile {
       typename S::I32 (&sums)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const typename S::I32 start = S::broadcast_i32(starts[r * starts_stride]);
+      const typename S::I32 start = S::broadcast_i32(kStartFactor * starts[r * starts_stride]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         if constexpr (kInfo.has_zero_points) {

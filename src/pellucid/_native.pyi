@@ -148,9 +148,9 @@ class LinearWeights:
     @property
     def format(self) -> str: ...
 
-def pack_weights(format: str, weights: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, zero_points: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, num_inputs: int | None = None, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, *, activations: str = 'native', pool: ThreadPool) -> LinearWeights:
+def pack_weights(format: str, weights: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, zero_points: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, minimums: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, num_inputs: int | None = None, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, *, activations: str = 'native', pool: ThreadPool) -> LinearWeights:
     """
-    Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low half. `scales` are f16 [N, groups], for "int8-channel" f32 [N]; `zero_points` u8 [N, groups]. activations="f32" multiplies dequantized weights with x as it comes.
+    Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low half. `scales` are f16 [N, groups], for "int8-channel" f32 [N], for "int8-g16", "int8-min" and "int4-min" f32 [N, groups]; `zero_points` u8 and `minimums` f32 [N, groups]. activations="f32" multiplies dequantized weights with x as it comes.
     """
 
 class KVCache:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
@@ -16,7 +17,14 @@ from hypothesis import strategies as st
 
 from pellucid import LLM, SamplingParams
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.quantization.formats import FORMATS, INT4, INT8
+from pellucid.backends.quantization.formats import (
+    FORMATS,
+    INT4,
+    INT4_MIN,
+    INT8,
+    INT8_G16,
+    INT8_MIN,
+)
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.config import LongRopeScaling
@@ -32,8 +40,20 @@ from support.recording_backend import RecordingBackend
 
 OPS = NumpyBackend()
 PROMPT = list(range(10, 50))
-CONVERTED = (Type.Q4_1, Type.Q5_1)
-SCALED = {Type.Q8_0: INT8, Type.Q5_0: INT8, Type.Q4_0: INT4}
+FORMATS_OF_TYPES = {
+    Type.Q8_0: INT8,
+    Type.Q5_0: INT8,
+    Type.IQ4_NL: INT8,
+    Type.Q4_0: INT4,
+    Type.Q4_1: INT4_MIN,
+    Type.Q4_K: INT4_MIN,
+    Type.Q5_1: INT8_MIN,
+    Type.Q5_K: INT8_MIN,
+    Type.Q3_K: INT8_G16,
+    Type.Q6_K: INT8_G16,
+    Type.IQ4_XS: INT8_G16,
+}
+WRITABLE = (Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1)  # by the gguf library
 
 
 def write_both(
@@ -121,38 +141,33 @@ def tensor_of(tmp_path: Path, data: np.ndarray, tensor_type: Type) -> Any:
     return GgufTensors(GgufFile(tmp_path / "one.gguf"), {}).tensor("t.weight")
 
 
-@pytest.mark.parametrize("tensor_type", [*SCALED, Type.IQ4_NL])
-def test_blocks_with_one_scale_become_a_format_of_ours(tensor_type: Type, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, 256, (6, 3, _block_bytes(tensor_type)), np.uint8)
-    blocks[..., :2] = rng.normal(size=(6, 3, 1)).astype(np.float16).view(np.uint8)  # the scale
-    blocks = blocks.reshape(6, -1)
+@pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
+def test_blocks_become_a_format_of_ours(tensor_type: Type, tmp_path: Path) -> None:
+    blocks = random_blocks(tensor_type)
     matrix = tensor_of(tmp_path, blocks, tensor_type)
     assert isinstance(matrix, QuantizedMatrix)
-    assert matrix.format == SCALED.get(tensor_type, INT8)
-    assert (matrix.dequantize() == dequantize(blocks, tensor_type)).all()
+    assert matrix.format == FORMATS_OF_TYPES[tensor_type]
+    with np.errstate(all="ignore"):  # where a scale is infinite
+        weights, expected = matrix.dequantize(), dequantize(blocks, tensor_type)
+    assert np.isfinite(expected).mean() > 0.5
+    np.testing.assert_array_equal(weights, expected)
 
 
-@pytest.mark.parametrize(
-    "tensor_type",
-    [*CONVERTED, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS],
-)
-def test_other_blocks_become_floats(tensor_type: Type, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    # Bytes without large exponents wherever an f16 scale may be.
-    blocks = rng.integers(0, 60, (5, 2 * _block_bytes(tensor_type)), np.uint8)
-    array = tensor_of(tmp_path, blocks, tensor_type)
-    assert array.dtype == np.float32 and np.ptp(array) > 0
-    assert (array == dequantize(blocks, tensor_type)).all()
+def test_other_blocks_become_floats(tmp_path: Path) -> None:
+    blocks = random_blocks(Type.Q2_K)
+    array = tensor_of(tmp_path, blocks, Type.Q2_K)
+    assert array.dtype == np.float32
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(array, dequantize(blocks, Type.Q2_K))
 
 
-def _block_bytes(tensor_type: Type) -> int:
-    from gguf.constants import GGML_QUANT_SIZES
+def random_blocks(tensor_type: Type) -> np.ndarray:
+    """Any bytes: a code, a scale, a minimum is valid whatever its bits."""
+    _, block_bytes = GGML_QUANT_SIZES[tensor_type]
+    return np.random.default_rng(0).integers(0, 256, (6, 3 * block_bytes), np.uint8)
 
-    return GGML_QUANT_SIZES[tensor_type][1]
 
-
-@pytest.mark.parametrize("tensor_type", [*SCALED, *CONVERTED])
+@pytest.mark.parametrize("tensor_type", WRITABLE)
 def test_a_quantized_file_computes_with_its_own_numbers(tensor_type: Type, tmp_path: Path) -> None:
     file = write_both(tmp_path, matrix_type=tensor_type)
     exact = NumpyBackend(quantize_activations=False)
@@ -174,7 +189,7 @@ def test_a_file_can_be_quantized_again(tmp_path: Path) -> None:
     backend = RecordingBackend()
     load_decoder(file, backend, quantization="int4-zp")
     stored = GgufTensors(GgufFile(file), {}).tensor("blk.0.ffn_down.weight")
-    expected = quantize_matrix(stored, FORMATS["int4-zp"])
+    expected = quantize_matrix(stored.dequantize(), FORMATS["int4-zp"])
     matrices = [weight for weight in backend.arrays if isinstance(weight, QuantizedMatrix)]
     assert any(
         matrix.shape == expected.shape and (matrix.dequantize() == expected.dequantize()).all()
@@ -244,6 +259,18 @@ def test_bad_values_are_named(
     monkeypatch.setattr(GgufFile, "__init__", with_another_value)
     with pytest.raises(ValueError, match=rf"model\.gguf: {message}"):
         open_stored_model(file)
+
+
+@pytest.mark.parametrize("tensor_type", [Type.Q8_0, Type.Q4_1])
+def test_infinite_scales_are_named(tensor_type: Type, tmp_path: Path) -> None:
+    file = write_both(tmp_path, matrix_type=tensor_type)
+    start = GgufFile(file).tensors["blk.1.ffn_up.weight"].start
+    data = bytearray(file.read_bytes())
+    last_scale = GGML_QUANT_SIZES[tensor_type][1] + (2 if tensor_type == Type.Q4_1 else 0)
+    data[start + last_scale : start + last_scale + 2] = np.float16(np.inf).tobytes()
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"tensor blk\.1\.ffn_up\.weight .* holds inf at \[0, 1\]"):
+        load_decoder(file, OPS)
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:

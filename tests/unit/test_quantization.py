@@ -7,34 +7,30 @@ from hypothesis import strategies as st
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.activations import quantize_activations
-from pellucid.backends.quantization.formats import FORMATS, INT4, INT8
+from pellucid.backends.quantization.formats import (
+    FORMATS,
+    INT4,
+    INT4_MIN,
+    INT8,
+    INT8_G16,
+    INT8_MIN,
+)
 from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_rows, pack_nibbles
 from pellucid.backends.quantization.weights import quantization_error, quantize_matrix
 from pellucid.config import QUANTIZATIONS
+from support.random_matrices import random_matrix
 from support.row_invariance import same_in_any_step
 
 formats = st.sampled_from(list(FORMATS.values()))
+stored_formats = st.sampled_from([*FORMATS.values(), INT8_G16, INT8_MIN, INT4_MIN])
 seeds = st.integers(0, 2**32 - 1)
 OPS = NumpyBackend()
 
 
-def random_matrix(weight_format, num_outputs, num_inputs, rng):
-    """Any codes, scales and zero points that the format allows."""
-    arrays = {}
-    for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items():
-        if name == "scales":
-            arrays[name] = rng.normal(size=shape).astype(dtype)
-        elif name == "zero_points":
-            arrays[name] = rng.integers(0, 16, shape).astype(dtype)
-        else:
-            arrays[name] = rng.integers(-127 if dtype == np.int8 else 0, 128, shape).astype(dtype)
-    return QuantizedMatrix(weight_format, num_inputs, **arrays)
-
-
 def weights_one_by_one(matrix):
-    """The definition, in Python's numbers: scale * (code - zero point)."""
+    """The definition, one weight at a time: scale * (code - zero point), then + minimum."""
     num_outputs, num_inputs = matrix.shape
-    weights = np.empty(matrix.shape)
+    weights = np.empty(matrix.shape, np.float32)
     for n in range(num_outputs):
         for k in range(num_inputs):
             group = k // (matrix.format.group_size or num_inputs)
@@ -42,9 +38,13 @@ def weights_one_by_one(matrix):
                 code, zero_point = int(matrix.codes[n, k]), 0
             else:
                 code = int(matrix.codes[n, k // 2]) >> (4 if k % 2 else 0) & 15
-                zero_point = 8 if matrix.zero_points is None else int(matrix.zero_points[n, group])
+                zero_point = 8 if matrix.minimums is None else 0
+                if matrix.zero_points is not None:
+                    zero_point = int(matrix.zero_points[n, group])
             scale = float(matrix.scales.reshape(num_outputs, -1)[n, group])
             weights[n, k] = scale * (code - zero_point)
+            if matrix.minimums is not None:
+                weights[n, k] += matrix.minimums[n, group]
     return weights
 
 
@@ -52,15 +52,15 @@ def test_the_formats_are_those_that_the_engine_takes():
     assert ("none", *FORMATS) == QUANTIZATIONS
 
 
-@given(formats, seeds, st.integers(1, 5), st.integers(1, 150))
+@given(stored_formats, seeds, st.integers(1, 5), st.integers(1, 150))
 def test_dequantize(weight_format, seed, num_outputs, num_inputs):
     matrix = random_matrix(weight_format, num_outputs, num_inputs, np.random.default_rng(seed))
     exact = weights_one_by_one(matrix)
     assert matrix.dequantize().dtype == np.float32
-    assert (matrix.dequantize() == exact.astype(np.float32)).all()
+    assert (matrix.dequantize() == exact).all()
 
 
-@given(formats, seeds, st.integers(2, 6), st.integers(1, 150))
+@given(stored_formats, seeds, st.integers(2, 6), st.integers(1, 150))
 def test_rows_and_their_concatenation(weight_format, seed, num_outputs, num_inputs):
     matrix = random_matrix(weight_format, num_outputs, num_inputs, np.random.default_rng(seed))
     order = np.random.default_rng(seed).permutation(num_outputs)
@@ -178,7 +178,9 @@ def test_tiny_activations_count_as_zero():
 # -- linear and embed ------------------------------------------------------------------------------
 
 
-@given(formats, seeds, st.integers(1, 6), st.integers(1, 9), st.integers(1, 200), st.booleans())
+@given(
+    stored_formats, seeds, st.integers(1, 6), st.integers(1, 9), st.integers(1, 200), st.booleans()
+)
 def test_linear_is_its_definition(
     weight_format, seed, num_tokens, num_outputs, num_inputs, has_bias
 ):
@@ -196,11 +198,14 @@ def test_linear_is_its_definition(
     for group in range(num_groups):
         products = codes[:, group].astype(np.int64) @ centered[:, group].T
         y += products.astype(np.float32) * (scales[:, group, None] * weight_scales[:, group])
+        if matrix.minimums is not None:
+            sums = codes[:, group].sum(axis=-1, dtype=np.int64).astype(np.float32)
+            y += (scales[:, group] * sums)[:, None] * matrix.minimums[:, group]
     y = y if bias is None else y + bias
     assert (OPS.linear(x, OPS.matrix(matrix, bias)) == y).all()
 
 
-@given(formats, seeds, st.integers(1, 200))
+@given(stored_formats, seeds, st.integers(1, 200))
 def test_linear_is_close_to_the_floats(weight_format, seed, num_inputs):
     rng = np.random.default_rng(seed)
     matrix = random_matrix(weight_format, 7, num_inputs, rng)
@@ -211,7 +216,7 @@ def test_linear_is_close_to_the_floats(weight_format, seed, num_inputs):
     assert (np.abs(OPS.linear(x, OPS.matrix(matrix)) - exact) <= half_steps + 1e-3).all()
 
 
-@given(formats, seeds, st.integers(1, 70), st.integers(1, 40), st.integers(1, 150))
+@given(stored_formats, seeds, st.integers(1, 70), st.integers(1, 40), st.integers(1, 150))
 def test_a_row_does_not_depend_on_its_batch(
     weight_format, seed, num_tokens, num_outputs, num_inputs
 ):
@@ -221,7 +226,7 @@ def test_a_row_does_not_depend_on_its_batch(
     assert same_in_any_step(lambda rows: OPS.linear(rows, handle), x, rng)
 
 
-@given(formats, seeds)
+@given(stored_formats, seeds)
 def test_activations_may_stay_floats(weight_format, seed):
     rng = np.random.default_rng(seed)
     ops = NumpyBackend(quantize_activations=False)
@@ -231,7 +236,7 @@ def test_activations_may_stay_floats(weight_format, seed):
     assert (ops.linear(x, ops.matrix(matrix)) == floats).all()
 
 
-@given(formats, seeds)
+@given(stored_formats, seeds)
 def test_embed_takes_the_rows_that_the_codes_stand_for(weight_format, seed):
     matrix = random_matrix(weight_format, 9, 70, np.random.default_rng(seed))
     rows = OPS.embed(np.array([3, 0, 8, 3]), OPS.matrix(matrix), scale=2.0)

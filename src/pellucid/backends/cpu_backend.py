@@ -102,7 +102,8 @@ class CpuBackend(NumpyBackend):
                 weight.format.name,
                 np.ascontiguousarray(weight.codes),
                 np.ascontiguousarray(weight.scales),
-                None if weight.zero_points is None else np.ascontiguousarray(weight.zero_points),
+                _contiguous(weight.zero_points),
+                _contiguous(weight.minimums),
                 num_inputs=weight.num_inputs,
                 bias=own_bias,
                 activations=activations,
@@ -415,6 +416,10 @@ class CompiledDecoder:
             self._program, self._ropes, batch, kv_cache, logits, stage_seconds=seconds
         )
         return list(zip(names, seconds.tolist(), strict=True))
+
+
+def _contiguous(array: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    return None if array is None else np.ascontiguousarray(array)
 
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:

@@ -31,7 +31,8 @@ class NumpyQuantizedMatrix:
     def linear(self, x: Array) -> Array:
         """x [T, K] -> [T, N] in x's dtype: an exact integer product per group; then, in group order,
 
-        y += product * (x's scale * weight's scale).
+        y += product * (x's scale * weight's scale)
+        y += (x's scale * sum of x's codes) * minimum, where the weights have minimums.
         """
         num_groups, group_size, num_outputs = self.codes.shape
         x_codes, x_scales = quantize_activations(x, group_size)
@@ -40,6 +41,9 @@ class NumpyQuantizedMatrix:
         for group in range(num_groups):
             products = x_codes[:, group].astype(self.codes.dtype) @ self.codes[group]
             y += products.astype(np.float32) * (x_scales[:, group, None] * scales[:, group])
+            if self.matrix.minimums is not None:
+                sums = x_codes[:, group].sum(axis=-1, dtype=np.int32).astype(np.float32)
+                y += (x_scales[:, group] * sums)[:, None] * self.matrix.minimums[:, group]
         return y if self.bias is None else y + self.bias
 
     def embed(self, token_ids: IntArray) -> Array:

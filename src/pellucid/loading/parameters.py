@@ -1,8 +1,10 @@
 """Gives a decoder its weights out of a checkpoint, each one checked."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pellucid.backends.base import Backend, Matrix, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
@@ -133,12 +135,12 @@ class CheckpointParameters:
                 f"config.json asks for {list(stored_shape)}"
             )
         tensor = self._checkpoint.tensor(name)
-        numbers = tensor.scales if isinstance(tensor, QuantizedMatrix) else tensor
-        if (index := first_non_finite(numbers)) is not None:
-            raise ValueError(
-                f"{path}: tensor {name} (our {our_name}) holds {numbers[index]} at {list(index)}: "
-                "weights must be finite"
-            )
+        for numbers in _floats(tensor):
+            if (index := first_non_finite(numbers)) is not None:
+                raise ValueError(
+                    f"{path}: tensor {name} (our {our_name}) holds {numbers[index]} at "
+                    f"{list(index)}: weights must be finite"
+                )
         self._mark_read(name)
         self._in_use.append(name)
         return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
@@ -173,3 +175,10 @@ class CheckpointParameters:
                 "config.json says tie_word_embeddings=true: must be false to use it"
             )
         self._mark_read(head)
+
+
+def _floats(tensor: Tensor) -> list[npt.NDArray[Any]]:
+    """The arrays of a tensor that could hold a NaN or an infinity."""
+    if not isinstance(tensor, QuantizedMatrix):
+        return [tensor]
+    return [array for array in tensor.arrays.values() if array.dtype.kind == "f"]

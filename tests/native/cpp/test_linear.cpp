@@ -41,19 +41,19 @@ struct Weights {
   std::vector<std::uint16_t> f16_scales;
   std::vector<float> f32_scales;
   std::vector<std::uint8_t> zero_points;
+  std::vector<float> minimums;
 
   WeightSource source() const {
-    const bool by_channel = !f32_scales.empty();
-    return {bytes.data(),
-            by_channel ? static_cast<const void*>(f32_scales.data()) : f16_scales.data(),
-            zero_points.data()};
+    const bool is_wide = !f32_scales.empty();
+    return {bytes.data(), is_wide ? static_cast<const void*>(f32_scales.data()) : f16_scales.data(),
+            zero_points.data(), minimums.data()};
   }
   std::int64_t group_of(std::int64_t input) const {
     const FormatInfo& info = format_info(format);
     return info.has_group_scales ? input / info.tile_inputs : 0;
   }
   double scale(std::int64_t output, std::int64_t input) const {
-    if (!f32_scales.empty()) return double{f32_scales[output]};
+    if (!f32_scales.empty()) return double{f32_scales[output * num_groups + group_of(input)]};
     return double{float_from_f16(f16_scales[output * num_groups + group_of(input)])};
   }
   // Of integer formats: code - zero point.
@@ -62,8 +62,13 @@ struct Weights {
     const std::uint8_t* const row = bytes.data() + output * row_bytes;
     if (format_info(format).weight_bits == 8) return static_cast<std::int8_t>(row[input]);
     const int code = row[input / 2] >> (4 * (input % 2)) & 15;
+    if (!minimums.empty()) return code;
     return code - (zero_points.empty() ? 8 : zero_points[output * num_groups + group_of(input)]);
   }
+  double minimum(std::int64_t output, std::int64_t input) const {
+    return minimums.empty() ? 0.0 : double{minimums[output * num_groups + group_of(input)]};
+  }
+  float rounded_value(std::int64_t output, std::int64_t input) const;
   double value(std::int64_t output, std::int64_t input) const {
     const std::int64_t at = output * k + input;
     switch (format) {
@@ -74,10 +79,17 @@ struct Weights {
       case Format::kBF16:
         return double{float_from_bf16(reinterpret_cast<const std::uint16_t*>(bytes.data())[at])};
       default:
-        return level(output, input) * scale(output, input);
+        return level(output, input) * scale(output, input) + minimum(output, input);
     }
   }
 };
+
+// In f32: the product rounds before the minimum is added.
+float Weights::rounded_value(std::int64_t output, std::int64_t input) const {
+  if (minimums.empty()) return static_cast<float>(value(output, input));
+  const auto product = static_cast<float>(level(output, input) * scale(output, input));
+  return product + static_cast<float>(minimum(output, input));
+}
 
 std::uint16_t random_f16(std::mt19937& random) {
   // Any sign and mantissa, exponents of about 2^-10 .. 2^-3, now and then a subnormal.
@@ -88,7 +100,7 @@ std::uint16_t random_f16(std::mt19937& random) {
 Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt19937& random) {
   const FormatInfo& info = format_info(format);
   std::normal_distribution<float> normal;
-  Weights w{format, n, k, 1, {}, {}, {}, {}};
+  Weights w{format, n, k, 1, {}, {}, {}, {}, {}};
   const std::int64_t row_bytes = (k * info.weight_bits + 7) / 8;
   w.bytes.resize(static_cast<std::size_t>(n * row_bytes));
   if (info.is_integer) {
@@ -96,13 +108,17 @@ Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt199
     if (info.weight_bits == 4 && k % 2 == 1) {  // the half byte past the end of each row
       for (std::int64_t i = 1; i <= n; ++i) w.bytes[i * row_bytes - 1] &= 0x0f;
     }
-    if (has_channel_scales(info)) {
-      w.f32_scales.resize(n);
+    if (info.has_group_scales) w.num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
+    if (has_channel_scales(info) || info.has_wide_scales) {
+      w.f32_scales.resize(n * w.num_groups);
       for (float& scale : w.f32_scales) scale = normal(random) * 0.01f;
     } else {
-      w.num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
       w.f16_scales.resize(n * w.num_groups);
       for (std::uint16_t& scale : w.f16_scales) scale = random_f16(random);
+    }
+    if (info.has_minimums) {
+      w.minimums.resize(n * w.num_groups);
+      for (float& minimum : w.minimums) minimum = normal(random) * 0.1f;
     }
     if (info.has_zero_points) {
       w.zero_points.resize(n * w.num_groups);
@@ -178,16 +194,18 @@ Defined define_output(const DefinedRow& x, const Weights& w, std::int64_t output
       magnitude += std::fabs(product);
     }
   } else {
-    num_terms = w.num_groups;
-    std::vector<std::int64_t> dots(w.num_groups);
+    num_terms = w.num_groups * (w.minimums.empty() ? 1 : 2);
+    std::vector<std::int64_t> dots(w.num_groups), sums(w.num_groups);
     for (std::int64_t i = 0; i < w.k; ++i) {
       dots[w.group_of(i)] += static_cast<std::int64_t>(x.values[i]) * w.level(output, i);
+      sums[w.group_of(i)] += static_cast<std::int64_t>(x.values[i]);
     }
     for (std::int64_t g = 0; g < w.num_groups; ++g) {
       const std::int64_t first = g * format_info(w.format).tile_inputs;
       const double term = static_cast<double>(dots[g]) * x.scales[g] * w.scale(output, first);
-      sum += term;
-      magnitude += std::fabs(term);
+      const double lifted = static_cast<double>(sums[g]) * x.scales[g] * w.minimum(output, first);
+      sum += term + lifted;
+      magnitude += std::fabs(term) + std::fabs(lifted);
     }
   }
   return {sum, kUnitRoundoff * static_cast<double>(2 * num_terms + 4) * magnitude};
@@ -299,22 +317,24 @@ void test_packing(const Weights& w) {
   std::fill(back.f16_scales.begin(), back.f16_scales.end(), 0);
   std::fill(back.f32_scales.begin(), back.f32_scales.end(), 0.0f);
   std::fill(back.zero_points.begin(), back.zero_points.end(), 0);
-  const bool by_channel = !back.f32_scales.empty();
+  std::fill(back.minimums.begin(), back.minimums.end(), 0.0f);
+  const bool is_wide = !back.f32_scales.empty();
   matrix.unpack({back.bytes.data(),
-                 by_channel ? static_cast<void*>(back.f32_scales.data()) : back.f16_scales.data(),
-                 back.zero_points.data()},
+                 is_wide ? static_cast<void*>(back.f32_scales.data()) : back.f16_scales.data(),
+                 back.zero_points.data(), back.minimums.data()},
                 0, matrix.num_panels());
   const std::string what = std::string(format_info(w.format).name) + " N=" + std::to_string(w.n) +
                            " K=" + std::to_string(w.k);
   check(back.bytes == w.bytes && back.f16_scales == w.f16_scales &&
-            back.f32_scales == w.f32_scales && back.zero_points == w.zero_points,
+            back.f32_scales == w.f32_scales && back.zero_points == w.zero_points &&
+            back.minimums == w.minimums,
         what + ": unpacked differs from packed");
 
   std::vector<float> row(w.k);
   for (std::int64_t n = 0; n < w.n; ++n) {
     matrix.gather_row(n, row.data());
     for (std::int64_t i = 0; i < w.k; ++i) {
-      check(row[i] == static_cast<float>(w.value(n, i)), what + ": gathered row");
+      check(row[i] == w.rounded_value(n, i), what + ": gathered row");
     }
   }
 }

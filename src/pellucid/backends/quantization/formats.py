@@ -6,27 +6,36 @@ from typing import Any
 
 import numpy as np
 
-GROUP, LARGE_GROUP = 32, 128  # inputs
+SMALL_GROUP, GROUP, LARGE_GROUP = 16, 32, 128  # inputs
 
 
 @dataclass(frozen=True)
 class IntegerFormat:
-    """A code q of `bits` bits stands for scale * (q - zero point).
+    """A code q of `bits` bits stands for scale * (q - zero point) + minimum.
 
-    Scales and zero points belong to groups of neighbouring inputs of one output; where K is not a
+    Scales, zero points and minimums belong to groups of neighbouring inputs of one output; where K is not a
     multiple of `group_size`, the last group of each row is shorter.
 
     Args:
         name: as in `EngineConfig.quantization` and in files.
         bits: 8, signed, -127 .. 127 with zero point 0; or 4, unsigned, 0 .. 15.
         group_size: inputs that share a scale; None: all of a row.
-        has_zero_points: whether each group has its own zero point, 0 .. 15; without, 4-bit codes have 8.
+        has_zero_points: whether each group has its own zero point, 0 .. 15.
+        has_wide_scales: whether the scales of groups are f32 and not f16.
+        has_minimums: whether each group has a minimum, in f32.
     """
 
     name: str
     bits: int
     group_size: int | None
     has_zero_points: bool = False
+    has_wide_scales: bool = False
+    has_minimums: bool = False
+
+    @property
+    def zero_point(self) -> int:
+        """Of all groups, where they do not have their own."""
+        return 8 if self.bits == 4 and not self.has_minimums else 0
 
     def num_groups(self, num_inputs: int) -> int:
         """Groups of a row."""
@@ -45,9 +54,11 @@ class IntegerFormat:
         if self.group_size is None:
             arrays["scales"] = np.dtype(np.float32), (num_outputs,)
         else:
-            arrays["scales"] = np.dtype(np.float16), groups
+            arrays["scales"] = np.dtype(np.float32 if self.has_wide_scales else np.float16), groups
         if self.has_zero_points:
             arrays["zero_points"] = np.dtype(np.uint8), groups
+        if self.has_minimums:
+            arrays["minimums"] = np.dtype(np.float32), groups
         return arrays
 
 
@@ -65,3 +76,9 @@ FORMATS: Mapping[str, IntegerFormat] = {
         IntegerFormat("int4-g128-zp", 4, LARGE_GROUP, has_zero_points=True),
     )
 }
+
+# For GGUF's other blocks, whose scales are products or whose grids begin anywhere: their numbers as they
+# are, in more bits. Nothing is quantized to these.
+INT8_G16 = IntegerFormat("int8-g16", 8, SMALL_GROUP, has_wide_scales=True)
+INT8_MIN = IntegerFormat("int8-min", 8, GROUP, has_wide_scales=True, has_minimums=True)
+INT4_MIN = IntegerFormat("int4-min", 4, GROUP, has_wide_scales=True, has_minimums=True)

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from pellucid.backends.quantization.formats import IntegerFormat
 
-SYMMETRIC_ZERO_POINT = 8  # of 4-bit codes without zero points
-
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
@@ -20,8 +18,9 @@ class QuantizedMatrix:
         format: what the codes stand for.
         num_inputs: K.
         codes: int8 [N, K], or two codes in a uint8 [N, ceil(K / 2)].
-        scales: f16 [N, groups], or f32 [N] for one scale per output.
+        scales: f16 or f32 [N, groups], or f32 [N] for one scale per output.
         zero_points: uint8 [N, groups], where the format has them.
+        minimums: f32 [N, groups], where the format has them.
     """
 
     format: IntegerFormat
@@ -29,13 +28,22 @@ class QuantizedMatrix:
     codes: npt.NDArray[np.integer[Any]]
     scales: npt.NDArray[np.floating[Any]]
     zero_points: npt.NDArray[np.uint8] | None = None
+    minimums: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        arrays = {"codes": self.codes, "scales": self.scales, "zero_points": self.zero_points}
-        expected = self.format.arrays(len(self.codes), self.num_inputs)
-        for name, array in arrays.items():
-            actual = None if array is None else (array.dtype, array.shape)
-            assert actual == expected.get(name), f"{self.format.name} {name}: {actual}"
+        actual = {name: (array.dtype, array.shape) for name, array in self.arrays.items()}
+        assert actual == self.format.arrays(len(self.codes), self.num_inputs), actual
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """By the names of `IntegerFormat.arrays`."""
+        arrays = {
+            "codes": self.codes,
+            "scales": self.scales,
+            "zero_points": self.zero_points,
+            "minimums": self.minimums,
+        }
+        return {name: array for name, array in arrays.items() if array is not None}
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,15 +52,12 @@ class QuantizedMatrix:
 
     @property
     def num_bytes(self) -> int:
-        zero_points = 0 if self.zero_points is None else self.zero_points.nbytes
-        return self.codes.nbytes + self.scales.nbytes + zero_points
+        return sum(array.nbytes for array in self.arrays.values())
 
     def rows(self, index: Any) -> "QuantizedMatrix":
         """The rows that `index` selects, a slice or an array of row numbers."""
-        zero_points = None if self.zero_points is None else self.zero_points[index]
-        return QuantizedMatrix(
-            self.format, self.num_inputs, self.codes[index], self.scales[index], zero_points
-        )
+        arrays = {name: array[index] for name, array in self.arrays.items()}
+        return QuantizedMatrix(self.format, self.num_inputs, **arrays)
 
     def centered_codes(self) -> npt.NDArray[np.int8]:
         """code - zero point, [N, K]."""
@@ -64,13 +69,15 @@ class QuantizedMatrix:
         codes[:, 1::2] = self.codes >> 4
         codes = codes[:, :num_inputs]
         if self.zero_points is None:
-            return np.asarray(codes - np.int8(SYMMETRIC_ZERO_POINT), np.int8)
+            return np.asarray(codes - np.int8(self.format.zero_point), np.int8)
         return np.asarray(codes - self._per_input(self.zero_points), np.int8)
 
     def dequantize(self) -> npt.NDArray[np.float32]:
-        """The weights [N, K] that the codes stand for: exact, but for f32 scales, whose products round."""
+        """The weights [N, K] that the codes stand for, in f32: products with f32 scales may round, and
+        so do sums with minimums."""
         scales = self.scales.astype(np.float32).reshape(len(self.scales), -1)
-        return np.asarray(self.centered_codes() * self._per_input(scales))
+        weights = np.asarray(self.centered_codes() * self._per_input(scales))
+        return weights if self.minimums is None else weights + self._per_input(self.minimums)
 
     def _per_input(self, per_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[N, groups] -> [N, K], or [N, 1] if there is one group."""
@@ -83,14 +90,10 @@ def concatenate_rows(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
     """The rows of matrices in one format, behind each other."""
     first = matrices[0]
     assert all(matrix.format == first.format for matrix in matrices)
-    zero_points = [m.zero_points for m in matrices if m.zero_points is not None]
-    return QuantizedMatrix(
-        first.format,
-        first.num_inputs,
-        np.concatenate([matrix.codes for matrix in matrices]),
-        np.concatenate([matrix.scales for matrix in matrices]),
-        np.concatenate(zero_points) if zero_points else None,
-    )
+    arrays = {
+        name: np.concatenate([matrix.arrays[name] for matrix in matrices]) for name in first.arrays
+    }
+    return QuantizedMatrix(first.format, first.num_inputs, **arrays)
 
 
 def pack_nibbles(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

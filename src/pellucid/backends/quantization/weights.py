@@ -13,17 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.quantization.formats import IntegerFormat
-from pellucid.backends.quantization.matrix import (
-    SYMMETRIC_ZERO_POINT,
-    QuantizedMatrix,
-    pack_nibbles,
-)
+from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 _CHUNK = 1 << 15  # weights at a time: all temporaries stay in a core's cache
 _LARGEST_INT8 = 127
 _LARGEST_INT4 = 15
+_SYMMETRIC_ZERO_POINT = 8
 # How many steps the weights reach beyond the grid: above 0 the outermost are clipped to its end, for
 # the sake of a finer grid for the others.
 _SYMMETRIC_STEPS = (-0.9, -0.4, 0.0, 0.4, 0.9, 1.6, 2.4)
@@ -127,7 +124,7 @@ def _fit_int4(groups: Floats, weight_format: IntegerFormat) -> _Fit:
     )
     best_gain = np.full(groups.shape[1], -1, np.float32)
     best_scale = np.zeros(groups.shape[1], np.float32)
-    best_zero_point = np.full(groups.shape[1], SYMMETRIC_ZERO_POINT, np.float32)
+    best_zero_point = np.full(groups.shape[1], _SYMMETRIC_ZERO_POINT, np.float32)
     for inverse, zero_point in grids:
         codes = _centered_codes(groups, inverse, zero_point)
         # The scale with the least squared error, sum (x - scale * code)^2, and by how much it is
@@ -150,9 +147,9 @@ def _symmetric_grids(groups: Floats) -> Iterator[tuple[Floats, Floats]]:
     magnitude on the longer side, -8."""
     index = np.abs(groups).argmax(axis=0)[None]
     largest = np.take_along_axis(groups, index, axis=0)[0]
-    zero_point = np.full_like(largest, SYMMETRIC_ZERO_POINT)
+    zero_point = np.full_like(largest, _SYMMETRIC_ZERO_POINT)
     for step in _SYMMETRIC_STEPS:
-        yield _inverse(-largest / np.float32(SYMMETRIC_ZERO_POINT + step)), zero_point
+        yield _inverse(-largest / np.float32(_SYMMETRIC_ZERO_POINT + step)), zero_point
 
 
 def _grids_with_zero_points(groups: Floats) -> Iterator[tuple[Floats, Floats]]:

@@ -1,0 +1,193 @@
+"""The blocks of GGUF's quantized types as codes, scales and minimums: their own numbers, laid out anew.
+
+What a block means is defined by ggml's dequantize_row functions (ggml-quants.c), which the gguf
+library has in NumPy; tests/model/test_gguf.py compares with it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.constants import GGMLQuantizationType as Type
+
+from pellucid.backends.quantization.formats import (
+    INT4,
+    INT4_MIN,
+    INT8,
+    INT8_G16,
+    INT8_MIN,
+    IntegerFormat,
+)
+from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+# What each code of 4 bits stands for in the IQ4 types (ggml-common.h, kvalues_iq4nl).
+_NON_LINEAR = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
+)
+
+
+def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
+    """The matrix behind rows of blocks.
+
+    Args:
+        rows: [N, bytes of a row].
+        block_type: one of `BLOCK_TYPES`.
+    """
+    _, block_bytes = GGML_QUANT_SIZES[block_type]
+    with np.errstate(invalid="ignore"):  # a scale may be infinite: whoever uses it will see
+        return _READERS[block_type](rows.reshape(len(rows), -1, block_bytes))
+
+
+# Each takes blocks [N, blocks of a row, bytes of a block].
+
+
+def _q8_0(blocks: Bytes) -> QuantizedMatrix:
+    scales, codes = _split(blocks, 2)
+    return _matrix(INT8, codes.view(np.int8), _f16(scales))
+
+
+def _q4_0(blocks: Bytes) -> QuantizedMatrix:
+    scales, codes = _split(blocks, 2)
+    return _matrix(INT4, _parts(codes, 4), _f16(scales))
+
+
+def _q4_1(blocks: Bytes) -> QuantizedMatrix:
+    scales, minimums, codes = _split(blocks, 2, 2)
+    return _matrix(INT4_MIN, _parts(codes, 4), _f32(scales), _f32(minimums))
+
+
+def _q5_0(blocks: Bytes) -> QuantizedMatrix:
+    scales, fifth_bits, codes = _split(blocks, 2, 4)
+    return _matrix(INT8, _with_fifth_bits(codes, fifth_bits) - 16, _f16(scales))
+
+
+def _q5_1(blocks: Bytes) -> QuantizedMatrix:
+    scales, minimums, fifth_bits, codes = _split(blocks, 2, 2, 4)
+    return _matrix(INT8_MIN, _with_fifth_bits(codes, fifth_bits), _f32(scales), _f32(minimums))
+
+
+def _q3_k(blocks: Bytes) -> QuantizedMatrix:
+    third_bits, low, packed, scale = _split(blocks, 32, 64, 12)
+    scale_codes = _parts(packed[..., :8], 4) | _parts(packed[..., 8:], 2) << 4  # 16 of 6 bits
+    low = _parts(low.reshape(*low.shape[:-1], 2, 32), 2)  # each half gives four times 32
+    codes = low.reshape(*low.shape[:-2], 256) | _parts(third_bits, 1) << 2
+    scales = _f32(scale) * (scale_codes.astype(np.int8) - 32)
+    return _matrix(INT8_G16, codes.astype(np.int8) - 4, scales)
+
+
+def _q4_k(blocks: Bytes) -> QuantizedMatrix:
+    scale, minimum, packed, codes = _split(blocks, 2, 2, 12)
+    scales, minimums = _k_scales(scale, minimum, packed)
+    return _matrix(INT4_MIN, _k_nibbles(codes, 32), scales, minimums)
+
+
+def _q5_k(blocks: Bytes) -> QuantizedMatrix:
+    scale, minimum, packed, fifth_bits, low = _split(blocks, 2, 2, 12, 32)
+    scales, minimums = _k_scales(scale, minimum, packed)
+    codes = _k_nibbles(low, 32) | _parts(fifth_bits, 1) << 4
+    return _matrix(INT8_MIN, codes, scales, minimums)
+
+
+def _q6_k(blocks: Bytes) -> QuantizedMatrix:
+    low, high, scale_codes, scale = _split(blocks, 128, 64, 16)
+    high = _parts(high.reshape(*high.shape[:-1], 2, 32), 2).reshape(*low.shape[:-1], 256)
+    codes = (_k_nibbles(low, 64) | high << 4).astype(np.int8) - 32
+    return _matrix(INT8_G16, codes, _f32(scale) * scale_codes.view(np.int8))
+
+
+def _iq4_nl(blocks: Bytes) -> QuantizedMatrix:
+    scales, codes = _split(blocks, 2)
+    return _matrix(INT8, _NON_LINEAR[_parts(codes, 4)], _f16(scales))
+
+
+def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
+    scale, high, low, codes = _split(blocks, 2, 2, 4)
+    pairs = np.stack((low & 15, low >> 4), axis=-1).reshape(*low.shape[:-1], 8)
+    high_bits = high.view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    scales = _f32(scale) * ((pairs | high_bits.astype(np.uint8) << 4).astype(np.int8) - 32)
+    codes = _parts(codes.reshape(*codes.shape[:-1], 8, 16), 4).reshape(*codes.shape[:-1], 256)
+    return _matrix(INT8_G16, _NON_LINEAR[codes], np.repeat(scales, 2, axis=-1))
+
+
+_READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {
+    Type.Q8_0: _q8_0,
+    Type.Q4_0: _q4_0,
+    Type.Q4_1: _q4_1,
+    Type.Q5_0: _q5_0,
+    Type.Q5_1: _q5_1,
+    Type.Q3_K: _q3_k,
+    Type.Q4_K: _q4_k,
+    Type.Q5_K: _q5_k,
+    Type.Q6_K: _q6_k,
+    Type.IQ4_NL: _iq4_nl,
+    Type.IQ4_XS: _iq4_xs,
+}
+BLOCK_TYPES = tuple(_READERS)
+
+
+# -- parts of blocks -------------------------------------------------------------------------------
+
+
+def _split(blocks: Bytes, *sizes: int) -> Sequence[Bytes]:
+    """Parts of `sizes` bytes of each block, and the rest."""
+    parts = np.split(blocks, np.cumsum(sizes), axis=-1)
+    return [np.ascontiguousarray(part) for part in parts]
+
+
+def _parts(packed: Bytes, bits: int) -> Bytes:
+    """[..., n] -> [..., n * 8 / bits]: the lowest `bits` bits of all bytes, then the next ones."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    parts = packed[..., None, :] >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(parts.reshape(*packed.shape[:-1], -1), np.uint8)
+
+
+def _k_nibbles(packed: Bytes, run: int) -> Bytes:
+    """Codes of 4 bits in runs: `run` low halves, then the high halves of the same bytes."""
+    runs = packed.reshape(*packed.shape[:-1], -1, run)
+    return _parts(runs, 4).reshape(*packed.shape[:-1], -1)
+
+
+def _with_fifth_bits(packed: Bytes, fifth_bits: Bytes) -> npt.NDArray[np.int8]:
+    bits = np.unpackbits(fifth_bits, axis=-1, bitorder="little")
+    return (_parts(packed, 4) | bits << 4).astype(np.int8)
+
+
+def _k_scales(scale: Bytes, minimum: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
+    """Scales and minimums of the 8 groups of a block: 6 bits of each are in 12 bytes, in three rows
+    of four: scales 0..3, minimums 0..3, and the low halves of all others, whose upper two bits are
+    the upper two bits of the first rows."""
+    first, second, third = np.split(packed, 3, axis=-1)
+    scales = np.concatenate((first & 63, third & 15 | first >> 2 & 48), axis=-1)
+    minimums = np.concatenate((second & 63, third >> 4 | second >> 2 & 48), axis=-1)
+    return _f32(scale) * scales, -(_f32(minimum) * minimums)
+
+
+def _f16(data: Bytes) -> npt.NDArray[np.float16]:
+    return data.view(np.float16)
+
+
+def _f32(data: Bytes) -> Floats:
+    return data.view(np.float16).astype(np.float32)
+
+
+def _matrix(
+    weight_format: IntegerFormat,
+    codes: npt.NDArray[Any],
+    scales: npt.NDArray[Any],
+    minimums: Floats | None = None,
+) -> QuantizedMatrix:
+    """From one code per element [N, ...] and one scale per group [N, ...], in order."""
+    num_outputs = len(codes)
+    codes = codes.reshape(num_outputs, -1)
+    return QuantizedMatrix(
+        weight_format,
+        codes.shape[1],
+        codes.astype(np.int8) if weight_format.bits == 8 else pack_nibbles(codes),
+        scales.reshape(num_outputs, -1),
+        minimums=None if minimums is None else minimums.reshape(num_outputs, -1),
+    )

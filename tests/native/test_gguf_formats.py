@@ -1,0 +1,78 @@
+"""The formats that hold GGUF's other blocks: native linears and embeddings against their definition.
+
+To these nothing is quantized, so the matrices are random codes, scales and minimums.
+"""
+
+import numpy as np
+import pytest
+
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.native import kernel_levels
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.quantization.formats import INT4_MIN, INT8_G16, INT8_MIN
+from support.random_matrices import random_matrix
+from support.row_invariance import same_in_any_step
+
+EPS = np.finfo(np.float32).eps
+FORMATS = {each.name: each for each in (INT8_G16, INT8_MIN, INT4_MIN)}
+DEFINITION = NumpyBackend()
+
+
+@pytest.fixture(scope="module", params=kernel_levels())
+def ops(request):
+    return CpuBackend(num_threads=2, isa=request.param)
+
+
+def cases(name, num_columns):
+    rng = np.random.default_rng(num_columns)
+    matrix = random_matrix(FORMATS[name], 70, num_columns, rng)
+    return matrix, rng.normal(size=(21, num_columns)).astype(np.float32), rng
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("num_columns", [16, 300, 512])
+def test_linear(ops, name, num_columns):
+    matrix, x, _ = cases(name, num_columns)
+    bias = x[0, :1].repeat(70)
+    expected = DEFINITION.linear(x, DEFINITION.matrix(matrix, bias))
+    # What is rounded are scales, minimums and the sum over groups, the products of codes are exact.
+    weights = np.abs(matrix.dequantize()).astype(np.float64)
+    if matrix.minimums is not None:  # they may have cancelled
+        weights += 2 * np.abs(matrix.minimums).repeat(matrix.format.group_size, 1)[:, :num_columns]
+    sizes = np.abs(x).max(axis=1, keepdims=True) * weights.sum(axis=1) + np.abs(bias)
+    num_roundings = 3 * (matrix.format.num_groups(num_columns) + 4)
+    error = np.abs(ops.linear(x, ops.matrix(matrix, bias)) - expected)
+    assert (error <= num_roundings * EPS * sizes).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_does_not_depend_on_its_batch(ops, name):
+    matrix, x, rng = cases(name, 160)
+    handle = ops.matrix(matrix)
+    assert same_in_any_step(lambda rows: ops.linear(rows, handle), x, rng)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("isa", kernel_levels())
+def test_activations_as_they_are(isa, name):
+    matrix, x, _ = cases(name, 200)
+    ops = CpuBackend(isa=isa, quantize_activations=False)
+    weights = matrix.dequantize().astype(np.float64)
+    sizes = np.abs(x) @ (np.abs(weights) + 1).T
+    error = np.abs(ops.linear(x, ops.matrix(matrix)) - x.astype(np.float64) @ weights.T)
+    assert (error <= 202 * EPS * sizes).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_embed_is_exact(ops, name):
+    matrix, _, _ = cases(name, 72)
+    ids = np.array([69, 0, 0, 33])
+    expected = DEFINITION.embed(ids, DEFINITION.matrix(matrix), 3.0)
+    assert (ops.embed(ids, ops.matrix(matrix), 3.0) == expected).all()
+
+
+def test_packing_names_what_is_missing(ops):
+    matrix, _, _ = cases("int4-min", 64)
+    object.__setattr__(matrix, "minimums", None)
+    with pytest.raises(ValueError, match="minimums: format='int4-min' has them"):
+        ops.matrix(matrix)

@@ -1,0 +1,18 @@
+"""Matrices in integer formats that nobody quantized: any codes are valid."""
+
+import numpy as np
+
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+
+
+def random_matrix(weight_format, num_outputs, num_inputs, rng):
+    """Any codes, scales and zero points that the format allows."""
+    arrays = {}
+    for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items():
+        if name in ("scales", "minimums"):
+            arrays[name] = rng.normal(size=shape).astype(dtype)
+        elif name == "zero_points":
+            arrays[name] = rng.integers(0, 16, shape).astype(dtype)
+        else:
+            arrays[name] = rng.integers(-127 if dtype == np.int8 else 0, 128, shape).astype(dtype)
+    return QuantizedMatrix(weight_format, num_inputs, **arrays)
