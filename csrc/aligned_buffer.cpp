@@ -1,12 +1,12 @@
 #include "aligned_buffer.h"
 
+#include <sys/mman.h>
+
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace pellucid {
 namespace {
@@ -14,23 +14,43 @@ namespace {
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
+std::size_t round_up(std::size_t n, std::size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 }  // namespace
 
 AlignedBuffer::AlignedBuffer(std::size_t num_bytes) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;
-  const std::size_t alignment = num_bytes >= kHugePage ? kHugePage : kCacheLine;
-  // aligned_alloc wants a multiple of the alignment, the advice whole pages; the rest is never
-  // touched below, so it costs address space only.
-  const std::size_t rounded = (num_bytes + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
-  bytes_.reset(static_cast<std::byte*>(memory));
+  if (num_bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
+  if (num_bytes < kHugePage) {
+    void* const memory = std::aligned_alloc(kCacheLine, round_up(num_bytes, kCacheLine));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, 0, num_bytes);
+    bytes_.reset(static_cast<std::byte*>(memory));
+    return;
+  }
+  // One huge page more than needed, to find an aligned one in; what stays untouched costs nothing.
+  const std::size_t rounded = round_up(num_bytes, kHugePage);
+  const std::size_t mapping_bytes = rounded + kHugePage;
+  void* const mapping =
+      mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  const std::size_t skipped =
+      (kHugePage - reinterpret_cast<std::uintptr_t>(mapping) % kHugePage) % kHugePage;
+  std::byte* const memory = static_cast<std::byte*>(mapping) + skipped;
+  bytes_ = {memory, Free{mapping, mapping_bytes}};
 #if defined(__linux__)
-  if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
+  madvise(memory, rounded, MADV_HUGEPAGE);
 #endif
-  std::memset(memory, 0, num_bytes);
 }
 
-void AlignedBuffer::Free::operator()(std::byte* bytes) const { std::free(bytes); }
+void AlignedBuffer::Free::operator()(std::byte* bytes) const {
+  if (mapping != nullptr) {
+    munmap(mapping, mapping_bytes);
+  } else {
+    std::free(bytes);
+  }
+}
 
 }  // namespace pellucid

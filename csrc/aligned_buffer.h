@@ -6,8 +6,10 @@
 
 namespace pellucid {
 
-// Aligned to cache lines; from 2 MiB on to huge pages, which the system is asked for: streaming
-// weights through 4 KiB pages costs a page walk each, twice that in a virtual machine.
+// Aligned to cache lines. From 2 MiB on aligned to huge pages, which the system is asked for:
+// streaming weights through 4 KiB pages costs a page walk each, twice that in a virtual machine.
+// Such memory is the system's zeros until it is written, so that the threads that fill it share the
+// work.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -20,6 +22,8 @@ class AlignedBuffer {
 
  private:
   struct Free {
+    void* mapping;  // null: from aligned_alloc
+    std::size_t mapping_bytes;
     void operator()(std::byte* bytes) const;
   };
   std::unique_ptr<std::byte[], Free> bytes_;

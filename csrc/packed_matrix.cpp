@@ -77,40 +77,60 @@ std::uint32_t keep(std::uint32_t cell) { return cell; }
 
 using Reorder = std::uint32_t (*)(std::uint32_t);
 
-// Copies the cells of a column from a row of the source, `row_bytes` long, or back.
-template <int kCellBytes, Reorder kReorder>
-void pack_cells(const Column& column, const std::uint8_t* row, std::int64_t row_bytes,
-                std::uint8_t* packed) {
-  const std::int64_t num_whole = row_bytes / kCellBytes;
-  std::uint32_t cell = 0;
-  for (std::int64_t c = 0; c < num_whole; ++c) {
-    std::memcpy(&cell, row + c * kCellBytes, kCellBytes);
-    cell = kReorder(cell);
-    std::memcpy(packed + column.cell(c), &cell, kCellBytes);
-  }
-  if (const std::int64_t rest = row_bytes % kCellBytes; rest > 0) {
-    cell = 0;
-    std::memcpy(&cell, row + num_whole * kCellBytes, static_cast<std::size_t>(rest));
-    cell = kReorder(cell);
-    std::memcpy(packed + column.cell(num_whole), &cell, kCellBytes);
+// Rows are moved in pieces: long enough to be read as a stream, short enough for what is written of
+// 32 rows to stay in the first-level cache. A multiple of every format's share of a tile.
+constexpr std::int64_t kPieceBytes = 512;
+
+// Calls move(byte in the row, its place in the packed matrix) for the cells of a column that begin
+// in bytes [begin, end) of the row; `begin` is where a tile begins.
+template <int kCellBytes, class Move>
+void for_each_cell(const Column& column, std::int64_t begin, std::int64_t end, Move move) {
+  constexpr std::int64_t kStepBytes = kPanelOutputs * kCellBytes;
+  const std::int64_t tile_row_bytes = tile_weight_bytes(column.info) / kPanelOutputs;
+  const std::int64_t tile_stride = tile_bytes(column.info);
+  std::int64_t tile = column.cell(begin / kCellBytes);
+  while (begin < end) {
+    const std::int64_t tile_end = std::min(begin + tile_row_bytes, end);
+    std::int64_t place = tile;
+    for (; begin < tile_end; begin += kCellBytes, place += kStepBytes) move(begin, place);
+    tile += tile_stride;
   }
 }
 
+// Copy bytes [begin, end) of a row of the source to their cells, or back. The last cell may be
+// longer than what is left of the row.
 template <int kCellBytes, Reorder kReorder>
-void unpack_cells(const Column& column, const std::uint8_t* packed, std::int64_t row_bytes,
-                  std::uint8_t* row) {
-  for (std::int64_t at = 0; at < row_bytes; at += kCellBytes) {
+void pack_cells(const Column& column, const std::uint8_t* row, std::int64_t begin, std::int64_t end,
+                std::uint8_t* packed) {
+  for_each_cell<kCellBytes>(column, begin, end, [&](std::int64_t at, std::int64_t place) {
     std::uint32_t cell = 0;
-    std::memcpy(&cell, packed + column.cell(at / kCellBytes), kCellBytes);
+    if (end - at >= kCellBytes) {
+      std::memcpy(&cell, row + at, kCellBytes);
+    } else {
+      std::memcpy(&cell, row + at, static_cast<std::size_t>(end - at));
+    }
+    cell = kReorder(cell);
+    std::memcpy(packed + place, &cell, kCellBytes);
+  });
+}
+
+template <int kCellBytes, Reorder kReorder>
+void unpack_cells(const Column& column, const std::uint8_t* packed, std::int64_t begin,
+                  std::int64_t end, std::uint8_t* row) {
+  for_each_cell<kCellBytes>(column, begin, end, [&](std::int64_t at, std::int64_t place) {
+    std::uint32_t cell = 0;
+    std::memcpy(&cell, packed + place, kCellBytes);
     cell = kReorder(cell);
     std::memcpy(row + at, &cell,
-                static_cast<std::size_t>(std::min<std::int64_t>(kCellBytes, row_bytes - at)));
-  }
+                static_cast<std::size_t>(std::min<std::int64_t>(kCellBytes, end - at)));
+  });
 }
 
 struct CellCopy {
-  void (*pack)(const Column&, const std::uint8_t*, std::int64_t, std::uint8_t*);
-  void (*unpack)(const Column&, const std::uint8_t*, std::int64_t, std::uint8_t*);
+  void (*pack)(const Column&, const std::uint8_t* row, std::int64_t begin, std::int64_t end,
+               std::uint8_t* packed);
+  void (*unpack)(const Column&, const std::uint8_t* packed, std::int64_t begin, std::int64_t end,
+                 std::uint8_t* row);
 };
 
 CellCopy cell_copy(const FormatInfo& info) {
@@ -127,6 +147,29 @@ CellCopy cell_copy(const FormatInfo& info) {
 
 std::int64_t bytes_of_row(const FormatInfo& info, std::int64_t num_inputs) {
   return ceil_div(num_inputs * info.weight_bits, 8);
+}
+
+// Calls move(output, begin, end) for each piece of the rows in panels [panel_begin, panel_end).
+template <class Move>
+void for_each_piece(const FormatInfo& info, const PackedView& view, std::int64_t panel_begin,
+                    std::int64_t panel_end, Move move) {
+  const std::int64_t row_bytes = bytes_of_row(info, view.num_inputs);
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const std::int64_t first = panel * kPanelOutputs;
+    const std::int64_t last = std::min(first + kPanelOutputs, view.num_outputs);
+    for (std::int64_t begin = 0; begin < row_bytes; begin += kPieceBytes) {
+      const std::int64_t end = std::min(begin + kPieceBytes, row_bytes);
+      for (std::int64_t output = first; output < last; ++output) move(output, begin, end);
+    }
+  }
+}
+
+void copy_group_scale(const FormatInfo& info, void* to, const void* from) {
+  if (info.has_wide_scales) {
+    std::memcpy(to, from, sizeof(float));
+  } else {
+    std::memcpy(to, from, sizeof(std::uint16_t));
+  }
 }
 
 template <class T>
@@ -160,11 +203,16 @@ void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
   const CellCopy copy = cell_copy(info);
   const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
   auto* const packed = reinterpret_cast<std::uint8_t*>(buffer_.data());
-  const std::int64_t end = std::min(panel_end * kPanelOutputs, num_outputs());
-  for (std::int64_t output = panel_begin * kPanelOutputs; output < end; ++output) {
+  const auto* const rows = static_cast<const std::uint8_t*>(source.weights);
+  for_each_piece(info, view_, panel_begin, panel_end,
+                 [&](std::int64_t output, std::int64_t begin, std::int64_t end) {
+                   copy.pack(column_of(info, view_, output), rows + output * row_bytes, begin, end,
+                             packed);
+                 });
+  if (!info.is_integer) return;
+  const std::int64_t last = std::min(panel_end * kPanelOutputs, num_outputs());
+  for (std::int64_t output = panel_begin * kPanelOutputs; output < last; ++output) {
     const Column column = column_of(info, view_, output);
-    copy.pack(column, static_cast<const std::uint8_t*>(source.weights) + output * row_bytes,
-              row_bytes, packed);
     if (has_channel_scales(info)) {
       std::memcpy(packed + column.channel_scale(),
                   static_cast<const float*>(source.scales) + output, sizeof(float));
@@ -173,9 +221,8 @@ void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
     const std::int64_t scale_bytes = group_scale_bytes(info);
     for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
       const std::int64_t group = output * view_.num_tiles + g;
-      std::memcpy(packed + column.group_scale(g),
-                  static_cast<const std::byte*>(source.scales) + group * scale_bytes,
-                  static_cast<std::size_t>(scale_bytes));
+      copy_group_scale(info, packed + column.group_scale(g),
+                       static_cast<const std::byte*>(source.scales) + group * scale_bytes);
       if (info.has_zero_points) packed[column.zero_point(g)] = source.zero_points[group];
       if (info.has_minimums) {
         std::memcpy(packed + column.minimum(g), source.minimums + group, sizeof(float));
@@ -190,11 +237,16 @@ void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
   const CellCopy copy = cell_copy(info);
   const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
   const std::uint8_t* const packed = view_.panels;
-  const std::int64_t end = std::min(panel_end * kPanelOutputs, num_outputs());
-  for (std::int64_t output = panel_begin * kPanelOutputs; output < end; ++output) {
+  auto* const rows = static_cast<std::uint8_t*>(target.weights);
+  for_each_piece(info, view_, panel_begin, panel_end,
+                 [&](std::int64_t output, std::int64_t begin, std::int64_t end) {
+                   copy.unpack(column_of(info, view_, output), packed, begin, end,
+                               rows + output * row_bytes);
+                 });
+  if (!info.is_integer) return;
+  const std::int64_t last = std::min(panel_end * kPanelOutputs, num_outputs());
+  for (std::int64_t output = panel_begin * kPanelOutputs; output < last; ++output) {
     const Column column = column_of(info, view_, output);
-    copy.unpack(column, packed, row_bytes,
-                static_cast<std::uint8_t*>(target.weights) + output * row_bytes);
     if (has_channel_scales(info)) {
       std::memcpy(static_cast<float*>(target.scales) + output, packed + column.channel_scale(),
                   sizeof(float));
@@ -203,8 +255,8 @@ void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
     const std::int64_t scale_bytes = group_scale_bytes(info);
     for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
       const std::int64_t group = output * view_.num_tiles + g;
-      std::memcpy(static_cast<std::byte*>(target.scales) + group * scale_bytes,
-                  packed + column.group_scale(g), static_cast<std::size_t>(scale_bytes));
+      copy_group_scale(info, static_cast<std::byte*>(target.scales) + group * scale_bytes,
+                       packed + column.group_scale(g));
       if (info.has_zero_points) target.zero_points[group] = packed[column.zero_point(g)];
       if (info.has_minimums) {
         std::memcpy(target.minimums + group, packed + column.minimum(g), sizeof(float));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "aligned_buffer.h"
@@ -68,7 +69,8 @@ double read_bytes_per_second(ThreadPool& pool, const PeakKernels& peaks) {
   const std::int64_t wanted = std::clamp(kCachesRead * last_level_bytes(), kMinRead, kMaxRead);
   const std::int64_t share = wanted / pool.num_threads() / kReadUnit * kReadUnit;
   const std::int64_t total = share * pool.num_threads();
-  const AlignedBuffer memory(static_cast<std::size_t>(total));
+  AlignedBuffer memory(static_cast<std::size_t>(total));
+  std::memset(memory.data(), 1, memory.size());  // or all of it is the system's one page of zeros
   const double seconds =
       fastest_run(pool, [&](int thread) { peaks.read(memory.data() + thread * share, share); });
   return static_cast<double>(total) / seconds;
