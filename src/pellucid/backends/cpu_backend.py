@@ -98,12 +98,11 @@ class CpuBackend(NumpyBackend):
         own_bias = None if bias is None else self.vector(bias)
         activations = "native" if self.quantize_activations else "f32"
         if isinstance(weight, QuantizedMatrix):
+            arrays = {name: np.ascontiguousarray(array) for name, array in weight.arrays.items()}
             return pack_weights(
                 weight.format.name,
-                np.ascontiguousarray(weight.codes),
-                np.ascontiguousarray(weight.scales),
-                _contiguous(weight.zero_points),
-                _contiguous(weight.minimums),
+                arrays.pop("codes"),
+                **arrays,
                 num_inputs=weight.num_inputs,
                 bias=own_bias,
                 activations=activations,
@@ -416,10 +415,6 @@ class CompiledDecoder:
             self._program, self._ropes, batch, kv_cache, logits, stage_seconds=seconds
         )
         return list(zip(names, seconds.tolist(), strict=True))
-
-
-def _contiguous(array: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-    return None if array is None else np.ascontiguousarray(array)
 
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:
