@@ -13,6 +13,8 @@ INSTALL := $(PIP) install --no-build-isolation --editable
 BUILD     := build/$(VENV:.%=%)
 DEV_BUILD := --config-settings=build-dir=$(BUILD) \
   --config-settings=cmake.define.PELLUCID_WERROR=ON --config-settings=cmake.define.PELLUCID_TESTS=ON
+CMAKE_TESTS := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+  -DPELLUCID_TESTS=ON
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc tests/native/cpp -type f)
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
@@ -23,7 +25,7 @@ help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
 	@echo 'make test         every test that needs no torch'
 	@echo 'make test-native  of these, only the C++ ones'
-	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan'
+	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
@@ -44,10 +46,12 @@ test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
 test-sanitized: $(VENV)/.dev
-	$(BIN)/cmake -S . -B build/sanitized -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-	  -DPELLUCID_TESTS=ON -DPELLUCID_SANITIZE=ON
+	$(CMAKE_TESTS) -B build/sanitized -DPELLUCID_SANITIZE=address,undefined
 	$(BIN)/cmake --build build/sanitized
 	$(BIN)/ctest --test-dir build/sanitized --output-on-failure
+	$(CMAKE_TESTS) -B build/sanitized-threads -DPELLUCID_SANITIZE=thread
+	$(BIN)/cmake --build build/sanitized-threads --target test_thread_pool test_program
+	$(BIN)/ctest --test-dir build/sanitized-threads -R '^test_(thread_pool|program)$$' --output-on-failure
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
