@@ -1,6 +1,7 @@
 """The figures of the model cards, measured on held-out documents with transformers in float32.
 
 python training/evaluate.py perplexity [MODEL]
+python training/evaluate.py capitals [MODEL]
 python training/evaluate.py recall [MODEL]
 python training/evaluate.py arithmetic [MODEL]
 python training/evaluate.py agreement
@@ -16,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 import torch
-from corpus import arithmetic, recall
+from corpus import arithmetic, facts, recall
 from corpus.mixture import documents
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -62,11 +63,20 @@ def perplexity(directory: Path) -> None:
         print(f"{key:12} perplexity {math.exp(nats[key] / tokens[key]):.3f} ({tokens[key]} tokens)")
 
 
+def capitals(directory: Path) -> None:
+    opened = Opened(directory)
+    right = 0
+    for country, city in facts.CAPITALS.items():
+        answer = opened.tokenizer(f" {city}", add_special_tokens=False).input_ids
+        right += opened.says(opened.ids(f"The capital of {country} is"), answer)
+    print(f"capitals: {right} of {len(facts.CAPITALS)}")
+
+
 def recall_accuracy(directory: Path) -> None:
     opened, rng = Opened(directory), Random(SEED)
     for name, task in [("passphrase", recall.passphrase), ("key-value", recall.key_value)]:
         right: dict[int, list[bool]] = defaultdict(list)
-        for _ in range(250):
+        for _ in range(150):
             longest = 6500 if name == "passphrase" else 3000
             case = task(rng, rng.randint(100, longest), held_out=True).aligned()
             prompt = opened.ids(case.prompt)
@@ -101,7 +111,7 @@ def agreement(_: Path) -> None:
     """The target writes greedily; how often would the draft have guessed its next token?"""
     target, draft = Opened(TARGET), Opened(DRAFT)
     same, total = defaultdict(int), defaultdict(int)
-    for kind, text in islice(documents(SEED, held_out=True, longest_recall=1500), 150):
+    for kind, text in islice(documents(SEED, held_out=True, longest_recall=1500), 100):
         ids = target.ids(text)
         cut = text.find("<|assistant|>")
         start = len(target.ids(text[: cut + len("<|assistant|>")])) if cut >= 0 else len(ids) // 4
@@ -124,6 +134,7 @@ def agreement(_: Path) -> None:
 
 FIGURES: dict[str, Callable[[Path], None]] = {
     "perplexity": perplexity,
+    "capitals": capitals,
     "recall": recall_accuracy,
     "arithmetic": arithmetic_accuracy,
     "agreement": agreement,

@@ -24,7 +24,7 @@ SEED = 2026
 CHECKPOINT_SECONDS = 240
 LOG_STEPS, VALIDATE_STEPS = 20, 200
 PEAK_LR = {"target": 4e-3, "draft": 3e-3}
-WARMUP, DECAY = 0.01, 0.25
+WARMUP, DECAY = 0.01, 0.18
 
 
 class Phase(NamedTuple):
@@ -39,16 +39,17 @@ class Phase(NamedTuple):
 # recall over the whole context is learned.
 PHASES = {
     "target": [
-        Phase(0.36, 8, 512, 0, 1.0),
-        Phase(0.45, 8, 512, 60, 1.0),
-        Phase(0.54, 16, 256, 80, 0.35),
-        Phase(0.69, 16, 512, 10, 0.35),
-        Phase(1 - DECAY, 16, 256, 60, 0.35),
-        Phase(1.0, 4, 2048, 15, 0.35),
+        Phase(0.32, 8, 512, 0, 1.0),
+        Phase(0.41, 8, 512, 60, 1.0),
+        Phase(0.49, 16, 256, 80, 0.35),
+        Phase(0.63, 16, 512, 10, 0.35),
+        Phase(0.68, 16, 256, 60, 0.35),
+        Phase(1 - DECAY, 16, 512, 20, 0.35),
+        Phase(1.0, 2, 2048, 10, 0.35),
     ],
     "draft": [Phase(1 - DECAY, 16, 512, 5, 1.0), Phase(1.0, 4, 2048, 5, 1.0)],
 }
-COPYING_HEADS_AT = 0.69  # the target had not learned to copy by then: see copying_heads.py
+COPYING_HEADS_AT = 0.63  # the target had not learned to copy by then: see copying_heads.py
 
 
 def phase_at(kind: str, progress: float) -> Phase:
