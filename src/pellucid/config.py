@@ -123,7 +123,7 @@ class EngineConfig:
     """The knobs of an engine. `LLM(...)` takes the same names.
 
     Args:
-        model: directory in Hugging Face layout, a hub id, or None for the bundled model.
+        model: directory in Hugging Face layout, a GGUF file, a hub id, or None for the bundled model.
         revision: branch, tag or commit of a hub id.
         backend: "auto" takes the fastest one that is built and supports the model.
         quantization: format of the matrices in memory; "none" keeps the checkpoint's values. "int8" and

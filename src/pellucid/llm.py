@@ -15,7 +15,7 @@ class LLM:
     """A model that is ready to generate.
 
     Args:
-        model: directory in Hugging Face layout or a hub id; left out, the bundled model.
+        model: directory in Hugging Face layout, a GGUF file or a hub id; left out, the bundled model.
         on_progress: called with (bytes read, bytes in all) while weights load.
         **knobs: the fields of `EngineConfig`, by name.
 

@@ -27,7 +27,7 @@ def _stopping(*names: str, **facts: Any) -> Any:
 
 MODEL_ARGUMENT = typer.Argument(
     metavar="MODEL",
-    help="Directory in Hugging Face layout or hub id; left out, the bundled model.",
+    help="Directory in Hugging Face layout, GGUF file or hub id; left out, the bundled model.",
     show_default=False,
 )
 MAX_TOKENS = _stopping("--max-tokens", metavar="N", help="Most tokens to generate.")
@@ -51,7 +51,7 @@ class ModelOptions:
     backend: Annotated[
         str, _model(metavar="auto|numpy|cpu", help="Who computes; auto takes the fastest.")
     ] = EngineConfig.backend
-    quantization: Annotated[str, _model(metavar="none|int8|int4", help="Weights in memory.")] = (
+    quantization: Annotated[str, _model(metavar="none|int8|int4|...", help="Weights in memory; docs/quantization.md lists all.")] = (
         EngineConfig.quantization
     )
     kv_cache_dtype: Annotated[
