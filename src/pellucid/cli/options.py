@@ -51,9 +51,12 @@ class ModelOptions:
     backend: Annotated[
         str, _model(metavar="auto|numpy|cpu", help="Who computes; auto takes the fastest.")
     ] = EngineConfig.backend
-    quantization: Annotated[str, _model(metavar="none|int8|int4|...", help="Weights in memory; docs/quantization.md lists all.")] = (
-        EngineConfig.quantization
-    )
+    quantization: Annotated[
+        str,
+        _model(
+            metavar="none|int8|int4|...", help="Weights in memory; docs/quantization.md lists all."
+        ),
+    ] = EngineConfig.quantization
     kv_cache_dtype: Annotated[
         str, _model(metavar="bf16|int8|int4|f32", help="Keys and values in the cache.")
     ] = EngineConfig.kv_cache_dtype
