@@ -49,16 +49,18 @@ inline void rope(const float* x, const float* cos, const float* sin, std::int64_
 }
 
 struct Silu {
-  Lanes operator()(Lanes x) const { return x * sigmoid(x); }
+  inline __attribute__((always_inline)) Lanes operator()(Lanes x) const { return x * sigmoid(x); }
 };
 
 struct Gelu {
-  Lanes operator()(Lanes x) const { return x * normal_cdf(x); }
+  inline __attribute__((always_inline)) Lanes operator()(Lanes x) const {
+    return x * normal_cdf(x);
+  }
 };
 
 // Hendrycks, Gimpel 2016. (1 + tanh(u)) / 2 is the sigmoid of 2 u.
 struct GeluTanh {
-  Lanes operator()(Lanes x) const {
+  inline __attribute__((always_inline)) Lanes operator()(Lanes x) const {
     constexpr float kTwiceRootOfTwoOverPi = 1.59576912f;
     return x * sigmoid(kTwiceRootOfTwoOverPi * (x + 0.044715f * x * x * x));
   }

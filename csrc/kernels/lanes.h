@@ -1,6 +1,6 @@
-// Sixteen floats side by side, in the vectors that gcc and clang have on every architecture: each
-// level makes of them what it can. Operations are IEEE's, and none are fused, so all levels get the
-// same bits.
+// Sixteen floats side by side, in the widest vectors of the level that a file is compiled for; gcc
+// and clang know them on every architecture. Operations are IEEE's, and none are fused, so all
+// levels get the same bits.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,111 @@ namespace pellucid {
 namespace {
 namespace elementwise {
 
-constexpr int kLanes = 16;
-
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));
-typedef std::int32_t IntLanes __attribute__((vector_size(4 * kLanes)));
-
 #define PELLUCID_INLINE inline __attribute__((always_inline))
 
-PELLUCID_INLINE Lanes broadcast(float x) { return Lanes{} + x; }
+constexpr int kLanes = 16;
 
-PELLUCID_INLINE Lanes magnitude(Lanes x) {
-  return reinterpret_cast<Lanes>(reinterpret_cast<IntLanes>(x) & 0x7fffffff);
+#if defined(__AVX512F__)
+constexpr int kVectorLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kVectorLanes = 8;
+#else
+constexpr int kVectorLanes = 4;
+#endif
+
+constexpr int kVectors = kLanes / kVectorLanes;
+
+typedef float Vector __attribute__((vector_size(4 * kVectorLanes)));
+typedef std::int32_t IntVector __attribute__((vector_size(4 * kVectorLanes)));
+
+struct Lanes {
+  Vector vectors[kVectors];
+
+  Lanes() = default;
+  PELLUCID_INLINE Lanes(float x) {  // a number stands for sixteen of it
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) vectors[i] = Vector{} + x;
+  }
+  PELLUCID_INLINE float operator[](int lane) const {
+    return vectors[lane / kVectorLanes][lane % kVectorLanes];
+  }
+};
+
+// f(vectors of x...), vector by vector.
+template <class F, class... X>
+PELLUCID_INLINE Lanes each(F f, const X&... x) {
+  Lanes y;
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) y.vectors[i] = f(x.vectors[i]...);
+  return y;
+}
+
+PELLUCID_INLINE Lanes operator+(Lanes a, Lanes b) {
+  return each([](Vector x, Vector y) { return x + y; }, a, b);
+}
+PELLUCID_INLINE Lanes operator-(Lanes a, Lanes b) {
+  return each([](Vector x, Vector y) { return x - y; }, a, b);
+}
+PELLUCID_INLINE Lanes operator*(Lanes a, Lanes b) {
+  return each([](Vector x, Vector y) { return x * y; }, a, b);
+}
+PELLUCID_INLINE Lanes operator/(Lanes a, Lanes b) {
+  return each([](Vector x, Vector y) { return x / y; }, a, b);
+}
+PELLUCID_INLINE Lanes operator-(Lanes a) {
+  return each([](Vector x) { return -x; }, a);
+}
+
+PELLUCID_INLINE Lanes& operator+=(Lanes& a, Lanes b) { return a = a + b; }
+
+PELLUCID_INLINE Lanes magnitude(Lanes a) {
+  return each(
+      [](Vector x) {
+        return reinterpret_cast<Vector>(reinterpret_cast<IntVector>(x) & 0x7fffffff);
+      },
+      a);
+}
+
+// The greater one; b where either is not a number.
+PELLUCID_INLINE Lanes max(Lanes a, Lanes b) {
+  return each([](Vector x, Vector y) { return x > y ? x : y; }, a, b);
+}
+
+// a < b ? yes : no, in each lane.
+PELLUCID_INLINE Lanes where_less(Lanes a, Lanes b, Lanes yes, Lanes no) {
+  return each([](Vector x, Vector y, Vector u, Vector v) { return x < y ? u : v; }, a, b, yes, no);
+}
+
+// 2^n of whole numbers n, -126 <= n <= 127; 0 for n = -127.
+PELLUCID_INLINE Lanes power_of_two(Lanes n) {
+  return each(
+      [](Vector x) {
+        return reinterpret_cast<Vector>((__builtin_convertvector(x, IntVector) + 127) << 23);
+      },
+      n);
+}
+
+// 1 0 3 2 ... and 2 3 0 1 ...
+template <class V>
+PELLUCID_INLINE V swap_neighbours(V x) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+  return __builtin_shufflevector(x, x, 1, 0, 3, 2);
+#endif
+}
+
+template <class V>
+PELLUCID_INLINE V swap_pairs(V x) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
+#else
+  return __builtin_shufflevector(x, x, 2, 3, 0, 1);
+#endif
 }
 
 // Where the lanes of one vector lie in arrays that are walked together.
@@ -29,11 +123,17 @@ struct WholeVector {
 
   PELLUCID_INLINE Lanes operator()(const float* array) const {
     Lanes x;
-    __builtin_memcpy(&x, array + begin, sizeof(x));
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      __builtin_memcpy(&x.vectors[i], array + begin + i * kVectorLanes, sizeof(Vector));
+    }
     return x;
   }
   PELLUCID_INLINE void store(float* array, Lanes x) const {
-    __builtin_memcpy(array + begin, &x, sizeof(x));
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      __builtin_memcpy(array + begin + i * kVectorLanes, &x.vectors[i], sizeof(Vector));
+    }
   }
   PELLUCID_INLINE Lanes without_rest(Lanes x) const { return x; }
 };
@@ -44,7 +144,7 @@ struct PartOfVector {
   std::int64_t count;
 
   PELLUCID_INLINE Lanes operator()(const float* array) const {
-    Lanes x{};
+    Lanes x(0.0f);
     __builtin_memcpy(&x, array + begin, sizeof(float) * static_cast<std::size_t>(count));
     return x;
   }
@@ -52,7 +152,9 @@ struct PartOfVector {
     __builtin_memcpy(array + begin, &x, sizeof(float) * static_cast<std::size_t>(count));
   }
   PELLUCID_INLINE Lanes without_rest(Lanes x) const {
-    for (std::int64_t i = count; i < kLanes; ++i) x[i] = 0.0f;
+    const Lanes all = x;
+    x = Lanes(0.0f);
+    __builtin_memcpy(&x, &all, sizeof(float) * static_cast<std::size_t>(count));
     return x;
   }
 };
@@ -72,7 +174,7 @@ PELLUCID_INLINE void map(std::int64_t size, float* y, F f) {
 // The sum of f(at) over [0, size), in an order that `size` alone decides.
 template <class F>
 PELLUCID_INLINE float sum(std::int64_t size, F f) {
-  Lanes sums{};
+  Lanes sums(0.0f);
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) sums += f(WholeVector{i});
   if (i < size) {
@@ -91,23 +193,22 @@ PELLUCID_INLINE float sum(std::int64_t size, F f) {
 // Reduction to |r| <= log(2) / 2 in two steps that are exact, polynomial of Moshier's Cephes.
 PELLUCID_INLINE Lanes exp_of_negative(Lanes x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no bits for fractions
-  x = x < -87.0f ? broadcast(-87.0f) : x;
+  x = max(-87.0f, x);
   const Lanes n = (x * 1.44269504f + kRound) - kRound;
   const Lanes r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  Lanes p = broadcast(1.9875691500e-4f);
+  Lanes p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  const IntLanes exponent = (__builtin_convertvector(n, IntLanes) + 127) << 23;
-  return (p * (r * r) + r + 1.0f) * reinterpret_cast<Lanes>(exponent);
+  return (p * (r * r) + r + 1.0f) * power_of_two(n);
 }
 
 // 1 / (1 + exp(-x)), with an exponential that cannot overflow.
 PELLUCID_INLINE Lanes sigmoid(Lanes x) {
   const Lanes decay = exp_of_negative(-magnitude(x));
-  return (x < 0.0f ? decay : broadcast(1.0f)) / (1.0f + decay);
+  return where_less(x, 0.0f, decay, 1.0f) / (1.0f + decay);
 }
 
 // Cephes: a polynomial near zero, where 1 - exp(-2 x) would cancel.
@@ -116,13 +217,13 @@ PELLUCID_INLINE Lanes tanh(Lanes x) {
   const Lanes decay = exp_of_negative(-2.0f * size);
   const Lanes far = (1.0f - decay) / (1.0f + decay);
   const Lanes square = x * x;
-  Lanes p = broadcast(-5.70498872745e-3f);
+  Lanes p = -5.70498872745e-3f;
   p = p * square + 2.06390887954e-2f;
   p = p * square + -5.37397155531e-2f;
   p = p * square + 1.33314422036e-1f;
   p = p * square + -3.33332819422e-1f;
   const Lanes near = p * square * x + x;
-  return size < 0.625f ? near : (x < 0.0f ? -far : far);
+  return where_less(size, 0.625f, near, where_less(x, 0.0f, -far, far));
 }
 
 // The normal distribution's mass below x: erfc(-x / sqrt(2)) / 2, with the Chebyshev fit of erfc of
@@ -130,7 +231,7 @@ PELLUCID_INLINE Lanes tanh(Lanes x) {
 PELLUCID_INLINE Lanes normal_cdf(Lanes x) {
   const Lanes z = magnitude(x) * 0.707106781f;
   const Lanes t = 1.0f / (1.0f + 0.5f * z);
-  Lanes p = broadcast(0.17087277f);
+  Lanes p = 0.17087277f;
   p = p * t + -0.82215223f;
   p = p * t + 1.48851587f;
   p = p * t + -1.13520398f;
@@ -141,7 +242,7 @@ PELLUCID_INLINE Lanes normal_cdf(Lanes x) {
   p = p * t + 1.00002368f;
   p = p * t + -1.26551223f;
   const Lanes tail = 0.5f * t * exp_of_negative(p - z * z);
-  return x < 0.0f ? tail : 1.0f - tail;
+  return where_less(x, 0.0f, tail, 1.0f - tail);
 }
 
 #undef PELLUCID_INLINE

@@ -22,47 +22,55 @@ struct ProbabilityCodes {
 };
 
 // Each lane gets f over the four of its quad.
-template <class Vector, class F>
-inline __attribute__((always_inline)) Vector over_quads(Vector x, F f) {
-  x = f(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-  return f(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+template <class Vectors, class F>
+inline __attribute__((always_inline)) void over_quads(Vectors& vectors, F f) {
+#pragma GCC unroll 4
+  for (auto& x : vectors) {
+    x = f(x, elementwise::swap_neighbours(x));
+    x = f(x, elementwise::swap_pairs(x));
+  }
 }
 
 // Probabilities times scales of values, [num_tiles][16]. They are negative where the scales are;
 // infinite ones make the scale infinite.
 inline void quantize_probabilities(std::int64_t num_tiles, const float* x,
                                    ProbabilityCodes& result) {
-  using elementwise::broadcast;
-  using elementwise::IntLanes;
+  using elementwise::IntVector;
+  using elementwise::kVectorLanes;
+  using elementwise::kVectors;
   using elementwise::Lanes;
-  typedef std::int8_t Codes __attribute__((vector_size(kTileTokens)));
+  typedef std::int8_t Codes __attribute__((vector_size(kVectorLanes)));
   constexpr float kSmallest = 0x1p-100f;  // keeps the inverse finite
   constexpr float kRound = 12582912.0f;   // 1.5 * 2^23: adding it leaves no bits for fractions
 
   for (std::int64_t strip = 0; strip < num_tiles; strip += kStripTiles) {
     const std::int64_t end = strip + kStripTiles < num_tiles ? strip + kStripTiles : num_tiles;
     Lanes tiles[kStripTiles] = {};
-    Lanes max = broadcast(kSmallest);
+    Lanes max = kSmallest;
     for (std::int64_t t = strip; t < end; ++t) {
-      __builtin_memcpy(&tiles[t - strip], x + t * kTileTokens, sizeof(Lanes));
-      const Lanes size = elementwise::magnitude(tiles[t - strip]);
-      max = size > max ? size : max;
+      tiles[t - strip] = elementwise::WholeVector{t * kTileTokens}(x);
+      max = elementwise::max(elementwise::magnitude(tiles[t - strip]), max);
     }
-    max = over_quads(max, [](Lanes a, Lanes b) { return a > b ? a : b; });
+    over_quads(max.vectors, [](auto a, auto b) { return a > b ? a : b; });
     const Lanes inverse = 127.0f / max;
-    IntLanes sums{};
+    IntVector sums[kVectors] = {};
     for (std::int64_t t = strip; t < end; ++t) {
       const Lanes rounded = (tiles[t - strip] * inverse + kRound) - kRound;
-      const IntLanes codes = __builtin_convertvector(rounded, IntLanes);
-      const Codes bytes = __builtin_convertvector(codes, Codes);
-      __builtin_memcpy(result.codes + t * kTileTokens, &bytes, sizeof(bytes));
-      sums += codes;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const IntVector codes = __builtin_convertvector(rounded.vectors[v], IntVector);
+        const Codes bytes = __builtin_convertvector(codes, Codes);
+        __builtin_memcpy(result.codes + t * kTileTokens + v * kVectorLanes, &bytes, sizeof(bytes));
+        sums[v] += codes;
+      }
     }
-    sums = over_quads(sums, [](IntLanes a, IntLanes b) { return a + b; });
+    over_quads(sums, [](auto a, auto b) { return a + b; });
     const Lanes scales = max * (1.0f / 127.0f);
     for (int quad = 0; quad < kTileQuads; ++quad) {
-      result.scales[strip / kStripTiles * kTileQuads + quad] = scales[4 * quad];
-      result.sums[strip / kStripTiles * kTileQuads + quad] = sums[4 * quad];
+      const int lane = 4 * quad;
+      result.scales[strip / kStripTiles * kTileQuads + quad] = scales[lane];
+      result.sums[strip / kStripTiles * kTileQuads + quad] =
+          sums[lane / kVectorLanes][lane % kVectorLanes];
     }
   }
 }
