@@ -2,14 +2,14 @@
 // any split of rows and panels gives the same bits.
 //
 // Arithmetic, by format and for any number of rows:
-//   f32, f16   f32 products and sums, k in order.
+//
+//   f32, f16   products and sums in f32, k in order.
 //   bf16       x rounded to bf16 (nearest even), products summed in f32, k in pairs in order.
-//   Tensor
-//              cores do the same; f32 x would halve the speed of prefill.
-//   integer    x quantized per group of the weights' format (int8-channel: per row), see
-//              kernels/prepare_rows.h; products summed exactly within a group; then, groups in
-//              order, y += float(sum) * (x's scale * w's scale) in f32.
-//   Activations::kF32   weights dequantized exactly to f32, products and sums in f32, k in order.
+//   integer    x quantized per group of the weights' format (int8-channel: per row) as
+//              kernels/prepare_rows.h says; products of a group summed exactly; then, groups in
+//              order, y += float(sum) * (x's scale * w's scale) in f32, and with minimums y += (x's
+//              scale * sum of x's codes) * minimum.
+//   kF32       weights dequantized to f32, products and sums in f32, k in order.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace pellucid {
 
-// Bytes of scratch, aligned to 64, for `num_rows` rows.
+// Bytes of scratch, to be aligned to 64, for `num_rows` rows.
 std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows);
 
 // Phase 1: rows [row_begin, row_end) of x [num_rows, K] into scratch. Matrices of the same format,

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "float_bits.h"
 
 namespace pellucid {
 namespace {
 
-constexpr std::int64_t kMaxIntegerInputs = 65536;
+// Of a row whose products of 8 bits are summed in 32 from end to end.
+constexpr std::int64_t kMaxChannelInputs = 65536;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -189,7 +192,11 @@ PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t
       buffer_(packed_bytes(format, num_outputs, num_inputs)) {
   const FormatInfo& info = format_info(format);
   assert(num_outputs >= 1 && num_inputs >= 1);
-  assert(!info.is_integer || num_inputs <= kMaxIntegerInputs);
+  if (has_channel_scales(info) && num_inputs > kMaxChannelInputs) {
+    throw std::invalid_argument(std::string(info.name) + ": a matrix has " +
+                                std::to_string(num_inputs) + " inputs, allowed are up to " +
+                                std::to_string(kMaxChannelInputs) + "; int8 has no such limit");
+  }
   view_.panels = reinterpret_cast<const std::uint8_t*>(buffer_.data());
   view_.panel_bytes = panel_bytes(info, num_inputs);
   view_.num_outputs = num_outputs;

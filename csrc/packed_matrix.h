@@ -47,8 +47,8 @@ struct WeightTarget {
 
 class PackedMatrix {
  public:
-  // An empty matrix, to be packed. N, K >= 1; integer formats: K <= 65536, so that sums of products
-  // of 8 bits fit in 32.
+  // An empty matrix, to be packed; N, K >= 1. Throws std::invalid_argument for int8-channel beyond
+  // 65536 inputs, whose sums of products could leave 32 bits.
   PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
                Activations activations = Activations::kNative);
 

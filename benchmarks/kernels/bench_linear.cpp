@@ -196,16 +196,30 @@ struct Options {
   double seconds = 0.1;
 };
 
+// Exits with a message at what it does not know.
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
+  for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
-    if (name == "--isa") options.isa = argv[i + 1];
-    if (name == "--formats") options.formats = split(argv[i + 1]);
-    if (name == "--shapes") options.shapes = split(argv[i + 1]);
-    if (name == "--rows") options.rows = split(argv[i + 1]);
-    if (name == "--threads") options.threads = split(argv[i + 1]);
-    if (name == "--seconds") options.seconds = std::atof(argv[i + 1]);
+    const std::string value = i + 1 < argc ? argv[i + 1] : "";
+    if (name == "--isa") {
+      options.isa = value;
+    } else if (name == "--formats") {
+      options.formats = split(value);
+    } else if (name == "--shapes") {
+      options.shapes = split(value);
+    } else if (name == "--rows") {
+      options.rows = split(value);
+    } else if (name == "--threads") {
+      options.threads = split(value);
+    } else if (name == "--seconds") {
+      options.seconds = std::atof(value.c_str());
+    } else {
+      std::fprintf(stderr,
+                   "%s: allowed are --isa, --formats, --shapes, --rows, --threads, --seconds\n",
+                   name.c_str());
+      std::exit(2);
+    }
   }
   return options;
 }

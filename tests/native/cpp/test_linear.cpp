@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -339,6 +340,27 @@ void test_packing(const Weights& w) {
   }
 }
 
+// Sums over a whole row must fit where they are kept: all products as large as they get.
+void test_longest_channel(const KernelTable& kernels) {
+  const std::int64_t k = 65536;
+  const std::vector<std::int8_t> codes(k, -128);
+  const float scale = 1.0f;
+  PackedMatrix matrix(Format::kInt8Channel, 1, k);
+  matrix.pack({codes.data(), &scale}, 0, 1);
+  const std::vector<float> x(k, 127.0f);
+  float y = 0.0f;
+  linear(kernels, matrix, x.data(), 1, &y, {});
+  check(y == -128.0f * 127.0f * 65536.0f, "the longest row of int8-channel: " + std::to_string(y));
+
+  bool is_refused = false;
+  try {
+    PackedMatrix(Format::kInt8Channel, 1, k + 1);
+  } catch (const std::invalid_argument&) {
+    is_refused = true;
+  }
+  check(is_refused, "int8-channel takes more inputs than it can sum");
+}
+
 void test_format(Format format, const std::vector<const KernelTable*>& tables) {
   std::mt19937 random(static_cast<unsigned>(format) + 1);
   const std::int64_t shapes[][2] = {{1, 32}, {31, 96}, {33, 128}, {70, 416}, {5, 45}, {64, 1}};
@@ -367,6 +389,9 @@ int main() {
   for (int format = 0; format < kNumFormats; ++format) {
     test_format(static_cast<Format>(format), tables);
   }
-  for (const KernelTable* kernels : tables) std::printf("%s ", kernels->isa);
+  for (const KernelTable* kernels : tables) {
+    test_longest_channel(*kernels);
+    std::printf("%s ", kernels->isa);
+  }
   std::printf("ok\n");
 }
