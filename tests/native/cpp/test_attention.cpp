@@ -67,15 +67,17 @@ class Engine {
          unsigned seed)
       : kernels_(kernels),
         model_(model),
-        cache_({model.format, 2, model.num_kv_heads, model.head_dim, block_size}, kNumBlocks),
+        cache_({model.format, 2, model.num_kv_heads, model.head_dim, block_size},
+               kNumSlots / block_size),
         plan_(limits(model, num_threads)),
         scratch_(attention_scratch_bytes(plan_.limits())),
         random_(seed) {
-    for (std::int32_t block = 0; block < kNumBlocks; ++block) free_blocks_.push_back(block);
+    for (std::int32_t block = 0; block < kNumSlots / block_size; ++block)
+      free_blocks_.push_back(block);
     std::shuffle(free_blocks_.begin(), free_blocks_.end(), random_);
     const std::vector<float> rests(static_cast<std::size_t>(model.kv_size()),
                                    std::numeric_limits<float>::quiet_NaN());
-    for (std::int64_t slot = 0; slot < kNumBlocks * block_size; ++slot) {
+    for (std::int64_t slot = 0; slot < kNumSlots; ++slot) {
       store({rests.data(), rests.data(), model.kv_size(), &slot}, 1);
     }
   }
@@ -139,7 +141,7 @@ class Engine {
   std::int64_t num_splits_seen() const { return num_splits_seen_; }
 
  private:
-  static constexpr std::int64_t kNumBlocks = 128;
+  static constexpr std::int64_t kNumSlots = 2048;
   static constexpr std::int64_t kMaxLength = 1024;
 
   static AttentionLimits limits(const Model& model, int num_threads) {
