@@ -15,7 +15,7 @@ from pellucid.backends.quantization.formats import (
     INT8_G16,
     INT8_MIN,
 )
-from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_rows, pack_nibbles
+from pellucid.backends.quantization.matrix import concatenate_rows, pack_nibbles
 from pellucid.backends.quantization.weights import quantization_error, quantize_matrix
 from pellucid.config import QUANTIZATIONS
 from support.random_matrices import random_matrix
