@@ -289,7 +289,8 @@ KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t
   require(format.has_value(), "kv_cache_dtype='" + dtype + "': allowed are f32, bf16, int8, int4");
   require(num_layers >= 1 && num_kv_heads >= 1, "num_layers, num_kv_heads: must be at least 1");
   require(head_dim >= 8 && head_dim <= 512 && head_dim % 8 == 0,
-          "head_dim=" + std::to_string(head_dim) + ": must be a multiple of 8, at most 512");
+          "head_dim=" + std::to_string(head_dim) +
+              ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
   require(block_size >= 16 && block_size % 16 == 0,
           "block_size=" + std::to_string(block_size) + ": must be a multiple of 16");
   return {*format, num_layers, num_kv_heads, head_dim, block_size};
