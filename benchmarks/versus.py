@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="also draws the medians there")
     arguments = parser.parse_args()
     interpreters = dict(pair.split("=", 1) for pair in arguments.python)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the engines would stay behind
 
     results: list[Result] = []
     for weight_format in arguments.formats:
