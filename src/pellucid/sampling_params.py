@@ -1,10 +1,15 @@
 """What a request asks of the sampler. Names and defaults are vLLM's."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, NoReturn
+
+from pellucid.parameter_checks import (
+    TOKEN_ID,
+    Interval,
+    checked_strings,
+    checked_token_ids,
+    refuse,
+)
 
 # Each costs an object per output token for as long as the request lives. 20 is the most that
 # OpenAI's API and vLLM's default accept.
@@ -85,20 +90,20 @@ class SamplingParams:
             self._normalise("max_time", _MAX_TIME.real("max_time", self.max_time))
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(value := getattr(self, name), bool):
-                _refuse(name, value, "True or False")
+                refuse(name, value, "True or False")
 
-        self._normalise("stop", _strings("stop", self.stop))
-        self._normalise("bad_words", _strings("bad_words", self.bad_words))
-        self._normalise("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        self._normalise("stop", checked_strings("stop", self.stop))
+        self._normalise("bad_words", checked_strings("bad_words", self.bad_words))
+        self._normalise("stop_token_ids", checked_token_ids("stop_token_ids", self.stop_token_ids))
         self._normalise("logit_bias", _logit_bias(self.logit_bias))
         if self.allowed_token_ids is not None:
-            allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            allowed = checked_token_ids("allowed_token_ids", self.allowed_token_ids)
             self._normalise("allowed_token_ids", allowed)
             if not allowed:
-                _refuse("allowed_token_ids", allowed, "at least one token id, or None for all")
+                refuse("allowed_token_ids", allowed, "at least one token id, or None for all")
 
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            _refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
+            refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
 
     def _normalise(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # only while this object is being made
@@ -123,83 +128,28 @@ class SamplingParams:
                     )
 
 
-@dataclass(frozen=True)
-class _Interval:
-    """The numbers that a field allows: ends included, but for `low` if `above_low` and infinity."""
-
-    low: float
-    high: float = math.inf
-    above_low: bool = False
-
-    def real(self, name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            self._refuse(name, value, "finite number")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number) or not self._contains(number):
-            self._refuse(name, value, "finite number")
-        return number
-
-    def integer(self, name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            self._refuse(name, value, "whole number")
-        number = int(value)
-        if not self._contains(number):
-            self._refuse(name, value, "whole number")
-        return number
-
-    def _contains(self, number: float) -> bool:
-        above = number > self.low if self.above_low else number >= self.low
-        return above and number <= self.high
-
-    def _refuse(self, name: str, value: object, kind: str) -> NoReturn:
-        allowed = f"{'above' if self.above_low else 'of at least'} {self.low}"
-        if self.high < math.inf:
-            allowed += f" and at most {self.high}"
-        _refuse(name, value, f"a {kind} {allowed}")
-
-
 _REALS = {
-    "temperature": _Interval(0),
-    "top_p": _Interval(0, 1, above_low=True),
-    "min_p": _Interval(0, 1),
-    "typical_p": _Interval(0, 1, above_low=True),
-    "repetition_penalty": _Interval(0, above_low=True),
-    "presence_penalty": _Interval(-2, 2),
-    "frequency_penalty": _Interval(-2, 2),
+    "temperature": Interval(0),
+    "top_p": Interval(0, 1, above_low=True),
+    "min_p": Interval(0, 1),
+    "typical_p": Interval(0, 1, above_low=True),
+    "repetition_penalty": Interval(0, above_low=True),
+    "presence_penalty": Interval(-2, 2),
+    "frequency_penalty": Interval(-2, 2),
 }
 _INTEGERS = {
-    "n": _Interval(1, MAX_N),
-    "top_k": _Interval(-1),
-    "min_tokens": _Interval(0),
+    "n": Interval(1, MAX_N),
+    "top_k": Interval(-1),
+    "min_tokens": Interval(0),
 }
 _OPTIONAL_INTEGERS = {
-    "seed": _Interval(0, 2**64 - 1),
-    "logprobs": _Interval(0, MAX_LOGPROBS),
-    "prompt_logprobs": _Interval(0, MAX_LOGPROBS),
-    "max_tokens": _Interval(1),
+    "seed": Interval(0, 2**64 - 1),
+    "logprobs": Interval(0, MAX_LOGPROBS),
+    "prompt_logprobs": Interval(0, MAX_LOGPROBS),
+    "max_tokens": Interval(1),
 }
-_MAX_TIME = _Interval(0, above_low=True)
-_BIAS = _Interval(-100, 100)
-_TOKEN_ID = _Interval(0)
-
-
-def _refuse(name: str, value: object, allowed: str) -> NoReturn:
-    raise ValueError(f"{name}={value!r}: must be {allowed}")
-
-
-def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else _elements(name, value)
-    for string in strings:
-        if not isinstance(string, str) or not string:
-            _refuse(name, value, "a non-empty string or a list of them")
-    return strings
-
-
-def _token_ids(name: str, value: Sequence[int] | None) -> tuple[int, ...]:
-    return tuple(_TOKEN_ID.integer(name, element) for element in _elements(name, value))
+_MAX_TIME = Interval(0, above_low=True)
+_BIAS = Interval(-100, 100)
 
 
 def _logit_bias(
@@ -209,22 +159,13 @@ def _logit_bias(
     try:
         bias = dict(value or ())
     except (TypeError, ValueError):
-        _refuse("logit_bias", value, "a mapping of token ids to numbers")
+        refuse("logit_bias", value, "a mapping of token ids to numbers")
     return tuple(
         sorted(
             (
-                _TOKEN_ID.integer("logit_bias", token_id),
+                TOKEN_ID.integer("logit_bias", token_id),
                 _BIAS.real(f"logit_bias[{token_id}]", added),
             )
             for token_id, added in bias.items()
         )
     )
-
-
-def _elements(name: str, value: Any) -> tuple[Any, ...]:
-    if isinstance(value, (str, bytes, Mapping)):
-        _refuse(name, value, "a list")
-    try:
-        return () if value is None else tuple(value)
-    except TypeError:
-        _refuse(name, value, "a list")

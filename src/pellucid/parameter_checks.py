@@ -1,0 +1,79 @@
+"""What the fields of a request's parameters may hold, and the errors that say so."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The numbers that a field allows: ends included, but for `low` if `above_low` and infinity.
+
+    `real` and `integer` give a field's value as a float or an int.
+
+    Raises:
+        ValueError: names the field, the value and what is allowed.
+    """
+
+    low: float
+    high: float = math.inf
+    above_low: bool = False
+
+    def real(self, name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            self._refuse(name, value, "finite number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or not self._contains(number):
+            self._refuse(name, value, "finite number")
+        return number
+
+    def integer(self, name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            self._refuse(name, value, "whole number")
+        number = int(value)
+        if not self._contains(number):
+            self._refuse(name, value, "whole number")
+        return number
+
+    def _contains(self, number: float) -> bool:
+        above = number > self.low if self.above_low else number >= self.low
+        return above and number <= self.high
+
+    def _refuse(self, name: str, value: object, kind: str) -> NoReturn:
+        allowed = f"{'above' if self.above_low else 'of at least'} {self.low}"
+        if self.high < math.inf:
+            allowed += f" and at most {self.high}"
+        refuse(name, value, f"a {kind} {allowed}")
+
+
+TOKEN_ID = Interval(0)
+
+
+def refuse(name: str, value: object, allowed: str) -> NoReturn:
+    raise ValueError(f"{name}={value!r}: must be {allowed}")
+
+
+def checked_strings(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else _elements(name, value)
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            refuse(name, value, "a non-empty string or a list of them")
+    return strings
+
+
+def checked_token_ids(name: str, value: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(TOKEN_ID.integer(name, element) for element in _elements(name, value))
+
+
+def _elements(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes, Mapping)):
+        refuse(name, value, "a list")
+    try:
+        return () if value is None else tuple(value)
+    except TypeError:
+        refuse(name, value, "a list")
