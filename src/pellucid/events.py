@@ -1,0 +1,406 @@
+"""What can be observed: a typed event for each thing that happens, version 1.
+
+A field's name is its name on the wire, with the unit as a suffix: _us microseconds, _tok tokens,
+_blocks KV blocks, _bytes, _flops operations, _frac a share of 1; `req` is the id of a generation
+("my-request/0"). A field that is None is left out. Within a version fields are added, never changed
+or removed. docs/events.md describes each of them, schema/events.v1.json is the same for machines.
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, ClassVar, Literal
+
+VERSION = 1
+
+
+class Level(IntEnum):
+    """How much a subscriber wants to hear; each level includes those below it."""
+
+    STAT = 0  # the engine and each request: a handful of events per request
+    STEP = 1  # each step and the blocks it moves
+    TOKEN = 2  # each token with its candidates, which cost a pass over the logits
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events.
+
+    Attributes:
+        ev: the name on the wire.
+        level: who hears it.
+    """
+
+    ev: ClassVar[str]
+    level: ClassVar[Level] = Level.STAT
+
+    def fields_as_dict(self) -> dict[str, Any]:
+        """What the event says, without the envelope, as JSON has it."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event and its envelope, made when it is emitted.
+
+    Attributes:
+        seq: 0, 1, 2 ... without gaps over all events of an engine, whatever their level.
+        t_us: since the engine's start, monotonic.
+        step: the engine's step that was under way or had ended last; 0 before the first.
+    """
+
+    seq: int
+    t_us: int
+    step: int
+    event: Event
+
+    def as_dict(self) -> dict[str, Any]:
+        """The wire form."""
+        envelope = {"v": VERSION, "seq": self.seq, "t_us": self.t_us, "step": self.step}
+        return {**envelope, "ev": self.event.ev, **self.event.fields_as_dict()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        named = ((field.name, getattr(value, field.name)) for field in fields(value))
+        # `from_` is `from`, a word that Python keeps for itself.
+        return {name.rstrip("_"): _as_json(item) for name, item in named if item is not None}
+    return value
+
+
+# ---- the engine
+
+
+@dataclass(frozen=True, slots=True)
+class HelloModel:
+    name: str
+    n_layers: int
+    n_q: int  # query heads
+    n_kv: int  # kv-heads
+    head_dim: int
+    vocab: int
+    weight_bytes: int  # that a step with logits reads
+    dtype: str  # format of the matrices
+    layer_kinds: tuple[Literal["full", "sliding"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HelloKV:
+    block_tok: int
+    n_blocks: int
+    block_bytes: int  # all layers, K and V, scales included
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class HelloDevice:
+    name: str
+    threads: int
+    bw_bytes_s: float | None = None  # measured; None: nobody has
+    flops_s: float | None = None  # measured, in the arithmetic of the weights
+
+
+@dataclass(frozen=True, slots=True)
+class HelloLimits:
+    max_seqs: int
+    max_batched_tok: int
+    max_model_tok: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Event):
+    """What engine this is. The first event that a subscriber gets, and repeated to all whenever
+    another one comes: the same `boot_id` says the same thing."""
+
+    ev: ClassVar[str] = "hello"
+
+    boot_id: str
+    t0_unix_us: int  # wall-clock time of t_us = 0
+    engine: str  # name and version
+    model: HelloModel
+    kv: HelloKV
+    device: HelloDevice
+    limits: HelloLimits
+    use_kv_cache: bool
+    prefix_caching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Event):
+    """How far loading has come."""
+
+    ev: ClassVar[str] = "load"
+
+    stage: Literal["read"]
+    item: str
+    done_bytes: int
+    total_bytes: int
+    dur_us: int  # since loading began
+
+
+@dataclass(frozen=True, slots=True)
+class Warn(Event):
+    """Something a person should know of, though work goes on.
+
+    Attributes:
+        code: one word for machines.
+        hint: what to do about it.
+    """
+
+    ev: ClassVar[str] = "warn"
+
+    code: str
+    msg: str
+    hint: str | None = None
+    req: str | None = None
+
+
+# ---- requests
+
+RequestState = Literal[
+    "waiting", "prefill", "decode", "preempted", "swapped", "done", "cancelled", "failed"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParams:
+    """The sampling parameters that people ask about."""
+
+    temp: float
+    top_k: int
+    top_p: float
+    min_p: float
+    rep: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdded(Event):
+    """A generation has been accepted and waits.
+
+    Attributes:
+        parent: the request that it is one of several answers of; None if it is the only one.
+        max_new_tok: the smaller of max_tokens and of what the context has room for.
+        prio: lower is sooner.
+        arrive_us: since the engine's start: when the caller asked, before its text was tokenized.
+    """
+
+    ev: ClassVar[str] = "req.add"
+
+    req: str
+    prompt_tok: int
+    max_new_tok: int
+    prio: int
+    params: RequestParams
+    arrive_us: int
+    parent: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStateChanged(Event):
+    """A generation has got into another state, or stays in the one it is in for another reason.
+
+    Attributes:
+        reason: why, in a word: "arrived", "admitted", "no_blocks", "no_seats", "max_tokens" ...
+        need_blocks: blocks it lacked or was given.
+        free_blocks: blocks there were.
+        blocked_by: who holds what it needs.
+        finish: at the end, why it ended.
+    """
+
+    ev: ClassVar[str] = "req.state"
+
+    req: str
+    from_: RequestState
+    to: RequestState
+    reason: str
+    need_blocks: int | None = None
+    free_blocks: int | None = None
+    blocked_by: tuple[str, ...] | None = None
+    finish: Literal["eos", "length", "stop", "cancel", "error"] | None = None
+
+
+MissWhy = Literal["never_seen", "evicted", "differs", "partial_block", "disabled", "salt"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatched(Event):
+    """What a generation, being admitted, found computed already, and why not more.
+
+    Attributes:
+        hit_tok: positions found, `loaded_tok` of them on disk.
+        miss_at_tok: the first position that was not found; None if nothing was missing.
+        near_req: who sealed the block that comes nearest, or who evicted it.
+        diff_at_tok: the first position whose token differs from that block's.
+        diff_ids: the tokens there: ours, theirs.
+        evicted_ago: blocks evicted since the one that is missed.
+    """
+
+    ev: ClassVar[str] = "req.prefix"
+
+    req: str
+    hit_tok: int
+    hit_blocks: int
+    miss_at_tok: int | None = None
+    miss_why: MissWhy | None = None
+    near_req: str | None = None
+    diff_at_tok: int | None = None
+    diff_ids: tuple[int, int] | None = None
+    evicted_ago: int | None = None
+    loaded_tok: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted(Event):
+    """A generation has given blocks back to another one.
+
+    Attributes:
+        mode: whether what it lost is computed again or comes back from the swap file.
+        lost_tok: positions it no longer has in the cache.
+        cause_req: who needed the blocks.
+        n_preempt: how often this has happened to it now.
+    """
+
+    ev: ClassVar[str] = "preempt"
+
+    req: str
+    mode: Literal["recompute", "swap"]
+    lost_tok: int
+    freed_blocks: int
+    cause_req: str
+    n_preempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLedger(Event):
+    """Where a generation's wall time went; the parts add up to `total_us`. `pellucid.ledger` defines
+    them.
+
+    Attributes:
+        stalled_by: whose prompts its tokens waited for, and how long: (request, us).
+        blocked_by: who was running while it waited in the queue: (request, us).
+        lost_tok: positions computed again after preemptions.
+    """
+
+    ev: ClassVar[str] = "req.ledger"
+
+    req: str
+    queue_us: int
+    tokenize_us: int
+    prefill_us: int
+    decode_us: int
+    stall_us: int
+    preempt_us: int
+    sample_us: int
+    send_us: int
+    other_us: int
+    total_us: int
+    lost_tok: int
+    stalled_by: tuple[tuple[str, int], ...]
+    blocked_by: tuple[tuple[str, int], ...]
+
+
+# ---- steps
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Event):
+    """A step that has ended.
+
+    Attributes:
+        kind: whether its tokens were prompts (or computed again), each the newest of its request, or
+            both.
+        batch: of each request (id, tokens in this step, tokens of context including them).
+        budget_tok: tokens that the step could have had.
+        idle_us: since the step before it ended.
+        sched_us, fwd_us, sample_us, emit_us: its four parts; they and nothing else make up the step.
+        w_bytes: weights it read.
+        kv_read_bytes, kv_write_bytes: K and V.
+        bound: what limits the forward at the measured ceilings; None where nobody measured them.
+        pred_us: forward at the ceilings.
+    """
+
+    ev: ClassVar[str] = "step"
+    level: ClassVar[Level] = Level.STEP
+
+    kind: Literal["prefill", "decode", "mixed"]
+    batch: tuple[tuple[str, int, int], ...]
+    budget_tok: int
+    sched_us: int
+    fwd_us: int
+    sample_us: int
+    emit_us: int
+    idle_us: int
+    flops: int
+    w_bytes: int
+    kv_read_bytes: int
+    kv_write_bytes: int
+    bound: Literal["compute", "memory"] | None = None
+    pred_us: int | None = None
+
+
+# (op, block, a, b): A alloc (request, index in its table), F fill (tokens in it now), S share
+# (request, owners now), R release (owners now), C copy (source block, request), H seal (first 16 hex
+# digits of the hash), E evict, O swap out (slot), I swap in (slot), L load from disk (request).
+BlockOpRow = tuple[str, int, int | str | None, int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOps(Event):
+    """What happened to blocks since the last event of this kind, in order, and what that left.
+
+    Attributes:
+        used: blocks with an owner.
+        cached: blocks without an owner that can still be found.
+        free: blocks without an owner and without contents.
+        waste_tok: slots of used blocks that hold no token.
+    """
+
+    ev: ClassVar[str] = "kv"
+    level: ClassVar[Level] = Level.STEP
+
+    ops: tuple[BlockOpRow, ...]
+    used: int
+    cached: int
+    free: int
+    waste_tok: int
+
+
+# ---- tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Event):
+    """A token has been chosen.
+
+    Attributes:
+        pos: its position in the sequence, the prompt included.
+        text: what it added to the answer's text, which may be nothing yet.
+        lp: log-probability in the model's own distribution.
+        p_final: probability in the distribution that it was drawn from.
+        rank: 1 for the model's likeliest.
+        ent_bits: entropy of the model's own distribution.
+        cand: the model's likeliest, (id, text, lp, p_final) each.
+        rest_frac: probability, by the model, of all tokens but these.
+        funnel: (stage, tokens kept, probability kept) of each sampling stage in order.
+        itl_us: since this answer's token before; None for the first.
+    """
+
+    ev: ClassVar[str] = "tok"
+    level: ClassVar[Level] = Level.TOKEN
+
+    req: str
+    pos: int
+    id: int
+    text: str
+    src: Literal["target"]
+    lp: float
+    p_final: float
+    rank: int
+    ent_bits: float
+    cand: tuple[tuple[int, str, float, float], ...]
+    rest_frac: float
+    funnel: tuple[tuple[str, int, float], ...]
+    itl_us: int | None = None
