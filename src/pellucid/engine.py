@@ -16,7 +16,7 @@ from pellucid.loading.parameters import Progress
 from pellucid.memory import plan_num_blocks
 from pellucid.output_processor import Answer, OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
-from pellucid.prompts import ChatPrompt, Prompt
+from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -93,13 +93,30 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         return self.scheduler.has_unfinished_requests
 
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The part of `add_request` that takes time and touches no request: from any thread.
+
+        Args:
+            prompt: text, token ids, or a conversation.
+
+        Raises:
+            ValueError: the prompt cannot be served.
+        """
+        arrival_time = self.clock()
+        return EncodedPrompt(
+            text=prompt if isinstance(prompt, str) else None,
+            token_ids=self._prompt_token_ids(prompt),
+            end_token_ids=self._end_token_ids(prompt),
+            arrival_time=arrival_time,
+        )
+
     def add_request(
-        self, prompt: Prompt, params: SamplingParams, request_id: str | None = None
+        self, prompt: Prompt | EncodedPrompt, params: SamplingParams, request_id: str | None = None
     ) -> RequestOutput:
         """Queues a request.
 
         Args:
-            prompt: text, token ids, or a conversation.
+            prompt: text, token ids, or a conversation; or what `encode` made of it.
             params: how to choose and when to stop.
             request_id: unique among requests under way; left out, one is made.
 
@@ -113,18 +130,16 @@ class LLMEngine:
             request_id = f"request-{self._num_requests}"
         if request_id in self._outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
-        prompt_token_ids = self._prompt_token_ids(prompt)
+        encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encode(prompt)
         params.check_vocabulary(self.model_config.vocab_size)
-        requests = self._make_requests(
-            request_id, prompt_token_ids, self._end_token_ids(prompt), params
-        )
+        requests = self._make_requests(request_id, encoded, params)
         output = RequestOutput(
             request_id=request_id,
-            prompt=prompt if isinstance(prompt, str) else None,
-            prompt_token_ids=list(prompt_token_ids),
+            prompt=encoded.text,
+            prompt_token_ids=list(encoded.token_ids),
             seed=requests[0].seed,
             outputs=[CompletionOutput(index) for index in range(params.n)],
-            metrics=RequestMetrics(arrival_time=requests[0].arrival_time),
+            metrics=RequestMetrics(arrival_time=encoded.arrival_time),
         )
         for request in requests:
             self.scheduler.add_request(request)
@@ -149,14 +164,22 @@ class LLMEngine:
         deltas += [self._end(request, now) for request in output.expired]
         return [delta for delta in deltas if delta is not None]
 
-    def abort(self, request_id: str) -> None:
-        """Ends a request at once, whatever it is doing; unknown and finished ids are ignored."""
+    def abort(self, request_id: str) -> list[CompletionDelta]:
+        """Ends a request at once, whatever it is doing; unknown and finished ids are ignored.
+
+        Returns:
+            The ends of its answers that were under way.
+        """
         output = self._outputs.get(request_id)
-        for completion in output.outputs if output is not None else ():
+        if output is None:
+            return []
+        deltas = []
+        for completion in output.outputs:
             if completion.finish_reason is None:
                 request = self._answers[f"{request_id}/{completion.index}"].request
                 self.scheduler.finish(request, FinishReason.ABORT)
-                self._end(request, self.clock())
+                deltas.append(self._end(request, self.clock()))
+        return deltas
 
     def _emit(self, request: Request, result: StepResult, now: float) -> CompletionDelta | None:
         """Hands what a step gave a request to its caller."""
@@ -214,24 +237,20 @@ class LLMEngine:
         return end_token_ids
 
     def _make_requests(
-        self,
-        request_id: str,
-        prompt_token_ids: tuple[int, ...],
-        eos_token_ids: frozenset[int],
-        params: SamplingParams,
+        self, request_id: str, prompt: EncodedPrompt, params: SamplingParams
     ) -> list[Request]:
         """One scheduler's request for each of the n answers."""
-        room = self.max_model_len - len(prompt_token_ids)
+        room = self.max_model_len - len(prompt.token_ids)
         first = Request(
             request_id=f"{request_id}/0",
-            prompt_token_ids=prompt_token_ids,
+            prompt_token_ids=prompt.token_ids,
             params=params,
             seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
-            arrival_time=self.clock(),
+            arrival_time=prompt.arrival_time,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=prompt.end_token_ids,
             bad_words_token_ids=self.tokenizer.bad_words_token_ids(params.bad_words),
-            cache_salt=_rope_salt(self.model_config, len(prompt_token_ids)),
+            cache_salt=_rope_salt(self.model_config, len(prompt.token_ids)),
         )
         others = (
             replace(first, request_id=f"{request_id}/{stream}", stream=stream, output_token_ids=[])

@@ -21,3 +21,19 @@ class ChatPrompt:
 Prompt: TypeAlias = (
     str | Sequence[int] | ChatPrompt
 )  # token ids are taken as they are, no BOS added
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt in token ids, checked against the model. `LLMEngine.encode` makes it.
+
+    Attributes:
+        text: None if token ids or a conversation were given.
+        end_token_ids: the tokens that end its answer, unless `ignore_eos`.
+        arrival_time: when it was given to the engine, in seconds on the engine's clock.
+    """
+
+    text: str | None
+    token_ids: tuple[int, ...]
+    end_token_ids: frozenset[int]
+    arrival_time: float
