@@ -296,6 +296,42 @@ KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t
   return {*format, num_layers, num_kv_heads, head_dim, block_size};
 }
 
+using BlockBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBlockBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void check_block(const KVCache& cache, std::int64_t block_id) {
+  require(block_id >= 0 && block_id < cache.num_blocks(),
+          "block_id=" + std::to_string(block_id) + ": is not in the cache");
+}
+
+void check_block_size(const KVCache& cache, std::size_t num_bytes) {
+  require(static_cast<std::int64_t>(num_bytes) == cache.bytes_per_block(),
+          "data: has " + std::to_string(num_bytes) + " bytes, a block " +
+              std::to_string(cache.bytes_per_block()));
+}
+
+void copy_block(KVCache& self, std::int64_t source_id, std::int64_t target_id) {
+  check_block(self, source_id);
+  check_block(self, target_id);
+  require(source_id != target_id, "target_id: must not be source_id");
+  const nb::gil_scoped_release without_gil;
+  self.copy_block(source_id, target_id);
+}
+
+void read_block(KVCache& self, std::int64_t block_id, const BlockBytes& data) {
+  check_block(self, block_id);
+  check_block_size(self, data.size());
+  const nb::gil_scoped_release without_gil;
+  self.read_block(block_id, data.data());
+}
+
+void write_block(KVCache& self, std::int64_t block_id, const ConstBlockBytes& data) {
+  check_block(self, block_id);
+  check_block_size(self, data.size());
+  const nb::gil_scoped_release without_gil;
+  self.write_block(block_id, data.data());
+}
+
 void bind_kv_cache(nb::module_& m) {
   nb::class_<KVCache>(m, "KVCache", "Keys and values of all layers, in blocks.")
       .def(
@@ -312,7 +348,15 @@ void bind_kv_cache(nb::module_& m) {
       .def_prop_ro("num_blocks", &KVCache::num_blocks)
       .def_prop_ro("block_size", [](const KVCache& self) { return self.shape().block_size; })
       .def_prop_ro("num_kv_heads", [](const KVCache& self) { return self.shape().num_kv_heads; })
-      .def_prop_ro("head_dim", [](const KVCache& self) { return self.shape().head_dim; });
+      .def_prop_ro("head_dim", [](const KVCache& self) { return self.shape().head_dim; })
+      .def_prop_ro("bytes_per_block", &KVCache::bytes_per_block,
+                   "Of one block in all layers, scales and padding included.")
+      .def("copy_block", &copy_block, "source_id"_a, "target_id"_a,
+           "Makes a block hold what another one holds, in all layers.")
+      .def("read_block", &read_block, "block_id"_a, "data"_a,
+           "Fills `data` [bytes_per_block] with what a block holds, layer after layer.")
+      .def("write_block", &write_block, "block_id"_a, "data"_a,
+           "Makes a block hold what `read_block` gave, of a cache of the same shape.");
   m.def(
       "kv_bytes_per_block",
       [](const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,

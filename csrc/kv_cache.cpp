@@ -1,6 +1,7 @@
 #include "kv_cache.h"
 
 #include <cassert>
+#include <cstring>
 
 namespace pellucid {
 namespace {
@@ -57,6 +58,36 @@ KVView KVCache::layer(std::int64_t index) {
   view.blocks =
       reinterpret_cast<std::uint8_t*>(buffer_.data()) + index * num_blocks_ * view.block_bytes;
   return view;
+}
+
+template <class F>
+void KVCache::for_each_layer(std::int64_t block, F visit) {
+  assert(block >= 0 && block < num_blocks_);
+  for (std::int64_t index = 0; index < shape_.num_layers; ++index) {
+    const KVView view = layer(index);
+    visit(view.blocks + block * view.block_bytes, static_cast<std::size_t>(view.block_bytes));
+  }
+}
+
+void KVCache::copy_block(std::int64_t source, std::int64_t target) {
+  assert(source >= 0 && source < num_blocks_ && source != target);
+  for_each_layer(target, [&](std::uint8_t* bytes, std::size_t size) {
+    std::memcpy(bytes, bytes + (source - target) * static_cast<std::int64_t>(size), size);
+  });
+}
+
+void KVCache::read_block(std::int64_t block, std::uint8_t* data) {
+  for_each_layer(block, [&](const std::uint8_t* bytes, std::size_t size) {
+    std::memcpy(data, bytes, size);
+    data += size;
+  });
+}
+
+void KVCache::write_block(std::int64_t block, const std::uint8_t* data) {
+  for_each_layer(block, [&](std::uint8_t* bytes, std::size_t size) {
+    std::memcpy(bytes, data, size);
+    data += size;
+  });
 }
 
 }  // namespace pellucid

@@ -55,7 +55,18 @@ class KVCache {
   std::size_t num_bytes() const { return buffer_.size(); }
   KVView layer(std::int64_t index);
 
+  // What a block holds in all layers, one after the other: bytes_per_block() bytes, which mean
+  // nothing but to a cache of the same shape.
+  std::int64_t bytes_per_block() const { return kv_bytes_per_block(shape_); }
+  void copy_block(std::int64_t source, std::int64_t target);
+  void read_block(std::int64_t block, std::uint8_t* data);
+  void write_block(std::int64_t block, const std::uint8_t* data);
+
  private:
+  // Calls visit(bytes of the block in a layer, their number) for each layer.
+  template <class F>
+  void for_each_layer(std::int64_t block, F visit);
+
   KVShape shape_;
   std::int64_t num_blocks_;
   AlignedBuffer buffer_;

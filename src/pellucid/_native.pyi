@@ -173,6 +173,23 @@ class KVCache:
     @property
     def head_dim(self) -> int: ...
 
+    @property
+    def bytes_per_block(self) -> int:
+        """Of one block in all layers, scales and padding included."""
+
+    def copy_block(self, source_id: int, target_id: int) -> None:
+        """Makes a block hold what another one holds, in all layers."""
+
+    def read_block(self, block_id: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Fills `data` [bytes_per_block] with what a block holds, layer after layer.
+        """
+
+    def write_block(self, block_id: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Makes a block hold what `read_block` gave, of a cache of the same shape.
+        """
+
 def kv_bytes_per_block(dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int) -> int:
     """Bytes of one block in all layers, scales and padding included."""
 

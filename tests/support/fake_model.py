@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.backends.base import Array, ForwardBatch, IntArray, KVCache
+from pellucid.backends.base import Array, BlockBytes, ForwardBatch, IntArray, KVCache
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
@@ -27,11 +27,24 @@ class FakeKVCache:
         self.num_bytes = num_blocks * block_size
         self.block_size = block_size
         self.token_ids = np.full(num_blocks * block_size, -1)
+        self.bytes_per_block = block_size * self.token_ids.itemsize
 
     def read(self, block_table: IntArray, seq_len: int) -> IntArray:
         positions = np.arange(seq_len)
         slots = block_table[positions // self.block_size] * self.block_size
         return self.token_ids[slots + positions % self.block_size]
+
+    def copy_block(self, source_id: int, target_id: int) -> None:
+        self._block(target_id)[:] = self._block(source_id)
+
+    def read_block(self, block_id: int) -> BlockBytes:
+        return self._block(block_id).view(np.uint8).copy()
+
+    def write_block(self, block_id: int, data: BlockBytes) -> None:
+        self._block(block_id)[:] = data.view(self.token_ids.dtype)
+
+    def _block(self, block_id: int) -> IntArray:
+        return self.token_ids[block_id * self.block_size :][: self.block_size]
 
 
 class FakeDecoder:

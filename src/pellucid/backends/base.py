@@ -19,6 +19,7 @@ from pellucid.config import Activation, ModelConfig, RopeConfig
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+BlockBytes: TypeAlias = npt.NDArray[np.uint8]  # [bytes_per_block]
 
 # Handles are opaque outside the backend that made them, so formats never show in a decoder.
 Matrix: TypeAlias = Any
@@ -42,13 +43,35 @@ class ForwardBatch:
 
 
 class KVCache(Protocol):
-    """The arrays behind the blocks, one handle per layer. Only ops look inside."""
+    """The arrays behind the blocks, one handle per layer. Only ops look inside; others move blocks whole."""
 
     @property
     def layers(self) -> Sequence[KVLayer]: ...
 
     @property
     def num_bytes(self) -> int: ...
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of all layers, K and V, scales and padding included."""
+        ...
+
+    def copy_block(self, source_id: int, target_id: int) -> None:
+        """Makes block `target_id` hold what block `source_id` holds, in all layers."""
+        ...
+
+    def read_block(self, block_id: int) -> BlockBytes:
+        """What a block holds in all layers, [bytes_per_block], a copy. Only a cache of the same model,
+        format, block size and backend can make sense of it."""
+        ...
+
+    def write_block(self, block_id: int, data: BlockBytes) -> None:
+        """Makes a block hold, bit for bit, what `read_block` gave.
+
+        Args:
+            data: [bytes_per_block]; may be read-only.
+        """
+        ...
 
 
 class Parameters(Protocol):

@@ -134,7 +134,8 @@ class CpuBackend(NumpyBackend):
     def compile(self, decoder: Decoder, config: ModelConfig) -> "CompiledDecoder":
         """`decoder` as one native call per step. Allocates what a step needs between ops."""
         trace = Trace()
-        logits: Any = decoder.forward(symbolic_batch(trace), TracedKVCache(config))
+        handles: Any = TracedKVCache(config)  # a cache only as far as forward looks
+        logits: Any = decoder.forward(symbolic_batch(trace), handles)
         return CompiledDecoder(self, trace, logits)
 
     # -- per step ---------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pellucid.backends import native
+from pellucid.backends.base import BlockBytes
 from pellucid.config import ModelConfig
 
 
@@ -37,11 +40,24 @@ class CpuKVCache:
     def num_bytes(self) -> int:
         return self.native.num_bytes
 
+    @property
+    def bytes_per_block(self) -> int:
+        return self.native.bytes_per_block
+
+    def copy_block(self, source_id: int, target_id: int) -> None:
+        self.native.copy_block(source_id, target_id)
+
+    def read_block(self, block_id: int) -> BlockBytes:
+        data = np.empty(self.bytes_per_block, np.uint8)
+        self.native.read_block(block_id, data)
+        return data
+
+    def write_block(self, block_id: int, data: BlockBytes) -> None:
+        self.native.write_block(block_id, data)
+
 
 class TracedKVCache:
-    """What a traced forward takes for its cache."""
-
-    num_bytes = 0
+    """What a traced forward takes for its cache: handles without memory behind them."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.layers: Sequence[CpuKVLayer] = [

@@ -21,6 +21,7 @@ from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
     NumpyKVLayer,
     make_numpy_kv_cache,
+    numpy_kv_bytes_per_block,
     storage_dtype,
 )
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
@@ -80,8 +81,7 @@ class NumpyBackend(Backend):
         return rope  # the frequencies are cheap beside cos and sin: computed where they are used
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
-        numbers_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-        return block_size * numbers_per_token * storage_dtype(dtype, self.dtype).itemsize
+        return numpy_kv_bytes_per_block(config, block_size, storage_dtype(dtype, self.dtype))
 
     def make_kv_cache(
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str

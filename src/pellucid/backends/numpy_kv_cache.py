@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Array, IntArray
+from pellucid.backends.base import Array, BlockBytes, IntArray
 from pellucid.config import ModelConfig
 
 
@@ -58,10 +58,33 @@ class NumpyKVCache:
     """All layers' keys and values; made by `NumpyBackend.make_kv_cache`."""
 
     layers: tuple[NumpyKVLayer, ...]
+    bytes_per_block: int  # of all layers
 
     @property
     def num_bytes(self) -> int:
         return sum(layer.k.nbytes + layer.v.nbytes for layer in self.layers)
+
+    def copy_block(self, source_id: int, target_id: int) -> None:
+        for source, target in zip(self._parts(source_id), self._parts(target_id), strict=True):
+            target[:] = source
+
+    def read_block(self, block_id: int) -> BlockBytes:
+        return np.concatenate(self._parts(block_id))
+
+    def write_block(self, block_id: int, data: BlockBytes) -> None:
+        if data.shape != (self.bytes_per_block,):
+            raise ValueError(f"data: has {data.size} bytes, a block {self.bytes_per_block}")
+        parts = self._parts(block_id)
+        for part, own in zip(parts, np.split(data, len(parts)), strict=True):
+            part[:] = own
+
+    def _parts(self, block_id: int) -> list[BlockBytes]:
+        """Views of a block's memory, all of the same size: K and V of each layer."""
+        return [
+            array[block_id * layer.block_size :][: layer.block_size].reshape(-1).view(np.uint8)
+            for layer in self.layers
+            for array in (layer.k, layer.v)
+        ]
 
 
 def make_numpy_kv_cache(
@@ -69,9 +92,14 @@ def make_numpy_kv_cache(
 ) -> NumpyKVCache:
     """A cache of zeros for all layers of `config`, numbers stored as `dtype`."""
     shape = (num_blocks * block_size, config.num_kv_heads, config.head_dim)
-    return NumpyKVCache(
-        tuple(
-            NumpyKVLayer(np.zeros(shape, dtype), np.zeros(shape, dtype), block_size)
-            for _ in range(config.num_layers)
-        )
+    layers = tuple(
+        NumpyKVLayer(np.zeros(shape, dtype), np.zeros(shape, dtype), block_size)
+        for _ in range(config.num_layers)
     )
+    return NumpyKVCache(layers, numpy_kv_bytes_per_block(config, block_size, dtype))
+
+
+def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, dtype: np.dtype[Any]) -> int:
+    """Bytes of one block in all layers, K and V."""
+    numbers_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return block_size * numbers_per_token * dtype.itemsize

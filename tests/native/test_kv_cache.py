@@ -1,0 +1,31 @@
+"""The native cache, moved block by block."""
+
+import pytest
+
+from pellucid.backends.cpu_backend import CpuBackend
+from support.block_moves import NUM_BLOCKS, check_block_moves, filled_cache
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_blocks_move_whole(dtype):
+    check_block_moves(CpuBackend(), dtype)
+
+
+def test_nothing_outside_the_cache_is_touched():
+    cache = filled_cache(CpuBackend(), "bf16", 0)
+    data = cache.read_block(0)
+    for block_id in (-1, NUM_BLOCKS):
+        refused = pytest.raises(ValueError, match=f"block_id={block_id}: is not in the cache")
+        with refused:
+            cache.copy_block(block_id, 0)
+        with refused:
+            cache.copy_block(0, block_id)
+        with refused:
+            cache.read_block(block_id)
+        with refused:
+            cache.write_block(block_id, data)
+    with pytest.raises(ValueError, match=rf"data: has {len(data) - 1} bytes, a block {len(data)}"):
+        cache.write_block(0, data[:-1])
+    assert (cache.read_block(0) == data).all()
+    with pytest.raises(ValueError, match="target_id: must not be source_id"):
+        cache.copy_block(1, 1)

@@ -1,0 +1,16 @@
+import numpy as np
+import pytest
+
+from pellucid.backends.numpy_backend import NumpyBackend
+from support.block_moves import check_block_moves, filled_cache
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_blocks_move_whole(dtype):
+    check_block_moves(NumpyBackend(), dtype)
+
+
+def test_a_block_of_another_size_is_refused():
+    cache = filled_cache(NumpyBackend(), "bf16", 0)
+    with pytest.raises(ValueError, match=f"data: has 7 bytes, a block {cache.bytes_per_block}"):
+        cache.write_block(0, np.zeros(7, np.uint8))
