@@ -9,6 +9,8 @@ from pellucid.execution.candidates import Candidates, Logits, check_finite
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
 from pellucid.execution.randomness import uniform
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
+from pellucid.execution.selection import largest
+from pellucid.scheduling.beam_search import BeamCandidate
 
 __all__ = [
     "FunnelStage",
@@ -88,6 +90,25 @@ class Sampler:
         for stage in sampling_stages(row):
             candidates = _apply(stage, candidates, row)
         return candidates
+
+    def beam_candidates(
+        self, logits: Logits, row: SamplingRow, count: int
+    ) -> tuple[BeamCandidate, ...]:
+        """The `count` best continuations for beam search, best first; of equals the lower token id.
+
+        The masks and penalties of `row` act on the model's log-probabilities, which are not
+        normalised again: transformers' order. Arguments and errors are otherwise those of `sample`.
+        """
+        model = Candidates.of(logits)
+        processed = Candidates(model.token_ids, model.logprobs)
+        for stage in sampling_stages(row):
+            processed = _apply(stage, processed, row)
+        top = processed.keep(largest(processed.logits, min(count, len(processed))))
+        order = np.argsort(-top.logits, kind="stable")
+        token_ids = top.token_ids[order].tolist()
+        logprobs = model.logprobs[np.searchsorted(model.token_ids, token_ids)].tolist()
+        best = zip(token_ids, logprobs, top.logits[order].tolist(), strict=True)
+        return tuple(BeamCandidate(*candidate) for candidate in best)
 
     def funnel(self, logits: Logits, row: SamplingRow) -> list[FunnelStage]:
         """What each active stage left, in order. Arguments and errors are those of `sample`."""

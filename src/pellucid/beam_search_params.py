@@ -1,0 +1,98 @@
+"""What a request asks of beam search. Names and meanings are those of transformers and vLLM."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pellucid.parameter_checks import Interval, refuse
+from pellucid.sampling_params import MAX_N, SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearchParams:
+    """How wide to search, when to stop and how to rank what was found.
+
+    Checked when made and never changed afterwards, as `SamplingParams`, whose fields of the same name
+    mean the same here. docs/beam-search.md defines the search.
+
+    Args:
+        beam_width: sequences that are kept at each length; 1..64. transformers' `num_beams`.
+        n: sequences to return, best first; 1..beam_width, None is beam_width. transformers'
+            `num_return_sequences`.
+        length_penalty: a finished sequence of m tokens scores the sum of its log-probabilities
+            divided by m ** length_penalty: above 0 favours long ones, below 0 short ones; [-10, 10].
+        early_stopping: when to stop once beam_width sequences are finished. True: at once. False:
+            when the best running one, divided by its present length, does not beat the worst of
+            them. "never": when it could not at any length.
+        repetition_penalty: multiplies the (negative) log-probabilities of tokens of prompt and
+            output; > 0.
+        logit_bias: added to the log-probabilities of these token ids.
+        allowed_token_ids: nothing else is ever taken.
+        bad_words: strings that are never completed.
+        min_tokens: output tokens before an end or stop token may be taken.
+        stop_token_ids: tokens that end a sequence, besides the model's own.
+        max_tokens: limit on output tokens; None leaves the context length as the only limit.
+        ignore_eos: keep going after the model's own end tokens.
+        skip_special_tokens: leave special tokens out of the text.
+
+    Raises:
+        ValueError: names the field, its value and what is allowed.
+    """
+
+    beam_width: int
+    n: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    min_tokens: int = 0
+    stop_token_ids: Sequence[int] = ()
+    max_tokens: int | None = 16
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        self._normalise("beam_width", _BEAM_WIDTH.integer("beam_width", self.beam_width))
+        if self.n is not None:
+            self._normalise("n", Interval(1, self.beam_width).integer("n", self.n))
+        length_penalty = _LENGTH_PENALTY.real("length_penalty", self.length_penalty)
+        self._normalise("length_penalty", length_penalty)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            refuse("early_stopping", self.early_stopping, 'True, False or "never"')
+        shared = self.sampling_params
+        for name in _SHARED:
+            self._normalise(name, getattr(shared, name))
+
+    @property
+    def num_results(self) -> int:
+        return self.beam_width if self.n is None else self.n
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """The same wishes for the request of each beam, from which nothing is drawn."""
+        return SamplingParams(**{name: getattr(self, name) for name in _SHARED})
+
+    def num_candidates(self, num_stop_tokens: int) -> int:
+        """Continuations to look at in each step: so many that beam_width of them go on even if each
+        beam's best ones are all of the tokens that end it."""
+        return max(2, 1 + num_stop_tokens) * self.beam_width
+
+    def _normalise(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # only while this object is being made
+
+
+_BEAM_WIDTH = Interval(1, MAX_N)
+_LENGTH_PENALTY = Interval(-10, 10)
+_SHARED = (
+    "repetition_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "min_tokens",
+    "stop_token_ids",
+    "max_tokens",
+    "ignore_eos",
+    "skip_special_tokens",
+)
