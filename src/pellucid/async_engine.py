@@ -1,0 +1,148 @@
+"""The asynchronous facade: many tasks, one engine on a thread of its own."""
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import final
+
+from pellucid.async_stream import AsyncTokenStream
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
+from pellucid.outputs import CompletionDelta
+from pellucid.prompts import Prompt
+from pellucid.sampling_params import SamplingParams
+
+__all__ = ["AsyncLLMEngine", "AsyncTokenStream", "EngineStoppedError", "TooManyRequestsError"]
+
+DEFAULT_MAX_REQUESTS = 1024
+
+
+@final
+class AsyncLLMEngine:
+    """Runs an engine for the tasks of one or several event loops.
+
+    One thread alone touches the engine. It steps as long as there is work, and never waits for a
+    reader. An `async with` block ends with `shutdown`; an engine that is forgotten is shut down when it
+    is collected, or when the interpreter exits.
+
+    Args:
+        engine: from now on for this facade alone.
+        max_requests: unfinished requests that are accepted, running and waiting together.
+
+    Raises:
+        ValueError: max_requests is not a whole number of at least 1.
+    """
+
+    def __init__(self, engine: LLMEngine, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
+        if not isinstance(max_requests, int) or max_requests < 1:
+            raise ValueError(f"max_requests={max_requests!r}: must be a whole number of at least 1")
+        self.config = engine.config
+        self.model_config = engine.model_config
+        self.tokenizer = engine.tokenizer
+        self._engine = engine  # here `encode` alone is called; all else on its thread
+        self._thread = EngineThread(engine, max_requests)
+        # Called before daemon threads are frozen at exit, which native code may not survive.
+        weakref.finalize(self, _stop, self._thread)
+
+    @classmethod
+    def from_config(
+        cls, config: EngineConfig, max_requests: int = DEFAULT_MAX_REQUESTS
+    ) -> "AsyncLLMEngine":
+        """Loads what `config` names."""
+        return cls(LLMEngine.from_config(config), max_requests)
+
+    async def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncTokenStream:
+        """Queues a request.
+
+        Args:
+            prompt: text, token ids, or a conversation.
+            params: how to choose and when to stop; left out, `SamplingParams()`.
+            request_id: unique among requests under way; left out, one is made.
+
+        Returns:
+            What becomes of it. Close it if it is not read to its end.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served; nothing was queued.
+            TooManyRequestsError: `max_requests` are unfinished.
+            EngineStoppedError: the engine was shut down, or failed.
+        """
+        self._thread.admit()
+        try:
+            # Not on the engine's thread: a long text or a chat template would hold up every request.
+            encoded = await asyncio.to_thread(self._engine.encode, prompt)
+        except BaseException:
+            self._thread.give_up()
+            raise
+        stream = AsyncTokenStream(self._abort_stream)
+        add = partial(self._engine.add_request, encoded, params or SamplingParams(), request_id)
+        added = self._thread.call(partial(self._thread.add, stream, add))
+        try:
+            # Shielded, so that what is added or not is decided on the engine's thread alone.
+            await asyncio.shield(asyncio.wrap_future(added))
+        except asyncio.CancelledError:
+            self._abort_stream(stream)
+            raise
+        return stream
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[CompletionDelta]:
+        """What is added to each answer, as it is made. Closing the iterator aborts the request.
+
+        Arguments and errors are those of `add_request`, raised where iteration begins.
+        """
+        async with await self.add_request(prompt, params, request_id) as stream:
+            async for delta in stream:
+                yield delta
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request, after the step under way: its stream ends with finish_reason "abort".
+
+        Unknown and finished ids are ignored. From any thread.
+        """
+        self._thread.call(partial(self._thread.abort, request_id))
+
+    async def shutdown(self, *, drain: bool = False) -> None:
+        """Refuses new requests from now on, and returns when the engine's thread has ended.
+
+        Args:
+            drain: let the requests under way end first; otherwise they are aborted.
+        """
+        self._thread.stop(drain=drain)
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests are accepted: the engine was not shut down and has not failed."""
+        return self._thread.is_accepting
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        return self._thread.num_requests
+
+    @property
+    def last_step_time(self) -> float | None:
+        """When the last step ended, on the engine's clock; None before the first.
+
+        Long ago while requests are unfinished: something is stuck.
+        """
+        return self._thread.last_step_time
+
+    async def __aenter__(self) -> "AsyncLLMEngine":
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.shutdown()
+
+    def _abort_stream(self, stream: AsyncTokenStream) -> None:
+        self._thread.call(partial(self._thread.abort_stream, stream))
+
+
+def _stop(thread: EngineThread) -> None:
+    thread.stop(drain=False)
+    thread.join()

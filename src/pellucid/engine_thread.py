@@ -1,0 +1,225 @@
+"""The one thread that touches an engine which several tasks and threads use."""
+
+import asyncio
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from pellucid.async_stream import AsyncTokenStream
+from pellucid.engine import LLMEngine
+from pellucid.outputs import CompletionDelta, RequestOutput
+
+Result = TypeVar("Result")
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine was shut down, or failed: `__cause__` says with what."""
+
+
+class TooManyRequestsError(RuntimeError):
+    """The engine has as many unfinished requests as it may have. Try again later."""
+
+
+class EngineThread:
+    """Owns an engine: steps it while there is work, and between steps does what others ask for.
+
+    Args:
+        engine: from now on for this thread alone.
+        max_requests: unfinished requests that are accepted, running and waiting together.
+
+    Attributes:
+        last_step_time: when the last step ended, on the engine's clock; None before the first.
+    """
+
+    def __init__(self, engine: LLMEngine, max_requests: int) -> None:
+        self.engine = engine
+        self.max_requests = max_requests
+        self.last_step_time: float | None = None
+        self._streams: dict[str, AsyncTokenStream] = {}  # by request_id, unfinished
+        self._stopping = False
+        # Written by others too, under the lock. After `_stopped` nothing is put into `_calls`.
+        self._lock = threading.Lock()
+        self._num_requests = 0  # unfinished, or on their way to `add`
+        self._accepting = True
+        self._stopped = False
+        self._error: Exception | None = None
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # Not in the way of the interpreter's exit: see AsyncLLMEngine.
+        self._thread = threading.Thread(target=self._run, name="pellucid-engine", daemon=True)
+        self._thread.start()
+
+    # For any thread.
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._accepting
+
+    @property
+    def num_requests(self) -> int:
+        return self._num_requests
+
+    def admit(self) -> None:
+        """Takes one of the `max_requests` places; `add` or `give_up` follows.
+
+        Raises:
+            EngineStoppedError: the engine has ended or is about to.
+            TooManyRequestsError: there is no place.
+        """
+        with self._lock:
+            if not self._accepting:
+                raise self._stopped_error()
+            if self._num_requests == self.max_requests:
+                raise TooManyRequestsError(
+                    f"{self.max_requests} requests are unfinished, and max_requests is"
+                    f" {self.max_requests}: try again later"
+                )
+            self._num_requests += 1
+
+    def give_up(self) -> None:
+        """Gives the place of one request back."""
+        with self._lock:
+            self._num_requests -= 1
+
+    def call(self, function: Callable[[], Result]) -> Future[Result]:
+        """Has `function` called on this thread, after the step under way; in the order of calls.
+
+        Returns:
+            Its result or exception; an EngineStoppedError if the thread ends before the call.
+        """
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                if self._stopped:
+                    raise self._stopped_error()
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._lock:
+            if not self._stopped:
+                self._calls.put(run)
+                return future
+        run()
+        return future
+
+    def stop(self, *, drain: bool) -> None:
+        """Ends the thread, once the requests have ended (`drain`) or at once, aborting them."""
+        with self._lock:
+            self._accepting = False
+            if not self._stopped:
+                self._calls.put(lambda: self._begin_to_stop(drain))
+
+    def join(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # For this thread alone, through `call`.
+
+    def add(self, stream: AsyncTokenStream, add_request: Callable[[], RequestOutput]) -> None:
+        """Starts a request that was admitted; `stream` will have what becomes of it.
+
+        Raises:
+            ValueError: by `add_request`; the place is given back.
+        """
+        try:
+            output = add_request()
+        except BaseException:
+            self.give_up()
+            raise
+        stream.start(output)
+        self._streams[output.request_id] = stream
+
+    def abort(self, request_id: str) -> None:
+        if request_id in self._streams:
+            self._deliver(self.engine.abort(request_id))
+
+    def abort_stream(self, stream: AsyncTokenStream) -> None:
+        """As `abort`, unless it was never started or the id is another request's by now."""
+        if stream.is_started and self._streams.get(stream.request_id) is stream:
+            self.abort(stream.request_id)
+
+    def _begin_to_stop(self, drain: bool) -> None:
+        self._stopping = True
+        if not drain:
+            for request_id in tuple(self._streams):
+                self.abort(request_id)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping or self.engine.has_unfinished_requests:
+                self._answer_calls()
+                if self.engine.has_unfinished_requests:
+                    deltas = self.engine.step()
+                    self.last_step_time = self.engine.clock()
+                    self._deliver(deltas)
+        except Exception as error:
+            self._error = error
+        with self._lock:
+            self._accepting = False
+            self._stopped = True
+        for stream in self._streams.values():
+            _call_soon(stream.loop, partial(stream.end, self._stopped_error()))
+        self._streams.clear()
+        while not self._calls.empty():
+            self._calls.get()()
+
+    def _answer_calls(self) -> None:
+        """All that were made; without work, waits for the next one."""
+        if not self._stopping and not self.engine.has_unfinished_requests:
+            self._calls.get()()
+        while not self._calls.empty():
+            self._calls.get()()
+
+    def _deliver(self, deltas: Sequence[CompletionDelta]) -> None:
+        """Hands deltas to the event loops of their streams, each loop's together."""
+        last = {delta.request_id: delta for delta in deltas}
+        by_loop: dict[asyncio.AbstractEventLoop, list[_News]] = defaultdict(list)
+        for delta in deltas:
+            stream = self._streams[delta.request_id]
+            ends = stream.output.finished and delta is last[delta.request_id]
+            if ends:
+                self._forget(delta.request_id)
+            by_loop[stream.loop].append((stream, delta, ends))
+        for loop, news in by_loop.items():
+            if not _call_soon(loop, partial(_receive, news)):
+                # The loop was closed, so nobody reads these.
+                for request_id in {delta.request_id for _, delta, ends in news if not ends}:
+                    self.engine.abort(request_id)
+                    self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        del self._streams[request_id]
+        self.give_up()
+
+    def _stopped_error(self) -> EngineStoppedError:
+        if self._error is None:
+            return EngineStoppedError("the engine was shut down")
+        error = EngineStoppedError(f"the engine failed: {self._error!r}")
+        error.__cause__ = self._error
+        return error
+
+
+_News: TypeAlias = tuple[AsyncTokenStream, CompletionDelta, bool]  # True: the stream's last one
+
+
+def _receive(news: Sequence[_News]) -> None:
+    for stream, delta, ends in news:
+        stream.receive(delta)
+        if ends:
+            stream.end()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> bool:
+    """Has a loop call back; False if it was closed."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        if loop.is_closed():
+            return False
+        raise
+    return True

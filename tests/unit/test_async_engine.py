@@ -1,0 +1,385 @@
+"""The asynchronous facade: streams of many tasks and loops, cancelled, slow, refused and failing."""
+
+import asyncio
+import gc
+import random
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from pellucid.async_engine import (
+    AsyncLLMEngine,
+    EngineStoppedError,
+    TooManyRequestsError,
+)
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import VOCAB_SIZE, fake_engine
+
+PROMPT = [3, 1, 4]
+LONG = SamplingParams(max_tokens=200, ignore_eos=True, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("pellucid")] == []
+
+
+def run(
+    serve: Callable[[AsyncLLMEngine], Awaitable[None]], *, max_requests: int = 10_000, **knobs
+) -> None:
+    """Runs `serve` around an engine; afterwards nothing may be left in it."""
+    engine = fake_engine(**knobs)
+
+    async def main() -> None:
+        async with AsyncLLMEngine(engine, max_requests) as async_engine:
+            await serve(async_engine)
+        assert async_engine.num_unfinished_requests == 0
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert not engine.has_unfinished_requests
+    assert not engine._outputs and not engine._answers
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    assert pool.num_free_blocks == pool.num_blocks
+    engine.scheduler.kv_cache_manager.check_integrity()
+
+
+def alone(prompt: list[int], params: SamplingParams) -> RequestOutput:
+    engine = fake_engine()
+    output = engine.add_request(prompt, params)
+    while engine.has_unfinished_requests:
+        engine.step()
+    return output
+
+
+def random_request(rng: random.Random) -> tuple[list[int], SamplingParams]:
+    prompt = [rng.randrange(1, VOCAB_SIZE) for _ in range(rng.randrange(1, 20))]
+    params = SamplingParams(
+        n=rng.choice([1, 1, 2]),
+        max_tokens=rng.randrange(1, 12),
+        seed=rng.randrange(10),
+        logprobs=rng.choice([None, 1]),
+        stop=rng.choice([(), ("a",)]),
+    )
+    return prompt, params
+
+
+def assert_joined(deltas: list[CompletionDelta], output: RequestOutput) -> None:
+    """The deltas of each answer, one after the other, are the answer."""
+    for completion in output.outputs:
+        own = [delta for delta in deltas if delta.index == completion.index]
+        assert "".join(delta.text for delta in own) == completion.text
+        assert [i for delta in own for i in delta.token_ids] == completion.token_ids
+        if completion.logprobs is not None:
+            assert [at for delta in own for at in delta.logprobs or []] == completion.logprobs
+        assert [delta.finish_reason for delta in own[:-1]] == [None] * (len(own) - 1)
+        assert own[-1].finish_reason == completion.finish_reason
+        assert own[-1].stop_reason == completion.stop_reason
+
+
+def test_streams_are_the_answers() -> None:
+    rng = random.Random(0)
+    requests = [random_request(rng) for _ in range(100)]
+
+    async def one(engine: AsyncLLMEngine, prompt: list[int], params: SamplingParams) -> None:
+        async with await engine.add_request(prompt, params) as stream:
+            deltas = [delta async for delta in stream]
+        assert_joined(deltas, stream.output)
+        assert stream.output.outputs == alone(prompt, params).outputs
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        await asyncio.gather(*(one(engine, *request) for request in requests))
+
+    run(serve, max_num_seqs=8)
+
+
+def test_thousands_of_requests_that_end_at_any_moment() -> None:
+    rng = random.Random(1)
+    ended = {"read": 0, "closed": 0, "aborted": 0, "cancelled": 0}
+
+    async def one(engine: AsyncLLMEngine, number: int) -> None:
+        prompt, params = random_request(rng)
+        await asyncio.sleep(rng.random())
+        stream = await engine.add_request(prompt, params, f"r{number}")
+        how, after = rng.choice(["read", "read", "closed", "aborted"]), rng.randrange(5)
+        deltas = []
+        async for delta in stream:
+            deltas.append(delta)
+            if len(deltas) == after and how == "aborted":
+                engine.abort(f"r{number}")
+            if len(deltas) == after and how == "closed":
+                break
+        await stream.aclose()
+        if how == "read":
+            assert_joined(deltas, stream.output)
+        ended[how] += 1
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        tasks = [asyncio.create_task(one(engine, number)) for number in range(2_000)]
+        victims = rng.sample(tasks, 400)
+        for victim in victims:
+            await asyncio.sleep(rng.random() / 400)
+            if victim.cancel():
+                ended["cancelled"] += 1
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert result is None or isinstance(result, asyncio.CancelledError)
+
+    run(serve, max_num_seqs=32, num_kv_blocks=40)
+    assert all(ended.values())
+    assert sum(ended.values()) == 2_000
+
+
+def test_a_reader_that_sleeps_gets_all_at_once() -> None:
+    params = SamplingParams(max_tokens=50, ignore_eos=True, seed=1, n=2, logprobs=0)
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        slow = await engine.add_request(PROMPT, params)
+        for _ in range(3):  # readers that are not slow are not held up
+            await (await engine.add_request(PROMPT, LONG)).complete()
+        deltas = [delta async for delta in slow]
+        assert [delta.index for delta in deltas] == [0, 1]
+        assert_joined(deltas, slow.output)
+        assert slow.output.outputs == alone(PROMPT, params).outputs
+
+    run(serve)
+
+
+def test_two_event_loops_share_an_engine() -> None:
+    engine = fake_engine(max_num_seqs=4)
+    async_engine = AsyncLLMEngine(engine)
+    failures: list[BaseException] = []
+
+    async def read(seed: int) -> None:
+        params = SamplingParams(max_tokens=10, seed=seed, ignore_eos=True)
+        async with await async_engine.add_request(PROMPT, params) as stream:
+            deltas = [delta async for delta in stream]
+        assert_joined(deltas, alone(PROMPT, params))
+
+    async def read_all(first: int) -> None:
+        await asyncio.gather(*(read(seed) for seed in range(first, first + 50)))
+
+    def loop(first: int) -> None:
+        try:
+            asyncio.run(read_all(first))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=loop, args=(first,)) for first in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    asyncio.run(async_engine.shutdown())
+    assert not engine.has_unfinished_requests
+
+
+def test_a_loop_that_was_closed_takes_its_requests_along() -> None:
+    engine = fake_engine()
+    async_engine = AsyncLLMEngine(engine)
+
+    async def leave_behind() -> None:
+        for _ in range(3):
+            await async_engine.add_request(PROMPT, LONG)
+
+    async def go_on() -> None:
+        output = await (await async_engine.add_request(PROMPT, LONG)).complete()
+        assert output.outputs == alone(PROMPT, LONG).outputs
+        await async_engine.shutdown(drain=True)
+
+    asyncio.run(leave_behind())
+    asyncio.run(go_on())
+    assert not engine._outputs
+    assert async_engine.num_unfinished_requests == 0
+
+
+def test_closing_the_iterator_aborts() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        deltas = engine.generate(PROMPT, LONG, "mine")
+        await anext(deltas)
+        await deltas.aclose()
+        # In the order of the calls: the id is free again.
+        stream = await engine.add_request(PROMPT, LONG, "mine")
+        assert (await stream.complete()).outputs == alone(PROMPT, LONG).outputs
+
+    run(serve)
+
+
+def test_a_closed_stream_leaves_the_next_owner_of_its_id_alone() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        first = await engine.add_request(PROMPT, SamplingParams(max_tokens=1), "mine")
+        while engine.num_unfinished_requests:
+            await asyncio.sleep(0)
+        second = await engine.add_request(PROMPT, LONG, "mine")
+        engine._abort_stream(first)
+        assert (await second.complete()).outputs[0].finish_reason == "length"
+
+    run(serve)
+
+
+def test_abort_ends_the_stream_with_what_there_is() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        stream = await engine.add_request(PROMPT, LONG)
+        deltas = [await anext(stream)]
+        engine.abort(stream.request_id)
+        engine.abort("unknown")
+        deltas += [delta async for delta in stream]
+        assert deltas[-1].finish_reason == "abort"
+        assert_joined(deltas, stream.output)
+        assert 0 < len(stream.output.outputs[0].token_ids) < 200
+
+    run(serve)
+
+
+def test_cancelled_while_it_is_added() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        go_on = threading.Event()
+        engine._thread.call(go_on.wait)
+        task = asyncio.create_task(engine.add_request(PROMPT, LONG))
+        refused = asyncio.create_task(engine.add_request([VOCAB_SIZE - 1] * 300, LONG))
+        while engine._thread._calls.qsize() < 1:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(ValueError, match="prompt"):
+            await refused
+        stream = await engine.add_request(PROMPT, LONG)
+        assert engine.num_unfinished_requests == 1
+        await stream.complete()
+
+    run(serve)
+
+
+def test_errors_are_raised_where_the_request_was_made() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        with pytest.raises(ValueError, match="prompt: is empty"):
+            await engine.add_request([], LONG)
+        with pytest.raises(ValueError, match="stop_token_ids"):
+            await engine.add_request(PROMPT, SamplingParams(stop_token_ids=[VOCAB_SIZE]))
+        with pytest.raises(ValueError, match="prompt: is empty"):
+            await anext(engine.generate(""))
+        stream = await engine.add_request(PROMPT, LONG, "mine")
+        with pytest.raises(ValueError, match="request_id='mine'"):
+            await engine.add_request(PROMPT, LONG, "mine")
+        assert len((await stream.complete()).outputs[0].token_ids) == 200
+
+    run(serve)
+
+
+def test_too_many_requests_are_refused() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        streams = [await engine.add_request(PROMPT, LONG) for _ in range(3)]
+        with pytest.raises(TooManyRequestsError, match="max_requests is 3"):
+            await engine.add_request(PROMPT, LONG)
+        await streams[1].aclose()
+        while engine.num_unfinished_requests == 3:
+            await asyncio.sleep(0)
+        await (await engine.add_request(PROMPT, LONG)).complete()
+
+    run(serve, max_requests=3)
+    with pytest.raises(ValueError, match="max_requests=0"):
+        AsyncLLMEngine(fake_engine(), 0)
+
+
+def test_a_slow_tokenizer_holds_nobody_up() -> None:
+    encoding, go_on = threading.Event(), threading.Event()
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        plain = engine.tokenizer.encode
+
+        def encode(text: str) -> list[int]:
+            encoding.set()
+            assert go_on.wait(30)
+            return plain(text)
+
+        engine.tokenizer.encode = encode
+        slow = asyncio.create_task(engine.add_request("abc", LONG))
+        await asyncio.to_thread(encoding.wait)
+        await (await engine.add_request(PROMPT, LONG)).complete()
+        go_on.set()
+        await (await slow).complete()
+
+    run(serve)
+
+
+def test_draining_lets_requests_end_and_takes_no_others() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
+        shutdown = asyncio.create_task(engine.shutdown(drain=True))
+        await asyncio.sleep(0)
+        assert not engine.is_healthy
+        with pytest.raises(EngineStoppedError, match="shut down"):
+            await engine.add_request(PROMPT, LONG)
+        for stream in streams:
+            assert (await stream.complete()).outputs[0].finish_reason == "length"
+        await shutdown
+        assert engine.last_step_time is not None
+        engine.abort("anything")  # and nothing happens
+
+    run(serve, max_num_seqs=2)
+
+
+def test_shutting_down_aborts() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
+        await anext(streams[0])
+        draining = asyncio.create_task(engine.shutdown(drain=True))
+        await asyncio.gather(draining, engine.shutdown())  # the impatient one wins
+        assert [(await stream.complete()).outputs[0].finish_reason for stream in streams] == [
+            "abort"
+        ] * 4
+
+    run(serve, max_num_seqs=2)
+
+
+def test_when_the_engine_fails_everybody_hears_of_it() -> None:
+    engine = fake_engine()
+    fail = threading.Event()
+
+    def failing_step() -> list[CompletionDelta]:
+        assert fail.wait(30)
+        raise ZeroDivisionError("of the engine itself")
+
+    engine.step = failing_step
+
+    async def main() -> None:
+        async_engine = AsyncLLMEngine(engine)
+        stream = await async_engine.add_request(PROMPT, LONG)
+        late = asyncio.create_task(async_engine.add_request(PROMPT, LONG))
+        while not async_engine._thread._calls.qsize():
+            await asyncio.sleep(0.001)
+        fail.set()
+        for ends in (stream.complete(), late):
+            with pytest.raises(EngineStoppedError, match="ZeroDivisionError") as caught:
+                await ends
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert not async_engine.is_healthy
+        with pytest.raises(EngineStoppedError, match="of the engine itself"):
+            await async_engine.add_request(PROMPT, LONG)
+        await async_engine.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_forgotten_engine_ends() -> None:
+    async def leave_behind() -> AsyncLLMEngine:
+        engine = AsyncLLMEngine(fake_engine())
+        await engine.add_request(PROMPT, LONG)
+        return engine
+
+    gone = weakref.ref(engine := asyncio.run(leave_behind()))
+    thread = engine._thread._thread
+    del engine
+    for _ in range(100):  # until its request has ended it is not forgotten
+        gc.collect()
+        if gone() is None:
+            break
+        thread.join(0.05)
+    assert gone() is None
+    assert not thread.is_alive()
