@@ -5,6 +5,7 @@ rotations and activations are under 1 % of a decoder's operations. Likewise byte
 and of the KV cache, each read or written once: the least that a step can move.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -61,15 +62,33 @@ def attention_pairs(start: int, end: int, window: int | None = None) -> int:
     return pairs_before(end) - pairs_before(start)
 
 
+class ForwardFlops:
+    """FLOPs of requests on one model; what does not depend on the request is computed once.
+
+    Args:
+        shape: the model's.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        self._per_token = 2 * shape.num_layers * layer_matrix_parameters(shape)
+        # q.k and p.v: a multiply and an add each, per pair, head and component.
+        self._per_pair = 4 * shape.num_heads * shape.head_dim
+        self._layers_by_window = tuple(Counter(shape.sliding_windows).items())
+        self._per_logits = 2 * shape.hidden_size * shape.vocab_size
+
+    def __call__(self, start: int, end: int, num_logits: int) -> int:
+        """Of one request's tokens at positions start .. end - 1, of which `num_logits` rows go through
+        the head."""
+        pairs = 0
+        for window, num_layers in self._layers_by_window:
+            pairs += num_layers * attention_pairs(start, end, window)
+        matrices = self._per_token * (end - start)
+        return matrices + self._per_pair * pairs + self._per_logits * num_logits
+
+
 def forward_flops(shape: ModelShape, start: int, end: int, num_logits: int) -> int:
-    """FLOPs of one request's tokens at positions start .. end - 1, of which `num_logits` rows go
-    through the head."""
-    matrices = 2 * shape.num_layers * layer_matrix_parameters(shape) * (end - start)
-    # q.k and p.v: a multiply and an add each, per pair, head and component.
-    pairs = sum(attention_pairs(start, end, window) for window in shape.sliding_windows)
-    attention = 4 * shape.num_heads * shape.head_dim * pairs
-    head = 2 * shape.hidden_size * shape.vocab_size * num_logits
-    return matrices + attention + head
+    """`ForwardFlops` of one request, once."""
+    return ForwardFlops(shape)(start, end, num_logits)
 
 
 def weight_bytes(

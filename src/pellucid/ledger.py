@@ -1,0 +1,303 @@
+"""Where each request's wall time went, second by second, so that the parts add up.
+
+Time is booked once and without gaps: each entry knows up to when it has been booked, and every
+booking says what the time from there to a later moment was. The parts of a ledger are
+
+* tokenize: from the call to the queue: reading, templating and tokenizing the prompt.
+* queue: waiting to be admitted for the first time.
+* prefill: forwards of steps that computed its prompt.
+* decode: forwards of steps that computed its newest token, less stall.
+* stall: its work made later by others' prompts. Of a forward that has prompt tokens of other requests
+  beside its newest token, their share of the step's FLOPs; of a step that left it out for want of
+  budget, the whole.
+* preempted: waiting after a preemption, and the share, by FLOPs, of forwards in which it computed again
+  what it had lost.
+* sampling: choosing tokens in steps that it took part in, for all of the step's requests.
+* emit: booking these tokens and turning them into text, likewise.
+* other: scheduling, and between the steps.
+
+Prompt tokens are those of a request without output, and those that are computed again: catching up,
+in short. An entry's time is the engine's: a request of a step has all of the step.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from heapq import nlargest
+
+# Who is named in `stalled_by` and `blocked_by`, at most; and how many that have left are remembered.
+MAX_NAMED = 3
+MAX_REMEMBERED = 32
+
+Flops = Callable[[int, int, int], int]  # of (start, end, rows with logits), one request's
+
+
+class Part(IntEnum):
+    """What a piece of time was; an index into a list of sums."""
+
+    TOKENIZE = 0
+    QUEUE = 1
+    PREFILL = 2
+    DECODE = 3
+    STALL = 4
+    PREEMPTED = 5
+    SAMPLING = 6
+    EMIT = 7
+    OTHER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A request's wall time in seconds: the parts of the module's docstring, which add up to it.
+
+    Attributes:
+        total_seconds: from the call to the end of the step that ended it.
+        num_recomputed_tokens: positions computed again after preemptions.
+        stalled_by: (request id, seconds), the longest first: whose prompts made it later.
+        blocked_by: (request id, seconds), the longest first: who was running while it was in the
+            queue and could not be admitted.
+    """
+
+    tokenize_seconds: float
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    stall_seconds: float
+    preempted_seconds: float
+    sampling_seconds: float
+    emit_seconds: float
+    other_seconds: float
+    total_seconds: float
+    num_recomputed_tokens: int
+    stalled_by: tuple[tuple[str, float], ...]
+    blocked_by: tuple[tuple[str, float], ...]
+
+    def seconds(self, part: Part) -> float:
+        return float(getattr(self, f"{part.name.lower()}_seconds"))
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """When a step began and when its parts ended, in seconds; each part begins where the one before
+    it ended."""
+
+    started: float
+    scheduled: float = 0.0
+    executed: float = 0.0  # the forward
+    sampled: float = 0.0
+    emitted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request's share of a step: positions start .. end - 1.
+
+    Attributes:
+        decodes: it has output, so what it did not lose is its newest token.
+    """
+
+    request_id: str
+    start: int
+    end: int
+    decodes: bool
+    flops: int
+
+
+class _State(Enum):
+    QUEUED = Part.QUEUE
+    RUNNING = Part.OTHER
+    PREEMPTED = Part.PREEMPTED
+
+    @property
+    def idle(self) -> Part:
+        """What time is in which no step has a part of the request."""
+        return self.value
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is booked of one request so far."""
+
+    arrived: float
+    booked: float  # up to when
+    seconds: list[float]  # by part
+    state: _State = _State.QUEUED
+    admitted: float = 0.0
+    num_computed: int = 0  # the most that it had in the cache
+    num_lost: int = 0  # what stands before this position is computed again
+    num_recomputed: int = 0
+    stalled_by: dict[str, float] | None = None
+    blocked_by: tuple[tuple[str, float], ...] = ()
+
+    def book(self, part: Part, until: float) -> None:
+        self.seconds[part] += until - self.booked
+        self.booked = until
+
+    def blame(self, seconds: float, catching_up: Mapping[str, int]) -> None:
+        """Names who is behind `seconds` of stall, each by its FLOPs."""
+        self.stalled_by = self.stalled_by or {}
+        total = sum(catching_up.values())
+        for other, flops in catching_up.items():
+            self.stalled_by[other] = self.stalled_by.get(other, 0.0) + seconds * flops / total
+
+
+class LedgerBook:
+    """Keeps the ledgers of the requests under way. A step costs time for the requests in it, not for
+    those that wait.
+
+    Args:
+        flops: of one request's positions.
+        use_kv_cache: False: every token computes everything again, so a preemption loses nothing.
+    """
+
+    def __init__(self, flops: Flops, use_kv_cache: bool = True) -> None:
+        self._flops = flops
+        self._use_kv_cache = use_kv_cache
+        self._entries: dict[str, _Entry] = {}
+        self._running: dict[str, float] = {}  # id: when it was admitted
+        self._left: deque[tuple[str, float, float]] = deque(maxlen=MAX_REMEMBERED)
+        self._last_start = float("-inf")  # of the step before
+
+    def open(self, request_id: str, arrived: float, queued: float) -> None:
+        """A request has come.
+
+        Args:
+            arrived: when its caller asked.
+            queued: when its prompt was tokenized.
+        """
+        entry = self._entries[request_id] = _Entry(arrived, arrived, [0.0] * len(Part))
+        entry.book(Part.TOKENIZE, queued)
+
+    def step(
+        self,
+        times: StepTimes,
+        works: Sequence[Work],
+        preempted: Iterable[str] = (),
+        left_out: Iterable[str] = (),
+    ) -> None:
+        """A step has ended.
+
+        Args:
+            works: what it computed.
+            preempted: who lost its place when it was scheduled.
+            left_out: who is running and had something to compute, but found no budget left.
+        """
+        for request_id in preempted:
+            self._preempt(request_id, times.scheduled)
+        for work in works:
+            self._admit(work.request_id, times.started)
+        catching_up = {work.request_id: flops for work in works if (flops := self._catch_up(work))}
+        total_flops = sum(work.flops for work in works)
+        for work in works:
+            entry = self._entries[work.request_id]
+            entry.book(Part.OTHER, times.scheduled)
+            self._book_forward(entry, times, work, total_flops, catching_up)
+            entry.book(Part.SAMPLING, times.sampled)
+            entry.book(Part.EMIT, times.emitted)
+        for request_id in left_out:
+            entry = self._entries[request_id]
+            entry.book(Part.OTHER, times.started)
+            entry.blame(times.emitted - times.started, catching_up)
+            entry.book(Part.STALL, times.emitted)
+        self._last_start = times.started
+
+    def fork(self, parent_id: str, request_id: str) -> None:
+        """A request has waited for `parent_id`, with which it came, to compute the prompt of both, and
+        now goes on beside it: so far their time was the same."""
+        parent = self._entries[parent_id]
+        stalled_by = dict(parent.stalled_by) if parent.stalled_by else None
+        self._entries[request_id] = replace(
+            parent, seconds=list(parent.seconds), stalled_by=stalled_by
+        )
+        self._running[request_id] = parent.admitted
+
+    def close(self, request_id: str, now: float) -> Ledger:
+        """A request has ended."""
+        entry = self._entries.pop(request_id)
+        entry.book(entry.state.idle, now)
+        self._leave(request_id, now)
+        tokenize, queue, prefill, decode, stall, preempted, sampling, emit, other = entry.seconds
+        return Ledger(
+            tokenize_seconds=tokenize,
+            queue_seconds=queue,
+            prefill_seconds=prefill,
+            decode_seconds=decode,
+            stall_seconds=stall,
+            preempted_seconds=preempted,
+            sampling_seconds=sampling,
+            emit_seconds=emit,
+            other_seconds=other,
+            total_seconds=now - entry.arrived,
+            num_recomputed_tokens=entry.num_recomputed,
+            stalled_by=_longest(entry.stalled_by.items()) if entry.stalled_by else (),
+            blocked_by=entry.blocked_by,
+        )
+
+    def _admit(self, request_id: str, now: float) -> None:
+        entry = self._entries[request_id]
+        if entry.state is _State.RUNNING:
+            return
+        # If the step before could have admitted it, somebody was in its way.
+        if entry.state is _State.QUEUED and entry.booked <= self._last_start:
+            entry.blocked_by = self._running_between(entry.booked, now)
+        entry.book(entry.state.idle, now)
+        entry.state = _State.RUNNING
+        entry.admitted = self._running[request_id] = now
+
+    def _preempt(self, request_id: str, now: float) -> None:
+        entry = self._entries[request_id]
+        entry.book(entry.state.idle, now)
+        entry.state = _State.PREEMPTED
+        if self._use_kv_cache:
+            entry.num_lost = entry.num_computed
+        self._leave(request_id, now)
+
+    def _leave(self, request_id: str, now: float) -> None:
+        admitted = self._running.pop(request_id, None)
+        if admitted is not None:
+            self._left.append((request_id, admitted, now))
+
+    def _running_between(self, start: float, end: float) -> tuple[tuple[str, float], ...]:
+        overlaps: dict[str, float] = {}
+        still_running = ((other, admitted, end) for other, admitted in self._running.items())
+        for other, admitted, left in (*self._left, *still_running):
+            overlap = min(left, end) - max(admitted, start)
+            if overlap > 0:
+                overlaps[other] = overlaps.get(other, 0.0) + overlap
+        return _longest(overlaps.items())
+
+    def _catch_up(self, work: Work) -> int:
+        """FLOPs of a share's prompt tokens and of those computed again."""
+        if not work.decodes:
+            return work.flops
+        lost_end = min(self._entries[work.request_id].num_lost, work.end)
+        return self._flops(work.start, lost_end, 0) if work.start < lost_end else 0
+
+    def _book_forward(
+        self,
+        entry: _Entry,
+        times: StepTimes,
+        work: Work,
+        total_flops: int,
+        catching_up: Mapping[str, int],
+    ) -> None:
+        """Books `times.scheduled` .. `times.executed`."""
+        forward = times.executed - times.scheduled
+        lost_end = min(entry.num_lost, work.end)
+        if work.start < lost_end:
+            share = self._flops(work.start, lost_end, 0) / work.flops
+            entry.book(Part.PREEMPTED, times.scheduled + forward * share)
+            entry.num_recomputed += lost_end - work.start
+        elif work.decodes and catching_up:
+            stall = forward * sum(catching_up.values()) / total_flops
+            entry.book(Part.STALL, times.scheduled + stall)
+            entry.blame(stall, catching_up)
+        entry.book(Part.DECODE if work.decodes else Part.PREFILL, times.executed)
+        entry.num_computed = max(entry.num_computed, work.end)
+        if work.end >= entry.num_lost:
+            entry.num_lost = 0
+
+
+def _longest(seconds: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    return tuple(nlargest(MAX_NAMED, seconds, key=lambda item: item[1]))
