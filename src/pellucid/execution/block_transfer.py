@@ -1,0 +1,64 @@
+"""Carries out what scheduling decided about the contents of blocks."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from pellucid.backends.base import BlockBytes, KVCache
+from pellucid.execution.swap_file import SwapFile
+from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+
+
+class BlockSaver(Protocol):
+    """Where blocks go that are to outlive the pool."""
+
+    def wants(self, block_hash: bytes) -> bool:
+        """Whether saving this block is of use: it is not there yet, and there is room to take it."""
+        ...
+
+    def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
+        """Takes a block; must not make the caller wait for a disk."""
+        ...
+
+
+class BlockTransfer:
+    """Moves blocks within a KV cache, and between it and what lies outside.
+
+    Args:
+        kv_cache: whose blocks are meant.
+        saver: takes saved blocks; None where scheduling has no prefix store.
+        swap_file: the slots of swapped blocks; None where scheduling has no swap slots.
+    """
+
+    def __init__(
+        self, kv_cache: KVCache, saver: BlockSaver | None = None, swap_file: SwapFile | None = None
+    ) -> None:
+        self._kv_cache = kv_cache
+        self._saver = saver
+        self._swap_file = swap_file
+
+    def run(self, ops: Sequence[BlockOp]) -> None:
+        """Does the work, in order.
+
+        Raises:
+            OSError: the swap file cannot be read or written.
+        """
+        for op in ops:
+            match op:
+                case CopyBlock(source_id, target_id):
+                    self._kv_cache.copy_block(source_id, target_id)
+                case SaveBlock(block_id, block_hash, token_ids):
+                    assert self._saver is not None
+                    if self._saver.wants(block_hash):
+                        data = self._kv_cache.read_block(block_id)
+                        self._saver.save(block_hash, token_ids, data)
+                case LoadBlock(block_id, payload):
+                    assert isinstance(payload, np.ndarray)
+                    self._kv_cache.write_block(block_id, payload)
+                case SwapOut(block_id, swap_slot):
+                    assert self._swap_file is not None
+                    self._swap_file.write(swap_slot, self._kv_cache.read_block(block_id))
+                case SwapIn(swap_slot, block_id):
+                    assert self._swap_file is not None
+                    self._kv_cache.write_block(block_id, self._swap_file.read(swap_slot))

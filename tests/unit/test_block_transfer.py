@@ -1,0 +1,96 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid.execution.block_transfer import BlockTransfer
+from pellucid.execution.swap_file import SwapFile
+from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from support.fake_model import FakeKVCache
+
+BLOCK_SIZE = 16
+
+
+def block(number: int) -> np.ndarray:
+    return np.full(BLOCK_SIZE, number)
+
+
+def cache_of(*numbers: int) -> FakeKVCache:
+    cache = FakeKVCache(len(numbers), BLOCK_SIZE)
+    cache.token_ids[:] = np.repeat(numbers, BLOCK_SIZE)
+    return cache
+
+
+def numbers(cache: FakeKVCache) -> list[int]:
+    return cache.token_ids[::BLOCK_SIZE].tolist()
+
+
+class RecordingSaver:
+    def __init__(self) -> None:
+        self.saved: dict[bytes, tuple[tuple[int, ...], list[int]]] = {}
+
+    def wants(self, block_hash: bytes) -> bool:
+        return block_hash not in self.saved
+
+    def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: np.ndarray) -> None:
+        assert self.wants(block_hash)
+        self.saved[block_hash] = (token_ids, data.view(int).tolist())
+
+
+def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
+    """A block is copied, saved and swapped before it is filled for somebody else."""
+    cache, saver = cache_of(1, 2, 3, 4), RecordingSaver()
+    transfer = BlockTransfer(cache, saver, SwapFile(2, cache.bytes_per_block, tmp_path))
+    transfer.run(
+        [
+            CopyBlock(0, 1),
+            SaveBlock(0, b"one", (5, 6)),
+            SwapOut(0, 1),
+            LoadBlock(0, block(9).view(np.uint8)),
+            SwapOut(0, 0),
+            SaveBlock(3, b"one", (5, 6)),  # not wanted: it is there
+            SwapIn(1, 2),
+            CopyBlock(2, 3),
+            SwapIn(0, 2),
+        ]
+    )
+    assert numbers(cache) == [9, 1, 9, 1]
+    assert saver.saved == {b"one": ((5, 6), block(1).tolist())}
+
+
+def test_a_saved_block_is_a_copy() -> None:
+    cache, saver = cache_of(1, 2), RecordingSaver()
+    transfer = BlockTransfer(cache, saver)
+    kept: list[np.ndarray] = []
+    saver.save = lambda block_hash, token_ids, data: kept.append(data)  # type: ignore[method-assign]
+    transfer.run([SaveBlock(0, b"one", ()), CopyBlock(1, 0)])
+    assert kept[0].view(int).tolist() == block(1).tolist()
+
+
+def test_swap_slots_are_apart(tmp_path: Path) -> None:
+    swap_file = SwapFile(3, 1000, tmp_path)
+    rng = np.random.default_rng(0)
+    expected = {slot: rng.integers(0, 256, 1000, np.uint8) for slot in (2, 0, 1, 2)}
+    for slot, data in expected.items():
+        swap_file.write(slot, data)
+    for slot, data in expected.items():
+        assert (swap_file.read(slot) == data).all()
+    with pytest.raises(AssertionError):
+        swap_file.read(3)
+
+
+def test_a_swap_file_has_its_room_at_once_and_no_name(tmp_path: Path) -> None:
+    swap_file = SwapFile(4, 1 << 20, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert os.fstat(swap_file._fd).st_blocks * 512 >= 4 << 20
+    assert (swap_file.read(3) == 0).all()
+    swap_file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        swap_file.read(3)
+
+
+def test_too_little_room_is_said_at_once(tmp_path: Path) -> None:
+    room = 1 << 62  # more than any file system gives
+    with pytest.raises(OSError, match=r"too large|No space|Invalid"):
+        SwapFile(1, room, tmp_path)
