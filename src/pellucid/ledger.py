@@ -94,12 +94,14 @@ class Work:
     """A request's share of a step: positions start .. end - 1.
 
     Attributes:
-        decodes: it has output, so what it did not lose is its newest token.
+        num_recomputed: how many of these, from the first, it had before it was preempted.
+        decodes: it has output, so the rest is its newest token.
     """
 
     request_id: str
     start: int
     end: int
+    num_recomputed: int
     decodes: bool
     flops: int
 
@@ -124,8 +126,6 @@ class _Entry:
     seconds: list[float]  # by part
     state: _State = _State.QUEUED
     admitted: float = 0.0
-    num_computed: int = 0  # the most that it had in the cache
-    num_lost: int = 0  # what stands before this position is computed again
     num_recomputed: int = 0
     stalled_by: dict[str, float] | None = None
     blocked_by: tuple[tuple[str, float], ...] = ()
@@ -148,12 +148,10 @@ class LedgerBook:
 
     Args:
         flops: of one request's positions.
-        use_kv_cache: False: every token computes everything again, so a preemption loses nothing.
     """
 
-    def __init__(self, flops: Flops, use_kv_cache: bool = True) -> None:
+    def __init__(self, flops: Flops) -> None:
         self._flops = flops
-        self._use_kv_cache = use_kv_cache
         self._entries: dict[str, _Entry] = {}
         self._running: dict[str, float] = {}  # id: when it was admitted
         self._left: deque[tuple[str, float, float]] = deque(maxlen=MAX_REMEMBERED)
@@ -249,8 +247,6 @@ class LedgerBook:
         entry = self._entries[request_id]
         entry.book(entry.state.idle, now)
         entry.state = _State.PREEMPTED
-        if self._use_kv_cache:
-            entry.num_lost = entry.num_computed
         self._leave(request_id, now)
 
     def _leave(self, request_id: str, now: float) -> None:
@@ -269,10 +265,11 @@ class LedgerBook:
 
     def _catch_up(self, work: Work) -> int:
         """FLOPs of a share's prompt tokens and of those computed again."""
-        if not work.decodes:
-            return work.flops
-        lost_end = min(self._entries[work.request_id].num_lost, work.end)
-        return self._flops(work.start, lost_end, 0) if work.start < lost_end else 0
+        return self._recomputed_flops(work) if work.decodes else work.flops
+
+    def _recomputed_flops(self, work: Work) -> int:
+        end = work.start + work.num_recomputed
+        return self._flops(work.start, end, 0) if work.num_recomputed else 0
 
     def _book_forward(
         self,
@@ -284,19 +281,15 @@ class LedgerBook:
     ) -> None:
         """Books `times.scheduled` .. `times.executed`."""
         forward = times.executed - times.scheduled
-        lost_end = min(entry.num_lost, work.end)
-        if work.start < lost_end:
-            share = self._flops(work.start, lost_end, 0) / work.flops
+        if work.num_recomputed:
+            share = self._recomputed_flops(work) / work.flops
             entry.book(Part.PREEMPTED, times.scheduled + forward * share)
-            entry.num_recomputed += lost_end - work.start
+            entry.num_recomputed += work.num_recomputed
         elif work.decodes and catching_up:
             stall = forward * sum(catching_up.values()) / total_flops
             entry.book(Part.STALL, times.scheduled + stall)
             entry.blame(stall, catching_up)
         entry.book(Part.DECODE if work.decodes else Part.PREFILL, times.executed)
-        entry.num_computed = max(entry.num_computed, work.end)
-        if work.end >= entry.num_lost:
-            entry.num_lost = 0
 
 
 def _longest(seconds: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
