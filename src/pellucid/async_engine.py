@@ -32,12 +32,14 @@ class AsyncLLMEngine:
         max_requests: unfinished requests that are accepted, running and waiting together.
 
     Raises:
-        ValueError: max_requests is not a whole number of at least 1.
+        ValueError: the engine has requests already, or max_requests is not a whole number >= 1.
     """
 
     def __init__(self, engine: LLMEngine, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
         if not isinstance(max_requests, int) or max_requests < 1:
             raise ValueError(f"max_requests={max_requests!r}: must be a whole number of at least 1")
+        if engine.has_unfinished_requests:
+            raise ValueError("engine: has unfinished requests, which nobody would read")
         self.config = engine.config
         self.model_config = engine.model_config
         self.tokenizer = engine.tokenizer
@@ -80,7 +82,7 @@ class AsyncLLMEngine:
             raise
         stream = AsyncTokenStream(self._abort_stream)
         add = partial(self._engine.add_request, encoded, params or SamplingParams(), request_id)
-        added = self._thread.call(partial(self._thread.add, stream, add))
+        added = self._thread.add(stream, add)
         try:
             # Shielded, so that what is added or not is decided on the engine's thread alone.
             await asyncio.shield(asyncio.wrap_future(added))

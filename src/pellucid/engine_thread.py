@@ -63,7 +63,7 @@ class EngineThread:
         return self._num_requests
 
     def admit(self) -> None:
-        """Takes one of the `max_requests` places; `add` or `give_up` follows.
+        """Takes one of the `max_requests` places, for `add` or, if it does not come to that, `give_up`.
 
         Raises:
             EngineStoppedError: the engine has ended or is about to.
@@ -107,6 +107,18 @@ class EngineThread:
         run()
         return future
 
+    def add(
+        self, stream: AsyncTokenStream, add_request: Callable[[], RequestOutput]
+    ) -> Future[None]:
+        """Starts a request that was admitted; `stream` will have what becomes of it.
+
+        Returns:
+            As `call`, of `add_request`. If it fails the place is given back.
+        """
+        added = self.call(partial(self._add, stream, add_request))
+        added.add_done_callback(lambda _: self.give_up() if added.exception() else None)
+        return added
+
     def stop(self, *, drain: bool) -> None:
         """Ends the thread, once the requests have ended (`drain`) or at once, aborting them."""
         with self._lock:
@@ -120,20 +132,6 @@ class EngineThread:
 
     # For this thread alone, through `call`.
 
-    def add(self, stream: AsyncTokenStream, add_request: Callable[[], RequestOutput]) -> None:
-        """Starts a request that was admitted; `stream` will have what becomes of it.
-
-        Raises:
-            ValueError: by `add_request`; the place is given back.
-        """
-        try:
-            output = add_request()
-        except BaseException:
-            self.give_up()
-            raise
-        stream.start(output)
-        self._streams[output.request_id] = stream
-
     def abort(self, request_id: str) -> None:
         if request_id in self._streams:
             self._deliver(self.engine.abort(request_id))
@@ -142,6 +140,13 @@ class EngineThread:
         """As `abort`, unless it was never started or the id is another request's by now."""
         if stream.is_started and self._streams.get(stream.request_id) is stream:
             self.abort(stream.request_id)
+
+    def _add(self, stream: AsyncTokenStream, add_request: Callable[[], RequestOutput]) -> None:
+        if self._stopping:
+            raise self._stopped_error()
+        output = add_request()
+        stream.start(output)
+        self._streams[output.request_id] = stream
 
     def _begin_to_stop(self, drain: bool) -> None:
         self._stopping = True
@@ -162,9 +167,9 @@ class EngineThread:
         with self._lock:
             self._accepting = False
             self._stopped = True
-        for stream in self._streams.values():
+        for request_id, stream in tuple(self._streams.items()):
+            self._forget(request_id)
             _call_soon(stream.loop, partial(stream.end, self._stopped_error()))
-        self._streams.clear()
         while not self._calls.empty():
             self._calls.get()()
 

@@ -287,6 +287,13 @@ def test_too_many_requests_are_refused() -> None:
         AsyncLLMEngine(fake_engine(), 0)
 
 
+def test_an_engine_with_requests_of_its_own_is_refused() -> None:
+    engine = fake_engine()
+    engine.add_request(PROMPT, LONG)
+    with pytest.raises(ValueError, match="engine: has unfinished requests"):
+        AsyncLLMEngine(engine)
+
+
 def test_a_slow_tokenizer_holds_nobody_up() -> None:
     encoding, go_on = threading.Event(), threading.Event()
 
@@ -338,6 +345,30 @@ def test_shutting_down_aborts() -> None:
     run(serve, max_num_seqs=2)
 
 
+def test_shut_down_while_a_prompt_is_encoded() -> None:
+    encoding, go_on = threading.Event(), threading.Event()
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        def encode(text: str) -> list[int]:
+            encoding.set()
+            assert go_on.wait(30)
+            return PROMPT
+
+        engine.tokenizer.encode = encode
+        late = asyncio.create_task(engine.add_request("abc", LONG))
+        await asyncio.to_thread(encoding.wait)
+        stream = await engine.add_request(PROMPT, LONG)
+        draining = asyncio.create_task(engine.shutdown(drain=True))
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(EngineStoppedError, match="shut down"):
+            await late
+        assert (await stream.complete()).outputs[0].finish_reason == "length"
+        await draining
+
+    run(serve)
+
+
 def test_when_the_engine_fails_everybody_hears_of_it() -> None:
     engine = fake_engine()
     fail = threading.Event()
@@ -360,6 +391,7 @@ def test_when_the_engine_fails_everybody_hears_of_it() -> None:
                 await ends
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert not async_engine.is_healthy
+        assert async_engine.num_unfinished_requests == 0
         with pytest.raises(EngineStoppedError, match="of the engine itself"):
             await async_engine.add_request(PROMPT, LONG)
         await async_engine.shutdown()
