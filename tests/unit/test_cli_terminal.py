@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from pellucid.cli.progress import LINE_INTERVAL, describe_bytes, describe_tokens, progress
-from pellucid.cli.terminal import is_live, note, write_text
+from pellucid.cli.terminal import note, write_text
+from pellucid.cli.units import describe_bytes, describe_tokens
+from pellucid.progress import LINE_INTERVAL, is_live, progress
 
 ESCAPES = "a\tb\n\x1b]0;title\x07\x1b[31mred\r\x7f\x9b2J é 🦊"
 
@@ -78,7 +79,7 @@ def test_a_bar_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("pellucid.cli.progress.BAR_DELAY", 0.0)
+    monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
     with progress("load", describe_bytes) as show:
         show(3 << 20, 6 << 20)
         deadline = time.monotonic() + 10
@@ -95,7 +96,7 @@ def test_what_is_over_soon_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("pellucid.cli.progress.BAR_DELAY", 60.0)
+    monkeypatch.setattr("pellucid.progress.BAR_DELAY", 60.0)
     with progress("load", describe_bytes) as show:
         show(1, 2)
     assert screen.getvalue() == ""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pellucid.cli.options import MODEL_ARGUMENT, OUTPUT, ModelOptions
-from pellucid.cli.progress import describe_bytes, progress
 from pellucid.cli.status import EXIT_INTERRUPTED
 from pellucid.cli.terminal import note
+from pellucid.cli.units import describe_bytes
 from pellucid.config import EngineConfig
+from pellucid.progress import progress
 
 if TYPE_CHECKING:
     from pellucid.benchmark.bench_model import BenchModel

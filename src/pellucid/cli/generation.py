@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pellucid.cli.progress import describe_bytes, describe_tokens, progress
 from pellucid.cli.terminal import write_text
+from pellucid.cli.units import describe_bytes, describe_tokens
+from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # these import numpy, and --help must not wait for it

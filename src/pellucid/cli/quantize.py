@@ -8,11 +8,11 @@ import typer
 
 from pellucid.cli.json_output import print_json
 from pellucid.cli.options import Json
-from pellucid.cli.progress import describe_bytes, progress
 from pellucid.cli.table import print_table
 from pellucid.cli.terminal import note
-from pellucid.cli.units import num_bytes, seconds, times
+from pellucid.cli.units import describe_bytes, num_bytes, seconds, times
 from pellucid.config import QUANTIZATIONS
+from pellucid.progress import progress
 
 if TYPE_CHECKING:
     from pellucid.quantizing import QuantizationReport

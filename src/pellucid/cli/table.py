@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from pellucid.cli.terminal import is_live
+from pellucid.progress import is_live
 
 MAX_WIDTH = 120  # characters: wide enough that no number is cut, whatever the terminal
 

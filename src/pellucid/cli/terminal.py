@@ -1,8 +1,6 @@
 """stdout is the answer and nothing else; everything else is a line on stderr."""
 
-import os
 import sys
-from typing import TextIO
 
 # What a model writes may hold escape sequences, which would drive the reader's terminal: controls
 # other than newline and tab are shown as their pictures, C1 controls as a replacement character.
@@ -11,13 +9,6 @@ _VISIBLE = {
     0x7F: 0x2421,
     **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
 }
-
-
-def is_live(stream: TextIO) -> bool:
-    """Whether lines may be drawn again and coloured: a terminal that can, and NO_COLOR is not set
-    (https://no-color.org)."""
-    capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    return stream.isatty() and capable and not os.environ.get("NO_COLOR")
 
 
 def write_text(text: str) -> None:

@@ -23,6 +23,16 @@ def rate(count: int, duration: float | None) -> str:
     return f"{_three_digits(count / duration)} tok/s" if duration else "- tok/s"
 
 
+def describe_bytes(done: int, total: int, elapsed: float) -> str:
+    """Progress of what is counted in bytes, for `pellucid.progress`."""
+    return f"{num_bytes(done)} of {num_bytes(total)}, {num_bytes(done / elapsed)}/s"
+
+
+def describe_tokens(done: int, total: int, elapsed: float) -> str:
+    """Progress of what is counted in tokens."""
+    return f"{done} of {total} tokens, {rate(done, elapsed)}"
+
+
 def times(value: float) -> str:
     """A ratio: 12.3x."""
     return f"{_three_digits(value)}x"

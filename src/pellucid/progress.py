@@ -1,13 +1,12 @@
 """How far something has come: a bar on a live terminal, else a line every few seconds."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from pellucid.cli.terminal import is_live, note
-from pellucid.cli.units import num_bytes, rate
+from typing import TextIO
 
 Show = Callable[[int, int], None]  # (done, in all)
 Describe = Callable[[int, int, float], str]  # (done, in all, seconds since the start)
@@ -16,12 +15,11 @@ BAR_DELAY = 0.2  # seconds: what is over sooner draws nothing
 LINE_INTERVAL = 5.0  # seconds between lines where nothing can be drawn again
 
 
-def describe_bytes(done: int, total: int, elapsed: float) -> str:
-    return f"{num_bytes(done)} of {num_bytes(total)}, {num_bytes(done / elapsed)}/s"
-
-
-def describe_tokens(done: int, total: int, elapsed: float) -> str:
-    return f"{done} of {total} tokens, {rate(done, elapsed)}"
+def is_live(stream: TextIO) -> bool:
+    """Whether lines may be drawn again and coloured: a terminal that can, and NO_COLOR is not set
+    (https://no-color.org)."""
+    capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return stream.isatty() and capable and not os.environ.get("NO_COLOR")
 
 
 @contextmanager
@@ -77,6 +75,6 @@ def _lines(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
         now = time.monotonic()
         if now - last >= LINE_INTERVAL:
             last = now
-            note(f"{label}: {status(done, total)}")
+            print(f"{label}: {status(done, total)}", file=sys.stderr, flush=True)
 
     yield show
