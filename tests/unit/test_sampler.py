@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,16 @@ from hypothesis import strategies as st
 
 from pellucid.execution.candidates import NonFiniteLogitsError
 from pellucid.execution.sampler import (
-    FunnelStage,
     NoTokenLeftError,
     SampledToken,
     Sampler,
     SamplingRow,
+)
+from pellucid.execution.token_observation import (
+    NUM_CANDIDATES,
+    FunnelStage,
+    TokenObservation,
+    observe_token,
 )
 from pellucid.sampling_params import SamplingParams
 from support.sampling_reference import final_distribution, softmax
@@ -436,14 +442,18 @@ def test_prompt_logprobs_are_the_models_one_for_each_row() -> None:
     assert sampled.chosen.logprob == first.chosen.logprob
 
 
-# -- the funnel ------------------------------------------------------------------------------------
+# -- what an observer sees -------------------------------------------------------------------------
+
+
+def observe(logits: np.ndarray, row: SamplingRow) -> TokenObservation:
+    return observe_token(logits, row, Sampler().sample(logits, row).token_id)
 
 
 def test_the_funnel_names_each_active_stage_with_what_it_kept() -> None:
     row = make_row(
         [2], [], top_k=4, top_p=0.85, repetition_penalty=1.1, stop_token_ids=[1], min_tokens=1
     )
-    funnel = Sampler().funnel(HALVES, row)
+    funnel = observe(HALVES, row).funnel
     assert [(stage.name, stage.num_kept) for stage in funnel] == [
         ("logits", 5),
         ("min_tokens", 4),
@@ -457,7 +467,7 @@ def test_the_funnel_names_each_active_stage_with_what_it_kept() -> None:
 
 
 def test_the_funnel_of_no_parameters_is_the_model() -> None:
-    assert Sampler().funnel(HALVES, make_row()) == [FunnelStage("logits", 5, 1.0)]
+    assert observe(HALVES, make_row()).funnel == (FunnelStage("logits", 5, 1.0),)
 
 
 @given(sampling_cases())
@@ -470,11 +480,36 @@ def test_the_funnel_ends_at_the_distribution(case: tuple[list[float], SamplingRo
         final = Sampler().distribution(np.array(logits), row)
     except NoTokenLeftError:
         return
-    funnel = Sampler().funnel(np.array(logits), row)
+    funnel = observe(np.array(logits), row).funnel
     assert funnel[-1].num_kept == len(final)
     kept = [stage.num_kept for stage in funnel]
     assert kept == sorted(kept, reverse=True)
     assert all(0 < stage.kept_mass <= 1 for stage in funnel)
+
+
+def test_candidates_are_those_of_the_logits_in_both_distributions() -> None:
+    logits = np.random.default_rng(0).normal(scale=3, size=500).astype(np.float32)
+    row = make_row([1, 2], [3], temperature=0.7, top_k=4, repetition_penalty=1.2)
+    seen = observe(logits, row)
+    model = list(softmax(dict(enumerate(logits.tolist()))).values())
+    assert [top.token_id for top in seen.logprobs.top] == np.argsort(-logits)[:10].tolist()
+    for entry in (*seen.logprobs.top, seen.logprobs.chosen):
+        assert entry.logprob == pytest.approx(math.log(model[entry.token_id]), rel=1e-12)
+        final = distribution(logits, row).get(entry.token_id, 0.0)
+        assert math.exp(entry.final_logprob or 0) == pytest.approx(final, rel=1e-12)
+    top = sum(model[entry.token_id] for entry in seen.logprobs.top)
+    assert seen.rest == pytest.approx(1 - top, rel=1e-9)
+    assert seen.entropy_bits == pytest.approx(-sum(p * math.log2(p) for p in model), rel=1e-12)
+    asked = Sampler().sample(
+        logits, replace(row, params=replace(row.params, logprobs=NUM_CANDIDATES))
+    )
+    assert (asked.chosen, asked.top) == (seen.logprobs.chosen, seen.logprobs.top)
+
+
+def test_a_model_that_is_certain_has_no_entropy_and_no_rest() -> None:
+    seen = observe(np.array([0.0, -np.inf, -np.inf]), make_row())
+    assert (seen.entropy_bits, seen.rest) == (0, 0)
+    assert len(seen.logprobs.top) == 1
 
 
 # -- what cannot be sampled ------------------------------------------------------------------------
@@ -513,8 +548,6 @@ def test_parameters_that_leave_nothing_are_named() -> None:
     )
     with pytest.raises(NoTokenLeftError, match=r"^allowed_token_ids, bad_words, min_tokens: "):
         Sampler().sample(HALVES, row)
-    with pytest.raises(NoTokenLeftError):
-        Sampler().funnel(HALVES, row)
 
 
 @pytest.mark.parametrize("penalty", [1e-320, 1e308])

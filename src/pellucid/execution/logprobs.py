@@ -35,7 +35,11 @@ class TokenLogprobs:
 
 
 def token_logprobs(
-    logits: Logits, token_id: int, num_top: int, final: Candidates | None = None
+    logits: Logits,
+    token_id: int,
+    num_top: int,
+    final: Candidates | None = None,
+    model: Candidates | None = None,
 ) -> TokenLogprobs:
     """Log-probabilities of `token_id` and of the `num_top` most likely tokens.
 
@@ -44,17 +48,18 @@ def token_logprobs(
         token_id: the token that stands at this position.
         num_top: fewer are given if fewer have a probability.
         final: the distribution that was sampled from.
+        model: the model's own distribution, if it is there already.
 
     Raises:
         NonFiniteLogitsError: a logit is NaN or +inf, or all are -inf.
     """
-    model = Candidates.of(logits)
+    own = Candidates.of(logits) if model is None else model
 
     def of(token_id: int, rank: int) -> TokenLogprob:
         final_logprob = None if final is None else final.logprob(token_id)
-        return TokenLogprob(token_id, model.logprob(token_id), final_logprob, rank)
+        return TokenLogprob(token_id, own.logprob(token_id), final_logprob, rank)
 
-    top_ids = _top_token_ids(model, num_top)
+    top_ids = _top_token_ids(own, num_top)
     return TokenLogprobs(
         chosen=of(token_id, _rank(logits, token_id)),
         top=tuple(of(top_id, rank) for rank, top_id in enumerate(top_ids, start=1)),

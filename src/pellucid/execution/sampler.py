@@ -13,7 +13,6 @@ from pellucid.execution.selection import largest
 from pellucid.scheduling.beam_search import BeamCandidate
 
 __all__ = [
-    "FunnelStage",
     "NoTokenLeftError",
     "SampledToken",
     "Sampler",
@@ -35,22 +34,6 @@ class SampledToken:
     token_id: int
     chosen: TokenLogprob | None = None
     top: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True)
-class FunnelStage:
-    """What one stage left.
-
-    Attributes:
-        name: "logits" for the model's own distribution, else the stage's parameter.
-        num_kept: tokens left.
-        kept_mass: probability of these in the distribution that entered the stage; 1 if the stage
-            removed nothing.
-    """
-
-    name: str
-    num_kept: int
-    kept_mass: float
 
 
 class NoTokenLeftError(ValueError):
@@ -109,18 +92,6 @@ class Sampler:
         logprobs = model.logprobs[np.searchsorted(model.token_ids, token_ids)].tolist()
         best = zip(token_ids, logprobs, top.logits[order].tolist(), strict=True)
         return tuple(BeamCandidate(*candidate) for candidate in best)
-
-    def funnel(self, logits: Logits, row: SamplingRow) -> list[FunnelStage]:
-        """What each active stage left, in order. Arguments and errors are those of `sample`."""
-        before = Candidates.of(logits)
-        funnel = [FunnelStage("logits", len(before), 1.0)]
-        for stage in sampling_stages(row):
-            after = _apply(stage, before, row)
-            kept = float(before.probabilities[before.indices(after.token_ids)].sum())
-            kept_mass = 1.0 if len(after) == len(before) else min(kept, 1.0)
-            funnel.append(FunnelStage(stage.name, len(after), kept_mass))
-            before = after
-        return funnel
 
     def prompt_logprobs(
         self, logits: Logits, next_token_ids: Sequence[int], num_top: int
