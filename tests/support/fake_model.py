@@ -5,6 +5,8 @@ So a wrong slot, a block shared or freed too early, or a row of another request 
 """
 
 import hashlib
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +32,9 @@ class FakeKVCache:
         self.bytes_per_block = block_size * self.token_ids.itemsize
 
     def read(self, block_table: IntArray, seq_len: int) -> IntArray:
-        positions = np.arange(seq_len)
-        slots = block_table[positions // self.block_size] * self.block_size
-        return self.token_ids[slots + positions % self.block_size]
+        num_blocks = -(-seq_len // self.block_size)
+        blocks = self.token_ids.reshape(-1, self.block_size)[block_table[:num_blocks]]
+        return blocks.reshape(-1)[:seq_len]
 
     def copy_block(self, source_id: int, target_id: int) -> None:
         self._block(target_id)[:] = self._block(source_id)
@@ -49,24 +51,24 @@ class FakeKVCache:
 
 class FakeDecoder:
     def __init__(self) -> None:
-        self.batches: list[ForwardBatch] = []
+        self.batches: deque[ForwardBatch] = deque(maxlen=1_000)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         assert isinstance(kv_cache, FakeKVCache)
         self.batches.append(batch)
         kv_cache.token_ids[batch.slot_mapping] = batch.token_ids
-        rows = []
-        for index in batch.logits_indices:
-            owner = int(np.searchsorted(batch.query_start, index, side="right")) - 1
-            seen = kv_cache.read(batch.block_tables[owner], int(batch.positions[index]) + 1)
-            rows.append(fake_logits(seen.tolist()))
-        return np.array(rows, dtype=np.float32).reshape(len(rows), VOCAB_SIZE)
+        logits = np.empty((len(batch.logits_indices), VOCAB_SIZE), dtype=np.float32)
+        owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
+        seq_lens = batch.positions[batch.logits_indices] + 1
+        for row, owner, seq_len in zip(logits, owners.tolist(), seq_lens.tolist(), strict=True):
+            row[:] = fake_logits(kv_cache.read(batch.block_tables[owner], seq_len))
+        return logits
 
 
-def fake_logits(token_ids: list[int]) -> list[float]:
-    """The fake model's definition: random logits, seeded by the tokens."""
-    digest = hashlib.sha256(repr(token_ids).encode()).digest()
-    return list(np.random.default_rng(int.from_bytes(digest[:8], "little")).normal(size=VOCAB_SIZE))
+def fake_logits(token_ids: Sequence[int] | IntArray) -> Array:
+    """The fake model's definition: random logits [V] in [-4, 4), a hash of the tokens."""
+    digest = hashlib.sha512(np.asarray(token_ids, dtype=np.int64).tobytes()).digest()
+    return np.frombuffer(digest, dtype=np.uint16)[:VOCAB_SIZE] / 2.0**13 - 4.0
 
 
 class FakeBackend:

@@ -32,8 +32,7 @@ def greedy(prompt: list[int], num_tokens: int) -> list[int]:
     """The fake model's greedy continuation, computed without the engine."""
     token_ids = list(prompt)
     for _ in range(num_tokens):
-        logits = fake_logits(token_ids)
-        token_ids.append(logits.index(max(logits)))
+        token_ids.append(int(fake_logits(token_ids).argmax()))
     return token_ids[len(prompt) :]
 
 
