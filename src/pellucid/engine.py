@@ -11,9 +11,9 @@ from pellucid.config import DynamicRopeScaling, EngineConfig, LongRopeScaling, M
 from pellucid.execution.forward_batch import logits_rows
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
+from pellucid.kv_storage import make_kv_storage
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
-from pellucid.memory import plan_num_blocks
 from pellucid.output_processor import Answer, OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
@@ -21,9 +21,12 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
-from pellucid.scheduling.scheduler import ScheduledRequest, Scheduler
+from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
+MAX_CACHE_SALT = 256  # characters
+MAX_PRIORITY = 2**31  # either way: times 10 s, still exact to microseconds in a double
 
 
 class LLMEngine:
@@ -52,13 +55,11 @@ class LLMEngine:
         self.tokenizer = model.tokenizer
         self.clock = clock
         self.max_model_len = _max_model_len(config, model.config)
-        self.bytes_per_block = model.backend.kv_bytes_per_block(
-            model.config, config.block_size, config.kv_cache_dtype
-        )
-        num_blocks = plan_num_blocks(config, self.max_model_len, self.bytes_per_block)
+        storage = make_kv_storage(config, model, self.max_model_len)
+        self.memory_plan = storage.plan
         self.scheduler = Scheduler(
             KVCacheManager(
-                BlockPool(num_blocks),
+                BlockPool(storage.plan.num_blocks),
                 config.block_size,
                 # Without the cache nothing that was computed may be found again.
                 config.enable_prefix_caching and config.use_kv_cache,
@@ -69,11 +70,10 @@ class LLMEngine:
         )
         self.model_runner = ModelRunner(
             model.decoder,
-            model.backend.make_kv_cache(
-                model.config, num_blocks, config.block_size, config.kv_cache_dtype
-            ),
+            storage.kv_cache,
             config.block_size,
             Sampler(),
+            storage.transfer,
         )
         self.output_processor = OutputProcessor(model.tokenizer)
         self._outputs: dict[str, RequestOutput] = {}  # of requests under way
@@ -141,8 +141,8 @@ class LLMEngine:
             outputs=[CompletionOutput(index) for index in range(params.n)],
             metrics=RequestMetrics(arrival_time=encoded.arrival_time),
         )
+        self.scheduler.add_request(*requests)
         for request in requests:
-            self.scheduler.add_request(request)
             self._answers[request.request_id] = self.output_processor.start(request, output)
         self._outputs[request_id] = output
         self._num_requests += 1
@@ -151,6 +151,7 @@ class LLMEngine:
     def step(self) -> list[CompletionDelta]:
         """Computes one step; what it added to each answer, in the order of the step."""
         output = self.scheduler.schedule(self.clock())
+        self._transfer_blocks()
         self._book(output.scheduled)
         result = self.model_runner.execute(output.scheduled)
         for request_id, error in result.errors.items():
@@ -159,8 +160,13 @@ class LLMEngine:
         token_ids = {key: sampled.token_id for key, sampled in result.sampled.items()}
         now = self.clock()
         self.scheduler.update(output, token_ids, now)
+        self._transfer_blocks()
 
-        deltas = [self._emit(share.request, result, now) for share in output.scheduled]
+        deltas = [
+            self._emit(request, result, now)
+            for share in output.scheduled
+            for request in share.samplers or (share.request,)
+        ]
         deltas += [self._end(request, now) for request in output.expired]
         return [delta for delta in deltas if delta is not None]
 
@@ -180,6 +186,9 @@ class LLMEngine:
                 self.scheduler.finish(request, FinishReason.ABORT)
                 deltas.append(self._end(request, self.clock()))
         return deltas
+
+    def _transfer_blocks(self) -> None:
+        self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
 
     def _emit(self, request: Request, result: StepResult, now: float) -> CompletionDelta | None:
         """Hands what a step gave a request to its caller."""
@@ -273,7 +282,7 @@ class LLMEngine:
                 self.model_config, share.start, share.end, len(logits_rows(share))
             )
             if self.config.use_kv_cache:
-                held[output.request_id] += len(share.block_ids) * self.bytes_per_block
+                held[output.request_id] += len(share.block_ids) * self.memory_plan.bytes_per_block
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, held[output.request_id])
 
 
@@ -286,6 +295,21 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
             f"max_model_len={config.max_model_len}: the model's own limit is {limit} tokens"
         )
     return config.max_model_len
+
+
+def _check_priority(priority: int) -> None:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
+        raise ValueError(
+            f"priority={priority!r}: must be a whole number in {-MAX_PRIORITY} .. {MAX_PRIORITY}"
+        )
+
+
+def _check_cache_salt(cache_salt: str | None) -> None:
+    if cache_salt is None:
+        return
+    if not isinstance(cache_salt, str) or len(cache_salt) > MAX_CACHE_SALT:
+        given = repr(cache_salt) if not isinstance(cache_salt, str) else f"{len(cache_salt)} long"
+        raise ValueError(f"cache_salt: {given}; must be text of up to {MAX_CACHE_SALT} characters")
 
 
 def _rope_salt(config: ModelConfig, num_prompt_tokens: int) -> bytes:

@@ -4,7 +4,8 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
-from pellucid.scheduling.scheduler import Scheduler, SchedulerOutput
+from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import SchedulerOutput
 
 BLOCK_SIZE = 4
 
@@ -34,9 +35,9 @@ def make_scheduler(num_blocks: int = 64, **limits: object) -> Scheduler:
 
 def step(scheduler: Scheduler, now: float = 0.0, token_id: int = 50) -> SchedulerOutput:
     output = scheduler.schedule(now)
-    sampled = {s.request.request_id: token_id for s in output.scheduled if s.samples}
+    sampled = {r.request_id: token_id for s in output.scheduled for r in s.samplers}
     scheduler.update(output, sampled, now)
-    scheduler.kv_cache_manager.check_integrity()
+    scheduler.check_integrity()
     assert output.num_tokens <= scheduler.max_num_batched_tokens
     return output
 
@@ -98,7 +99,7 @@ def test_no_more_than_max_num_seqs_run() -> None:
     assert shares(step(scheduler)) == [("c", 0, 2)]
 
 
-def test_the_newest_is_preempted_and_computed_again() -> None:
+def test_the_newest_is_preempted_and_what_it_lost_computed_again() -> None:
     scheduler = make_scheduler(num_blocks=4)
     old, new = make_request("old", 7, max_tokens=9), make_request("new", 7, max_tokens=9)
     for request in (old, new):
@@ -108,7 +109,7 @@ def test_the_newest_is_preempted_and_computed_again() -> None:
     output = step(scheduler)  # both need a third block
     assert output.preempted == (new,)
     assert new.status is RequestStatus.WAITING
-    assert new.num_computed_tokens == 0
+    assert new.num_computed_tokens == 4  # of its two blocks one was enough
     assert new.num_output_tokens == 2  # what was sampled is kept
     while scheduler.has_unfinished_requests:
         step(scheduler)

@@ -20,7 +20,8 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler import ScheduledRequest, Scheduler
+from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 NUM_WARM_UP_STEPS = 2  # of a decode; a prompt is run whole, for its scratch memory is its own
 FILL_POSITIONS = 1024  # stored at a time

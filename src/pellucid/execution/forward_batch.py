@@ -5,26 +5,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from pellucid.backends.base import ForwardBatch
-from pellucid.scheduling.scheduler import ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 
-def wants_prompt_logprobs(share: ScheduledRequest) -> bool:
-    """Whether this share's prompt rows are asked for (once: not again when they are recomputed)."""
+def prompt_logprob_rows(share: ScheduledRequest) -> range:
+    """The rows of a share, counted from its first, whose prompt log-probabilities are to be given.
+
+    Each position's are given once: not again by a row that is computed again.
+    """
     request = share.request
-    return (
-        request.params.prompt_logprobs is not None
-        and not request.output_token_ids
-        and share.start < request.num_prompt_tokens - 1
-    )
+    if request.params.prompt_logprobs is None or request.output_token_ids:
+        return range(0)
+    last = min(share.end, request.num_prompt_tokens - 1)  # the next position is a prompt token's
+    return range(share.num_recomputed_tokens, max(share.num_recomputed_tokens, last - share.start))
 
 
 def logits_rows(share: ScheduledRequest) -> range:
     """The rows of a share, counted from its first, whose logits are needed."""
-    if wants_prompt_logprobs(share):
-        return range(share.num_scheduled_tokens)
-    if share.samples:
-        return range(share.num_scheduled_tokens - 1, share.num_scheduled_tokens)
-    return range(0)
+    prompt = prompt_logprob_rows(share)
+    last = share.num_scheduled_tokens - 1
+    if not share.samplers:
+        return prompt
+    return range(prompt.start if prompt else last, last + 1)
 
 
 def build_forward_batch(scheduled: Sequence[ScheduledRequest], block_size: int) -> ForwardBatch:

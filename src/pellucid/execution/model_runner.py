@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pellucid.backends.base import Array, Decoder, KVCache
+from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.forward_batch import (
     build_forward_batch,
     logits_rows,
-    wants_prompt_logprobs,
+    prompt_logprob_rows,
 )
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
-from pellucid.scheduling.scheduler import ScheduledRequest
+from pellucid.scheduling.block_ops import BlockOp
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,30 @@ class ModelRunner:
         kv_cache: the arrays behind the block ids of the scheduler.
         block_size: tokens per block.
         sampler: chooses tokens.
+        block_transfer: copies, stores and brings back blocks; left out, within `kv_cache` only.
     """
 
     def __init__(
-        self, decoder: Decoder, kv_cache: KVCache, block_size: int, sampler: Sampler
+        self,
+        decoder: Decoder,
+        kv_cache: KVCache,
+        block_size: int,
+        sampler: Sampler,
+        block_transfer: BlockTransfer | None = None,
     ) -> None:
         self.decoder = decoder
         self.kv_cache = kv_cache
         self.block_size = block_size
         self.sampler = sampler
+        self._block_transfer = block_transfer or BlockTransfer(kv_cache)
+
+    def transfer(self, ops: Sequence[BlockOp]) -> None:
+        """Does the work on block contents that scheduling has noted, before anything is computed.
+
+        Raises:
+            OSError: the swap file cannot be read or written.
+        """
+        self._block_transfer.run(ops)
 
     def execute(self, scheduled: Sequence[ScheduledRequest]) -> StepResult:
         """Computes the shares of one step; `scheduled` may be empty."""
@@ -53,30 +71,41 @@ class ModelRunner:
             own = logits[first : first + len(rows)]
             first += len(rows)
             try:
-                self._read(share, own, result)
+                self._read_prompt(share, own, result)
             except ValueError as error:
                 result.errors[share.request.request_id] = error
+            for request in share.samplers:
+                if request.request_id in result.errors:
+                    continue
+                try:
+                    self._sample(request, own[-1], result)
+                except ValueError as error:
+                    result.errors[request.request_id] = error
         return result
 
-    def _read(self, share: ScheduledRequest, logits: Array, result: StepResult) -> None:
-        """Takes a request's tokens and log-probabilities from its own rows of logits."""
+    def _read_prompt(self, share: ScheduledRequest, logits: Array, result: StepResult) -> None:
+        """Takes the log-probabilities of prompt tokens from a share's own rows of logits."""
         request = share.request
-        if wants_prompt_logprobs(share):
-            # The row at position p predicts the token at p + 1; the last one's is sampled below.
-            following = request.token_ids(share.start + 1, share.end + 1)
-            num_top = request.params.prompt_logprobs
-            assert num_top is not None
-            result.prompt_logprobs[request.request_id] = self.sampler.prompt_logprobs(
-                logits[: len(following)], following, num_top
-            )
-        if share.samples:
-            row = SamplingRow(
-                params=request.params,
-                prompt_token_ids=request.prompt_token_ids,
-                output_token_ids=request.output_token_ids,
-                seed=request.seed,
-                stream=request.stream,
-                stop_token_ids=request.stop_token_ids,
-                bad_words_token_ids=request.bad_words_token_ids,
-            )
-            result.sampled[request.request_id] = self.sampler.sample(logits[-1], row)
+        rows = prompt_logprob_rows(share)
+        if not rows:
+            return
+        # The row at position p predicts the token at p + 1.
+        following = request.token_ids(share.start + rows.start + 1, share.start + rows.stop + 1)
+        num_top = request.params.prompt_logprobs
+        assert num_top is not None
+        result.prompt_logprobs[request.request_id] = self.sampler.prompt_logprobs(
+            logits[: len(rows)], following, num_top
+        )
+
+    def _sample(self, request: Request, logits: Array, result: StepResult) -> None:
+        """Chooses a request's next token from a row of logits [V]."""
+        row = SamplingRow(
+            params=request.params,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=request.output_token_ids,
+            seed=request.seed,
+            stream=request.stream,
+            stop_token_ids=request.stop_token_ids,
+            bad_words_token_ids=request.bad_words_token_ids,
+        )
+        result.sampled[request.request_id] = self.sampler.sample(logits, row)

@@ -41,10 +41,7 @@ class BlockPool:
         assert num_blocks <= len(self._free)
         taken = [self._free.popitem(last=False)[1] for _ in range(num_blocks)]
         for block in taken:
-            if block.block_hash is not None:
-                del self._sealed[block.block_hash]
-                block.block_hash = None
-                block.token_ids = ()
+            self.unseal(block)
             block.ref_count = 1
         return taken
 
@@ -67,12 +64,21 @@ class BlockPool:
             if block.ref_count == 0:
                 self._free[block.block_id] = block
 
-    def seal(self, block: Block, block_hash: bytes, token_ids: tuple[int, ...]) -> None:
-        """Makes a full block findable. Of two blocks with equal contents the first one stays it."""
-        if block.block_hash is None and block_hash not in self._sealed:
-            block.block_hash = block_hash
-            block.token_ids = token_ids
-            self._sealed[block_hash] = block
+    def seal(self, block: Block, block_hash: bytes, token_ids: tuple[int, ...]) -> bool:
+        """Makes a full block findable, unless it is, or another one with equal contents."""
+        if block.block_hash is not None or block_hash in self._sealed:
+            return False
+        block.block_hash = block_hash
+        block.token_ids = token_ids
+        self._sealed[block_hash] = block
+        return True
+
+    def unseal(self, block: Block) -> None:
+        """Makes a block unfindable, for its contents will change."""
+        if block.block_hash is not None:
+            del self._sealed[block.block_hash]
+            block.block_hash = None
+            block.token_ids = ()
 
     def check_integrity(self) -> None:
         for block in self._blocks:

@@ -25,7 +25,8 @@ class Request:
 
     The scheduler alone writes the fields below the line. The cache holds `num_computed_tokens`
     positions; once the prompt is computed, that is num_tokens - 1 between steps: the last sampled
-    token has not been fed back.
+    token has not been fed back. A request that `waits_for_group` (a beam) has all computed while it
+    waits for its next token.
     """
 
     request_id: str
@@ -38,10 +39,14 @@ class Request:
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     stream: int = 0  # which of the n answers: picks the random stream of the seed
     cache_salt: bytes = b""  # only requests with the same salt share blocks
+    priority: int = 0  # lower is sooner
+    waits_for_group: bool = False  # gets its tokens by `Scheduler.reassign`, not by `update`
     # ----
     status: RequestStatus = RequestStatus.WAITING
+    queue_key: tuple[float, int] = (0.0, 0)  # static: who comes first, and who is preempted last
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
     num_processed_tokens: int = 0  # rows that went through the model, recomputation included
     num_preemptions: int = 0

@@ -1,45 +1,33 @@
 """The policy: what the next step computes, and what its results mean for each request."""
 
+from bisect import insort
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.request_heap import Key, RequestHeap
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
+from pellucid.scheduling.siblings import Siblings
+from pellucid.scheduling.step_plan import StepPlan
 
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """One request's share of a step: its tokens at start .. start + num_scheduled_tokens - 1."""
-
-    request: Request
-    start: int
-    num_scheduled_tokens: int
-    samples: bool  # the share reaches the request's last token, whose logits give the next one
-    block_ids: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        return self.start + self.num_scheduled_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    """A step, as plain data."""
-
-    scheduled: tuple[ScheduledRequest, ...]
-    preempted: tuple[Request, ...]
-    expired: tuple[Request, ...]  # finished now because their max_time was over
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(share.num_scheduled_tokens for share in self.scheduled)
+# One level of priority counts as having arrived this much sooner. The key of a request never
+# changes, so everyone's turn comes, however many with a better priority keep arriving.
+PRIORITY_SECONDS = 10.0
 
 
 class Scheduler:
     """Owns the requests. There is no prefill or decode here: each request's `num_computed_tokens`
     has to catch up with its `num_tokens`, and that one rule covers whole prompts, chunks, prefix
     hits, decode, recomputation after preemption and the loop without a cache.
+
+    Requests come in order of `queue_key`. Nobody overtakes the first that waits; when blocks lack,
+    those that wait and still hold some give them back first, then running requests are preempted,
+    always the latest key first and from its tail, and no more than is needed now.
+
+    An unfinished request is in one place: `running`, `waiting`, following a sibling that computes
+    its prompt, or parked (`waits_for_group` and all computed). All but the first have the status
+    WAITING.
 
     Args:
         kv_cache_manager: gives and takes blocks.
@@ -59,19 +47,24 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.use_kv_cache = use_kv_cache
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []  # in order of admission: the last one is preempted first
-        self._with_deadline: list[Request] = []
+        self.waiting = RequestHeap()
+        self.running: list[Request] = []  # in order of key: the last one is preempted first
+        self._siblings = Siblings()
+        self._parked: dict[str, Request] = {}
+        self._holders: dict[str, Request] = {}  # who is not running and has blocks
+        self._deadlines = RequestHeap()
+        self._num_added = 0
+        self._num_unfinished = 0
 
     @property
     def has_unfinished_requests(self) -> bool:
-        return bool(self.waiting or self.running)
+        return self._num_unfinished > 0
 
-    def add_request(self, request: Request) -> None:
-        """Queues a request.
+    def add_request(self, request: Request, *siblings: Request) -> None:
+        """Queues a request, and siblings with the same prompt that is to be computed once.
 
         Raises:
-            ValueError: it could never fit into the KV cache.
+            ValueError: it could never fit into the KV cache; nothing was queued.
         """
         longest = request.num_prompt_tokens + request.max_tokens - 1
         if not self.kv_cache_manager.fits_alone(longest):
@@ -83,75 +76,121 @@ class Scheduler:
                 f" (prompt {request.num_prompt_tokens} + max_tokens {request.max_tokens} - 1), which"
                 f" holds {capacity}: lower max_tokens or raise kv_cache_memory"
             )
-        self.waiting.append(request)
-        if request.params.max_time is not None:
-            self._with_deadline.append(request)
+        group = (request, *siblings)
+        for member in group:
+            turn = member.arrival_time + member.priority * PRIORITY_SECONDS
+            member.queue_key = (turn, self._num_added)
+            self._num_added += 1
+            self._num_unfinished += 1
+            if member.params.max_time is not None:
+                self._deadlines.push((member.deadline, self._num_added), member)
+        if self.use_kv_cache:
+            self._siblings.add(group)
+            self._queue(request)
+        else:  # nothing to share: each computes the prompt, and the first alone reports on it
+            for member in group:
+                member.num_computed_once = 0 if member is request else request.num_prompt_tokens
+                self._queue(member)
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
-        expired = [request for request in self._with_deadline if now >= request.deadline]
-        for request in expired:
-            self.finish(request, FinishReason.LENGTH, "max_time")
-
-        scheduled: list[ScheduledRequest] = []
-        preempted: list[Request] = []
-        budget = self.max_num_batched_tokens
-
+        expired = self._expire(now)
+        plan = StepPlan(self.max_num_batched_tokens)
+        # Shares of one token go first: they cost the others next to nothing, and being left out
+        # would cost them an output token.
+        behind: deque[Request] = deque()
         for request in tuple(self.running):
-            if budget == 0 or request.status is not RequestStatus.RUNNING:
-                break  # those behind a preempted one were preempted before it
-            while not self.kv_cache_manager.allocate(request, request.num_tokens):
-                victim = self.running[-1]
-                self._preempt(victim)
-                preempted.append(victim)
-                if victim is request:
-                    break
-            if request.status is RequestStatus.RUNNING:
-                scheduled.append(self._share(request, budget))
-                budget -= scheduled[-1].num_scheduled_tokens
+            if request.num_tokens - request.num_computed_tokens > 1:
+                behind.append(request)
+            elif plan.budget and request.status is RequestStatus.RUNNING:
+                self._continue(request, plan)
 
-        # Admitting after a preemption would take the blocks that were just made free.
-        while self.waiting and not preempted and budget and len(self.running) < self.max_num_seqs:
-            request = self.waiting[0]
-            num_cached_tokens = self.kv_cache_manager.match_prefix(request)
-            if not self.kv_cache_manager.allocate(request, request.num_tokens):
-                self.kv_cache_manager.release(request)
-                break
-            self.waiting.popleft()
-            self.running.append(request)
-            request.status = RequestStatus.RUNNING
-            request.num_computed_tokens = num_cached_tokens
-            if request.num_processed_tokens == 0:
-                request.num_cached_tokens = num_cached_tokens
-            scheduled.append(self._share(request, budget))
-            budget -= scheduled[-1].num_scheduled_tokens
-
-        return SchedulerOutput(tuple(scheduled), tuple(preempted), tuple(expired))
+        head = self.waiting.first
+        while plan.budget and (behind or head is not None):
+            if behind and (head is None or behind[0].queue_key < head.queue_key):
+                request = behind.popleft()
+                if request.status is RequestStatus.RUNNING:
+                    self._continue(request, plan)
+            elif head is not None:
+                head = self.waiting.first if self._admit(head, plan) else None
+        return plan.output(expired)
 
     def update(
         self, output: SchedulerOutput, sampled_token_ids: Mapping[str, int], now: float
     ) -> None:
         """Books what a step computed.
 
+        A sampler that `waits_for_group` gets no token here: it is parked, and keeps its blocks as
+        long as nobody needs them, until `reassign` gives it one.
+
         Args:
             output: the step, as scheduled.
-            sampled_token_ids: by request id, one token for each share that `samples` and has not
-                been finished since (by an abort or an error).
+            sampled_token_ids: by request id, one token for each of the shares' samplers that has
+                not been finished since (by an abort or an error) and does not wait for its group.
             now: seconds, for `max_time`.
         """
         for share in output.scheduled:
             request = share.request
-            if request.status is RequestStatus.FINISHED:
-                continue
-            request.num_computed_tokens = share.end
-            request.num_processed_tokens += share.num_scheduled_tokens
-            self.kv_cache_manager.seal(request, share.start)
-            if not share.samples:
-                continue
+            if request.status is not RequestStatus.FINISHED:
+                request.num_computed_tokens = share.end
+                request.num_computed_once = max(request.num_computed_once, share.end)
+                request.num_processed_tokens += share.num_scheduled_tokens
+                self.kv_cache_manager.seal(request, share.start)
+            if share.samplers and not request.waits_for_group:
+                self._part(share)
+            for sampler in share.samplers:
+                if sampler.status is RequestStatus.FINISHED:
+                    continue
+                if sampler.waits_for_group:
+                    self._park(sampler)
+                    continue
+                if not self.use_kv_cache:
+                    self._forget_computed(sampler)
+                sampler.output_token_ids.append(sampled_token_ids[sampler.request_id])
+                self._finish_if_done(sampler, now)
+
+    def reassign(
+        self, members: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
+    ) -> None:
+        """Advances a group of requests (beams): each becomes one of them, plus a token.
+
+        Member i continues members[parents[i]] with token_ids[i]. It shares that one's blocks, as far
+        as they are computed; whoever writes into a shared block later gets a copy first. Called
+        between `update` and `schedule`, once each parent's last row has been computed: a member
+        that has delivered its logits is parked by `update`, and a group is not held up by members
+        that lost blocks since (they and their children compute those again). At the first call the
+        members that were added as siblings of the first one are still waiting for its prompt: they
+        fork from it (parents[i] = 0). From then on each member runs, or waits for its turn with
+        what it holds.
+
+        Args:
+            members: unfinished requests that `waits_for_group`, each once.
+            parents: [len(members)] indices into `members`.
+            token_ids: [len(members)] the tokens to append.
+        """
+        outputs = [
+            [*members[parent].output_token_ids, token_id]
+            for parent, token_id in zip(parents, token_ids, strict=True)
+        ]
+        num_computed = [members[parent].num_computed_tokens for parent in parents]
+        self.kv_cache_manager.reassign(members, parents)
+        self._siblings.dissolve(members)
+        for member, output_token_ids, computed in zip(members, outputs, num_computed, strict=True):
+            assert member.waits_for_group and member.status is not RequestStatus.FINISHED
+            member.output_token_ids = output_token_ids
+            member.num_computed_tokens = computed
+            member.num_computed_once = max(member.num_computed_once, computed)
             if not self.use_kv_cache:
-                self._forget_computed(request)
-            request.output_token_ids.append(sampled_token_ids[request.request_id])
-            self._finish_if_done(request, now)
+                self._forget_computed(member)
+            if member.status is RequestStatus.WAITING:
+                self._parked.pop(member.request_id, None)
+                if member in self.waiting:
+                    self.waiting.remove(member)
+                self._holders.pop(member.request_id, None)
+                if len(self.running) < self.max_num_seqs:
+                    self._run(member)
+                else:
+                    self._queue(member)
 
     def finish(
         self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
@@ -161,36 +200,196 @@ class Scheduler:
             return
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)
-        if request.params.max_time is not None:
-            self._with_deadline.remove(request)
+        self._parked.pop(request.request_id, None)
+        self._holders.pop(request.request_id, None)
+        if (new_leader := self._siblings.leave(request)) is not None:
+            new_leader.num_computed_once = request.num_computed_once
+            self._queue(new_leader)
+        if request in self._deadlines:
+            self._deadlines.remove(request)
         self.kv_cache_manager.forget(request)
+        self._num_unfinished -= 1
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
 
-    def _share(self, request: Request, budget: int) -> ScheduledRequest:
+    def check_integrity(self) -> None:
+        """Every unfinished request is in one place, and every block with those who own it."""
+        self.kv_cache_manager.check_integrity()
+        assert self.running == sorted(self.running, key=_queue_key)
+        assert len(self.running) <= self.max_num_seqs
+        for request in self.running:
+            assert request.status is RequestStatus.RUNNING
+            assert request not in self.waiting and request.request_id not in self._holders
+            assert request.num_computed_tokens < request.num_tokens
+        for request in (*self.waiting, *self._parked.values()):
+            assert request.status is RequestStatus.WAITING
+            has_blocks = self.kv_cache_manager.num_blocks(request) > 0
+            assert has_blocks == (request.request_id in self._holders)
+        for request in (*self.running, *self.waiting, *self._parked.values()):
+            num_slots = self.kv_cache_manager.num_blocks(request) * self.kv_cache_manager.block_size
+            assert request.num_computed_tokens <= num_slots
+            followers = self._siblings.followers(request)
+            assert all(self.kv_cache_manager.num_blocks(member) == 0 for member in followers)
+        num_following = sum(
+            len(self._siblings.followers(request))
+            for request in (*self.running, *self.waiting, *self._parked.values())
+        )
+        num_placed = len(self.running) + len(self.waiting) + len(self._parked) + num_following
+        assert num_placed == self._num_unfinished
+
+    # ---- who takes part in a step
+
+    def _continue(self, request: Request, plan: StepPlan) -> None:
+        """Schedules a running request, unless it is itself the one that has to make room."""
+        while not self.kv_cache_manager.allocate(request, request.num_tokens):
+            giver = max(self._holders.values(), key=_queue_key, default=None)
+            alone = len(self.running) == 1
+            if giver is None or (giver.queue_key < request.queue_key and not alone):
+                giver = self.running[-1]
+                self._preempt(giver, plan)
+            if giver is request:
+                return
+            self._take_blocks(giver, request)
+        self._add_share(request, plan)
+
+    def _admit(self, request: Request, plan: StepPlan) -> bool:
+        """Lets the first request that waits take part in the step, if there is room for it."""
+        if self._num_seats(plan) < 1 and not _outranks(request, self.running[-1]):
+            return False
+        manager = self.kv_cache_manager
+        num_kept, num_computed = manager.num_blocks(request), request.num_computed_tokens
+        request.num_computed_tokens = manager.match_prefix(request)
+        givers = self._givers(request, plan)
+        if givers is None:
+            manager.roll_back(request, num_kept * manager.block_size)
+            request.num_computed_tokens = num_computed
+            return False
+        for giver in givers:
+            if giver.status is RequestStatus.RUNNING:
+                self._preempt(giver, plan)
+            self._take_blocks(giver, request)
+        allocated = manager.allocate(request, request.num_tokens)
+        assert allocated
+        request.num_computed_tokens = manager.load_prefix(request)
+        if request.num_processed_tokens == 0:
+            request.num_cached_tokens = request.num_computed_tokens
+        self.waiting.remove(request)
+        self._run(request)
+        self._add_share(request, plan)
+        return True
+
+    def _givers(self, request: Request, plan: StepPlan) -> list[Request] | None:
+        """Who has to give up blocks or a seat for the first that waits; None if it has to wait on.
+
+        Those that wait with blocks and come after it, then running requests that it outranks.
+        """
+        manager = self.kv_cache_manager
+        num_seats = self._num_seats(plan)
+        num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
+        alone = not self.running  # then the whole pool is there for it, and it fits
+        holders = [
+            holder
+            for holder in self._holders.values()
+            if holder is not request and (alone or holder.queue_key > request.queue_key)
+        ]
+        givers: list[Request] = []
+        for giver in (*sorted(holders, key=_queue_key, reverse=True), *reversed(self.running)):
+            if num_seats > 0 and num_lacking <= 0:
+                break
+            if giver.status is RequestStatus.RUNNING:
+                if not _outranks(request, giver):
+                    break
+                num_seats += 1
+            givers.append(giver)
+            num_lacking -= manager.num_exclusive_blocks(giver)
+        return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
+
+    def _add_share(self, request: Request, plan: StepPlan) -> None:
         start = request.num_computed_tokens
         num_missing = request.num_tokens - start
-        return ScheduledRequest(
-            request,
-            start,
-            num_scheduled_tokens=min(num_missing, budget),
-            samples=num_missing <= budget,
-            block_ids=self.kv_cache_manager.block_ids(request),
+        num_scheduled = min(num_missing, plan.budget)
+        samplers: tuple[Request, ...] = ()
+        if num_scheduled == num_missing:
+            samplers = (request,)
+            if not request.waits_for_group:
+                followers = self._siblings.followers(request)
+                samplers += tuple(followers[: self._num_seats(plan)])
+        plan.add(
+            ScheduledRequest(
+                request,
+                start,
+                num_scheduled,
+                max(0, min(request.num_computed_once - start, num_scheduled)),
+                samplers,
+                self.kv_cache_manager.block_ids(request),
+            )
         )
 
-    def _preempt(self, request: Request) -> None:
+    def _num_seats(self, plan: StepPlan) -> int:
+        return self.max_num_seqs - len(self.running) - plan.num_reserved_seats
+
+    # ---- from one place to another
+
+    def _queue(self, request: Request) -> None:
+        self.waiting.push(request.queue_key, request)
+        if self.kv_cache_manager.num_blocks(request):
+            self._holders[request.request_id] = request
+
+    def _run(self, request: Request) -> None:
+        self._holders.pop(request.request_id, None)
+        request.status = RequestStatus.RUNNING
+        insort(self.running, request, key=_queue_key)
+
+    def _park(self, request: Request) -> None:
         self.running.remove(request)
-        self._forget_computed(request)
+        request.status = RequestStatus.WAITING
+        self._parked[request.request_id] = request
+        self._holders[request.request_id] = request
+
+    def _preempt(self, request: Request, plan: StepPlan) -> None:
+        self.running.remove(request)
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
-        self.waiting.appendleft(request)
+        self._queue(request)
+        plan.drop(request)
+        plan.preempted.append(request)
+
+    def _take_blocks(self, giver: Request, request: Request) -> None:
+        """Frees as many of the giver's last blocks as `request` lacks now, if it has that many."""
+        manager = self.kv_cache_manager
+        manager.give_back(giver, manager.num_lacking_blocks(request, request.num_tokens))
+        num_slots = manager.num_blocks(giver) * manager.block_size
+        giver.num_computed_tokens = min(giver.num_computed_tokens, num_slots)
+        if num_slots == 0:
+            del self._holders[giver.request_id]
+
+    def _part(self, share: ScheduledRequest) -> None:
+        """Sends the siblings that waited for this prompt their own ways."""
+        leader = share.request
+        for follower in self._siblings.dissolve(share.samplers):
+            follower.num_computed_once = leader.num_computed_once
+            if follower in share.samplers and leader.status is not RequestStatus.FINISHED:
+                self.kv_cache_manager.fork(leader, follower)
+                follower.num_computed_tokens = leader.num_computed_tokens
+                self._run(follower)
+            else:  # it finds in the prefix cache what is still there
+                self._queue(follower)
 
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_computed_once = 0
+
+    # ---- ends
+
+    def _expire(self, now: float) -> tuple[Request, ...]:
+        expired = []
+        while (request := self._deadlines.first) is not None and now >= request.deadline:
+            self.finish(request, FinishReason.LENGTH, "max_time")
+            expired.append(request)
+        return tuple(expired)
 
     def _finish_if_done(self, request: Request, now: float) -> None:
         params, token_id = request.params, request.output_token_ids[-1]
@@ -201,3 +400,12 @@ class Scheduler:
             self.finish(request, FinishReason.LENGTH, limit)
         elif now >= request.deadline:
             self.finish(request, FinishReason.LENGTH, "max_time")
+
+
+def _queue_key(request: Request) -> Key:
+    return request.queue_key
+
+
+def _outranks(request: Request, running: Request) -> bool:
+    """Whether a request that waits may take the place of one that runs."""
+    return request.priority < running.priority and request.queue_key < running.queue_key

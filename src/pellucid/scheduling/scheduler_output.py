@@ -1,0 +1,54 @@
+"""A step, as plain data: what the scheduler has decided and execution carries out."""
+
+from dataclasses import dataclass
+
+from pellucid.scheduling.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's share of a step: its tokens at start .. start + num_scheduled_tokens - 1.
+
+    Attributes:
+        num_recomputed_tokens: how many of these, from the first, were computed before: the request
+            lost them when it was preempted, or a sibling computed them.
+        samplers: who takes a token from the logits of the share's last row: nobody if the share
+            does not reach the request's last token, else the request, and its siblings if they have
+            been waiting for this prompt.
+        block_ids: the request's block table.
+    """
+
+    request: Request
+    start: int
+    num_scheduled_tokens: int
+    num_recomputed_tokens: int
+    samplers: tuple[Request, ...]
+    block_ids: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_scheduled_tokens
+
+    @property
+    def samples(self) -> bool:
+        """Whether the logits of the share's last row are needed."""
+        return bool(self.samplers)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """A step.
+
+    Attributes:
+        scheduled: at most one share for each request.
+        preempted: running requests that had to make room, and wait now.
+        expired: finished now because their max_time was over.
+    """
+
+    scheduled: tuple[ScheduledRequest, ...]
+    preempted: tuple[Request, ...]
+    expired: tuple[Request, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(share.num_scheduled_tokens for share in self.scheduled)
