@@ -24,6 +24,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     backend: Backend
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
+    weight_bytes: int = 0  # in memory, as planned before they were loaded
 
 
 def load_model(config: EngineConfig, on_progress: Progress | None = None) -> LoadedModel:

@@ -1,101 +1,112 @@
-"""Memory that this process may use, and how many KV blocks fit into it."""
+"""Where an engine's memory goes: planned in bytes before the KV cache is made."""
 
-import os
-from pathlib import Path
+from dataclasses import dataclass
 
 from pellucid.config import EngineConfig
 
-# Without a budget of the user's: room for this many contexts of full length ...
-DEFAULT_CONTEXTS = 4
-# ... unless it is more than this share of the memory that is available at start.
-DEFAULT_MEMORY_SHARE = 0.5
+MARGIN_SHARE = 0.1  # of the memory that is available once the weights are loaded: left alone
 
 
-def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken now without swapping, within the cgroup's limit (v2 or v1).
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The budget of one engine. Sizes are in bytes.
 
     Args:
-        root: where /proc and /sys are found; tests give a tree of their own.
-
-    Returns:
-        None where the system does not say.
-    """
-    limits = [
-        limit for limit in (_meminfo_available(root), *_cgroup_headrooms(root)) if limit is not None
-    ]
-    if limits:
-        return max(0, min(limits))
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def plan_num_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int) -> int:
-    """How many KV blocks to allocate.
-
-    Args:
-        config: `num_kv_blocks` wins over `kv_cache_memory` (bytes), which wins over the default.
+        weights: of the decoder, as loading counted them.
+        scratch: what lies between the ops of the largest step, its logits, and blocks on their way to
+            the prefix cache on disk.
+        bytes_per_block: of all layers, K and V, scales and padding included.
+        num_blocks: of the KV cache.
+        block_size: tokens per block.
         max_model_len: tokens of the longest sequence.
-        bytes_per_block: of all layers, K and V, scales included.
+        margin: left to the rest of the process and of the machine.
+        available: what this process could still take when the weights were loaded; None: unknown.
+        knob: what decided `num_blocks`, for people.
+    """
+
+    weights: int
+    scratch: int
+    bytes_per_block: int
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    margin: int
+    available: int | None
+    knob: str
+
+    @property
+    def kv_cache(self) -> int:
+        return self.num_blocks * self.bytes_per_block
+
+    @property
+    def num_tokens(self) -> int:
+        """Positions that the KV cache holds."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def num_contexts(self) -> int:
+        """Sequences of `max_model_len` tokens that fit together."""
+        return self.num_blocks // blocks_for(self.max_model_len, self.block_size)
+
+
+@dataclass(frozen=True)
+class MemoryNeeds:
+    """What the model and its backend ask for, in bytes. See `MemoryPlan`."""
+
+    weights: int
+    scratch: int
+    bytes_per_block: int
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    return -(-num_tokens // block_size)
+
+
+def plan_memory(
+    config: EngineConfig, needs: MemoryNeeds, max_model_len: int, available: int | None
+) -> MemoryPlan:
+    """Gives the KV cache what the user says, or else what is left.
+
+    What is left: `available` without scratch and margin, but no more than `max_num_seqs` sequences of
+    `max_model_len` tokens can use. Such a cache costs nothing until it is used: its memory is the
+    system's zeros, and blocks are touched one by one.
+
+    Args:
+        config: `num_kv_blocks` wins over `kv_cache_memory` (bytes), which wins over what is left.
+        needs: bytes.
+        max_model_len: tokens of the longest sequence.
+        available: bytes that the process can still take, its weights being loaded.
 
     Raises:
         ValueError: not even one sequence of `max_model_len` tokens would fit.
     """
-    blocks_per_context = -(-max_model_len // config.block_size)
+    margin = 0 if available is None else int(available * MARGIN_SHARE)
+    blocks_per_context = blocks_for(max_model_len, config.block_size)
     if config.num_kv_blocks is not None:
         num_blocks, knob = config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}"
     elif config.kv_cache_memory is not None:
-        num_blocks = config.kv_cache_memory // bytes_per_block
+        num_blocks = config.kv_cache_memory // needs.bytes_per_block
         knob = f"kv_cache_memory={config.kv_cache_memory}"
     else:
-        num_blocks = blocks_per_context * min(DEFAULT_CONTEXTS, config.max_num_seqs)
-        if (available := available_memory()) is not None:
-            num_blocks = min(num_blocks, int(available * DEFAULT_MEMORY_SHARE) // bytes_per_block)
-        knob = f"{DEFAULT_MEMORY_SHARE:.0%} of the available memory"
+        num_blocks, knob = config.max_num_seqs * blocks_per_context, "max_num_seqs, max_model_len"
+        if available is not None:
+            left = max(0, available - needs.scratch - margin) // needs.bytes_per_block
+            if left < num_blocks:
+                num_blocks, knob = left, f"what is left of {available} bytes available"
     if num_blocks < blocks_per_context:
         raise ValueError(
-            f"{knob} gives {num_blocks} KV blocks of {bytes_per_block} bytes, but one sequence of"
+            f"{knob} gives {num_blocks} KV blocks of {needs.bytes_per_block} bytes, but one sequence of"
             f" max_model_len={max_model_len} tokens needs {blocks_per_context}: lower max_model_len"
-            f" or set kv_cache_memory to at least {blocks_per_context * bytes_per_block}"
+            f" or set kv_cache_memory to at least {blocks_per_context * needs.bytes_per_block}"
         )
-    return num_blocks
-
-
-def _meminfo_available(root: Path) -> int | None:
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _cgroup_headrooms(root: Path) -> list[int | None]:
-    """Limit minus use at the process's own cgroup and every one above it."""
-    headrooms: list[int | None] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        hierarchy, controllers, path = line.split(":", 2)
-        if hierarchy == "0":
-            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            mount = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        own = mount / path.lstrip("/")
-        for directory in (own, *own.parents):
-            if not directory.is_relative_to(mount):
-                break
-            headrooms.append(_headroom(directory, *names))
-    return headrooms
-
-
-def _headroom(directory: Path, limit_name: str, usage_name: str) -> int | None:
-    limit, usage = _read(directory / limit_name).strip(), _read(directory / usage_name).strip()
-    return int(limit) - int(usage) if limit.isdigit() and usage.isdigit() else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    return MemoryPlan(
+        needs.weights,
+        needs.scratch,
+        needs.bytes_per_block,
+        num_blocks,
+        config.block_size,
+        max_model_len,
+        margin,
+        available,
+        knob,
+    )

@@ -74,6 +74,11 @@ def fake_logits(token_ids: Sequence[int] | IntArray) -> Array:
 class FakeBackend:
     name = "fake"
 
+    def scratch_bytes(
+        self, decoder: FakeDecoder, config: ModelConfig, max_num_batched_tokens: int
+    ) -> int:
+        return max_num_batched_tokens
+
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size
 

@@ -101,6 +101,8 @@ class Backend(ABC):
     """Load-time constructors and the ops. Arrays in and out are [T, ...] in the backend's own dtype."""
 
     name: str
+    # Bytes of a weight in memory, where all formats become floats; None: each keeps its own.
+    weight_itemsize: int | None
 
     # -- load time --------------------------------------------------------------------------------
 
@@ -135,6 +137,16 @@ class Backend(ABC):
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
     ) -> KVCache:
         """Allocates the cache of all layers; `dtype` as in `EngineConfig.kv_cache_dtype`."""
+
+    @abstractmethod
+    def scratch_bytes(
+        self, decoder: Decoder, config: ModelConfig, max_num_batched_tokens: int
+    ) -> int:
+        """Memory for what lies between the ops of the largest step, without its logits.
+
+        Args:
+            decoder: as `compile` gave it.
+        """
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> Decoder:
         """What runs `decoder` best here and gives the same logits; called once its weights are there.

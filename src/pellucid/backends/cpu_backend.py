@@ -85,6 +85,7 @@ class CpuBackend(NumpyBackend):
         small_step_bytes: int = SMALL_STEP_BYTES,
     ) -> None:
         super().__init__(np.float32, quantize_activations)
+        self.weight_itemsize = None
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
         self.max_rows = max_rows
@@ -130,6 +131,13 @@ class CpuBackend(NumpyBackend):
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
     ) -> CpuKVCache:
         return make_cpu_kv_cache(config, num_blocks, block_size, dtype)
+
+    def scratch_bytes(
+        self, decoder: Decoder, config: ModelConfig, max_num_batched_tokens: int
+    ) -> int:
+        """Of a compiled decoder, which has its memory: exactly."""
+        assert isinstance(decoder, CompiledDecoder)
+        return decoder.scratch_bytes
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> "CompiledDecoder":
         """`decoder` as one native call per step. Allocates what a step needs between ops."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Array, Backend, ForwardBatch, IntArray
+from pellucid.backends.base import Array, Backend, Decoder, ForwardBatch, IntArray
 from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
     NumpyKVLayer,
@@ -60,6 +60,7 @@ class NumpyBackend(Backend):
         if dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype={dtype!r}: allowed are float32 and float64")
         self.dtype = dtype
+        self.weight_itemsize = np.dtype(dtype).itemsize
         self.quantize_activations = quantize_activations
 
     # -- load time --------------------------------------------------------------------------------
@@ -87,6 +88,13 @@ class NumpyBackend(Backend):
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
     ) -> NumpyKVCache:
         return make_numpy_kv_cache(config, num_blocks, block_size, storage_dtype(dtype, self.dtype))
+
+    def scratch_bytes(
+        self, decoder: Decoder, config: ModelConfig, max_num_batched_tokens: int
+    ) -> int:
+        """About what the arrays take that live at once where they are widest: in the MLP."""
+        numbers_per_token = 6 * config.intermediate_size + 4 * config.hidden_size
+        return max_num_batched_tokens * numbers_per_token * np.dtype(self.dtype).itemsize
 
     # -- per step ---------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pellucid import formulas
+from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
@@ -16,7 +17,6 @@ from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.loading.stored_model import open_stored_model
-from pellucid.memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 
