@@ -1,13 +1,11 @@
 """The engine: schedule, execute, update, emit."""
 
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pellucid import formulas
-from pellucid.config import DynamicRopeScaling, EngineConfig, LongRopeScaling, ModelConfig
+from pellucid.config import EngineConfig, ModelConfig
 from pellucid.execution.forward_batch import logits_rows
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
@@ -16,17 +14,14 @@ from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
 from pellucid.output_processor import Answer, OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
-from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
+from pellucid.prompts import EncodedPrompt, Prompt
+from pellucid.request_maker import RequestMaker
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
-
-SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
-MAX_CACHE_SALT = 256  # characters
-MAX_PRIORITY = 2**31  # either way: times 10 s, still exact to microseconds in a double
 
 
 class LLMEngine:
@@ -76,6 +71,7 @@ class LLMEngine:
             storage.transfer,
         )
         self.output_processor = OutputProcessor(model.tokenizer)
+        self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
         self._outputs: dict[str, RequestOutput] = {}  # of requests under way
         self._answers: dict[str, Answer] = {}  # by the id of the scheduler's request
         self._num_requests = 0
@@ -102,16 +98,16 @@ class LLMEngine:
         Raises:
             ValueError: the prompt cannot be served.
         """
-        arrival_time = self.clock()
-        return EncodedPrompt(
-            text=prompt if isinstance(prompt, str) else None,
-            token_ids=self._prompt_token_ids(prompt),
-            end_token_ids=self._end_token_ids(prompt),
-            arrival_time=arrival_time,
-        )
+        return self._request_maker.encode(prompt, self.clock())
 
     def add_request(
-        self, prompt: Prompt | EncodedPrompt, params: SamplingParams, request_id: str | None = None
+        self,
+        prompt: Prompt | EncodedPrompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> RequestOutput:
         """Queues a request.
 
@@ -119,6 +115,8 @@ class LLMEngine:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
             params: how to choose and when to stop.
             request_id: unique among requests under way; left out, one is made.
+            priority: lower is sooner; each level counts as having arrived 10 s earlier.
+            cache_salt: only requests with the same one share cached prompts; up to 256 characters.
 
         Returns:
             The request's output, which fills as `step` is called.
@@ -131,8 +129,7 @@ class LLMEngine:
         if request_id in self._outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encode(prompt)
-        params.check_vocabulary(self.model_config.vocab_size)
-        requests = self._make_requests(request_id, encoded, params)
+        requests = self._request_maker.make(request_id, encoded, params, priority, cache_salt)
         output = RequestOutput(
             request_id=request_id,
             prompt=encoded.text,
@@ -221,52 +218,6 @@ class LLMEngine:
             output.metrics.finished_time = now
             del self._outputs[output.request_id]
 
-    def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        if isinstance(prompt, ChatPrompt):
-            token_ids = tuple(self.tokenizer.encode_chat(prompt.messages))
-        else:
-            token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        vocab_size = self.model_config.vocab_size
-        if not token_ids or prompt == "":
-            raise ValueError("prompt: is empty; give at least one token")
-        for token_id in token_ids:
-            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
-                raise ValueError(f"prompt: token id {token_id!r} is not in 0 .. {vocab_size - 1}")
-        if len(token_ids) >= self.max_model_len:
-            raise ValueError(
-                f"prompt: has {len(token_ids)} tokens; the context of {self.max_model_len} tokens"
-                " must hold it and at least one more"
-            )
-        return token_ids
-
-    def _end_token_ids(self, prompt: Prompt) -> frozenset[int]:
-        end_token_ids = frozenset(self.model_config.eos_token_ids)
-        if isinstance(prompt, ChatPrompt):
-            end_token_ids |= frozenset(self.tokenizer.end_of_turn_token_ids)
-        return end_token_ids
-
-    def _make_requests(
-        self, request_id: str, prompt: EncodedPrompt, params: SamplingParams
-    ) -> list[Request]:
-        """One scheduler's request for each of the n answers."""
-        room = self.max_model_len - len(prompt.token_ids)
-        first = Request(
-            request_id=f"{request_id}/0",
-            prompt_token_ids=prompt.token_ids,
-            params=params,
-            seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
-            arrival_time=prompt.arrival_time,
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            eos_token_ids=prompt.end_token_ids,
-            bad_words_token_ids=self.tokenizer.bad_words_token_ids(params.bad_words),
-            cache_salt=_rope_salt(self.model_config, len(prompt.token_ids)),
-        )
-        others = (
-            replace(first, request_id=f"{request_id}/{stream}", stream=stream, output_token_ids=[])
-            for stream in range(1, params.n)
-        )
-        return [first, *others]
-
     def _book(self, scheduled: Sequence[ScheduledRequest]) -> None:
         """Books a step's work in the metrics of its requests."""
         now = self.clock()
@@ -295,28 +246,3 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
             f"max_model_len={config.max_model_len}: the model's own limit is {limit} tokens"
         )
     return config.max_model_len
-
-
-def _check_priority(priority: int) -> None:
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
-        raise ValueError(
-            f"priority={priority!r}: must be a whole number in {-MAX_PRIORITY} .. {MAX_PRIORITY}"
-        )
-
-
-def _check_cache_salt(cache_salt: str | None) -> None:
-    if cache_salt is None:
-        return
-    if not isinstance(cache_salt, str) or len(cache_salt) > MAX_CACHE_SALT:
-        given = repr(cache_salt) if not isinstance(cache_salt, str) else f"{len(cache_salt)} long"
-        raise ValueError(f"cache_salt: {given}; must be text of up to {MAX_CACHE_SALT} characters")
-
-
-def _rope_salt(config: ModelConfig, num_prompt_tokens: int) -> bytes:
-    """Beyond the trained length these scalings rotate every key by a function of the prompt's length,
-    so only prompts of the same length may share blocks."""
-    scaling = config.rope.scaling if config.rope is not None else None
-    if isinstance(scaling, DynamicRopeScaling | LongRopeScaling):
-        if num_prompt_tokens > scaling.original_max_position:
-            return f"rope length {num_prompt_tokens}".encode()
-    return b""

@@ -1,0 +1,141 @@
+"""From what a caller asks to the scheduler's requests, checked against the model."""
+
+import secrets
+from dataclasses import replace
+
+from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
+from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request
+from pellucid.tokenizer import Tokenizer
+
+SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
+MAX_CACHE_SALT = 256  # characters
+MAX_PRIORITY = 2**31  # either way: times 10 s, still exact to microseconds in a double
+
+
+class RequestMaker:
+    """Knows what the model can be asked for. Without state: any thread may call it.
+
+    Args:
+        config: the model's facts.
+        tokenizer: the model's.
+        max_model_len: longest prompt + output in tokens.
+    """
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, max_model_len: int) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+
+    def encode(self, prompt: Prompt, arrival_time: float) -> EncodedPrompt:
+        """The tokens of a prompt.
+
+        Args:
+            prompt: text, token ids, or a conversation.
+            arrival_time: seconds on the engine's clock.
+
+        Raises:
+            ValueError: the prompt cannot be served.
+        """
+        end_token_ids = frozenset(self._config.eos_token_ids)
+        if isinstance(prompt, ChatPrompt):
+            end_token_ids |= frozenset(self._tokenizer.end_of_turn_token_ids)
+        return EncodedPrompt(
+            text=prompt if isinstance(prompt, str) else None,
+            token_ids=self._prompt_token_ids(prompt),
+            end_token_ids=end_token_ids,
+            arrival_time=arrival_time,
+        )
+
+    def make(
+        self,
+        request_id: str,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> list[Request]:
+        """One scheduler's request for each answer, all with the same seed and a stream of their own.
+
+        Args:
+            request_id: the caller's; the requests are called request_id/0 and so on.
+            prompt: what `encode` made.
+            params: how to choose and when to stop.
+            priority: lower is sooner.
+            cache_salt: who may share blocks.
+
+        Raises:
+            ValueError: names the field, the value and what is allowed.
+        """
+        _check_priority(priority)
+        _check_cache_salt(cache_salt)
+        params.check_vocabulary(self._config.vocab_size)
+        room = self._max_model_len - len(prompt.token_ids)
+        first = Request(
+            request_id=f"{request_id}/0",
+            prompt_token_ids=prompt.token_ids,
+            params=params,
+            seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
+            arrival_time=prompt.arrival_time,
+            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            eos_token_ids=prompt.end_token_ids,
+            bad_words_token_ids=self._tokenizer.bad_words_token_ids(params.bad_words),
+            cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
+            priority=priority,
+        )
+        others = (
+            replace(first, request_id=f"{request_id}/{stream}", stream=stream, output_token_ids=[])
+            for stream in range(1, params.n)
+        )
+        return [first, *others]
+
+    def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, ChatPrompt):
+            token_ids = tuple(self._tokenizer.encode_chat(prompt.messages))
+        else:
+            token_ids = tuple(self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        vocab_size = self._config.vocab_size
+        if not token_ids or prompt == "":
+            raise ValueError("prompt: is empty; give at least one token")
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise ValueError(f"prompt: token id {token_id!r} is not in 0 .. {vocab_size - 1}")
+        if len(token_ids) >= self._max_model_len:
+            raise ValueError(
+                f"prompt: has {len(token_ids)} tokens; the context of {self._max_model_len} tokens"
+                " must hold it and at least one more"
+            )
+        return token_ids
+
+    def _cache_salt(self, cache_salt: str | None, num_prompt_tokens: int) -> bytes:
+        """The caller's salt and the length that keys depend on, if they do.
+
+        Beyond the trained length these scalings rotate every key by a function of the prompt's
+        length, so only prompts of the same length may share blocks.
+        """
+        scaling = self._config.rope.scaling if self._config.rope is not None else None
+        rope_length = None
+        if isinstance(scaling, DynamicRopeScaling | LongRopeScaling):
+            if num_prompt_tokens > scaling.original_max_position:
+                rope_length = num_prompt_tokens
+        # Quoted: no salt that a caller chooses can look like another pair.
+        return ascii((cache_salt, rope_length)).encode()
+
+
+def _check_priority(priority: int) -> None:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
+        raise ValueError(
+            f"priority={priority!r}: must be a whole number in {-MAX_PRIORITY}..{MAX_PRIORITY}"
+        )
+
+
+def _check_cache_salt(cache_salt: str | None) -> None:
+    if cache_salt is None:
+        return
+    if not isinstance(cache_salt, str):
+        raise ValueError(f"cache_salt={cache_salt!r}: must be text or None")
+    if len(cache_salt) > MAX_CACHE_SALT:
+        raise ValueError(
+            f"cache_salt: has {len(cache_salt)} characters; at most {MAX_CACHE_SALT} are allowed"
+        )
