@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
+from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.stored_model import StoredModel, open_stored_model
 from pellucid.sampling_params import SamplingParams
 from pellucid.tokenizer import Tokenizer
@@ -31,11 +33,13 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     """Finds the checkpoint, checks it, and puts its weights where the backend wants them.
 
     Raises:
-        ValueError: the checkpoint, the tokenizer or a knob cannot be used.
+        ValueError: the checkpoint, the tokenizer or a knob cannot be used, or memory lacks.
         OSError: a file cannot be read.
     """
     backend = make_backend(config)
     stored = open_stored_model(resolve_model(config.model, config.revision))
+    weights = plan_weights(stored, backend, config.quantization)
+    check_weights_fit(stored, weights, config.quantization, available_memory())
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
     return LoadedModel(
         stored.path,
@@ -44,6 +48,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
         _load_tokenizer(stored),
         backend,
         stored.default_sampling_params,
+        weights.total,
     )
 
 
