@@ -178,6 +178,7 @@ using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatVector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using AnyOptional = std::optional<AnyArray>;
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw nb::value_error(what.c_str());
@@ -195,11 +196,29 @@ Format format_named(const std::string& name) {
 
 std::size_t item_bytes(const AnyArray& array) { return (array.dtype().bits + 7u) / 8u; }
 
+// Whether an array of numbers of `num_bytes` is there exactly if it is wanted, and has `size` of
+// them.
+void check_part(const char* name, const FormatInfo& info, const AnyOptional& part, bool is_wanted,
+                std::int64_t size, std::size_t num_bytes) {
+  const std::string format = "format='" + std::string(info.name) + "'";
+  require(part.has_value() == is_wanted,
+          std::string(name) + ": " + format + " has " + (is_wanted ? "them" : "none"));
+  require(!is_wanted ||
+              (static_cast<std::int64_t>(part->size()) == size && item_bytes(*part) == num_bytes),
+          std::string(name) + ": " + format + " needs " + std::to_string(size) + " of " +
+              std::to_string(num_bytes) + " bytes each");
+}
+
+template <class T = void>
+const T* data_of(const AnyOptional& part) {
+  return part ? static_cast<const T*>(part->data()) : nullptr;
+}
+
 std::shared_ptr<LinearWeights> pack_weights(
-    const std::string& format_name, const AnyMatrix& weights, const std::optional<AnyArray>& scales,
-    const std::optional<Bytes>& zero_points, const std::optional<FloatMatrix>& minimums,
-    std::optional<std::int64_t> num_inputs, const std::optional<FloatVector>& bias,
-    const std::string& activations, ThreadPool& pool) {
+    const std::string& format_name, const AnyMatrix& weights, const AnyOptional& scales,
+    const AnyOptional& zero_points, const AnyOptional& minimums, const AnyOptional& scale_factors,
+    const AnyOptional& minimum_factors, std::optional<std::int64_t> num_inputs,
+    const std::optional<FloatVector>& bias, const std::string& activations, ThreadPool& pool) {
   const Format format = format_named(format_name);
   const FormatInfo& info = pellucid::format_info(format);
   require(activations == "native" || activations == "f32",
@@ -215,26 +234,21 @@ std::shared_ptr<LinearWeights> pack_weights(
           "weights: numbers of another size than format='" + format_name + "' has");
 
   const std::int64_t num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
-  if (info.is_integer) {
-    require(k <= 65536, "num_inputs=" + std::to_string(k) + ": integer formats allow up to 65536");
-    require(scales.has_value(), "scales: format='" + format_name + "' needs them");
-    const std::int64_t wanted = num_outputs * (info.has_group_scales ? num_groups : 1);
-    const bool is_f16 = info.has_group_scales && !info.has_wide_scales;
-    require(static_cast<std::int64_t>(scales->size()) == wanted &&
-                item_bytes(*scales) == (is_f16 ? 2u : 4u),
-            "scales: format='" + format_name + "' needs " + std::to_string(wanted) +
-                (is_f16 ? " of f16" : " of f32"));
+  const std::int64_t num_blocks = (k + pellucid::kBlockInputs - 1) / pellucid::kBlockInputs;
+  const std::int64_t all_groups = num_outputs * num_groups, all_blocks = num_outputs * num_blocks;
+  const auto scale_bytes = static_cast<std::size_t>(pellucid::group_scale_bytes(info));
+  require(!info.is_integer || k <= 65536,
+          "num_inputs=" + std::to_string(k) + ": integer formats allow up to 65536");
+  if (pellucid::has_channel_scales(info)) {
+    check_part("scales", info, scales, true, num_outputs, sizeof(float));
+  } else {
+    check_part("scales", info, scales, info.has_group_scales, all_groups, scale_bytes);
   }
-  require(
-      zero_points.has_value() == info.has_zero_points,
-      "zero_points: format='" + format_name + "' has " + (info.has_zero_points ? "them" : "none"));
-  require(
-      !zero_points || static_cast<std::int64_t>(zero_points->size()) == num_outputs * num_groups,
-      "zero_points: must be [outputs, groups]");
-  require(minimums.has_value() == info.has_minimums,
-          "minimums: format='" + format_name + "' has " + (info.has_minimums ? "them" : "none"));
-  require(!minimums || static_cast<std::int64_t>(minimums->size()) == num_outputs * num_groups,
-          "minimums: must be [outputs, groups]");
+  check_part("zero_points", info, zero_points, info.has_zero_points, all_groups, 1);
+  check_part("minimums", info, minimums, info.has_minimums, all_groups, scale_bytes);
+  check_part("scale_factors", info, scale_factors, info.has_factors, all_blocks, 2);
+  check_part("minimum_factors", info, minimum_factors, info.has_factors && info.has_minimums,
+             all_blocks, 2);
   require(!bias || static_cast<std::int64_t>(bias->size()) == num_outputs,
           "bias: must have one number per row of weights");
 
@@ -242,9 +256,12 @@ std::shared_ptr<LinearWeights> pack_weights(
   auto packed = std::make_shared<LinearWeights>(
       LinearWeights{PackedMatrix(format, num_outputs, k, kind), {}});
   if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
-  const pellucid::WeightSource source{weights.data(), scales ? scales->data() : nullptr,
-                                      zero_points ? zero_points->data() : nullptr,
-                                      minimums ? minimums->data() : nullptr};
+  const pellucid::WeightSource source{weights.data(),
+                                      data_of(scales),
+                                      data_of<std::uint8_t>(zero_points),
+                                      data_of(minimums),
+                                      data_of<std::uint16_t>(scale_factors),
+                                      data_of<std::uint16_t>(minimum_factors)};
   const nb::gil_scoped_release without_gil;
   pool.run([&](pellucid::Worker& worker) {
     worker.parallel_for(packed->matrix.num_panels(), 4, [&](std::int64_t begin, std::int64_t end) {
@@ -269,13 +286,15 @@ void bind_weights(nb::module_& m) {
       });
   m.def(
       "pack_weights", &pack_weights, "format"_a, "weights"_a, "scales"_a = nb::none(),
-      "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "num_inputs"_a = nb::none(),
-      "bias"_a = nb::none(), nb::kw_only(), "activations"_a = "native", "pool"_a,
+      "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "scale_factors"_a = nb::none(),
+      "minimum_factors"_a = nb::none(), "num_inputs"_a = nb::none(), "bias"_a = nb::none(),
+      nb::kw_only(), "activations"_a = "native", "pool"_a,
       "Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, "
       "int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low "
-      "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N], for \"int8-g16\", "
-      "\"int8-min\" and \"int4-min\" f32 [N, groups]; `zero_points` u8 and `minimums` f32 "
-      "[N, groups]. activations=\"f32\" multiplies dequantized weights with x as it comes.");
+      "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N]; `zero_points` u8 and "
+      "`minimums` f16 [N, groups]. In formats with factors, scales and minimums are s8, to be "
+      "multiplied with f16 [N, ceil(K / 256)]. activations=\"f32\" multiplies dequantized weights "
+      "with x as it comes.");
 }
 
 // -- the cache ----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@
 namespace pellucid {
 
 // Integer codes stand for scale * (code - zero point) + minimum. The names are those of
-// EngineConfig.quantization and of files; the last three hold GGUF's other blocks without changing
-// a value.
+// EngineConfig.quantization and of files; the last six hold GGUF's other blocks without changing a
+// value.
 enum class Format : std::uint8_t {
   kF32,
   kF16,
@@ -19,12 +19,15 @@ enum class Format : std::uint8_t {
   kInt4G128,     // groups of 128
   kInt4Zp,       // groups of 32, codes 0..15, a zero point per group
   kInt4G128Zp,
-  kInt8G16,  // groups of 16, f32 scale, symmetric
-  kInt8Min,  // groups of 32, f32 scale and minimum
+  kInt8Min,  // groups of 32, f16 scale and minimum
   kInt4Min,  // likewise, codes 0..15, zero point 0
+  kInt8K,    // groups of 32; scale and minimum are s8 times an f16 of 256 inputs
+  kInt4K,    // likewise, codes 0..15, zero point 0
+  kInt8K16,  // groups of 16, scales likewise, symmetric
+  kInt4K16,  // groups of 16, scales and minimums likewise, codes 0..15, zero point 0
 };
 
-constexpr int kNumFormats = 12;
+constexpr int kNumFormats = 15;
 
 // What a kernel multiplies the weights with.
 enum class Activations : std::uint8_t {
@@ -37,16 +40,19 @@ constexpr int kNumActivations = 2;
 // Outputs that lie side by side in a packed matrix: the unit of work of a thread.
 constexpr int kPanelOutputs = 32;
 
+// Inputs whose groups share the f16 factors of their scales, in formats that have such.
+constexpr int kBlockInputs = 256;
+
 struct FormatInfo {
   const char* name;
   int weight_bits;        // of one weight or code
   bool is_integer;        // codes with scales
   int tile_inputs;        // inputs per tile; for integer formats with group scales the group
   int cell_bytes;         // one column's share of a step: the inputs that lie side by side
-  bool has_group_scales;  // 32 f16 scales at the end of each tile
+  bool has_group_scales;  // 32 scales at the end of each tile
   bool has_zero_points;   // 32 u8 zero points after the scales
-  bool has_wide_scales;   // f32 instead of f16
-  bool has_minimums;      // 32 f32 minimums at the very end
+  bool has_minimums;      // 32 minimums at the very end
+  bool has_factors;       // scales and minimums are s8, to be multiplied with f16, instead of f16
 };
 
 // Internal linkage, so that files compiled for one instruction set keep their copy to themselves.
@@ -60,9 +66,12 @@ static constexpr FormatInfo kFormatInfo[kNumFormats] = {
     {"int4-g128", 4, true, 128, 4, true, false, false, false},
     {"int4-zp", 4, true, 32, 4, true, true, false, false},
     {"int4-g128-zp", 4, true, 128, 4, true, true, false, false},
-    {"int8-g16", 8, true, 16, 4, true, false, true, false},
-    {"int8-min", 8, true, 32, 4, true, false, true, true},
-    {"int4-min", 4, true, 32, 4, true, false, true, true},
+    {"int8-min", 8, true, 32, 4, true, false, true, false},
+    {"int4-min", 4, true, 32, 4, true, false, true, false},
+    {"int8-k", 8, true, 32, 4, true, false, true, true},
+    {"int4-k", 4, true, 32, 4, true, false, true, true},
+    {"int8-k16", 8, true, 16, 4, true, false, false, true},
+    {"int4-k16", 4, true, 16, 4, true, false, true, true},
 };
 
 static constexpr const FormatInfo& format_info(Format format) {
@@ -78,10 +87,10 @@ static constexpr std::int64_t tile_weight_bytes(const FormatInfo& info) {
   return std::int64_t{kPanelOutputs} * info.tile_inputs * info.weight_bits / 8;
 }
 
-// Bytes of one group's scale.
+// Bytes of one group's scale, and of its minimum if it has one.
 static constexpr int group_scale_bytes(const FormatInfo& info) {
   if (!info.has_group_scales) return 0;
-  return info.has_wide_scales ? 4 : 2;
+  return info.has_factors ? 1 : 2;
 }
 
 // Where the parts of a tile begin: weights, scales, zero points, minimums.
@@ -94,7 +103,18 @@ static constexpr std::int64_t minimums_at(const FormatInfo& info) {
 }
 
 static constexpr std::int64_t tile_bytes(const FormatInfo& info) {
-  return minimums_at(info) + (info.has_minimums ? 4 * kPanelOutputs : 0);
+  return minimums_at(info) + (info.has_minimums ? kPanelOutputs * group_scale_bytes(info) : 0);
+}
+
+// Behind the tiles of a panel stand, for each block of inputs, [32] f16 factors of scales and then
+// of minimums; or for int8-channel the [32] f32 scales.
+static constexpr std::int64_t factor_bytes(const FormatInfo& info) {
+  return info.has_factors ? 2 * kPanelOutputs * (info.has_minimums ? 2 : 1) : 0;
+}
+
+// Where the factors that concern a tile begin, in bytes from the end of the tiles.
+static constexpr std::int64_t factors_of_tile(const FormatInfo& info, std::int64_t tile) {
+  return info.has_factors ? tile / (kBlockInputs / info.tile_inputs) * factor_bytes(info) : 0;
 }
 
 // Of codes as a packed matrix holds them, where they have no zero points of their own.

@@ -19,15 +19,16 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 std::int64_t panel_bytes(const FormatInfo& info, std::int64_t num_inputs) {
   const std::int64_t scale_bytes =
       has_channel_scales(info) ? kPanelOutputs * std::int64_t{sizeof(float)} : 0;
-  return ceil_div(num_inputs, info.tile_inputs) * tile_bytes(info) + scale_bytes;
+  return ceil_div(num_inputs, info.tile_inputs) * tile_bytes(info) +
+         ceil_div(num_inputs, kBlockInputs) * factor_bytes(info) + scale_bytes;
 }
 
 // One output's place in a packed matrix.
 struct Column {
   const FormatInfo& info;
-  std::int64_t panel;  // byte where its panel begins
-  std::int64_t panel_end;
-  std::int64_t column;  // in the panel
+  std::int64_t panel;      // byte where its panel begins
+  std::int64_t tiles_end;  // byte where the panel's tiles end
+  std::int64_t column;     // in the panel
 
   std::int64_t cell(std::int64_t index) const {
     const std::int64_t step_bytes = kPanelOutputs * info.cell_bytes;
@@ -41,11 +42,15 @@ struct Column {
     return tile(group) + zero_points_at(info) + column;
   }
   std::int64_t minimum(std::int64_t group) const {
-    return tile(group) + minimums_at(info) + std::int64_t{sizeof(float)} * column;
+    return tile(group) + minimums_at(info) + group_scale_bytes(info) * column;
   }
-  std::int64_t channel_scale() const {
-    return panel_end - (kPanelOutputs - column) * std::int64_t{sizeof(float)};
+  std::int64_t scale_factor(std::int64_t group) const {
+    return tiles_end + factors_of_tile(info, group) + 2 * column;
   }
+  std::int64_t minimum_factor(std::int64_t group) const {
+    return scale_factor(group) + 2 * kPanelOutputs;
+  }
+  std::int64_t channel_scale() const { return tiles_end + column * std::int64_t{sizeof(float)}; }
 
  private:
   std::int64_t tile(std::int64_t index) const { return panel + index * tile_bytes(info); }
@@ -53,7 +58,7 @@ struct Column {
 
 Column column_of(const FormatInfo& info, const PackedView& view, std::int64_t output) {
   const std::int64_t panel = output / kPanelOutputs * view.panel_bytes;
-  return {info, panel, panel + view.panel_bytes, output % kPanelOutputs};
+  return {info, panel, panel + view.num_tiles * tile_bytes(info), output % kPanelOutputs};
 }
 
 // The two ways in which the bytes of a cell differ from those in the source.
@@ -168,8 +173,8 @@ void for_each_piece(const FormatInfo& info, const PackedView& view, std::int64_t
 }
 
 void copy_group_scale(const FormatInfo& info, void* to, const void* from) {
-  if (info.has_wide_scales) {
-    std::memcpy(to, from, sizeof(float));
+  if (info.has_factors) {
+    std::memcpy(to, from, sizeof(std::int8_t));
   } else {
     std::memcpy(to, from, sizeof(std::uint16_t));
   }
@@ -180,6 +185,26 @@ T load_as(const std::uint8_t* p) {
   T value;
   std::memcpy(&value, p, sizeof(value));
   return value;
+}
+
+// A group's scale or minimum, `factor` being where its factor stands if it has one.
+float load_scale(const FormatInfo& info, const std::uint8_t* stored, const std::uint8_t* factor) {
+  if (!info.has_factors) return float_from_f16(load_as<std::uint16_t>(stored));
+  return float_from_f16(load_as<std::uint16_t>(factor)) *
+         static_cast<float>(load_as<std::int8_t>(stored));
+}
+
+// Calls move(place of an f16 in the packed matrix, its index in a matrix [N, blocks], whether it is
+// of minimums) for each factor of an output.
+template <class Move>
+void for_each_factor(const Column& column, std::int64_t output, std::int64_t num_tiles, Move move) {
+  const std::int64_t block_tiles = kBlockInputs / column.info.tile_inputs;
+  const std::int64_t num_blocks = ceil_div(num_tiles, block_tiles);
+  for (std::int64_t block = 0; block < num_blocks; ++block) {
+    const std::int64_t at = output * num_blocks + block;
+    move(column.scale_factor(block * block_tiles), at, false);
+    if (column.info.has_minimums) move(column.minimum_factor(block * block_tiles), at, true);
+  }
 }
 
 }  // namespace
@@ -232,9 +257,17 @@ void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
                        static_cast<const std::byte*>(source.scales) + group * scale_bytes);
       if (info.has_zero_points) packed[column.zero_point(g)] = source.zero_points[group];
       if (info.has_minimums) {
-        std::memcpy(packed + column.minimum(g), source.minimums + group, sizeof(float));
+        copy_group_scale(info, packed + column.minimum(g),
+                         static_cast<const std::byte*>(source.minimums) + group * scale_bytes);
       }
     }
+    if (!info.has_factors) continue;
+    for_each_factor(column, output, view_.num_tiles,
+                    [&](std::int64_t place, std::int64_t at, bool is_minimum) {
+                      std::memcpy(packed + place,
+                                  (is_minimum ? source.minimum_factors : source.scale_factors) + at,
+                                  sizeof(std::uint16_t));
+                    });
   }
 }
 
@@ -266,9 +299,16 @@ void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
                        packed + column.group_scale(g));
       if (info.has_zero_points) target.zero_points[group] = packed[column.zero_point(g)];
       if (info.has_minimums) {
-        std::memcpy(target.minimums + group, packed + column.minimum(g), sizeof(float));
+        copy_group_scale(info, static_cast<std::byte*>(target.minimums) + group * scale_bytes,
+                         packed + column.minimum(g));
       }
     }
+    if (!info.has_factors) continue;
+    for_each_factor(column, output, view_.num_tiles,
+                    [&](std::int64_t place, std::int64_t at, bool is_minimum) {
+                      std::memcpy((is_minimum ? target.minimum_factors : target.scale_factors) + at,
+                                  packed + place, sizeof(std::uint16_t));
+                    });
   }
 }
 
@@ -285,11 +325,13 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
   for (std::int64_t i = 0; i < num_inputs(); ++i) {
     if (info.has_group_scales && i % info.tile_inputs == 0) {
       const std::int64_t group = i / info.tile_inputs;
-      const std::uint8_t* const stored = packed + column.group_scale(group);
-      scale = info.has_wide_scales ? load_as<float>(stored)
-                                   : float_from_f16(load_as<std::uint16_t>(stored));
+      scale =
+          load_scale(info, packed + column.group_scale(group), packed + column.scale_factor(group));
       if (info.has_zero_points) zero_point = packed[column.zero_point(group)];
-      if (info.has_minimums) minimum = load_as<float>(packed + column.minimum(group));
+      if (info.has_minimums) {
+        minimum =
+            load_scale(info, packed + column.minimum(group), packed + column.minimum_factor(group));
+      }
     }
     const std::uint8_t* const cell = packed + column.cell(i / cell_inputs);
     const std::int64_t within = i % cell_inputs;
@@ -305,15 +347,18 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
         break;
       case Format::kInt8:
       case Format::kInt8Channel:
-      case Format::kInt8G16:
       case Format::kInt8Min:
+      case Format::kInt8K:
+      case Format::kInt8K16:
         row[i] = scale * static_cast<float>(cell[within] - zero_point) + minimum;
         break;
       case Format::kInt4:
       case Format::kInt4G128:
       case Format::kInt4Zp:
       case Format::kInt4G128Zp:
-      case Format::kInt4Min: {
+      case Format::kInt4Min:
+      case Format::kInt4K:
+      case Format::kInt4K16: {
         const int code = cell[within % 4] >> (within < 4 ? 0 : 4) & 0x0f;
         row[i] = scale * static_cast<float>(code - zero_point) + minimum;
         break;

@@ -13,9 +13,10 @@
 //   int4    8 inputs: 0..3 in the low halves of 4 bytes, 4..7 in the high ones, so that one load
 //           gives two operands of a dot product              4 or 16
 //
-// and then [32] f16 or f32 scales, [32] u8 zero points and [32] f32 minimums where the format has
-// them. int8-channel has [32] f32 scales at the end of the panel instead. What lies beyond K is
-// multiplied by zeros, and what lies beyond N is never written.
+// and then [32] f16 scales, [32] u8 zero points and [32] f16 minimums where the format has them.
+// Formats with factors have s8 scales and minimums there, and at the end of the panel, for each 256
+// inputs, the [32] f16 to multiply them with. int8-channel has [32] f32 scales at the end of the
+// panel. What lies beyond K is multiplied by zeros, and what lies beyond N is never written.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,12 @@ struct WeightSource {
   // f32, f16, bf16: [N, K] of 4 or 2 bytes. int8: s8 [N, K]. int4: [N, ceil(K / 2)], the even input
   // in the low half of a byte; codes are 0..15.
   const void* weights = nullptr;
-  const void* scales = nullptr;               // f16 or f32 [N, num_groups]; int8-channel: f32 [N]
+  const void* scales = nullptr;               // f16 or s8 [N, num_groups]; int8-channel: f32 [N]
   const std::uint8_t* zero_points = nullptr;  // [N, num_groups], 0..15
-  const float* minimums = nullptr;            // [N, num_groups]
+  const void* minimums = nullptr;             // f16 or s8 [N, num_groups]
+  // f16 [N, ceil(K / 256)], what s8 scales and minimums are multiplied with.
+  const std::uint16_t* scale_factors = nullptr;
+  const std::uint16_t* minimum_factors = nullptr;
 };
 
 // Where `unpack` writes, of the same shapes.
@@ -42,7 +46,9 @@ struct WeightTarget {
   void* weights = nullptr;
   void* scales = nullptr;
   std::uint8_t* zero_points = nullptr;
-  float* minimums = nullptr;
+  void* minimums = nullptr;
+  std::uint16_t* scale_factors = nullptr;
+  std::uint16_t* minimum_factors = nullptr;
 };
 
 class PackedMatrix {

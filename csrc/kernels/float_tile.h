@@ -35,7 +35,7 @@ struct FloatTile {
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
                           const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
-    const std::uint8_t* const panel_end = tile + w.panel_bytes;
+    const std::uint8_t* const tiles_end = tile + w.num_tiles * tile_bytes(kInfo);
     const auto* x = static_cast<const typename Weights::Input*>(rows.values) + row * rows.stride;
 
     typename S::F32 sums[kRows][kVectors];
@@ -43,10 +43,11 @@ struct FloatTile {
       for (int v = 0; v < kVectors; ++v) sums[r][v] = S::zero();
     }
     for (std::int64_t t = 0; t < w.num_tiles; ++t) {
+      const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, t);
       typename Weights::Scale scales[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        scales[v] = Weights::load_scale(tile, panel_end, column + v * S::kLanes);
+        scales[v] = Weights::load_scale(tile, factors, column + v * S::kLanes);
       }
       for (int step = 0; step < kTileSteps; ++step) {
         add_step<kRows, kVectors>(tile + step * kStepBytes, column, scales, x, rows.stride, sums);

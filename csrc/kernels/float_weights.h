@@ -10,6 +10,20 @@
 namespace pellucid {
 namespace {
 
+// Scales or minimums of a group, of the columns from `column` on: [32] where `stored` points to,
+// and their factors, if they have any.
+template <class S, Format kFormat>
+inline __attribute__((always_inline)) typename S::F32 load_scales(const std::uint8_t* stored,
+                                                                  const std::uint8_t* factors,
+                                                                  int column) {
+  if constexpr (format_info(kFormat).has_factors) {
+    return S::mul(S::to_f32(S::load_i8(stored + column)),
+                  S::load_f16(reinterpret_cast<const std::uint16_t*>(factors) + column));
+  } else {
+    return S::load_f16(reinterpret_cast<const std::uint16_t*>(stored) + column);
+  }
+}
+
 // Formats whose weights need no scale.
 template <class S>
 struct UnscaledWeights {
@@ -83,7 +97,7 @@ struct BF16Pairs {
 };
 
 // Integer weights dequantized: code - zero point has at most 9 bits and an f16 scale 11, so that
-// the product is exact in f32 (with f32 scales it rounds once).
+// the product is exact in f32 (with f32 scales, or s8 times f16, it rounds once).
 template <class S, Format kIntegerFormat>
 struct DequantizedWeights {
   static constexpr Format kFormat = kIntegerFormat;
@@ -98,15 +112,12 @@ struct DequantizedWeights {
     typename S::I32 zero_point;
     typename S::F32 minimum;
   };
-  static Scale load_scale(const std::uint8_t* tile, const std::uint8_t* panel_end, int column) {
-    constexpr std::int64_t kScalesAt = tile_weight_bytes(kInfo);
+  static Scale load_scale(const std::uint8_t* tile, const std::uint8_t* factors, int column) {
     Scale scale;
-    if constexpr (kInfo.has_wide_scales) {
-      scale.scale = S::load(reinterpret_cast<const float*>(tile + kScalesAt) + column);
-    } else if constexpr (kInfo.has_group_scales) {
-      scale.scale = S::load_f16(reinterpret_cast<const std::uint16_t*>(tile + kScalesAt) + column);
+    if constexpr (kInfo.has_group_scales) {
+      scale.scale = load_scales<S, kFormat>(tile + tile_weight_bytes(kInfo), factors, column);
     } else {
-      scale.scale = S::load(reinterpret_cast<const float*>(panel_end) - kPanelOutputs + column);
+      scale.scale = S::load(reinterpret_cast<const float*>(factors) + column);
     }
     if constexpr (kInfo.has_zero_points) {
       scale.zero_point = S::load_u8(tile + zero_points_at(kInfo) + column);
@@ -114,7 +125,8 @@ struct DequantizedWeights {
       scale.zero_point = S::broadcast_i32(implied_zero_point(kInfo));
     }
     if constexpr (kInfo.has_minimums) {
-      scale.minimum = S::load(reinterpret_cast<const float*>(tile + minimums_at(kInfo)) + column);
+      scale.minimum =
+          load_scales<S, kFormat>(tile + minimums_at(kInfo), factors + 2 * kPanelOutputs, column);
     }
     return scale;
   }

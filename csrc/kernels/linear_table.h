@@ -49,9 +49,12 @@ constexpr LinearKernels linear_kernels() {
       {group_kernel<S, Format::kInt4G128>(), dequantizing_kernel<S, Format::kInt4G128>()},
       {group_kernel<S, Format::kInt4Zp>(), dequantizing_kernel<S, Format::kInt4Zp>()},
       {group_kernel<S, Format::kInt4G128Zp>(), dequantizing_kernel<S, Format::kInt4G128Zp>()},
-      {group_kernel<S, Format::kInt8G16>(), dequantizing_kernel<S, Format::kInt8G16>()},
       {group_kernel<S, Format::kInt8Min>(), dequantizing_kernel<S, Format::kInt8Min>()},
       {group_kernel<S, Format::kInt4Min>(), dequantizing_kernel<S, Format::kInt4Min>()},
+      {group_kernel<S, Format::kInt8K>(), dequantizing_kernel<S, Format::kInt8K>()},
+      {group_kernel<S, Format::kInt4K>(), dequantizing_kernel<S, Format::kInt4K>()},
+      {group_kernel<S, Format::kInt8K16>(), dequantizing_kernel<S, Format::kInt8K16>()},
+      {group_kernel<S, Format::kInt4K16>(), dequantizing_kernel<S, Format::kInt4K16>()},
   }};
 }
 

@@ -98,6 +98,7 @@ struct GroupTile {
     constexpr int kSteps = kInfo.tile_inputs / (4 * Codes::kQuads);
 
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
+    const std::uint8_t* const tiles_end = tile + w.num_tiles * kTileBytes;
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
     const float* x_scales = rows.scales + row * rows.num_groups;
     const std::int32_t* starts = rows.starts + row * rows.num_groups;
@@ -112,10 +113,11 @@ struct GroupTile {
                                   rows.num_groups, sums);
       add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
 
+      const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, g);
       typename S::F32 w_scale[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        w_scale[v] = load_scales(tile + kWeightBytes, column + v * S::kLanes);
+        w_scale[v] = load_scales<S, kFormat>(tile + kWeightBytes, factors, column + v * S::kLanes);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
@@ -126,8 +128,13 @@ struct GroupTile {
         }
       }
       if constexpr (kInfo.has_minimums) {
-        add_minimums<kRows, kVectors>(tile + minimums_at(kInfo), column, x_scales + g, starts + g,
-                                      rows.num_groups, totals);
+        typename S::F32 minimum[kVectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          minimum[v] = load_scales<S, kFormat>(tile + minimums_at(kInfo),
+                                               factors + 2 * kPanelOutputs, column + v * S::kLanes);
+        }
+        add_minimums<kRows, kVectors>(minimum, x_scales + g, starts + g, rows.num_groups, totals);
       }
       tile += kTileBytes;
       x += kInfo.tile_inputs;
@@ -140,26 +147,17 @@ struct GroupTile {
     }
   }
 
-  static typename S::F32 load_scales(const std::uint8_t* scales, int column) {
-    if constexpr (kInfo.has_wide_scales) {
-      return S::load(reinterpret_cast<const float*>(scales) + column);
-    } else {
-      return S::load_f16(reinterpret_cast<const std::uint16_t*>(scales) + column);
-    }
-  }
-
   // A weight's minimum meets every input of the group alike: their sum.
   template <int kRows, int kVectors>
   static inline __attribute__((always_inline)) void add_minimums(
-      const std::uint8_t* minimums, int column, const float* x_scales, const std::int32_t* starts,
+      const typename S::F32 (&minimum)[kVectors], const float* x_scales, const std::int32_t* starts,
       std::int64_t stride, typename S::F32 (&totals)[kRows][kVectors]) {
-    const auto* minimum = reinterpret_cast<const float*>(minimums) + column;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const float x_sum = x_scales[r * stride] * static_cast<float>(-starts[r * stride]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        totals[r][v] = S::fma(S::broadcast(x_sum), S::load(minimum + v * S::kLanes), totals[r][v]);
+        totals[r][v] = S::fma(S::broadcast(x_sum), minimum[v], totals[r][v]);
       }
     }
   }

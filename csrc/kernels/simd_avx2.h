@@ -57,6 +57,9 @@ struct Simd {
   static I32 load_u8(const std::uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
+  static I32 load_i8(const std::uint8_t* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
   static void store_i8(std::int8_t* p, I32 x) {
     const __m128i words = _mm_packs_epi32(low_half(x), high_half(x));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));

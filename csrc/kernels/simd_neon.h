@@ -58,6 +58,11 @@ struct Simd {
     const uint16x8_t words = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
     return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(words)));
   }
+  static I32 load_i8(const std::uint8_t* p) {
+    std::uint32_t four;
+    __builtin_memcpy(&four, p, sizeof(four));
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)))));
+  }
   static void store_i8(std::int8_t* p, I32 x) {
     const int16x4_t words = vmovn_s32(x);
     const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));

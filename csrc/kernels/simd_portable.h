@@ -99,6 +99,9 @@ struct Simd {
   static I32 load_u8(const std::uint8_t* p) {
     return each<I32>([=](int i) { return p[i]; });
   }
+  static I32 load_i8(const std::uint8_t* p) {
+    return each<I32>([=](int i) { return static_cast<std::int8_t>(p[i]); });
+  }
   // Lanes that fit in 8 bits.
   static void store_i8(std::int8_t* p, const I32& x) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int8_t>(x.lane[i]);

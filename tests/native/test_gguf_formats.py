@@ -9,12 +9,19 @@ import pytest
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.quantization.formats import INT4_MIN, INT8_G16, INT8_MIN
+from pellucid.backends.quantization.formats import (
+    INT4_K,
+    INT4_K16,
+    INT4_MIN,
+    INT8_K,
+    INT8_K16,
+    INT8_MIN,
+)
 from support.random_matrices import random_matrix
 from support.row_invariance import same_in_any_step
 
 EPS = np.finfo(np.float32).eps
-FORMATS = {each.name: each for each in (INT8_G16, INT8_MIN, INT4_MIN)}
+FORMATS = {each.name: each for each in (INT8_MIN, INT4_MIN, INT8_K, INT4_K, INT8_K16, INT4_K16)}
 DEFINITION = NumpyBackend()
 
 
@@ -37,8 +44,9 @@ def test_linear(ops, name, num_columns):
     expected = DEFINITION.linear(x, DEFINITION.matrix(matrix, bias))
     # What is rounded are scales, minimums and the sum over groups, the products of codes are exact.
     weights = np.abs(matrix.dequantize()).astype(np.float64)
-    if matrix.minimums is not None:  # they may have cancelled
-        weights += 2 * np.abs(matrix.minimums).repeat(matrix.format.group_size, 1)[:, :num_columns]
+    minimums = matrix.group_minimums()
+    if minimums is not None:  # they may have cancelled
+        weights += 2 * np.abs(minimums).repeat(matrix.format.group_size, 1)[:, :num_columns]
     sizes = np.abs(x).max(axis=1, keepdims=True) * weights.sum(axis=1) + np.abs(bias)
     num_roundings = 3 * (matrix.format.num_groups(num_columns) + 4)
     error = np.abs(ops.linear(x, ops.matrix(matrix, bias)) - expected)
@@ -58,7 +66,9 @@ def test_activations_as_they_are(isa, name):
     matrix, x, _ = cases(name, 200)
     ops = CpuBackend(isa=isa, quantize_activations=False)
     weights = matrix.dequantize().astype(np.float64)
-    sizes = np.abs(x) @ (np.abs(weights) + 1).T
+    minimums = matrix.group_minimums()
+    largest = 0 if minimums is None else np.abs(minimums).max()
+    sizes = np.abs(x) @ (np.abs(weights) + 2 * largest).T
     error = np.abs(ops.linear(x, ops.matrix(matrix)) - x.astype(np.float64) @ weights.T)
     assert (error <= 202 * EPS * sizes).all()
 

@@ -9,7 +9,7 @@ def random_matrix(weight_format, num_outputs, num_inputs, rng):
     """Any codes, scales and zero points that the format allows."""
     arrays = {}
     for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items():
-        if name in ("scales", "minimums"):
+        if dtype.kind == "f":
             arrays[name] = rng.normal(size=shape).astype(dtype)
         elif name == "zero_points":
             arrays[name] = rng.integers(0, 16, shape).astype(dtype)

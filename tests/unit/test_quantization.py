@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.activations import quantize_activations
 from pellucid.backends.quantization.formats import (
+    BLOCK,
     FORMATS,
     INT4,
+    INT4_K,
+    INT4_K16,
     INT4_MIN,
     INT8,
-    INT8_G16,
+    INT8_K,
+    INT8_K16,
     INT8_MIN,
 )
 from pellucid.backends.quantization.matrix import concatenate_rows, pack_nibbles
@@ -22,7 +26,9 @@ from support.random_matrices import random_matrix
 from support.row_invariance import same_in_any_step
 
 formats = st.sampled_from(list(FORMATS.values()))
-stored_formats = st.sampled_from([*FORMATS.values(), INT8_G16, INT8_MIN, INT4_MIN])
+stored_formats = st.sampled_from(
+    [*FORMATS.values(), INT8_MIN, INT4_MIN, INT8_K, INT4_K, INT8_K16, INT4_K16]
+)
 seeds = st.integers(0, 2**32 - 1)
 OPS = NumpyBackend()
 
@@ -42,9 +48,14 @@ def weights_one_by_one(matrix):
                 if matrix.zero_points is not None:
                     zero_point = int(matrix.zero_points[n, group])
             scale = float(matrix.scales.reshape(num_outputs, -1)[n, group])
+            if matrix.scale_factors is not None:
+                scale *= float(matrix.scale_factors[n, k // BLOCK])
             weights[n, k] = scale * (code - zero_point)
             if matrix.minimums is not None:
-                weights[n, k] += matrix.minimums[n, group]
+                minimum = np.float32(matrix.minimums[n, group])
+                if matrix.minimum_factors is not None:
+                    minimum *= np.float32(matrix.minimum_factors[n, k // BLOCK])
+                weights[n, k] += minimum
     return weights
 
 
@@ -52,7 +63,7 @@ def test_the_formats_are_those_that_the_engine_takes():
     assert ("none", *FORMATS) == QUANTIZATIONS
 
 
-@given(stored_formats, seeds, st.integers(1, 5), st.integers(1, 150))
+@given(stored_formats, seeds, st.integers(1, 5), st.integers(1, 300))
 def test_dequantize(weight_format, seed, num_outputs, num_inputs):
     matrix = random_matrix(weight_format, num_outputs, num_inputs, np.random.default_rng(seed))
     exact = weights_one_by_one(matrix)
@@ -193,14 +204,14 @@ def test_linear_is_its_definition(
     centered = np.zeros((num_outputs, codes[0].size), np.int64)
     centered[:, :num_inputs] = matrix.centered_codes()
     centered = centered.reshape(num_outputs, num_groups, -1)
-    weight_scales = matrix.scales.astype(np.float32).reshape(num_outputs, num_groups)
+    weight_scales, minimums = matrix.group_scales(), matrix.group_minimums()
     y = np.zeros((num_tokens, num_outputs), np.float32)
     for group in range(num_groups):
         products = codes[:, group].astype(np.int64) @ centered[:, group].T
         y += products.astype(np.float32) * (scales[:, group, None] * weight_scales[:, group])
-        if matrix.minimums is not None:
+        if minimums is not None:
             sums = codes[:, group].sum(axis=-1, dtype=np.int64).astype(np.float32)
-            y += (scales[:, group] * sums)[:, None] * matrix.minimums[:, group]
+            y += (scales[:, group] * sums)[:, None] * minimums[:, group]
     y = y if bias is None else y + bias
     assert (OPS.linear(x, OPS.matrix(matrix, bias)) == y).all()
 

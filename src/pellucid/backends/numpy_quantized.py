@@ -36,14 +36,14 @@ class NumpyQuantizedMatrix:
         """
         num_groups, group_size, num_outputs = self.codes.shape
         x_codes, x_scales = quantize_activations(x, group_size)
-        scales = self.matrix.scales.astype(np.float32).reshape(num_outputs, num_groups)
+        scales, minimums = self.matrix.group_scales(), self.matrix.group_minimums()
         y = np.zeros((len(x), num_outputs), x.dtype)
         for group in range(num_groups):
             products = x_codes[:, group].astype(self.codes.dtype) @ self.codes[group]
             y += products.astype(np.float32) * (x_scales[:, group, None] * scales[:, group])
-            if self.matrix.minimums is not None:
+            if minimums is not None:
                 sums = x_codes[:, group].sum(axis=-1, dtype=np.int32).astype(np.float32)
-                y += (x_scales[:, group] * sums)[:, None] * self.matrix.minimums[:, group]
+                y += (x_scales[:, group] * sums)[:, None] * minimums[:, group]
         return y if self.bias is None else y + self.bias
 
     def embed(self, token_ids: IntArray) -> Array:

@@ -14,16 +14,19 @@ from gguf.constants import GGMLQuantizationType as Type
 
 from pellucid.backends.quantization.formats import (
     INT4,
+    INT4_K,
+    INT4_K16,
     INT4_MIN,
     INT8,
-    INT8_G16,
+    INT8_K,
+    INT8_K16,
     INT8_MIN,
     IntegerFormat,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Floats: TypeAlias = npt.NDArray[np.float32]
+Scales: TypeAlias = npt.NDArray[np.int8]
 
 # What each code of 4 bits stands for in the IQ4 types (ggml-common.h, kvalues_iq4nl).
 _NON_LINEAR = np.array(
@@ -58,7 +61,7 @@ def _q4_0(blocks: Bytes) -> QuantizedMatrix:
 
 def _q4_1(blocks: Bytes) -> QuantizedMatrix:
     scales, minimums, codes = _split(blocks, 2, 2)
-    return _matrix(INT4_MIN, _parts(codes, 4), _f32(scales), _f32(minimums))
+    return _matrix(INT4_MIN, _parts(codes, 4), _f16(scales), _f16(minimums))
 
 
 def _q5_0(blocks: Bytes) -> QuantizedMatrix:
@@ -68,7 +71,16 @@ def _q5_0(blocks: Bytes) -> QuantizedMatrix:
 
 def _q5_1(blocks: Bytes) -> QuantizedMatrix:
     scales, minimums, fifth_bits, codes = _split(blocks, 2, 2, 4)
-    return _matrix(INT8_MIN, _with_fifth_bits(codes, fifth_bits), _f32(scales), _f32(minimums))
+    numbers = _with_fifth_bits(codes, fifth_bits)
+    return _matrix(INT8_MIN, numbers, _f16(scales), _f16(minimums))
+
+
+def _q2_k(blocks: Bytes) -> QuantizedMatrix:
+    packed, low, scale, minimum = _split(blocks, 16, 64, 2)
+    low = _parts(low.reshape(*low.shape[:-1], 2, 32), 2)  # each half gives four times 32
+    scales, minimums = (packed & 15).view(np.int8), (packed >> 4).view(np.int8)
+    codes = low.reshape(*low.shape[:-2], 256)
+    return _matrix(INT4_K16, codes, scales, minimums, _f16(scale), -_f16(minimum))
 
 
 def _q3_k(blocks: Bytes) -> QuantizedMatrix:
@@ -76,28 +88,26 @@ def _q3_k(blocks: Bytes) -> QuantizedMatrix:
     scale_codes = _parts(packed[..., :8], 4) | _parts(packed[..., 8:], 2) << 4  # 16 of 6 bits
     low = _parts(low.reshape(*low.shape[:-1], 2, 32), 2)  # each half gives four times 32
     codes = low.reshape(*low.shape[:-2], 256) | _parts(third_bits, 1) << 2
-    scales = _f32(scale) * (scale_codes.astype(np.int8) - 32)
-    return _matrix(INT8_G16, codes.astype(np.int8) - 4, scales)
+    scales = scale_codes.astype(np.int8) - 32
+    return _matrix(INT8_K16, codes.astype(np.int8) - 4, scales, scale_factors=_f16(scale))
 
 
 def _q4_k(blocks: Bytes) -> QuantizedMatrix:
     scale, minimum, packed, codes = _split(blocks, 2, 2, 12)
-    scales, minimums = _k_scales(scale, minimum, packed)
-    return _matrix(INT4_MIN, _k_nibbles(codes, 32), scales, minimums)
+    return _matrix(INT4_K, _k_nibbles(codes, 32), *_k_scales(packed), _f16(scale), -_f16(minimum))
 
 
 def _q5_k(blocks: Bytes) -> QuantizedMatrix:
     scale, minimum, packed, fifth_bits, low = _split(blocks, 2, 2, 12, 32)
-    scales, minimums = _k_scales(scale, minimum, packed)
     codes = _k_nibbles(low, 32) | _parts(fifth_bits, 1) << 4
-    return _matrix(INT8_MIN, codes, scales, minimums)
+    return _matrix(INT8_K, codes, *_k_scales(packed), _f16(scale), -_f16(minimum))
 
 
 def _q6_k(blocks: Bytes) -> QuantizedMatrix:
     low, high, scale_codes, scale = _split(blocks, 128, 64, 16)
     high = _parts(high.reshape(*high.shape[:-1], 2, 32), 2).reshape(*low.shape[:-1], 256)
     codes = (_k_nibbles(low, 64) | high << 4).astype(np.int8) - 32
-    return _matrix(INT8_G16, codes, _f32(scale) * scale_codes.view(np.int8))
+    return _matrix(INT8_K16, codes, scale_codes.view(np.int8), scale_factors=_f16(scale))
 
 
 def _iq4_nl(blocks: Bytes) -> QuantizedMatrix:
@@ -109,9 +119,10 @@ def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
     scale, high, low, codes = _split(blocks, 2, 2, 4)
     pairs = np.stack((low & 15, low >> 4), axis=-1).reshape(*low.shape[:-1], 8)
     high_bits = high.view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16) & 3
-    scales = _f32(scale) * ((pairs | high_bits.astype(np.uint8) << 4).astype(np.int8) - 32)
+    scales = (pairs | high_bits.astype(np.uint8) << 4).astype(np.int8) - 32
     codes = _parts(codes.reshape(*codes.shape[:-1], 8, 16), 4).reshape(*codes.shape[:-1], 256)
-    return _matrix(INT8_G16, _NON_LINEAR[codes], np.repeat(scales, 2, axis=-1))
+    scales = np.repeat(scales, 2, axis=-1)
+    return _matrix(INT8_K16, _NON_LINEAR[codes], scales, scale_factors=_f16(scale))
 
 
 _READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {
@@ -120,6 +131,7 @@ _READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {
     Type.Q4_1: _q4_1,
     Type.Q5_0: _q5_0,
     Type.Q5_1: _q5_1,
+    Type.Q2_K: _q2_k,
     Type.Q3_K: _q3_k,
     Type.Q4_K: _q4_k,
     Type.Q5_K: _q5_k,
@@ -157,37 +169,44 @@ def _with_fifth_bits(packed: Bytes, fifth_bits: Bytes) -> npt.NDArray[np.int8]:
     return (_parts(packed, 4) | bits << 4).astype(np.int8)
 
 
-def _k_scales(scale: Bytes, minimum: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
+def _k_scales(packed: Bytes) -> tuple[Scales, Scales]:
     """Scales and minimums of the 8 groups of a block: 6 bits of each are in 12 bytes, in three rows
     of four: scales 0..3, minimums 0..3, and the low halves of all others, whose upper two bits are
     the upper two bits of the first rows."""
     first, second, third = np.split(packed, 3, axis=-1)
     scales = np.concatenate((first & 63, third & 15 | first >> 2 & 48), axis=-1)
     minimums = np.concatenate((second & 63, third >> 4 | second >> 2 & 48), axis=-1)
-    return _f32(scale) * scales, -(_f32(minimum) * minimums)
+    return scales.view(np.int8), minimums.view(np.int8)
 
 
 def _f16(data: Bytes) -> npt.NDArray[np.float16]:
     return data.view(np.float16)
 
 
-def _f32(data: Bytes) -> Floats:
-    return data.view(np.float16).astype(np.float32)
-
-
 def _matrix(
     weight_format: IntegerFormat,
     codes: npt.NDArray[Any],
     scales: npt.NDArray[Any],
-    minimums: Floats | None = None,
+    minimums: npt.NDArray[Any] | None = None,
+    scale_factors: npt.NDArray[np.float16] | None = None,
+    minimum_factors: npt.NDArray[np.float16] | None = None,
 ) -> QuantizedMatrix:
-    """From one code per element [N, ...] and one scale per group [N, ...], in order."""
+    """From one code per element [N, ...], one scale per group [N, ...] and so on, in order."""
     num_outputs = len(codes)
     codes = codes.reshape(num_outputs, -1)
+    others: Mapping[str, npt.NDArray[Any] | None] = {
+        "minimums": minimums,
+        "scale_factors": scale_factors,
+        "minimum_factors": minimum_factors,
+    }
     return QuantizedMatrix(
         weight_format,
         codes.shape[1],
         codes.astype(np.int8) if weight_format.bits == 8 else pack_nibbles(codes),
         scales.reshape(num_outputs, -1),
-        minimums=None if minimums is None else minimums.reshape(num_outputs, -1),
+        **{
+            name: array.reshape(num_outputs, -1)
+            for name, array in others.items()
+            if array is not None
+        },
     )

@@ -21,14 +21,13 @@ _FLOATS: Mapping[Type, Any] = {
     Type.BF16: ml_dtypes.bfloat16,
     Type.F64: np.float64,
 }
-_CONVERTED = (Type.Q2_K,)  # no format of ours has groups of 16 with minimums
 _CHUNK_BYTES = 1 << 20
 
 
 class GgufTensors:
     """The tensors of a GGUF file.
 
-    Blocks become one of our integer formats, or f32 where there is none for them.
+    Blocks become one of our integer formats.
 
     Args:
         file: the file.
@@ -84,9 +83,9 @@ class GgufTensors:
             return np.require(numbers, requirements="A")
         if info.type in BLOCK_TYPES and len(info.shape) == 2:
             return matrix_from_blocks(rows, info.type)
-        if info.type in _CONVERTED or info.type in BLOCK_TYPES:
+        if info.type in BLOCK_TYPES:  # norms and biases, of any number of dimensions
             return _dequantize(rows, info)
-        supported = [each.name for each in (*_FLOATS, *BLOCK_TYPES, *_CONVERTED)]
+        supported = [each.name for each in (*_FLOATS, *BLOCK_TYPES)]
         raise ValueError(
             f"{self.location}: tensor {name} has type {info.type.name}: "
             f"supported are {', '.join(supported)}"

@@ -39,23 +39,25 @@ struct Weights {
   Format format;
   std::int64_t n, k, num_groups;
   std::vector<std::uint8_t> bytes;
-  std::vector<std::uint16_t> f16_scales;
-  std::vector<float> f32_scales;
+  std::vector<std::uint8_t> scales;  // bytes of f16, s8 or f32
   std::vector<std::uint8_t> zero_points;
-  std::vector<float> minimums;
+  std::vector<std::uint8_t> minimums;  // bytes of f16 or s8
+  std::vector<std::uint16_t> scale_factors, minimum_factors;
 
   WeightSource source() const {
-    const bool is_wide = !f32_scales.empty();
-    return {bytes.data(), is_wide ? static_cast<const void*>(f32_scales.data()) : f16_scales.data(),
-            zero_points.data(), minimums.data()};
+    return {bytes.data(),    scales.data(),        zero_points.data(),
+            minimums.data(), scale_factors.data(), minimum_factors.data()};
+  }
+  WeightTarget target() {
+    return {bytes.data(),    scales.data(),        zero_points.data(),
+            minimums.data(), scale_factors.data(), minimum_factors.data()};
   }
   std::int64_t group_of(std::int64_t input) const {
     const FormatInfo& info = format_info(format);
     return info.has_group_scales ? input / info.tile_inputs : 0;
   }
   double scale(std::int64_t output, std::int64_t input) const {
-    if (!f32_scales.empty()) return double{f32_scales[output * num_groups + group_of(input)]};
-    return double{float_from_f16(f16_scales[output * num_groups + group_of(input)])};
+    return scale_in(scales, scale_factors, output, input);
   }
   // Of integer formats: code - zero point.
   int level(std::int64_t output, std::int64_t input) const {
@@ -67,7 +69,20 @@ struct Weights {
     return code - (zero_points.empty() ? 8 : zero_points[output * num_groups + group_of(input)]);
   }
   double minimum(std::int64_t output, std::int64_t input) const {
-    return minimums.empty() ? 0.0 : double{minimums[output * num_groups + group_of(input)]};
+    return minimums.empty() ? 0.0 : scale_in(minimums, minimum_factors, output, input);
+  }
+  double scale_in(const std::vector<std::uint8_t>& stored,
+                  const std::vector<std::uint16_t>& factors, std::int64_t output,
+                  std::int64_t input) const {
+    const FormatInfo& info = format_info(format);
+    const std::int64_t at = output * num_groups + group_of(input);
+    if (has_channel_scales(info)) return double{reinterpret_cast<const float*>(stored.data())[at]};
+    if (!info.has_factors) {
+      return double{float_from_f16(reinterpret_cast<const std::uint16_t*>(stored.data())[at])};
+    }
+    const std::int64_t num_blocks = (k + kBlockInputs - 1) / kBlockInputs;
+    return double{float_from_f16(factors[output * num_blocks + input / kBlockInputs])} *
+           static_cast<std::int8_t>(stored[at]);
   }
   float rounded_value(std::int64_t output, std::int64_t input) const;
   double value(std::int64_t output, std::int64_t input) const {
@@ -98,10 +113,38 @@ std::uint16_t random_f16(std::mt19937& random) {
   return static_cast<std::uint16_t>((random() & 0x83ff) | exponent << 10);
 }
 
+std::vector<std::uint16_t> random_f16s(std::int64_t size, std::mt19937& random) {
+  std::vector<std::uint16_t> numbers(size);
+  for (std::uint16_t& number : numbers) number = random_f16(random);
+  return numbers;
+}
+
+// Bytes of scales or minimums as the format stores them.
+std::vector<std::uint8_t> random_scales(const FormatInfo& info, std::int64_t size,
+                                        std::mt19937& random) {
+  std::vector<std::uint8_t> bytes;
+  if (has_channel_scales(info)) {
+    std::normal_distribution<float> normal;
+    bytes.resize(size * sizeof(float));
+    for (std::int64_t i = 0; i < size; ++i) {
+      const float scale = normal(random) * 0.01f;
+      std::memcpy(bytes.data() + i * sizeof(scale), &scale, sizeof(scale));
+    }
+  } else if (info.has_factors) {
+    bytes.resize(size);
+    for (std::uint8_t& scale : bytes) scale = static_cast<std::uint8_t>(random());
+  } else {
+    const std::vector<std::uint16_t> scales = random_f16s(size, random);
+    bytes.resize(size * sizeof(scales[0]));
+    std::memcpy(bytes.data(), scales.data(), bytes.size());
+  }
+  return bytes;
+}
+
 Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt19937& random) {
   const FormatInfo& info = format_info(format);
   std::normal_distribution<float> normal;
-  Weights w{format, n, k, 1, {}, {}, {}, {}, {}};
+  Weights w{format, n, k, 1, {}, {}, {}, {}, {}, {}};
   const std::int64_t row_bytes = (k * info.weight_bits + 7) / 8;
   w.bytes.resize(static_cast<std::size_t>(n * row_bytes));
   if (info.is_integer) {
@@ -110,16 +153,12 @@ Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt199
       for (std::int64_t i = 1; i <= n; ++i) w.bytes[i * row_bytes - 1] &= 0x0f;
     }
     if (info.has_group_scales) w.num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
-    if (has_channel_scales(info) || info.has_wide_scales) {
-      w.f32_scales.resize(n * w.num_groups);
-      for (float& scale : w.f32_scales) scale = normal(random) * 0.01f;
-    } else {
-      w.f16_scales.resize(n * w.num_groups);
-      for (std::uint16_t& scale : w.f16_scales) scale = random_f16(random);
-    }
+    const std::int64_t num_factors = n * ((k + kBlockInputs - 1) / kBlockInputs);
+    w.scales = random_scales(info, n * w.num_groups, random);
+    if (info.has_factors) w.scale_factors = random_f16s(num_factors, random);
     if (info.has_minimums) {
-      w.minimums.resize(n * w.num_groups);
-      for (float& minimum : w.minimums) minimum = normal(random) * 0.1f;
+      w.minimums = random_scales(info, n * w.num_groups, random);
+      if (info.has_factors) w.minimum_factors = random_f16s(num_factors, random);
     }
     if (info.has_zero_points) {
       w.zero_points.resize(n * w.num_groups);
@@ -314,21 +353,18 @@ void test_extreme_rows(const KernelTable& kernels, const Weights& w) {
 void test_packing(const Weights& w) {
   const PackedMatrix matrix = packed(w);
   Weights back = w;
-  std::fill(back.bytes.begin(), back.bytes.end(), 0);
-  std::fill(back.f16_scales.begin(), back.f16_scales.end(), 0);
-  std::fill(back.f32_scales.begin(), back.f32_scales.end(), 0.0f);
-  std::fill(back.zero_points.begin(), back.zero_points.end(), 0);
-  std::fill(back.minimums.begin(), back.minimums.end(), 0.0f);
-  const bool is_wide = !back.f32_scales.empty();
-  matrix.unpack({back.bytes.data(),
-                 is_wide ? static_cast<void*>(back.f32_scales.data()) : back.f16_scales.data(),
-                 back.zero_points.data(), back.minimums.data()},
-                0, matrix.num_panels());
+  for (auto* bytes : {&back.bytes, &back.scales, &back.zero_points, &back.minimums}) {
+    std::fill(bytes->begin(), bytes->end(), 0);
+  }
+  for (auto* factors : {&back.scale_factors, &back.minimum_factors}) {
+    std::fill(factors->begin(), factors->end(), 0);
+  }
+  matrix.unpack(back.target(), 0, matrix.num_panels());
   const std::string what = std::string(format_info(w.format).name) + " N=" + std::to_string(w.n) +
                            " K=" + std::to_string(w.k);
-  check(back.bytes == w.bytes && back.f16_scales == w.f16_scales &&
-            back.f32_scales == w.f32_scales && back.zero_points == w.zero_points &&
-            back.minimums == w.minimums,
+  check(back.bytes == w.bytes && back.scales == w.scales && back.zero_points == w.zero_points &&
+            back.minimums == w.minimums && back.scale_factors == w.scale_factors &&
+            back.minimum_factors == w.minimum_factors,
         what + ": unpacked differs from packed");
 
   std::vector<float> row(w.k);
@@ -363,7 +399,8 @@ void test_longest_channel(const KernelTable& kernels) {
 
 void test_format(Format format, const std::vector<const KernelTable*>& tables) {
   std::mt19937 random(static_cast<unsigned>(format) + 1);
-  const std::int64_t shapes[][2] = {{1, 32}, {31, 96}, {33, 128}, {70, 416}, {5, 45}, {64, 1}};
+  const std::int64_t shapes[][2] = {{1, 32}, {31, 96}, {33, 128}, {70, 416},
+                                    {5, 45}, {64, 1},  {3, 530}};
   for (const auto& [n, k] : shapes) {
     const Weights w = random_weights(format, n, k, random);
     test_packing(w);

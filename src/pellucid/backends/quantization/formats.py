@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 SMALL_GROUP, GROUP, LARGE_GROUP = 16, 32, 128  # inputs
+BLOCK = 256  # inputs that share the factors of their scales, in formats that have such
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,17 @@ class IntegerFormat:
         bits: 8, signed, -127 .. 127 with zero point 0; or 4, unsigned, 0 .. 15.
         group_size: inputs that share a scale; None: all of a row.
         has_zero_points: whether each group has its own zero point, 0 .. 15.
-        has_wide_scales: whether the scales of groups are f32 and not f16.
-        has_minimums: whether each group has a minimum, in f32.
+        has_minimums: whether each group has a minimum.
+        has_factors: whether scales and minimums of groups are integers of 8 bits, each to be multiplied
+            with an f16 that the groups of 256 inputs share, instead of being f16 themselves.
     """
 
     name: str
     bits: int
     group_size: int | None
     has_zero_points: bool = False
-    has_wide_scales: bool = False
     has_minimums: bool = False
+    has_factors: bool = False
 
     @property
     def zero_point(self) -> int:
@@ -54,11 +56,17 @@ class IntegerFormat:
         if self.group_size is None:
             arrays["scales"] = np.dtype(np.float32), (num_outputs,)
         else:
-            arrays["scales"] = np.dtype(np.float32 if self.has_wide_scales else np.float16), groups
+            scale = np.dtype(np.int8 if self.has_factors else np.float16)
+            arrays["scales"] = scale, groups
+            if self.has_minimums:
+                arrays["minimums"] = scale, groups
         if self.has_zero_points:
             arrays["zero_points"] = np.dtype(np.uint8), groups
-        if self.has_minimums:
-            arrays["minimums"] = np.dtype(np.float32), groups
+        if self.has_factors:
+            blocks = np.dtype(np.float16), (num_outputs, -(-num_inputs // BLOCK))
+            arrays["scale_factors"] = blocks
+            if self.has_minimums:
+                arrays["minimum_factors"] = blocks
         return arrays
 
 
@@ -78,7 +86,10 @@ FORMATS: Mapping[str, IntegerFormat] = {
 }
 
 # For GGUF's other blocks, whose scales are products or whose grids begin anywhere: their numbers as they
-# are, in more bits. Nothing is quantized to these.
-INT8_G16 = IntegerFormat("int8-g16", 8, SMALL_GROUP, has_wide_scales=True)
-INT8_MIN = IntegerFormat("int8-min", 8, GROUP, has_wide_scales=True, has_minimums=True)
-INT4_MIN = IntegerFormat("int4-min", 4, GROUP, has_wide_scales=True, has_minimums=True)
+# are, codes perhaps in more bits. Nothing is quantized to these.
+INT8_MIN = IntegerFormat("int8-min", 8, GROUP, has_minimums=True)
+INT4_MIN = IntegerFormat("int4-min", 4, GROUP, has_minimums=True)
+INT8_K = IntegerFormat("int8-k", 8, GROUP, has_minimums=True, has_factors=True)
+INT4_K = IntegerFormat("int4-k", 4, GROUP, has_minimums=True, has_factors=True)
+INT8_K16 = IntegerFormat("int8-k16", 8, SMALL_GROUP, has_factors=True)
+INT4_K16 = IntegerFormat("int4-k16", 4, SMALL_GROUP, has_minimums=True, has_factors=True)

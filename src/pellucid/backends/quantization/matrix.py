@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.formats import BLOCK, IntegerFormat
 
 
 @dataclass(frozen=True)
@@ -18,17 +18,21 @@ class QuantizedMatrix:
         format: what the codes stand for.
         num_inputs: K.
         codes: int8 [N, K], or two codes in a uint8 [N, ceil(K / 2)].
-        scales: f16 or f32 [N, groups], or f32 [N] for one scale per output.
+        scales: f16 or int8 [N, groups], or f32 [N] for one scale per output.
         zero_points: uint8 [N, groups], where the format has them.
-        minimums: f32 [N, groups], where the format has them.
+        minimums: f16 or int8 [N, groups], where the format has them.
+        scale_factors: f16 [N, blocks], what int8 scales are multiplied with.
+        minimum_factors: f16 [N, blocks], likewise.
     """
 
     format: IntegerFormat
     num_inputs: int
     codes: npt.NDArray[np.integer[Any]]
-    scales: npt.NDArray[np.floating[Any]]
+    scales: npt.NDArray[Any]
     zero_points: npt.NDArray[np.uint8] | None = None
-    minimums: npt.NDArray[np.float32] | None = None
+    minimums: npt.NDArray[Any] | None = None
+    scale_factors: npt.NDArray[np.float16] | None = None
+    minimum_factors: npt.NDArray[np.float16] | None = None
 
     def __post_init__(self) -> None:
         actual = {name: (array.dtype, array.shape) for name, array in self.arrays.items()}
@@ -42,6 +46,8 @@ class QuantizedMatrix:
             "scales": self.scales,
             "zero_points": self.zero_points,
             "minimums": self.minimums,
+            "scale_factors": self.scale_factors,
+            "minimum_factors": self.minimum_factors,
         }
         return {name: array for name, array in arrays.items() if array is not None}
 
@@ -72,12 +78,32 @@ class QuantizedMatrix:
             return np.asarray(codes - np.int8(self.format.zero_point), np.int8)
         return np.asarray(codes - self._per_input(self.zero_points), np.int8)
 
+    def group_scales(self) -> npt.NDArray[np.float32]:
+        """The scale of each group, exactly: [N, groups], or [N, 1]."""
+        return self._per_group(self.scales, self.scale_factors)
+
+    def group_minimums(self) -> npt.NDArray[np.float32] | None:
+        """The minimum of each group, exactly: [N, groups]."""
+        return (
+            None if self.minimums is None else self._per_group(self.minimums, self.minimum_factors)
+        )
+
     def dequantize(self) -> npt.NDArray[np.float32]:
-        """The weights [N, K] that the codes stand for, in f32: products with f32 scales may round, and
-        so do sums with minimums."""
-        scales = self.scales.astype(np.float32).reshape(len(self.scales), -1)
-        weights = np.asarray(self.centered_codes() * self._per_input(scales))
-        return weights if self.minimums is None else weights + self._per_input(self.minimums)
+        """The weights [N, K] that the codes stand for, in f32: products with scales that are not f16
+        may round, and so do sums with minimums."""
+        weights = np.asarray(self.centered_codes() * self._per_input(self.group_scales()))
+        minimums = self.group_minimums()
+        return weights if minimums is None else weights + self._per_input(minimums)
+
+    def _per_group(
+        self, numbers: npt.NDArray[Any], factors: npt.NDArray[np.float16] | None
+    ) -> npt.NDArray[np.float32]:
+        per_group = numbers.astype(np.float32).reshape(len(numbers), -1)
+        if factors is None:
+            return per_group
+        groups_per_block = BLOCK // (self.format.group_size or BLOCK)
+        repeated = np.repeat(factors, groups_per_block, axis=1)[:, : per_group.shape[1]]
+        return per_group * repeated.astype(np.float32)
 
     def _per_input(self, per_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[N, groups] -> [N, K], or [N, 1] if there is one group."""

@@ -37,7 +37,7 @@ def quantize_matrix(weight: npt.NDArray[Any], weight_format: IntegerFormat) -> Q
     Raises:
         ValueError: a weight is too large for the format's scales.
     """
-    assert not weight_format.has_wide_scales  # those formats only hold what was quantized elsewhere
+    assert not weight_format.has_minimums  # such formats only hold what was quantized elsewhere
     num_outputs, num_inputs = weight.shape
     arrays = {
         name: np.empty(shape, dtype)
