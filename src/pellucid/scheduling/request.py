@@ -40,7 +40,7 @@ class Request:
     stream: int = 0  # which of the n answers: picks the random stream of the seed
     cache_salt: bytes = b""  # only requests with the same salt share blocks
     priority: int = 0  # lower is sooner
-    waits_for_group: bool = False  # gets its tokens by `Scheduler.reassign`, not by `update`
+    num_candidates: int = 0  # of a beam: continuations that its search wants to see at each step
     # ----
     status: RequestStatus = RequestStatus.WAITING
     queue_key: tuple[float, int] = (0.0, 0)  # static: who comes first, and who is preempted last
@@ -52,6 +52,11 @@ class Request:
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+
+    @property
+    def waits_for_group(self) -> bool:
+        """Whether it gets its tokens by `Scheduler.reassign`, not by `update`."""
+        return self.num_candidates > 0
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -161,7 +161,7 @@ class Scheduler:
         that lost blocks since (they and their children compute those again). At the first call the
         members that were added as siblings of the first one are still waiting for its prompt: they
         fork from it (parents[i] = 0). From then on each member runs, or waits for its turn with
-        what it holds.
+        what it holds. Those of a group that are not given stay or become parked.
 
         Args:
             members: unfinished requests that `waits_for_group`, each once.
@@ -174,7 +174,9 @@ class Scheduler:
         ]
         num_computed = [members[parent].num_computed_tokens for parent in parents]
         self.kv_cache_manager.reassign(members, parents)
-        self._siblings.dissolve(members)
+        for follower in self._siblings.dissolve(members):
+            if follower not in members:  # no beam for it yet
+                self._parked[follower.request_id] = follower
         for member, output_token_ids, computed in zip(members, outputs, num_computed, strict=True):
             assert member.waits_for_group and member.status is not RequestStatus.FINISHED
             member.output_token_ids = output_token_ids
