@@ -1,18 +1,20 @@
 """The engine: schedule, execute, update, emit."""
 
+import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from pellucid import formulas
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.execution.forward_batch import logits_rows
+from pellucid.engine_events import Ceilings, StepCosts, hello
+from pellucid.event_bus import EventBus
+from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
 from pellucid.kv_storage import make_kv_storage
+from pellucid.ledger import StepTimes
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
-from pellucid.output_processor import Answer, OutputProcessor
+from pellucid.output_processor import Answer, OutputProcessor, failure
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.request_maker import RequestMaker
@@ -22,6 +24,10 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.step_recorder import StepRecorder
+from pellucid.step_weights import step_weights
+
+_log = logging.getLogger(__name__)
 
 
 class LLMEngine:
@@ -33,6 +39,11 @@ class LLMEngine:
         config: the user's knobs.
         model: weights, tokenizer and facts of a checkpoint, on a backend.
         clock: seconds, monotonic.
+        bus: carries events, stamped by the same clock; left out, one is made.
+        ceilings: what the machine does at best, for predictions in events; None: nobody measured it.
+
+    Attributes:
+        events: the bus: `engine.events.subscribe(print, Level.STEP)`.
 
     Raises:
         ValueError: a knob asks for what the model, the backend or the memory cannot give.
@@ -43,12 +54,15 @@ class LLMEngine:
         config: EngineConfig,
         model: LoadedModel,
         clock: Callable[[], float] = time.monotonic,
+        bus: EventBus | None = None,
+        ceilings: Ceilings | None = None,
     ) -> None:
         self.config = config
         self.model = model
         self.model_config = model.config
         self.tokenizer = model.tokenizer
         self.clock = clock
+        self.events = EventBus(clock) if bus is None else bus
         self.max_model_len = _max_model_len(config, model.config)
         storage = make_kv_storage(config, model, self.max_model_len)
         self.memory_plan = storage.plan
@@ -72,8 +86,19 @@ class LLMEngine:
         )
         self.output_processor = OutputProcessor(model.tokenizer)
         self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
+        weights = step_weights(config, model.config, model.backend, model.decoder)
+        self._recorder = StepRecorder(
+            config,
+            model.config,
+            StepCosts(model.config, weights, storage.plan, config.max_num_batched_tokens, ceilings),
+            storage.plan.bytes_per_block,
+            model.tokenizer,
+            self.events,
+        )
+        self.events.introduce(hello(config, model, weights, storage.plan, ceilings))
         self._outputs: dict[str, RequestOutput] = {}  # of requests under way
         self._answers: dict[str, Answer] = {}  # by the id of the scheduler's request
+        self._ended: list[Answer] = []  # whose ledgers are still open
         self._num_requests = 0
 
     @classmethod
@@ -98,7 +123,7 @@ class LLMEngine:
         Raises:
             ValueError: the prompt cannot be served.
         """
-        return self._request_maker.encode(prompt, self.clock())
+        return self._request_maker.encode(prompt, self.clock)
 
     def add_request(
         self,
@@ -141,30 +166,37 @@ class LLMEngine:
         self.scheduler.add_request(*requests)
         for request in requests:
             self._answers[request.request_id] = self.output_processor.start(request, output)
+            self._recorder.add(request, request_id, encoded.encoded_time)
         self._outputs[request_id] = output
         self._num_requests += 1
         return output
 
     def step(self) -> list[CompletionDelta]:
-        """Computes one step; what it added to each answer, in the order of the step."""
-        output = self.scheduler.schedule(self.clock())
-        self._transfer_blocks()
-        self._book(output.scheduled)
-        result = self.model_runner.execute(output.scheduled)
+        """Computes one step; what it added to each answer, in the order of the step.
+
+        A request that fails on its way ends with finish_reason "error" and does not touch the others;
+        if the forward itself fails, all requests of the step do, and the engine goes on.
+        """
+        times = self._recorder.begin_step(self.clock())
+        output = self.scheduler.schedule(times.started)
+        self._recorder.book(output, self.scheduler.running, self._answers)
+        result = self._execute(output.scheduled, times)
         for request_id, error in result.errors.items():
             request = self._answers[request_id].request
-            self.scheduler.finish(request, FinishReason.ERROR, str(error))
+            self.scheduler.finish(request, FinishReason.ERROR, failure(error))
+        self._recorder.observe_tokens(result, self._answers, times.sampled)
         token_ids = {key: sampled.token_id for key, sampled in result.sampled.items()}
-        now = self.clock()
-        self.scheduler.update(output, token_ids, now)
+        self.scheduler.update(output, token_ids, times.sampled)
         self._transfer_blocks()
-
         deltas = [
-            self._emit(request, result, now)
+            self._emit(request, result, times.sampled)
             for share in output.scheduled
             for request in share.samplers or (share.request,)
         ]
-        deltas += [self._end(request, now) for request in output.expired]
+        deltas += [self._end(request) for request in output.expired]
+        times.emitted = self.clock()
+        self._recorder.end_step(output)
+        self._close_ended(times.emitted)
         return [delta for delta in deltas if delta is not None]
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
@@ -181,8 +213,27 @@ class LLMEngine:
             if completion.finish_reason is None:
                 request = self._answers[f"{request_id}/{completion.index}"].request
                 self.scheduler.finish(request, FinishReason.ABORT)
-                deltas.append(self._end(request, self.clock()))
+                deltas.append(self._end(request))
+        self._close_ended(self.clock())
         return deltas
+
+    def _execute(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
+        """Computes a step and notes when its parts were done."""
+        times.scheduled = times.executed = self.clock()
+        result = StepResult()
+        try:
+            self._transfer_blocks()
+            if scheduled:
+                logits = self.model_runner.execute(scheduled)
+                times.executed = self.clock()
+                observe = self.events.wants(Level.TOKEN)
+                result = self.model_runner.sample(scheduled, logits, observe)
+        except Exception as error:
+            _log.exception("a step failed, and its requests with it")
+            members = (member for share in scheduled for member in (share.request, *share.samplers))
+            result = StepResult(errors={member.request_id: error for member in members})
+        times.sampled = self.clock()
+        return result
 
     def _transfer_blocks(self) -> None:
         self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
@@ -190,51 +241,47 @@ class LLMEngine:
     def _emit(self, request: Request, result: StepResult, now: float) -> CompletionDelta | None:
         """Hands what a step gave a request to its caller."""
         answer = self._answers[request.request_id]
-        if (logprobs := result.prompt_logprobs.get(request.request_id)) is not None:
-            self.output_processor.append_prompt_logprobs(answer.request_output, logprobs)
         sampled = result.sampled.get(request.request_id)
-        if sampled is None:  # in the middle of its prompt, or failed
-            return self._end(request, now) if request.status is RequestStatus.FINISHED else None
-        answer.request_output.metrics.token_times.append(now)
-        delta = self.output_processor.append(answer, sampled)
+        try:
+            if (logprobs := result.prompt_logprobs.get(request.request_id)) is not None:
+                self.output_processor.append_prompt_logprobs(answer.request_output, logprobs)
+            if sampled is None:  # in the middle of its prompt, or failed
+                return self._end(request) if request.status is RequestStatus.FINISHED else None
+            answer.request_output.metrics.token_times.append(now)
+            delta = self.output_processor.append(answer, sampled)
+        except Exception as error:
+            self.scheduler.finish(request, FinishReason.ERROR, failure(error))
+            delta = self.output_processor.fail(answer, error)
         if delta.finish_reason is not None:
             # By a stop string, unless the scheduler has ended it already.
             self.scheduler.finish(request, FinishReason.STOP, delta.stop_reason)
-            self._drop(answer, now)
+            self._drop(answer)
         return delta
 
-    def _end(self, request: Request, now: float) -> CompletionDelta:
+    def _end(self, request: Request) -> CompletionDelta:
         """Closes the answer of a request that ended without a new token."""
         answer = self._answers[request.request_id]
-        delta = self.output_processor.end(answer)
-        self._drop(answer, now)
+        try:
+            delta = self.output_processor.end(answer)
+        except Exception as error:
+            delta = self.output_processor.fail(answer, error)
+        self._drop(answer)
         return delta
 
-    def _drop(self, answer: Answer, now: float) -> None:
-        output = answer.request_output
-        output.metrics.num_preemptions += answer.request.num_preemptions
+    def _drop(self, answer: Answer) -> None:
+        answer.request_output.metrics.num_preemptions += answer.request.num_preemptions
         del self._answers[answer.request.request_id]
-        if output.finished:
-            output.metrics.finished_time = now
-            del self._outputs[output.request_id]
+        self._ended.append(answer)
 
-    def _book(self, scheduled: Sequence[ScheduledRequest]) -> None:
-        """Books a step's work in the metrics of its requests."""
-        now = self.clock()
-        held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by request
-        for share in scheduled:
-            output = self._answers[share.request.request_id].request_output
-            metrics = output.metrics
-            if metrics.first_scheduled_time is None:
-                metrics.first_scheduled_time = now
-                output.num_cached_tokens = share.request.num_cached_tokens
-            metrics.num_processed_tokens += share.num_scheduled_tokens
-            metrics.flops += formulas.forward_flops(
-                self.model_config, share.start, share.end, len(logits_rows(share))
-            )
-            if self.config.use_kv_cache:
-                held[output.request_id] += len(share.block_ids) * self.memory_plan.bytes_per_block
-                metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, held[output.request_id])
+    def _close_ended(self, now: float) -> None:
+        """Closes the ledgers of what has ended since the last time."""
+        for answer in self._ended:
+            output = answer.request_output
+            ledger = self._recorder.close(answer.request.request_id, now)
+            if output.finished and self._outputs.pop(output.request_id, None) is not None:
+                output.metrics.finished_time = now
+                output.ledger = ledger
+        self._ended.clear()
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -96,7 +96,8 @@ class HelloKV:
 @dataclass(frozen=True, slots=True)
 class HelloDevice:
     name: str
-    threads: int
+    backend: str
+    threads: int | None = None  # None: as many as suit the machine
     bw_bytes_s: float | None = None  # measured; None: nobody has
     flops_s: float | None = None  # measured, in the arithmetic of the weights
 

@@ -89,19 +89,21 @@ class StepTimes:
     emitted: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double what it costs to make one
 class Work:
     """A request's share of a step: positions start .. end - 1.
 
     Attributes:
         num_recomputed: how many of these, from the first, it had before it was preempted.
-        decodes: it has output, so the rest is its newest token.
+        num_logits: rows that went through the head.
+        decodes: it has output, so what it did not have before is its newest token.
     """
 
     request_id: str
     start: int
     end: int
     num_recomputed: int
+    num_logits: int
     decodes: bool
     flops: int
 

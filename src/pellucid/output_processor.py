@@ -25,6 +25,11 @@ class Answer:
         return self.request_output.outputs[self.request.stream]
 
 
+def failure(error: Exception) -> str:
+    """What an error says to the caller of the request that it ended."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
 class OutputProcessor:
     """Turns what the runner sampled into what callers read.
 
@@ -92,6 +97,12 @@ class OutputProcessor:
         answer.completion.finish_reason = answer.request.finish_reason.value
         answer.completion.stop_reason = answer.request.stop_reason
         return self._delta(answer, text, [], None)
+
+    def fail(self, answer: Answer, error: Exception) -> CompletionDelta:
+        """Closes an answer whose text could not be made."""
+        answer.completion.finish_reason = FinishReason.ERROR.value
+        answer.completion.stop_reason = failure(error)
+        return self._delta(answer, "", [], None)
 
     def append_prompt_logprobs(
         self, request_output: RequestOutput, logprobs: Sequence[TokenLogprobs]

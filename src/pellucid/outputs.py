@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from pellucid.ledger import Ledger
+
 
 @dataclass(frozen=True)
 class Logprob:
@@ -95,16 +97,25 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A request and its answers, complete or so far."""
+    """A request and its answers, complete or so far.
+
+    Attributes:
+        prompt: None if token ids were given.
+        seed: the one given, or the one that was drawn: the same seed gives the same answers.
+        prompt_logprobs: None at position 0, with nothing before it.
+        ledger: at the end, where the wall time went; of several answers that of the one that ended
+            last.
+    """
 
     request_id: str
-    prompt: str | None  # None if token ids were given
+    prompt: str | None
     prompt_token_ids: list[int]
-    seed: int  # the one given, or the one that was drawn: the same seed gives the same answers
+    seed: int
     outputs: list[CompletionOutput]
     metrics: RequestMetrics
-    prompt_logprobs: list[LogprobsAt | None] | None = None  # None at position 0: nothing before it
+    prompt_logprobs: list[LogprobsAt | None] | None = None
     num_cached_tokens: int = 0
+    ledger: Ledger | None = None
 
     @property
     def finished(self) -> bool:

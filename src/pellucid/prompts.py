@@ -31,9 +31,11 @@ class EncodedPrompt:
         text: None if token ids or a conversation were given.
         end_token_ids: the tokens that end its answer, unless `ignore_eos`.
         arrival_time: when it was given to the engine, in seconds on the engine's clock.
+        encoded_time: when this was made of it.
     """
 
     text: str | None
     token_ids: tuple[int, ...]
     end_token_ids: frozenset[int]
     arrival_time: float
+    encoded_time: float

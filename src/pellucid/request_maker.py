@@ -1,6 +1,7 @@
 """From what a caller asks to the scheduler's requests, checked against the model."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
@@ -28,16 +29,17 @@ class RequestMaker:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
 
-    def encode(self, prompt: Prompt, arrival_time: float) -> EncodedPrompt:
+    def encode(self, prompt: Prompt, clock: Callable[[], float]) -> EncodedPrompt:
         """The tokens of a prompt.
 
         Args:
             prompt: text, token ids, or a conversation.
-            arrival_time: seconds on the engine's clock.
+            clock: the engine's, for when it began and when it was done.
 
         Raises:
             ValueError: the prompt cannot be served.
         """
+        arrival_time = clock()
         end_token_ids = frozenset(self._config.eos_token_ids)
         if isinstance(prompt, ChatPrompt):
             end_token_ids |= frozenset(self._tokenizer.end_of_turn_token_ids)
@@ -46,6 +48,7 @@ class RequestMaker:
             token_ids=self._prompt_token_ids(prompt),
             end_token_ids=end_token_ids,
             arrival_time=arrival_time,
+            encoded_time=clock(),
         )
 
     def make(

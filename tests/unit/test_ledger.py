@@ -20,7 +20,7 @@ def step_at(start: float) -> StepTimes:
 def work(
     request_id: str, start: int, end: int, decodes: bool = False, num_recomputed: int = 0
 ) -> Work:
-    return Work(request_id, start, end, num_recomputed, decodes, flops(start, end, 1))
+    return Work(request_id, start, end, num_recomputed, 1, decodes, flops(start, end, 1))
 
 
 def check_sum(ledger: Ledger, wall: float) -> None:

@@ -9,7 +9,6 @@ from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.kv_plan import KVPlan, plan_kv_cache
-from pellucid.benchmark.weights import StepWeights, planned_matrix_bytes, step_weights
 from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import make_decoder
@@ -19,6 +18,7 @@ from pellucid.loading.random_parameters import RandomParameters
 from pellucid.loading.stored_model import open_stored_model
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
+from pellucid.step_weights import StepWeights, planned_matrix_bytes, step_weights
 
 
 @dataclass(frozen=True)

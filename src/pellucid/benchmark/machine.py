@@ -1,9 +1,8 @@
 """The ceilings that speeds are compared with (Williams, Waterman, Patterson 2009)."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
+from pellucid.step_weights import Arithmetic
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 import statistics
 from dataclasses import dataclass
 
-from pellucid.benchmark.machine import Arithmetic, Machine
+from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.workloads import Workload
+from pellucid.step_weights import Arithmetic
 
 
 @dataclass(frozen=True)

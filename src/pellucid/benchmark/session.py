@@ -118,7 +118,8 @@ class Session:
     def _step(self, scheduler: Scheduler) -> tuple[ScheduledRequest, ...]:
         """What `LLMEngine.step` does, up to the tokens."""
         output = scheduler.schedule(now=0.0)
-        result = self._runner.execute(output.scheduled)
+        logits = self._runner.execute(output.scheduled)
+        result = self._runner.sample(output.scheduled, logits)
         for error in result.errors.values():
             raise error
         token_ids = {request_id: token.token_id for request_id, token in result.sampled.items()}

@@ -11,6 +11,7 @@ from pellucid.execution.forward_batch import (
     prompt_logprob_rows,
 )
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
+from pellucid.execution.token_observation import TokenObservation, observe_token
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -18,11 +19,17 @@ from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave each request, by request id."""
+    """What a step gave each request, by request id.
+
+    Attributes:
+        observations: of the sampled tokens, if they were asked for.
+        errors: of requests that failed.
+    """
 
     sampled: dict[str, SampledToken] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
-    errors: dict[str, ValueError] = field(default_factory=dict)  # requests that failed, alone
+    observations: dict[str, TokenObservation] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -58,13 +65,22 @@ class ModelRunner:
         """
         self._block_transfer.run(ops)
 
-    def execute(self, scheduled: Sequence[ScheduledRequest]) -> StepResult:
-        """Computes the shares of one step; `scheduled` may be empty."""
-        result = StepResult()
-        if not scheduled:
-            return result
+    def execute(self, scheduled: Sequence[ScheduledRequest]) -> Array:
+        """Computes the shares of one step, at least one: the logits [R, V] of all `logits_rows`."""
         batch = build_forward_batch(scheduled, self.block_size)
-        logits = self.decoder.forward(batch, self.kv_cache)  # [R, V]
+        return self.decoder.forward(batch, self.kv_cache)
+
+    def sample(
+        self, scheduled: Sequence[ScheduledRequest], logits: Array, observe: bool = False
+    ) -> StepResult:
+        """Takes what the requests of a step want from their rows of logits. Whatever goes wrong there
+        concerns one request alone.
+
+        Args:
+            logits: [R, V] as `execute` gave them.
+            observe: look closer at each choice.
+        """
+        result = StepResult()
         first = 0
         for share in scheduled:
             rows = logits_rows(share)
@@ -72,14 +88,14 @@ class ModelRunner:
             first += len(rows)
             try:
                 self._read_prompt(share, own, result)
-            except ValueError as error:
+            except Exception as error:
                 result.errors[share.request.request_id] = error
             for request in share.samplers:
                 if request.request_id in result.errors:
                     continue
                 try:
-                    self._sample(request, own[-1], result)
-                except ValueError as error:
+                    self._sample(request, own[-1], result, observe)
+                except Exception as error:
                     result.errors[request.request_id] = error
         return result
 
@@ -97,7 +113,7 @@ class ModelRunner:
             logits[: len(rows)], following, num_top
         )
 
-    def _sample(self, request: Request, logits: Array, result: StepResult) -> None:
+    def _sample(self, request: Request, logits: Array, result: StepResult, observe: bool) -> None:
         """Chooses a request's next token from a row of logits [V]."""
         row = SamplingRow(
             params=request.params,
@@ -108,4 +124,7 @@ class ModelRunner:
             stop_token_ids=request.stop_token_ids,
             bad_words_token_ids=request.bad_words_token_ids,
         )
-        result.sampled[request.request_id] = self.sampler.sample(logits, row)
+        sampled = self.sampler.sample(logits, row)
+        if observe:
+            result.observations[request.request_id] = observe_token(logits, row, sampled.token_id)
+        result.sampled[request.request_id] = sampled

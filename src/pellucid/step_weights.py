@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pellucid import formulas
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.quantization.formats import FORMATS
-from pellucid.benchmark.machine import Arithmetic
 from pellucid.config import EngineConfig, ModelConfig
+
+Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
 
 F32_BYTES, BF16_BYTES = 4, 2
 
@@ -56,7 +58,7 @@ def step_weights(
     Args:
         decoder: as `backend.compile` gave it.
     """
-    if backend.name == "numpy":  # computes in f32, whatever the format
+    if backend.name != "cpu":  # computes in f32, whatever the format
         matrix_bytes = planned_matrix_bytes(engine_config, backend)
         layer_bytes = formulas.weight_bytes(config, matrix_bytes, with_head=False)
         head_bytes = matrix_bytes(config.vocab_size, config.hidden_size)

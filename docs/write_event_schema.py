@@ -1,0 +1,91 @@
+"""Writes the JSON Schema of events from their dataclasses, so that it is never stale.
+
+python docs/write_event_schema.py            writes
+python docs/write_event_schema.py --check    fails if it would write something else
+"""
+
+import json
+import sys
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pellucid import events
+
+SCHEMA = Path(__file__).parents[1] / "src/pellucid/schema/events.v1.json"
+COUNT = {"type": "integer", "minimum": 0}
+ENVELOPE = {"v": {"const": events.VERSION}, "seq": COUNT, "t_us": COUNT, "step": COUNT}
+SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean"}
+
+
+def schema() -> dict[str, Any]:
+    kinds = sorted(events.Event.__subclasses__(), key=lambda kind: kind.ev)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"pellucid events, version {events.VERSION}",
+        "description": "One event, a line of a recording. Readers ignore fields and events that they"
+        " do not know: within a version some may be added, none changed or removed.",
+        "oneOf": [{"$ref": f"#/$defs/{kind.ev}"} for kind in kinds],
+        "$defs": {kind.ev: event(kind) for kind in kinds},
+    }
+
+
+def event(kind: type[events.Event]) -> dict[str, Any]:
+    own = record(kind)
+    return {
+        **own,
+        "properties": {**ENVELOPE, "ev": {"const": kind.ev}, **own["properties"]},
+        "required": [*ENVELOPE, "ev", *own["required"]],
+    }
+
+
+def record(kind: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {
+        "type": "object",
+        "properties": {name(field): value(hints[field.name]) for field in fields(kind)},
+        "required": [name(field) for field in fields(kind) if field.default is MISSING],
+    }
+
+
+def name(field: Field[Any]) -> str:
+    return field.name.rstrip("_")
+
+
+def value(hint: Any) -> dict[str, Any]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        # None is left out of an object; within a list it is null.
+        present = [value(argument) for argument in arguments if argument is not NoneType]
+        return present[0] if len(present) == 1 else {"anyOf": present}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": value(arguments[0])}
+    if origin is tuple:
+        items = [item(argument) for argument in arguments]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+    return record(hint) if is_dataclass(hint) else {"type": SCALARS[hint]}
+
+
+def item(hint: Any) -> dict[str, Any]:
+    if NoneType in get_args(hint):
+        return {"anyOf": [value(hint), {"type": "null"}]}
+    return value(hint)
+
+
+def main() -> int:
+    expected = json.dumps(schema(), indent=1) + "\n"
+    if "--check" not in sys.argv[1:]:
+        SCHEMA.parent.mkdir(exist_ok=True)
+        SCHEMA.write_text(expected, encoding="utf-8")
+        return 0
+    if SCHEMA.exists() and SCHEMA.read_text(encoding="utf-8") == expected:
+        return 0
+    print(f"{SCHEMA.name} is stale: run python docs/{Path(__file__).name}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""The engine's own events, made of the engine's objects."""
+
+import math
+import platform
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pellucid import __version__, formulas
+from pellucid.config import EngineConfig, ModelConfig
+from pellucid.events import (
+    Hello,
+    HelloDevice,
+    HelloKV,
+    HelloLimits,
+    HelloModel,
+    RequestAdded,
+    RequestLedger,
+    RequestParams,
+    Step,
+    Token,
+)
+from pellucid.execution.logprobs import TokenLogprob
+from pellucid.execution.token_observation import TokenObservation
+from pellucid.ledger import Ledger, Part, StepTimes, Work
+from pellucid.loaded_model import LoadedModel
+from pellucid.memory import MemoryPlan
+from pellucid.scheduling.request import Request
+from pellucid.step_weights import StepWeights
+
+NUM_BOOT_ID_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the machine does at best, as somebody measured it."""
+
+    bandwidth_bytes_per_second: float
+    flops_per_second: float  # in the arithmetic of the weights
+
+
+def to_us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def hello(
+    engine_config: EngineConfig,
+    model: LoadedModel,
+    weights: StepWeights,
+    plan: MemoryPlan,
+    ceilings: Ceilings | None,
+) -> Hello:
+    """What engine this is; made once for each.
+
+    Args:
+        weights: that a step reads.
+        plan: where the memory goes.
+        ceilings: of the machine; None: nobody has measured them.
+    """
+    model_config = model.config
+    return Hello(
+        boot_id=secrets.token_hex(NUM_BOOT_ID_BYTES),
+        t0_unix_us=to_us(time.time()),
+        engine=f"pellucid {__version__}",
+        model=HelloModel(
+            name=model.directory.name,
+            n_layers=model_config.num_layers,
+            n_q=model_config.num_heads,
+            n_kv=model_config.num_kv_heads,
+            head_dim=model_config.head_dim,
+            vocab=model_config.vocab_size,
+            weight_bytes=weights.num_bytes(with_head=True),
+            dtype=engine_config.quantization,
+            layer_kinds=tuple(
+                "full" if window is None else "sliding" for window in model_config.sliding_windows
+            ),
+        ),
+        kv=HelloKV(
+            block_tok=plan.block_size,
+            n_blocks=plan.num_blocks,
+            block_bytes=plan.bytes_per_block,
+            dtype=engine_config.kv_cache_dtype,
+        ),
+        device=HelloDevice(
+            name=platform.machine(),
+            backend=model.backend.name,
+            threads=engine_config.num_threads,
+            bw_bytes_s=ceilings.bandwidth_bytes_per_second if ceilings else None,
+            flops_s=ceilings.flops_per_second if ceilings else None,
+        ),
+        limits=HelloLimits(
+            max_seqs=engine_config.max_num_seqs,
+            max_batched_tok=engine_config.max_num_batched_tokens,
+            max_model_tok=plan.max_model_len,
+        ),
+        use_kv_cache=engine_config.use_kv_cache,
+        prefix_caching=engine_config.enable_prefix_caching and engine_config.use_kv_cache,
+    )
+
+
+def request_added(
+    request: Request, parent_id: str, arrive_us: int, with_prompt: bool
+) -> RequestAdded:
+    """A generation has been queued.
+
+    Args:
+        parent_id: the caller's request that it is an answer of.
+        arrive_us: since the engine's start.
+        with_prompt: whether the token ids are wanted.
+    """
+    params = request.params
+    return RequestAdded(
+        req=request.request_id,
+        prompt_tok=request.num_prompt_tokens,
+        max_new_tok=request.max_tokens,
+        prio=request.priority,
+        params=RequestParams(
+            temp=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            rep=params.repetition_penalty,
+            seed=request.seed,
+        ),
+        arrive_us=arrive_us,
+        parent=parent_id,
+        prompt_ids=request.prompt_token_ids if with_prompt else None,
+    )
+
+
+def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
+    """A ledger in whole microseconds, which add up as well."""
+    parts = {part: to_us(ledger.seconds(part)) for part in Part}
+    return RequestLedger(
+        req=request_id,
+        queue_us=parts[Part.QUEUE],
+        tokenize_us=parts[Part.TOKENIZE],
+        prefill_us=parts[Part.PREFILL],
+        decode_us=parts[Part.DECODE],
+        stall_us=parts[Part.STALL],
+        preempt_us=parts[Part.PREEMPTED],
+        sample_us=parts[Part.SAMPLING],
+        send_us=parts[Part.EMIT],
+        other_us=parts[Part.OTHER],
+        total_us=sum(parts.values()),
+        lost_tok=ledger.num_recomputed_tokens,
+        stalled_by=tuple((other, to_us(seconds)) for other, seconds in ledger.stalled_by),
+        blocked_by=tuple((other, to_us(seconds)) for other, seconds in ledger.blocked_by),
+    )
+
+
+def token_chosen(
+    request: Request,
+    observation: TokenObservation,
+    show: Callable[[int], str],
+    itl_us: int | None,
+) -> Token:
+    """The next token of a request, which does not have it yet.
+
+    Args:
+        show: a token's text, alone.
+        itl_us: since the token before.
+    """
+    chosen = observation.logprobs.chosen
+
+    def candidate(entry: TokenLogprob) -> tuple[int, str, float, float]:
+        return entry.token_id, show(entry.token_id), entry.logprob, _final_probability(entry)
+
+    return Token(
+        req=request.request_id,
+        pos=request.num_tokens,
+        id=chosen.token_id,
+        text=show(chosen.token_id),
+        src="target",
+        lp=chosen.logprob,
+        p_final=_final_probability(chosen),
+        rank=chosen.rank,
+        ent_bits=observation.entropy_bits,
+        cand=tuple(candidate(entry) for entry in observation.logprobs.top),
+        rest_frac=observation.rest,
+        funnel=tuple((stage.name, stage.num_kept, stage.kept_mass) for stage in observation.funnel),
+        itl_us=itl_us,
+    )
+
+
+def _final_probability(entry: TokenLogprob) -> float:
+    assert entry.final_logprob is not None
+    return math.exp(entry.final_logprob)
+
+
+class StepCosts:
+    """Counts what a step moves and computes.
+
+    Args:
+        model_config: the formulas' shape.
+        weights: that a step reads.
+        plan: says how large a block is.
+        budget: tokens that a step may have.
+        ceilings: for predictions; None: nobody has measured them.
+    """
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        weights: StepWeights,
+        plan: MemoryPlan,
+        budget: int,
+        ceilings: Ceilings | None,
+    ) -> None:
+        self._model_config = model_config
+        self._weights = weights
+        self._position_bytes = plan.bytes_per_block / plan.block_size / model_config.num_layers
+        self._budget = budget
+        self._ceilings = ceilings
+
+    def step(self, works: Sequence[Work], times: StepTimes, idle_seconds: float) -> Step:
+        """A step that has ended."""
+        flops = sum(work.flops for work in works)
+        weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
+        kv_bytes = sum(
+            formulas.kv_bytes(self._model_config, work.start, work.end, self._position_bytes)
+            for work in works
+        )
+        num_tokens = sum(work.end - work.start for work in works)
+        kv_write_bytes = num_tokens * self._model_config.num_layers * self._position_bytes
+        bound: Literal["compute", "memory"] | None = None
+        predicted = None
+        if self._ceilings is not None:
+            compute = flops / self._ceilings.flops_per_second
+            memory = (weight_bytes + kv_bytes) / self._ceilings.bandwidth_bytes_per_second
+            bound = "compute" if compute > memory else "memory"
+            predicted = to_us(max(compute, memory))
+        return Step(
+            kind=_kind(works),
+            batch=tuple((work.request_id, work.end - work.start, work.end) for work in works),
+            budget_tok=self._budget,
+            sched_us=to_us(times.scheduled - times.started),
+            fwd_us=to_us(times.executed - times.scheduled),
+            sample_us=to_us(times.sampled - times.executed),
+            emit_us=to_us(times.emitted - times.sampled),
+            idle_us=to_us(idle_seconds),
+            flops=flops,
+            w_bytes=weight_bytes,
+            kv_read_bytes=round(kv_bytes - kv_write_bytes),
+            kv_write_bytes=round(kv_write_bytes),
+            bound=bound,
+            pred_us=predicted,
+        )
+
+
+def _kind(works: Sequence[Work]) -> Literal["prefill", "decode", "mixed"]:
+    kinds = {"decode" if work.decodes and not work.num_recomputed else "prefill" for work in works}
+    if len(kinds) > 1:
+        return "mixed"
+    return "decode" if kinds == {"decode"} else "prefill"

@@ -1,0 +1,150 @@
+"""Books what each step cost: for the requests in it, and for whoever listens."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pellucid import formulas
+from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine_events import (
+    StepCosts,
+    request_added,
+    request_ledger,
+    to_us,
+    token_chosen,
+)
+from pellucid.event_bus import EventBus
+from pellucid.events import Level
+from pellucid.execution.forward_batch import logits_rows
+from pellucid.execution.model_runner import StepResult
+from pellucid.ledger import Ledger, LedgerBook, StepTimes, Work
+from pellucid.output_processor import Answer
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import SchedulerOutput
+from pellucid.tokenizer import Tokenizer
+
+
+class StepRecorder:
+    """Keeps the ledgers of the requests under way, adds to their metrics, and emits `step`, `tok` and
+    the first and last that is to be said of a request.
+
+    Args:
+        engine_config: the user's knobs.
+        model_config: counts operations.
+        costs: counts the rest.
+        bytes_per_block: of KV, all layers.
+        tokenizer: shows tokens.
+        bus: where events go.
+    """
+
+    def __init__(
+        self,
+        engine_config: EngineConfig,
+        model_config: ModelConfig,
+        costs: StepCosts,
+        bytes_per_block: int,
+        tokenizer: Tokenizer,
+        bus: EventBus,
+    ) -> None:
+        self._use_kv_cache = engine_config.use_kv_cache
+        self._costs = costs
+        self._bytes_per_block = bytes_per_block
+        self._tokenizer = tokenizer
+        self._bus = bus
+        self._flops = formulas.ForwardFlops(model_config)
+        self._ledgers = LedgerBook(self._flops)
+        self._times = StepTimes(0.0)  # of the step under way
+        self._works: list[Work] = []
+        self._left_out: list[str] = []
+        self._last_emitted: float | None = None
+        self._token_times: dict[str, float] = {}  # of the last token that somebody watched
+
+    def add(self, request: Request, parent_id: str, queued: float) -> None:
+        """A request has been queued.
+
+        Args:
+            parent_id: the caller's request that it is an answer of.
+            queued: when its prompt was tokenized.
+        """
+        self._ledgers.open(request.request_id, request.arrival_time, queued)
+        if self._bus.active:
+            arrive_us = self._bus.to_us(request.arrival_time)
+            with_prompt = self._bus.wants(Level.TOKEN)
+            self._bus.emit(request_added(request, parent_id, arrive_us, with_prompt))
+
+    def begin_step(self, now: float) -> StepTimes:
+        """A step begins at `now`, in seconds on the engine's clock; when its parts end is to be filled in."""
+        self._bus.step += 1
+        self._times = StepTimes(now)
+        return self._times
+
+    def book(
+        self, output: SchedulerOutput, running: Sequence[Request], answers: Mapping[str, Answer]
+    ) -> None:
+        """A step has been decided.
+
+        Args:
+            running: after the decision, those that found no budget left included.
+            answers: by request id.
+        """
+        self._works = []
+        held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
+        for share in output.scheduled:
+            request = share.request
+            num_logits = len(logits_rows(share))
+            work = Work(
+                request.request_id,
+                share.start,
+                share.end,
+                # The naive loop computes everything again for every token: it has nothing to lose.
+                share.num_recomputed_tokens if self._use_kv_cache else 0,
+                num_logits,
+                bool(request.output_token_ids),
+                self._flops(share.start, share.end, num_logits),
+            )
+            self._works.append(work)
+            request_output = answers[request.request_id].request_output
+            metrics = request_output.metrics
+            if metrics.first_scheduled_time is None:
+                metrics.first_scheduled_time = self._times.started
+                request_output.num_cached_tokens = request.num_cached_tokens
+            metrics.num_processed_tokens += share.num_scheduled_tokens
+            metrics.flops += work.flops
+            if self._use_kv_cache:
+                held[request_output.request_id] += len(share.block_ids) * self._bytes_per_block
+                num_bytes = held[request_output.request_id]
+                metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
+        self._left_out = []
+        if len(running) > len(self._works):
+            scheduled = {work.request_id for work in self._works}
+            ids = (request.request_id for request in running)
+            self._left_out = [request_id for request_id in ids if request_id not in scheduled]
+
+    def observe_tokens(self, result: StepResult, answers: Mapping[str, Answer], now: float) -> None:
+        """Tells whoever watches of the tokens that a step has chosen, before anyone has them."""
+        for request_id, observation in result.observations.items():
+            before = self._token_times.get(request_id)
+            itl_us = None if before is None else to_us(now - before)
+            self._token_times[request_id] = now
+            request = answers[request_id].request
+            self._bus.emit(token_chosen(request, observation, self._tokenizer.token_text, itl_us))
+
+    def end_step(self, output: SchedulerOutput) -> None:
+        """A step has ended; those who ended with it are still to be closed."""
+        times = self._times
+        preempted = [request.request_id for request in output.preempted]
+        self._ledgers.step(times, self._works, preempted, self._left_out)
+        for share in output.scheduled:
+            for sampler in share.samplers[1:]:
+                self._ledgers.fork(share.request.request_id, sampler.request_id)
+        if self._works and self._bus.wants(Level.STEP):
+            last = times.started if self._last_emitted is None else self._last_emitted
+            self._bus.emit(self._costs.step(self._works, times, times.started - last))
+        self._last_emitted = times.emitted
+
+    def close(self, request_id: str, now: float) -> Ledger:
+        """A request has ended."""
+        self._token_times.pop(request_id, None)
+        ledger = self._ledgers.close(request_id, now)
+        if self._bus.active:
+            self._bus.emit(request_ledger(request_id, ledger))
+        return ledger
