@@ -125,6 +125,18 @@ class LLMEngine:
         """
         return self._request_maker.encode(prompt, self.clock)
 
+    def check_request(self, prompt: EncodedPrompt, params: SamplingParams, request_id: str) -> None:
+        """Refuses what `add_request` would refuse, and queues nothing. From any thread.
+
+        Args:
+            request_id: what an error calls it.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served.
+        """
+        for request in self._request_maker.make(request_id, prompt, params):
+            self.scheduler.check_fits(request)
+
     def add_request(
         self,
         prompt: Prompt | EncodedPrompt,

@@ -66,16 +66,7 @@ class Scheduler:
         Raises:
             ValueError: it could never fit into the KV cache; nothing was queued.
         """
-        longest = request.num_prompt_tokens + request.max_tokens - 1
-        if not self.kv_cache_manager.fits_alone(longest):
-            capacity = (
-                self.kv_cache_manager.block_pool.num_blocks * self.kv_cache_manager.block_size
-            )
-            raise ValueError(
-                f"request {request.request_id!r} needs up to {longest} positions in the KV cache"
-                f" (prompt {request.num_prompt_tokens} + max_tokens {request.max_tokens} - 1), which"
-                f" holds {capacity}: lower max_tokens or raise kv_cache_memory"
-            )
+        self.check_fits(request)
         group = (request, *siblings)
         for member in group:
             turn = member.arrival_time + member.priority * PRIORITY_SECONDS
@@ -91,6 +82,23 @@ class Scheduler:
             for member in group:
                 member.num_computed_once = 0 if member is request else request.num_prompt_tokens
                 self._queue(member)
+
+    def check_fits(self, request: Request) -> None:
+        """Whether the KV cache can hold a request when nobody else is there. From any thread.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        longest = request.num_prompt_tokens + request.max_tokens - 1
+        if not self.kv_cache_manager.fits_alone(longest):
+            capacity = (
+                self.kv_cache_manager.block_pool.num_blocks * self.kv_cache_manager.block_size
+            )
+            raise ValueError(
+                f"request {request.request_id!r} needs up to {longest} positions in the KV cache"
+                f" (prompt {request.num_prompt_tokens} + max_tokens {request.max_tokens} - 1), which"
+                f" holds {capacity}: lower max_tokens or raise kv_cache_memory"
+            )
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
