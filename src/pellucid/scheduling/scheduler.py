@@ -374,7 +374,7 @@ class Scheduler:
         num_slots = manager.num_blocks(giver) * manager.block_size
         giver.num_computed_tokens = min(giver.num_computed_tokens, num_slots)
         if num_slots == 0:
-            del self._holders[giver.request_id]
+            self._holders.pop(giver.request_id, None)
 
     def _part(self, share: ScheduledRequest) -> None:
         """Sends the siblings that waited for this prompt their own ways."""

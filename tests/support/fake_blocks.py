@@ -1,0 +1,75 @@
+"""The data plane as the scheduler sees it: block contents, without a model.
+
+A slot holds a digest of all tokens up to its position and of the salt. A share that is computed checks
+that every position before it holds what it has to: a wrong slot, a block shared, copied, given away or
+filled too early or too late does not go unnoticed.
+"""
+
+from collections.abc import Sequence
+
+from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+Slots = dict[int, int]  # offset -> digest
+
+
+class FakeStore:
+    """A prefix store that keeps everything."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[bytes, tuple[int, ...]], Slots] = {}
+        self.num_hits = 0
+
+    def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> Slots | None:
+        payload = self.blocks.get((block_hash, token_ids))
+        self.num_hits += payload is not None
+        return payload
+
+
+class FakeBlocks:
+    def __init__(self, block_size: int, store: FakeStore | None = None) -> None:
+        self.block_size = block_size
+        self.store = store
+        self.blocks: dict[int, Slots] = {}
+        self.swapped: dict[int, Slots] = {}
+        self.ops: list[BlockOp] = []  # all that were ever run
+
+    def run(self, ops: Sequence[BlockOp]) -> None:
+        self.ops += ops
+        for op in ops:
+            match op:
+                case CopyBlock(source_id, target_id):
+                    self.blocks[target_id] = dict(self.blocks[source_id])
+                case SaveBlock(block_id, block_hash, token_ids):
+                    assert len(self.blocks[block_id]) == self.block_size
+                    self.store.blocks[block_hash, token_ids] = dict(self.blocks[block_id])
+                case LoadBlock(block_id, payload):
+                    self.blocks[block_id] = dict(payload)
+                case SwapOut(block_id, swap_slot):
+                    self.swapped[swap_slot] = dict(self.blocks[block_id])
+                case SwapIn(swap_slot, block_id):
+                    self.blocks[block_id] = dict(self.swapped[swap_slot])
+
+    def compute(self, share: ScheduledRequest) -> None:
+        request = share.request
+        digests = _digests(request, share.end)
+        for position in range(share.start):
+            assert self._read(share.block_ids, position) == digests[position], (
+                f"{request.request_id} at {position}"
+            )
+        for position in range(share.start, share.end):
+            block = self.blocks.setdefault(share.block_ids[position // self.block_size], {})
+            block[position % self.block_size] = digests[position]
+
+    def _read(self, block_ids: Sequence[int], position: int) -> int | None:
+        slots = self.blocks.get(block_ids[position // self.block_size], {})
+        return slots.get(position % self.block_size)
+
+
+def _digests(request: Request, end: int) -> list[int]:
+    digest, digests = hash(request.cache_salt), []
+    for token_id in request.token_ids(0, end):
+        digest = hash((digest, token_id))
+        digests.append(digest)
+    return digests

@@ -1,0 +1,185 @@
+"""Random traces through the scheduler, against block contents that check themselves.
+
+Whatever the trace, a request's tokens are those of `continuation`, which knows nothing of scheduling.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.scheduler import Scheduler
+from support.fake_blocks import FakeBlocks, FakeStore
+
+BLOCK_SIZE = 4
+MAX_LENGTH = 40  # prompt + output
+END = 0
+
+
+def next_token(token_ids: list[int], stream: int) -> int:
+    return hash((*token_ids, stream)) % 23
+
+
+def continuation(request: Request) -> list[int]:
+    token_ids = list(request.prompt_token_ids)
+    for _ in range(request.max_tokens):
+        token_ids.append(next_token(token_ids, request.stream))
+        if token_ids[-1] == END:
+            break
+    return token_ids[request.num_prompt_tokens :]
+
+
+@dataclass
+class Beams:
+    """A group of requests that is reassigned as a function of its tokens alone."""
+
+    members: list[Request]
+    expected: list[list[int]]  # output tokens of each member
+    delivered: set[str] = field(default_factory=set)
+
+    def advance(self, scheduler: Scheduler) -> None:
+        rng = random.Random(hash(tuple(map(tuple, self.expected))))
+        width, started = len(self.members), bool(self.expected[0])
+        parents = [rng.randrange(width) if started else 0 for _ in range(width)]
+        token_ids = [rng.randrange(23) for _ in range(width)]
+        self.delivered.clear()
+        if len(self.expected[0]) == self.members[0].max_tokens - 1:
+            for member in self.members:
+                scheduler.finish(member, FinishReason.LENGTH)
+            return
+        self.expected = [
+            [*self.expected[parent], token_id]
+            for parent, token_id in zip(parents, token_ids, strict=True)
+        ]
+        scheduler.reassign(self.members, parents, token_ids)
+        assert [member.output_token_ids for member in self.members] == self.expected
+
+
+class Trace:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        num_blocks = MAX_LENGTH // BLOCK_SIZE + rng.choice([0, 0, 1, 3, 8, 60])
+        self.store = FakeStore() if rng.random() < 0.3 else None
+        self.use_kv_cache = rng.random() < 0.9
+        caching = self.use_kv_cache and rng.random() < 0.7
+        self.scheduler = Scheduler(
+            KVCacheManager(
+                BlockPool(num_blocks), BLOCK_SIZE, caching, self.store if caching else None
+            ),
+            max_num_seqs=rng.choice([1, 2, 4, 16]),
+            max_num_batched_tokens=rng.choice([1, 3, 8, 64]),
+            use_kv_cache=self.use_kv_cache,
+        )
+        self.blocks = FakeBlocks(BLOCK_SIZE, self.store)
+        self.num_arriving = rng.randrange(2, 12)
+        self.requests: list[Request] = []
+        self.beams: list[Beams] = []
+        self.now = 0.0
+
+    def run(self) -> None:
+        num_steps = 0
+        while self.num_arriving or self.scheduler.has_unfinished_requests:
+            while self.num_arriving and self.rng.random() < 0.4:
+                self.num_arriving -= 1
+                self.add()
+            self.step()
+            if self.rng.random() < 0.03:
+                self.abort()
+            self.now += self.rng.choice([0.1, 1.0, 10.0])
+            num_steps += 1
+            assert num_steps < 5000
+        pool = self.scheduler.kv_cache_manager.block_pool
+        assert pool.num_free_blocks == pool.num_blocks
+        assert not self.scheduler.waiting and not self.scheduler.running
+
+    def add(self) -> None:
+        rng, name = self.rng, f"r{self.num_arriving}"
+        trunk = [rng.randrange(1, 3)] * 16
+        prompt = trunk[: rng.randrange(17)] + [
+            rng.randrange(1, 23) for _ in range(rng.randrange(1, 12))
+        ]
+        max_tokens = rng.randrange(1, MAX_LENGTH - len(prompt) + 1)
+        width = rng.choice([1, 1, 1, 3, 5])
+        waits_for_group = width > 1 and rng.random() < 0.4
+        max_time = rng.choice([None, None, None, 30.0])
+        priority, salt = rng.choice([0, 0, -3, 4]), rng.choice([b"", b"", b"salt"])
+        group = [
+            Request(
+                request_id=f"{name}/{stream}",
+                prompt_token_ids=tuple(prompt),
+                params=SamplingParams(max_tokens=max_tokens, max_time=max_time),
+                seed=0,
+                arrival_time=self.now,
+                max_tokens=max_tokens,
+                eos_token_ids=frozenset({END}),
+                stream=stream,
+                cache_salt=salt,
+                priority=priority,
+                num_candidates=4 if waits_for_group else 0,
+            )
+            for stream in range(width)
+        ]
+        self.scheduler.add_request(*group)
+        self.requests += group
+        if waits_for_group:
+            self.beams.append(Beams(group, [[] for _ in group]))
+
+    def step(self) -> None:
+        scheduler = self.scheduler
+        output = scheduler.schedule(self.now)
+        self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
+        assert output.num_tokens <= scheduler.max_num_batched_tokens
+        assert len({share.request.request_id for share in output.scheduled}) == len(
+            output.scheduled
+        )
+        sampled, delivered = {}, []
+        for share in output.scheduled:
+            self.blocks.compute(share)
+            for sampler in share.samplers:
+                assert sampler.num_tokens == share.end
+                if sampler.waits_for_group:
+                    delivered.append(sampler)
+                elif self.rng.random() < 0.01:
+                    scheduler.finish(sampler, FinishReason.ERROR)
+                else:
+                    token_ids = sampler.token_ids(0, sampler.num_tokens)
+                    sampled[sampler.request_id] = next_token(token_ids, sampler.stream)
+        scheduler.update(output, sampled, self.now)
+        self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
+        self.check_in_step()
+        for beams in self.beams:
+            beams.delivered.update(r.request_id for r in delivered if r in beams.members)
+            alive = all(r.status is not RequestStatus.FINISHED for r in beams.members)
+            wanted = len(beams.members) if beams.expected[0] else 1
+            if alive and len(beams.delivered) == wanted:
+                beams.advance(scheduler)
+        self.check_in_step()
+
+    def check_in_step(self) -> None:
+        self.scheduler.check_integrity()
+
+    def abort(self) -> None:
+        if self.requests:
+            name = self.rng.choice(self.requests).request_id.split("/")[0]
+            for request in self.requests:
+                if request.request_id.startswith(f"{name}/"):
+                    self.scheduler.finish(request, FinishReason.ABORT)
+            self.check_in_step()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_random_trace(seed: int) -> None:
+    trace = Trace(seed)
+    trace.run()
+    for request in trace.requests:
+        if request.waits_for_group:
+            continue
+        expected = continuation(request)
+        assert request.output_token_ids == expected[: request.num_output_tokens]
+        cut_short = request.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)
+        if not cut_short and request.stop_reason != "max_time":
+            assert request.output_token_ids == expected
