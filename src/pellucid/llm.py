@@ -1,13 +1,17 @@
 """The offline facade: prompts in, finished or streamed answers out."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import final
 
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.prompts import ChatPrompt, Message, Prompt
+from pellucid.progress import is_live
+from pellucid.progress import progress as progress_bar
+from pellucid.prompts import ChatPrompt, EncodedPrompt, Message, Prompt
 from pellucid.sampling_params import SamplingParams
 
 
@@ -43,12 +47,15 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, as many at a time as the engine's limits allow.
 
         Args:
-            prompts: one prompt or a list; each is text, token ids or a `ChatPrompt`.
+            prompts: one prompt or a list of any length; each is text, token ids or a `ChatPrompt`.
             params: for all of them, or one for each; left out, `SamplingParams()`.
+            progress: whether stderr shows how far it has come; None: if it is a live terminal.
 
         Returns:
             One output for each prompt, in their order. A request that fails on its way has
@@ -59,16 +66,12 @@ class LLM:
         """
         batch = _as_batch(prompts)
         all_params = _for_each(params, len(batch))
-        outputs: list[RequestOutput] = []
-        try:
-            for prompt, own in zip(batch, all_params, strict=True):
-                outputs.append(self.engine.add_request(prompt, own))
-            while not all(output.finished for output in outputs):
-                self._step()
-        finally:  # an error above or Ctrl-C: leave the engine empty
-            for output in outputs:
-                self._close(output)
-        return outputs
+        queue: deque[tuple[EncodedPrompt, SamplingParams]] = deque()
+        for index, (prompt, own) in enumerate(zip(batch, all_params, strict=True)):
+            encoded = self.engine.encode(prompt)
+            self.engine.check_request(encoded, own, f"prompts[{index}]")
+            queue.append((encoded, own))
+        return self._run(queue, progress)
 
     def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None
@@ -96,10 +99,47 @@ class LLM:
         self._streams[output.request_id] = TokenStream(output, self._step, self._close)
         return self._streams[output.request_id]
 
-    def _step(self) -> None:
-        for delta in self.engine.step():
+    def _run(
+        self, queue: deque[tuple[EncodedPrompt, SamplingParams]], progress: bool | None
+    ) -> list[RequestOutput]:
+        """Runs requests to their ends.
+
+        The engine is given as many as may run and as many more: its scheduler always has somebody to
+        admit, and what it keeps of a request, it keeps of these alone.
+        """
+        outputs: list[RequestOutput] = []
+        unfinished: dict[str, RequestOutput] = {}
+        num_prompts, num_tokens = len(queue), 0
+
+        def describe(done: int, total: int, elapsed: float) -> str:
+            return f"{done} of {total} prompts, {num_tokens / elapsed:,.0f} tok/s"
+
+        shown = is_live(sys.stderr) if progress is None else progress
+        with progress_bar("generate", describe) if shown else nullcontext() as show:
+            try:
+                while queue or unfinished:
+                    while queue and len(unfinished) < 2 * self.config.max_num_seqs:
+                        outputs.append(self.engine.add_request(*queue.popleft()))
+                        unfinished[outputs[-1].request_id] = outputs[-1]
+                    for delta in self._step():
+                        output = unfinished.get(delta.request_id)
+                        if output is not None:
+                            num_tokens += len(delta.token_ids)
+                            if output.finished:
+                                del unfinished[output.request_id]
+                    if show is not None:
+                        show(len(outputs) - len(unfinished), num_prompts)
+            finally:  # Ctrl-C: leave the engine empty
+                for output in unfinished.values():
+                    self._close(output)
+        return outputs
+
+    def _step(self) -> list[CompletionDelta]:
+        deltas = self.engine.step()
+        for delta in deltas:
             if (stream := self._streams.get(delta.request_id)) is not None:
                 stream.unread.append(delta)
+        return deltas
 
     def _close(self, output: RequestOutput) -> None:
         self._streams.pop(output.request_id, None)
@@ -118,7 +158,7 @@ class TokenStream:
     def __init__(
         self,
         output: RequestOutput,
-        step: Callable[[], None],
+        step: Callable[[], object],
         close: Callable[[RequestOutput], None],
     ) -> None:
         self._step = step
