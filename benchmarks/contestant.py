@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from engines.traffic import Served
 from engines.worker import Test
 
 SCRIPTS = Path(__file__).with_name("engines")
@@ -54,11 +55,13 @@ class Contestant:
         command = [interpreter, str(SCRIPTS / ENGINES[engine])]
         command += [str(word) for pair in options.items() for word in pair]
         command += ["--tests", *(test.name for test in tests)]
+        path = [str(SCRIPTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             start_new_session=True,  # signals reach its own children too
         )
         try:
@@ -70,14 +73,21 @@ class Contestant:
 
     def run(self, test: Test) -> float:
         """Seconds of one run."""
+        return self.serve(test).seconds if test.num_requests else float(self._ask(test)["seconds"])
+
+    def serve(self, test: Test) -> Served:
+        """One run of a mix."""
+        return Served(**self._ask(test))
+
+    def _ask(self, test: Test) -> dict[str, Any]:
         self._signal(signal.SIGCONT)
         threading.Event().wait(SECONDS_TO_SETTLE)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"test": test.name}) + "\n")
         self._process.stdin.flush()
-        seconds = float(self._answer()["seconds"])
+        answer = self._answer()
         self._signal(signal.SIGSTOP)
-        return seconds
+        return answer
 
     def __enter__(self) -> "Contestant":
         return self

@@ -2,15 +2,17 @@
 
     python benchmarks/make_weights.py qwen2.5-0.5b DIRECTORY
 
-DIRECTORY gets config.json and model.safetensors (bf16) and, for llama.cpp, model-BF16.gguf,
-model-Q8_0.gguf and model-Q4_0.gguf, quantized by llama.cpp itself, the embedding and the head included,
-as pellucid does it. Rotations are not scaled: it makes no difference to speed. Needs pellucid, gguf and
-llama-cpp-python.
+DIRECTORY gets config.json, tokenizer.json (made-up words) and model.safetensors (bf16) and, for llama.cpp,
+model-BF16.gguf, model-Q8_0.gguf and model-Q4_0.gguf, quantized by llama.cpp itself, the embedding and the
+head included, as pellucid does it. Rotations are not scaled: it makes no difference to speed. Needs
+pellucid, gguf and llama-cpp-python.
 """
 
 import argparse
 import ctypes
+import itertools
 import json
+import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from pellucid.config import ModelConfig
 from pellucid.shapes import SHAPES, find_shape
@@ -118,6 +121,19 @@ def hf_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def write_tokenizer(vocab_size: int, path: Path) -> None:
+    """Byte-level BPE whose further tokens are made-up words: something to detokenize."""
+    letters = string.ascii_lowercase
+    words = ("".join(word) for word in itertools.product(letters, repeat=4))
+    spaced = (f"\u0120{word}" for word in words)  # byte-level BPE's way to write a space
+    entries = itertools.chain(sorted(pre_tokenizers.ByteLevel.alphabet()), spaced)
+    vocabulary = {entry: index for index, entry in enumerate(itertools.islice(entries, vocab_size))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path))
+
+
 def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
     """The checkpoint as llama.cpp reads it: matrices in bf16, vectors in f32, no tokenizer."""
     assert config.rope is not None
@@ -190,6 +206,7 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     tensors = random_tensors(config)
     (directory / "config.json").write_text(json.dumps(hf_config(config), indent=2))
+    write_tokenizer(config.vocab_size, directory / "tokenizer.json")
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     bf16 = directory / "model-BF16.gguf"
     write_gguf(config, tensors, bf16)

@@ -8,25 +8,17 @@ others are stopped. A table in Markdown goes to stdout. benchmarks/README.md say
 up.
 """
 
-import argparse
 import json
-import os
-import platform
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from contestant import ENGINES, Contestant
+from contestant import Contestant
 from engines.worker import Test
+from options import FORMATS, end_on_sigterm, interpreters, make_parser, note, processor
 from results import Result, markdown_table, write_plot
 
-FORMATS = {  # the engines that run each, ours first
-    "int4": ("pellucid", "llama.cpp", "openvino"),
-    "int8": ("pellucid", "llama.cpp", "openvino"),
-    "bf16": ("pellucid", "llama.cpp", "vllm", "transformers"),
-}
 TESTS = ("pp512", "pp2048", "tg32@512", "tg32@4096", "tg16@128x32")
 
 
@@ -37,13 +29,13 @@ def compete(
     tests: Sequence[Test],
     rounds: int,
     num_threads: int,
-    interpreters: dict[str, str],
+    pythons: dict[str, str],
 ) -> list[Result]:
     """Runs all tests of one format: each round every engine once, in turn."""
     with ExitStack() as stack:
         contestants = []
         for engine in engines:
-            interpreter = interpreters.get(engine, sys.executable)
+            interpreter = pythons.get(engine, sys.executable)
             contestant = Contestant(engine, interpreter, weights, weight_format, num_threads, tests)
             contestants.append(stack.enter_context(contestant))
             note(f"{engine}: {contestant.settings}")
@@ -71,42 +63,15 @@ def compete(
         return results
 
 
-def note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def processor() -> str:
-    """The model's name, as Linux tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("weights", type=Path, help="directory written by make_weights.py")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["int4", "int8", "bf16"])
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["pellucid", "llama.cpp"])
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--tests", nargs="+", type=Test.parse, default=[Test.parse(t) for t in TESTS]
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument(
-        "--python",
-        nargs="+",
-        default=[],
-        metavar="ENGINE=PATH",
-        help="interpreter of an engine, where it is not this one",
-    )
-    parser.add_argument("--json", type=Path, help="also writes every run there")
     parser.add_argument("--plot", type=Path, help="also draws the medians there")
     arguments = parser.parse_args()
-    interpreters = dict(pair.split("=", 1) for pair in arguments.python)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the engines would stay behind
+    end_on_sigterm()
 
     results: list[Result] = []
     for weight_format in arguments.formats:
@@ -118,7 +83,7 @@ def main() -> None:
             arguments.tests,
             arguments.rounds,
             arguments.threads,
-            interpreters,
+            interpreters(arguments.python),
         )
     title = f"{arguments.weights.name} on {processor()}, {arguments.threads} threads"
     print(f"{title}\n\n{markdown_table(results)}")

@@ -3,10 +3,12 @@
 Build it for the machine: CMAKE_ARGS="-DGGML_NATIVE=ON" pip install llama-cpp-python
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import llama_cpp
-from worker import Stopwatch, Task, random_tokens, serve
+from engines.llama_cpp_batching import serve_requests
+from engines.traffic import Served, TrafficRequest
+from engines.worker import Stopwatch, Task, random_tokens, serve
 
 GGUF_FILES = {"int4": "model-Q4_0.gguf", "int8": "model-Q8_0.gguf", "bf16": "model-BF16.gguf"}
 BATCH, MICRO_BATCH = 2048, 512  # tokens in a call, and computed at a time: llama-bench's
@@ -54,6 +56,13 @@ class LlamaCpp:
             self._decode(context, step)
         return stopwatch.seconds
 
+    def serve(self, requests: Sequence[TrafficRequest]) -> Served:
+        context = self._context(batch=len(requests), depth=0)
+        self._forget(context, range(len(requests)), 0)
+        vocabulary = llama_cpp.llama_model_get_vocab(self._model)
+        vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        return serve_requests(context, vocab_size, BATCH, requests)
+
     def _context(self, batch: int, depth: int) -> object:
         """A context whose sequences hold `depth` tokens."""
         if (batch, depth) not in self._contexts:
@@ -63,7 +72,7 @@ class LlamaCpp:
             parameters.n_ubatch = MICRO_BATCH
             parameters.n_threads = parameters.n_threads_batch = self._num_threads
             parameters.n_seq_max = batch
-            parameters.kv_unified = True
+            parameters.kv_unified = False  # the faster one for batches; alone it is the same
             parameters.flash_attn_type = 1
             context = llama_cpp.llama_init_from_model(self._model, parameters)
             if not context:

@@ -1,32 +1,50 @@
-"""OpenVINO's CPU plugin on a model exported by optimum-intel (benchmarks/README.md).
+"""OpenVINO's CPU plugin on a model exported by optimum-intel (benchmarks/README.md): single calls through
+the plugin, requests through the continuous batching of OpenVINO GenAI.
 
 Precision hints differ in what they are good at: f32 keeps the integer kernels. OV_PRECISION=bf16 takes
 the other one.
 """
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import openvino
-from worker import Stopwatch, Task, random_tokens, serve
+import openvino_genai
+from engines.traffic import Served, TrafficRequest
+from engines.worker import Stopwatch, Task, random_tokens, serve
+
+BATCH = 2048  # tokens in a step, as in ours
+CACHE_GIGABYTES = 2  # of keys and values in its default format, 8 bits: more than a mix needs
 
 
 class OpenVino:
-    """One stateful request, whose state is filled anew for each run: the fill is not timed."""
+    """One stateful request for prefills and decodes, whose state is filled anew for each run (the fill is not
+    timed), and a pipeline for mixes."""
 
     def __init__(self, task: Task) -> None:
         precision = os.environ.get("OV_PRECISION", "f32")
-        core = openvino.Core()
-        model = core.read_model(
-            task.weights / f"openvino-{task.weight_format}" / "openvino_model.xml"
-        )
+        directory = task.weights / f"openvino-{task.weight_format}"
         options = {
-            "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": task.num_threads,
             "INFERENCE_PRECISION_HINT": precision,
         }
-        self._request = core.compile_model(model, "CPU", options).create_infer_request()
+        if any(test.num_requests for test in task.tests):
+            scheduler = openvino_genai.SchedulerConfig()
+            scheduler.max_num_batched_tokens = BATCH
+            scheduler.max_num_seqs = max(test.num_requests for test in task.tests)
+            scheduler.cache_size = CACHE_GIGABYTES
+            scheduler.enable_prefix_caching = False
+            self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+                directory, scheduler, "CPU", options
+            )
+        if not all(test.num_requests for test in task.tests):
+            core = openvino.Core()
+            model = core.read_model(directory / "openvino_model.xml")
+            compiled = core.compile_model(model, "CPU", {**options, "PERFORMANCE_HINT": "LATENCY"})
+            self._request = compiled.create_infer_request()
         self.settings = f"openvino {openvino.__version__}, {task.weight_format}, hint {precision}"
 
     def prefill(self, num_tokens: int) -> float:
@@ -45,6 +63,27 @@ class OpenVino:
         for step, token_ids in enumerate(steps):
             self._infer(token_ids, depth + step)
         return stopwatch.seconds
+
+    def serve(self, requests: Sequence[TrafficRequest]) -> Served:
+        times: list[list[float]] = [[] for _ in requests]
+        stopwatch = Stopwatch()
+        handles = [self._add(index, request) for index, request in enumerate(requests)]
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+            now = stopwatch.seconds
+            for own, handle in zip(times, handles, strict=True):
+                if handle.can_read():
+                    (output,) = handle.read().values()
+                    own += [now] * len(output.generated_ids)
+        return Served(times)
+
+    def _add(self, request_id: int, request: TrafficRequest) -> Any:
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens = request.num_output_tokens
+        config.ignore_eos = True
+        config.do_sample = False
+        prompt = openvino.Tensor(np.array([request.prompt_token_ids]))
+        return self._pipeline.add_request(request_id, prompt, config)
 
     def _infer(self, token_ids: npt.NDArray[np.int64], start: int) -> None:
         batch, length = token_ids.shape

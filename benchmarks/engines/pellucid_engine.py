@@ -1,30 +1,59 @@
-"""pellucid, through what `pellucid bench` measures: schedule, forward, greedy sampling, update."""
+"""pellucid: prefill and decode through what `pellucid bench` measures (schedule, forward, greedy sampling,
+update), requests through `LLMEngine`, text included."""
 
-from worker import Task, Test, serve
+from collections.abc import Sequence
+from dataclasses import replace
 
-from pellucid import __version__
-from pellucid.benchmark.bench_model import stored_model
+from engines.traffic import Served, TrafficRequest
+from engines.worker import Stopwatch, Task, Test, serve
+
+from pellucid import SamplingParams, __version__
+from pellucid.backends.base import Array, Decoder, ForwardBatch, KVCache
+from pellucid.benchmark.bench_model import BenchModel, stored_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.loaded_model import LoadedModel
+from pellucid.tokenizer import Tokenizer
 
 QUANTIZATIONS = {"int4": "int4", "int8": "int8", "bf16": "none"}
 
 
+class TimedDecoder:
+    """Adds up what a decoder takes."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.seconds = 0.0
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        stopwatch = Stopwatch()
+        logits = self._decoder.forward(batch, kv_cache)
+        self.seconds += stopwatch.seconds
+        return logits
+
+
 class Pellucid:
-    """A session for all tests."""
+    """A session for prefills and decodes, an engine for mixes, on one copy of the weights."""
 
     def __init__(self, task: Task) -> None:
-        config = EngineConfig(
+        self._config = EngineConfig(
             model=str(task.weights),
             quantization=QUANTIZATIONS[task.weight_format],
             num_threads=task.num_threads,
         )
-        model = stored_model(config)
-        self._session = Session(model, config, [_workload(test) for test in task.tests])
+        model = stored_model(self._config)
+        alone = [_workload(test) for test in task.tests if not test.num_requests]
+        if alone:
+            self._session = Session(model, self._config, alone)
+        if len(alone) < len(task.tests):
+            self._engine = self._make_engine(task, model)
+            self._decoder = TimedDecoder(self._engine.model_runner.decoder)
+            self._engine.model_runner.decoder = self._decoder
         self.settings = (
             f"pellucid {__version__}, backend {model.backend.name}, quantization"
-            f" {config.quantization}, KV cache {config.kv_cache_dtype}"
+            f" {self._config.quantization}, KV cache {self._config.kv_cache_dtype}"
         )
 
     def prefill(self, num_tokens: int) -> float:
@@ -32,6 +61,28 @@ class Pellucid:
 
     def decode(self, num_tokens: int, depth: int, batch: int) -> float:
         return self._session.run(Decode(num_tokens, depth, batch)).seconds
+
+    def serve(self, requests: Sequence[TrafficRequest]) -> Served:
+        self._decoder.seconds = 0.0
+        times: dict[str, list[float]] = {str(index): [] for index in range(len(requests))}
+        stopwatch = Stopwatch()
+        for request_id, request in zip(times, requests, strict=True):
+            params = SamplingParams(
+                temperature=0, max_tokens=request.num_output_tokens, ignore_eos=True
+            )
+            self._engine.add_request(request.prompt_token_ids, params, request_id)
+        while self._engine.has_unfinished_requests:
+            deltas = self._engine.step()
+            now = stopwatch.seconds
+            for delta in deltas:
+                times[delta.request_id] += [now] * len(delta.token_ids)
+        return Served(list(times.values()), stopwatch.seconds - self._decoder.seconds)
+
+    def _make_engine(self, task: Task, model: BenchModel) -> LLMEngine:
+        tokenizer = Tokenizer.load(task.weights, model.config.vocab_size)
+        loaded = LoadedModel(task.weights, model.config, model.decoder, tokenizer, model.backend)
+        # Nothing may be found again: a round computes what the one before it has computed.
+        return LLMEngine(replace(self._config, enable_prefix_caching=False), loaded)
 
 
 def _workload(test: Test) -> Workload:

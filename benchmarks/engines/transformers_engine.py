@@ -2,7 +2,7 @@
 
 import torch
 import transformers
-from worker import Stopwatch, Task, random_tokens, serve
+from engines.worker import Stopwatch, Task, random_tokens, serve
 
 
 class Transformers:

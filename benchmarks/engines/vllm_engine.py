@@ -4,11 +4,14 @@ It has no call for a step at a depth: decoding n tokens is the time for n + 1 mi
 """
 
 import os
+from collections.abc import Sequence
 
-from worker import Stopwatch, Task, random_tokens, serve
+from engines.traffic import Served, TrafficRequest
+from engines.worker import Stopwatch, Task, random_tokens, serve
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process, stopped as a whole
 
 
 class Vllm:
@@ -39,10 +42,28 @@ class Vllm:
         prompt_only = self._generate(max(depth, 1), batch, 1)
         return self._generate(max(depth, 1), batch, num_tokens + 1) - prompt_only
 
-    def _generate(self, prompt_length: int, batch: int, num_tokens: int) -> float:
-        params = self._sampling_params(
+    def serve(self, requests: Sequence[TrafficRequest]) -> Served:
+        engine = self._llm.llm_engine
+        times: dict[str, list[float]] = {str(index): [] for index in range(len(requests))}
+        stopwatch = Stopwatch()
+        for request_id, request in zip(times, requests, strict=True):
+            params = self._params(request.num_output_tokens)
+            engine.add_request(request_id, {"prompt_token_ids": request.prompt_token_ids}, params)
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+            now = stopwatch.seconds
+            for output in outputs:
+                own = times[output.request_id]
+                own += [now] * (len(output.outputs[0].token_ids) - len(own))
+        return Served(list(times.values()))
+
+    def _params(self, num_tokens: int) -> object:
+        return self._sampling_params(
             temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False
         )
+
+    def _generate(self, prompt_length: int, batch: int, num_tokens: int) -> float:
+        params = self._params(num_tokens)
         prompts = [{"prompt_token_ids": random_tokens(prompt_length)} for _ in range(batch)]
         stopwatch = Stopwatch()
         self._llm.generate(prompts, params, use_tqdm=False)

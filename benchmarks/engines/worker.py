@@ -12,41 +12,51 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-_TEST = re.compile(r"pp(?P<prompt>\d+)|tg(?P<gen>\d+)@(?P<depth>\d+)(?:x(?P<batch>\d+))?")
+from engines.traffic import MAX_POSITIONS, Served, TrafficRequest, mixed_traffic
+
+_TEST = re.compile(
+    r"pp(?P<prompt>\d+)|tg(?P<gen>\d+)@(?P<depth>\d+)(?:x(?P<batch>\d+))?|mix(?P<requests>\d+)"
+)
 
 
 @dataclass(frozen=True)
 class Test:
-    """A test by the names of `pellucid bench`: "pp512", "tg32@512", "tg16@128x32"."""
+    """A test by the names of `pellucid bench`: "pp512", "tg32@512", "tg16@128x32"; or "mix32", that many
+    requests of mixed lengths at once."""
 
     name: str
-    num_prompt_tokens: int  # of a prefill; 0: a decode
-    num_output_tokens: int
+    num_prompt_tokens: int  # of a prefill, else 0
+    num_output_tokens: int  # of one sequence of a decode, else 0
     depth: int
     batch: int
+    num_requests: int = 0  # of a mix, else 0
 
     @classmethod
     def parse(cls, name: str) -> "Test":
         """Raises ValueError if it is no such name."""
         match = _TEST.fullmatch(name)
         if match is None:
-            raise ValueError(f"test={name!r}: must look like pp512, tg32@512 or tg16@128x32")
-        prompt, gen, depth, batch = (int(value or 0) for value in match.groups())
-        return cls(name, prompt, gen, depth, batch or 1)
+            raise ValueError(f"test={name!r}: must look like pp512, tg32@512, tg16@128x32 or mix32")
+        prompt, gen, depth, batch, requests = (int(value or 0) for value in match.groups())
+        return cls(name, prompt, gen, depth, batch or requests or 1, requests)
 
     @property
     def num_tokens(self) -> int:
         """Whose rate is reported."""
+        if self.num_requests:
+            return sum(each.num_output_tokens for each in mixed_traffic(self.num_requests))
         return self.num_prompt_tokens or self.batch * self.num_output_tokens
 
     @property
     def num_positions(self) -> int:
-        """Of one sequence, at the end."""
+        """Of the longest sequence, at its end."""
+        if self.num_requests:
+            return MAX_POSITIONS
         return self.num_prompt_tokens or self.depth + self.num_output_tokens
 
 
@@ -61,6 +71,11 @@ class Engine(Protocol):
 
     def decode(self, num_tokens: int, depth: int, batch: int) -> float:
         """Seconds for `num_tokens` steps of `batch` sequences that hold `depth` tokens already."""
+        ...
+
+    def serve(self, requests: Sequence[TrafficRequest]) -> Served:
+        """Answers requests that are all there at once, as many together as the engine can; only asked of
+        engines that batch continuously."""
         ...
 
 
@@ -88,6 +103,9 @@ def serve(make_engine: Callable[[Task], Engine]) -> None:
     _answer(answers, {"settings": engine.settings})
     for line in sys.stdin:
         test = Test.parse(json.loads(line)["test"])
+        if test.num_requests:
+            _answer(answers, asdict(engine.serve(mixed_traffic(test.num_requests))))
+            continue
         if test.num_prompt_tokens:
             seconds = engine.prefill(test.num_prompt_tokens)
         else:

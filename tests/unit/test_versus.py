@@ -9,9 +9,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ENGINE = """\
-import os, sys
-sys.path.insert(0, {engines!r})
-from worker import serve
+import os
+from engines.worker import serve
 
 class Fake:
     def __init__(self, task):
@@ -50,9 +49,8 @@ def test_engines_run_in_turn_on_the_same_tests(
     log = tmp_path / "log"
     for name, seconds in (("pellucid", 0.5), ("other", 2.0)):
         script = tmp_path / f"{name}.py"
-        facts = {"engines": str(BENCHMARKS / "engines"), "log": str(log)}
-        script.write_text(ENGINE.format(name=name, seconds=seconds, **facts))
-        monkeypatch.setitem(versus.ENGINES, name, str(script))
+        script.write_text(ENGINE.format(name=name, seconds=seconds, log=str(log)))
+        monkeypatch.setitem(sys.modules["contestant"].ENGINES, name, str(script))
     tests = [versus.Test.parse(name) for name in ("pp8", "tg2@4x3")]
     results = versus.compete(tmp_path, "int8", ["pellucid", "other"], tests, 2, 1, {})
 
@@ -77,7 +75,7 @@ def test_an_engine_that_does_not_start_is_named(
 ) -> None:
     script = tmp_path / "broken.py"
     script.write_text("raise SystemExit(3)")
-    monkeypatch.setitem(versus.ENGINES, "broken", str(script))
+    monkeypatch.setitem(sys.modules["contestant"].ENGINES, "broken", str(script))
     with pytest.raises(RuntimeError, match="broken: ended with status 3"):
         versus.compete(tmp_path, "int8", ["broken"], [versus.Test.parse("pp8")], 1, 1, {})
 
@@ -87,7 +85,7 @@ def test_medians_and_spreads(versus: ModuleType) -> None:
     assert (result.median, result.spread) == (10.0, 1.2)
 
 
-@pytest.mark.parametrize("name", ["pp", "tg8", "tg8@", "pp8@4", "tg8@4x", "pp8 "])
+@pytest.mark.parametrize("name", ["pp", "tg8", "tg8@", "pp8@4", "tg8@4x", "pp8 ", "mix"])
 def test_names_of_no_test_are_refused(versus: ModuleType, name: str) -> None:
-    with pytest.raises(ValueError, match="must look like pp512, tg32@512 or tg16@128x32"):
+    with pytest.raises(ValueError, match="must look like pp512, tg32@512, tg16@128x32 or mix32"):
         versus.Test.parse(name)
