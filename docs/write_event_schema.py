@@ -20,7 +20,8 @@ SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def schema() -> dict[str, Any]:
-    kinds = sorted(events.Event.__subclasses__(), key=lambda kind: kind.ev)
+    types = (kind for kind in vars(events).values() if isinstance(kind, type))
+    kinds = [kind for kind in types if issubclass(kind, events.Event) and kind is not events.Event]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"pellucid events, version {events.VERSION}",

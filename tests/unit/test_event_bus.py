@@ -1,6 +1,9 @@
 """The bus: order, levels, gapless numbers, and subscribers that fail."""
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +122,10 @@ def test_threads_may_come_and_go_while_events_are_emitted() -> None:
         thread.join()
     assert heard == list(range(800))
     assert bus.active
+
+
+def test_the_written_schema_is_what_the_events_say() -> None:
+    script = Path(__file__).parents[2] / "docs" / "write_event_schema.py"
+    command = [sys.executable, str(script), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

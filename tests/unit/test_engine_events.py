@@ -1,0 +1,198 @@
+"""What an observer of the engine hears, that it is true, and that nothing is made for nobody."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import pellucid
+from pellucid.engine import LLMEngine
+from pellucid.events import EventRecord, Hello, Level, RequestAdded, RequestLedger, Step, Token
+from pellucid.execution import model_runner
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import FakeTokenizer, fake_engine, fake_logits
+
+SCHEMA = Path(pellucid.__file__).parent / "schema" / "events.v1.json"
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def listen(engine: LLMEngine, level: Level = Level.TOKEN) -> list[EventRecord]:
+    records: list[EventRecord] = []
+    engine.events.subscribe(records.append, level)
+    return records
+
+
+def run(engine: LLMEngine) -> None:
+    while engine.has_unfinished_requests:
+        engine.step()
+
+
+def of_type(records: list[EventRecord], kind: type[Any]) -> list[Any]:
+    return [record.event for record in records if isinstance(record.event, kind)]
+
+
+def crowded_engine() -> LLMEngine:
+    return fake_engine(block_size=16, num_kv_blocks=16, max_num_seqs=6, max_num_batched_tokens=24)
+
+
+def add_many(engine: LLMEngine, count: int) -> None:
+    rng = random.Random(3)
+    for _ in range(count):
+        prompt = [rng.randrange(1, 6) for _ in range(rng.randrange(1, 60))]
+        params = SamplingParams(
+            max_tokens=rng.randrange(1, 60),
+            n=rng.choice([1, 1, 2]),
+            top_k=rng.choice([0, 5]),
+            temperature=rng.choice([0, 1.0]),
+        )
+        engine.add_request(prompt, params)
+
+
+def test_a_recording_is_gapless_and_valid() -> None:
+    engine = crowded_engine()
+    records = listen(engine)
+    add_many(engine, 30)
+    engine.step()
+    engine.abort("request-3")
+    run(engine)
+    assert [record.seq for record in records] == list(range(len(records)))
+    assert isinstance(records[0].event, Hello)
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    seen = set()
+    for record in records:
+        line = json.loads(json.dumps(record.as_dict(), allow_nan=False))
+        kind = validator.schema["$defs"][line["ev"]]
+        # By its own definition: a failure then says what is wrong, not that nothing fits.
+        jsonschema.Draft202012Validator(kind).validate(line)
+        assert line.keys() <= kind["properties"].keys()
+        seen.add(line["ev"])
+    validator.validate(records[0].as_dict())
+    assert seen >= {"hello", "req.add", "req.ledger", "step", "tok"}
+
+
+def test_steps_account_for_every_token_and_operation() -> None:
+    engine = crowded_engine()
+    records = listen(engine, Level.STEP)
+    outputs = [engine.add_request([index] * 20, GREEDY) for index in range(1, 12)]
+    run(engine)
+    steps: list[Step] = of_type(records, Step)
+    assert not of_type(records, Token)
+    processed: dict[str, int] = {}
+    for step in steps:
+        assert sum(num for _, num, _ in step.batch) <= step.budget_tok == 24
+        for name, num, _ in step.batch:
+            processed[name] = processed.get(name, 0) + num
+    assert processed == {
+        f"{output.request_id}/0": output.metrics.num_processed_tokens for output in outputs
+    }
+    assert sum(step.flops for step in steps) == sum(output.metrics.flops for output in outputs)
+    assert {step.kind for step in steps} == {"prefill", "mixed", "decode"}
+    assert [record.step for record in records if isinstance(record.event, Step)] == list(
+        range(1, len(steps) + 1)
+    )
+
+
+def test_bytes_and_bound_of_a_step() -> None:
+    engine = fake_engine(max_num_seqs=2)
+    records = listen(engine, Level.STEP)
+    engine.add_request([1] * 10, GREEDY)
+    engine.step()
+    engine.step()
+    first, second = of_type(records, Step)
+    position = engine.memory_plan.bytes_per_block / engine.config.block_size
+    assert (first.kv_read_bytes, first.kv_write_bytes) == (0, 10 * position)
+    assert (second.kv_read_bytes, second.kv_write_bytes) == (10 * position, position)
+    assert first.w_bytes == second.w_bytes > 0
+    assert first.bound is first.pred_us is None
+
+
+def test_every_token_comes_with_the_logits_that_it_was_chosen_from() -> None:
+    engine = crowded_engine()
+    records = listen(engine)
+    prompts = {f"r{index}": [index + 1] * (7 * index + 3) for index in range(5)}
+    params = SamplingParams(temperature=0.7, top_k=9, seed=3, max_tokens=30, ignore_eos=True)
+    outputs = {name: engine.add_request(prompt, params, name) for name, prompt in prompts.items()}
+    run(engine)
+    tokens: list[Token] = of_type(records, Token)
+    for name, output in outputs.items():
+        own = [token for token in tokens if token.req == f"{name}/0"]
+        assert [token.id for token in own] == output.outputs[0].token_ids
+        for index, token in enumerate(own):
+            assert token.pos == len(prompts[name]) + index
+            seen = prompts[name] + output.outputs[0].token_ids[:index]
+            logits = np.array(fake_logits(seen), np.float32).astype(np.float64)
+            model = np.exp(logits) / np.exp(logits).sum()
+            best = np.argsort(-logits)[: len(token.cand)].tolist()
+            assert [token_id for token_id, *_ in token.cand] == best
+            for token_id, text, lp, _ in token.cand:
+                assert text == FakeTokenizer.alphabet[token_id]
+                assert np.isclose(lp, np.log(model[token_id]), rtol=1e-9)
+            assert np.isclose(token.rest_frac, 1 - model[best].sum(), atol=1e-12)
+            assert sum(p_final > 0 for *_, p_final in token.cand) == 9
+            assert [stage for stage, _, _ in token.funnel] == ["logits", "temperature", "top_k"]
+            assert (token.itl_us is None) == (index == 0)
+
+
+def test_watching_changes_no_answer() -> None:
+    answers = []
+    for watched in (False, True):
+        engine = crowded_engine()
+        if watched:
+            listen(engine)
+        params = SamplingParams(seed=5, max_tokens=40, logprobs=3)
+        outputs = [engine.add_request([index] * 30, params) for index in range(1, 9)]
+        run(engine)
+        answers.append([output.outputs[0] for output in outputs])
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("level", [None, Level.STAT, Level.STEP])
+def test_candidates_are_made_for_listeners_to_tokens_only(
+    level: Level | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise AssertionError("nobody wants it")
+
+    monkeypatch.setattr(model_runner, "observe_token", fail)
+    engine = fake_engine()
+    records = [] if level is None else listen(engine, level)
+    output = engine.add_request([1, 2, 3], GREEDY)
+    run(engine)
+    assert output.outputs[0].finish_reason == "length"
+    assert not of_type(records, Token)
+    assert len(of_type(records, Step)) == (12 if level is Level.STEP else 0)
+
+
+def test_ledgers_in_microseconds_add_up_too() -> None:
+    engine = crowded_engine()
+    records = listen(engine, Level.STAT)
+    add_many(engine, 20)
+    run(engine)
+    added = [event.req for event in of_type(records, RequestAdded)]
+    ledgers: list[RequestLedger] = of_type(records, RequestLedger)
+    assert sorted(event.req for event in ledgers) == sorted(added)
+    for event in ledgers:
+        parts = {
+            name: value
+            for name, value in event.fields_as_dict().items()
+            if name.endswith("_us") and name != "total_us"
+        }
+        assert len(parts) == 9
+        assert sum(parts.values()) == event.total_us
+
+
+def test_a_subscriber_that_comes_late_is_told_what_engine_this_is() -> None:
+    engine = fake_engine()
+    early = listen(engine)
+    engine.add_request([1, 2, 3], GREEDY)
+    engine.step()
+    late = listen(engine)
+    run(engine)
+    assert isinstance(late[0].event, Hello)
+    assert late[0].event == early[0].event
+    assert [record.seq for record in early] == list(range(len(early)))
+    assert late == early[-len(late) :]
