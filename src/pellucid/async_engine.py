@@ -31,6 +31,9 @@ class AsyncLLMEngine:
         engine: from now on for this facade alone.
         max_requests: unfinished requests that are accepted, running and waiting together.
 
+    Attributes:
+        events: the engine's bus. Subscribe from any thread; subscribers are called on the engine's.
+
     Raises:
         ValueError: the engine has requests already, or max_requests is not a whole number >= 1.
     """
@@ -43,6 +46,7 @@ class AsyncLLMEngine:
         self.config = engine.config
         self.model_config = engine.model_config
         self.tokenizer = engine.tokenizer
+        self.events = engine.events
         self._engine = engine  # here `encode` alone is called; all else on its thread
         self._thread = EngineThread(engine, max_requests)
         # Called before daemon threads are frozen at exit, which native code may not survive.
@@ -56,7 +60,13 @@ class AsyncLLMEngine:
         return cls(LLMEngine.from_config(config), max_requests)
 
     async def add_request(
-        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> AsyncTokenStream:
         """Queues a request.
 
@@ -64,6 +74,8 @@ class AsyncLLMEngine:
             prompt: text, token ids, or a conversation.
             params: how to choose and when to stop; left out, `SamplingParams()`.
             request_id: unique among requests under way; left out, one is made.
+            priority: lower is sooner; each level counts as having arrived 10 s earlier.
+            cache_salt: only requests with the same one share cached prompts; up to 256 characters.
 
         Returns:
             What becomes of it. Close it if it is not read to its end.
@@ -81,7 +93,14 @@ class AsyncLLMEngine:
             self._thread.give_up()
             raise
         stream = AsyncTokenStream(self._abort_stream)
-        add = partial(self._engine.add_request, encoded, params or SamplingParams(), request_id)
+        add = partial(
+            self._engine.add_request,
+            encoded,
+            params or SamplingParams(),
+            request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
         added = self._thread.add(stream, add)
         try:
             # Shielded, so that what is added or not is decided on the engine's thread alone.
@@ -92,13 +111,22 @@ class AsyncLLMEngine:
         return stream
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> AsyncIterator[CompletionDelta]:
         """What is added to each answer, as it is made. Closing the iterator aborts the request.
 
         Arguments and errors are those of `add_request`, raised where iteration begins.
         """
-        async with await self.add_request(prompt, params, request_id) as stream:
+        stream = await self.add_request(
+            prompt, params, request_id, priority=priority, cache_salt=cache_salt
+        )
+        async with stream:
             async for delta in stream:
                 yield delta
 

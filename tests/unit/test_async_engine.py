@@ -272,6 +272,51 @@ def test_errors_are_raised_where_the_request_was_made() -> None:
     run(serve)
 
 
+def test_what_add_request_takes_reaches_the_engine() -> None:
+    order = []
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        hold, go_on = await engine.add_request(PROMPT, LONG), threading.Event()
+        engine._thread.call(go_on.wait)  # so that both wait together
+        late, soon = (
+            asyncio.create_task(engine.add_request(PROMPT * 20, LONG, request_id, **given))
+            for request_id, given in (("late", {}), ("soon", {"priority": -3, "cache_salt": "x"}))
+        )
+        while engine._thread._calls.qsize() < 2:
+            await asyncio.sleep(0.001)
+        go_on.set()
+        for task in (late, soon):
+            stream = await task
+            asyncio.create_task(stream.complete()).add_done_callback(
+                lambda _, stream=stream: order.append((stream.request_id, stream.output))
+            )
+        with pytest.raises(ValueError, match="priority"):
+            await anext(engine.generate(PROMPT, priority="high"))
+        await hold.complete()
+        while len(order) < 2:
+            await asyncio.sleep(0.001)
+
+    run(serve, max_num_seqs=1)
+    assert [request_id for request_id, _ in order] == ["soon", "late"]
+    assert order[1][1].num_cached_tokens == 0  # of another salt
+
+
+def test_events_reach_subscribers_of_any_thread() -> None:
+    names: list[str] = []
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        unsubscribe = engine.events.subscribe(lambda record: names.append(record.event.ev))
+        await (await engine.add_request(PROMPT, LONG)).complete()
+        unsubscribe()
+        num_heard = len(names)
+        await (await engine.add_request(PROMPT, LONG)).complete()
+        assert len(names) == num_heard
+
+    run(serve)
+    assert names[0] == "hello"
+    assert "req.add" in names
+
+
 def test_too_many_requests_are_refused() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
         streams = [await engine.add_request(PROMPT, LONG) for _ in range(3)]
