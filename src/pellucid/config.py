@@ -134,7 +134,7 @@ class EngineConfig:
         max_num_seqs: requests that may run in one step.
         max_num_batched_tokens: tokens that one step may compute; longer prompts are cut into chunks.
         max_model_len: longest prompt + output in tokens; None takes the model's own limit.
-        kv_cache_memory: bytes for KV blocks; None takes a default, see `memory.plan_num_blocks`.
+        kv_cache_memory: bytes for KV blocks; None takes what is left, see `memory.plan_memory`.
         num_kv_blocks: overrides the byte budget.
         num_threads: compute threads; None takes the backend's own choice.
         enable_prefix_caching: find blocks of earlier requests with the same leading tokens again.

@@ -117,7 +117,9 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
     done = run("run", PROMPT, *GREEDY, "--max-tokens", "30")
     assert done.returncode == 0
     assert done.stdout.decode() == greedy_text(30)
-    (line,) = done.stderr.decode().splitlines()
+    memory, line = done.stderr.decode().splitlines()
+    assert memory.startswith("memory: weights 11.0 MiB · scratch ")
+    assert "KV cache up to 6.00 MiB (64 blocks of 32 tokens, 1 x 2048 tokens)" in memory
     assert line.startswith("done: first token ") and line.endswith(
         "stop: max_tokens 30 · greedy, top_p 0.95"
     )
@@ -163,7 +165,8 @@ def test_errors_are_one_line() -> None:
     ):
         done = run(*arguments)
         assert (done.returncode, done.stdout) == (2, b"")
-        (line,) = done.stderr.decode().splitlines()
+        *memory, line = done.stderr.decode().splitlines()
+        assert all(line.startswith("memory: ") for line in memory)  # once it is loaded
         assert line.startswith("error: ") and named in line
 
 
@@ -174,8 +177,9 @@ def test_a_reader_that_goes_away_is_not_an_error_to_talk_about() -> None:
     process.stdout.read(1)
     process.stdout.close()
     assert process.wait(timeout=TIMEOUT) == 141
-    assert process.stderr.read() == b""
-    process.stderr.close()
+    with process.stderr as stderr:
+        (line,) = stderr.read().splitlines()
+    assert line.startswith(b"memory: ")
 
 
 def test_ctrl_c_prints_what_was_made() -> None:

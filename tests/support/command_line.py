@@ -21,11 +21,12 @@ from support.fake_model import FakeBackend, FakeDecoder, FakeTokenizer, fake_mod
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line left behind."""
+    """What a command line left behind; `err` is stderr without the line of the memory plan."""
 
     status: int
     out: str
     err: str
+    memory: str
 
 
 class ChatTokenizer(FakeTokenizer):
@@ -72,7 +73,11 @@ class CommandLine:
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
         status = main(arguments)
         out, err = self.capsys.readouterr()
-        return Ran(status, out, err)
+        lines = err.splitlines(keepends=True)
+        memory = [line for line in lines if line.startswith("memory: ")]
+        return Ran(
+            status, out, "".join(line for line in lines if line not in memory), "".join(memory)
+        )
 
     def _load(self, config: EngineConfig, on_progress: Any) -> LoadedModel:
         self.loaded.append(config)

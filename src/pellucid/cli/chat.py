@@ -35,7 +35,7 @@ def chat(
     """
     llm, params = load(
         model,
-        model_options.knobs(),
+        {**model_options.knobs(), "max_num_seqs": 1},  # one answer at a time: room for one context
         {**sampling_options.given(), "max_tokens": max_tokens},
     )
     session = ChatSession(llm, params, system)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pellucid.cli.terminal import write_text
+from pellucid.cli.memory_text import memory_line
+from pellucid.cli.terminal import note, write_text
 from pellucid.cli.units import describe_bytes, describe_tokens
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
 def load(
     model: str | None, knobs: Mapping[str, Any], given: Mapping[str, Any]
 ) -> "tuple[LLM, SamplingParams]":
-    """Loads a model, showing how far it has come.
+    """Loads a model, showing how far it has come and what memory it may take.
 
     Args:
         model: as `EngineConfig.model`.
@@ -37,6 +38,7 @@ def load(
 
     with progress("load", describe_bytes) as show:
         llm = LLM(model, on_progress=show, **knobs)
+    note(memory_line(llm.engine.memory_plan))
     return llm, replace(llm.get_default_sampling_params(), **given)
 
 

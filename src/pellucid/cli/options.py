@@ -76,7 +76,7 @@ class ModelOptions:
         _model(
             metavar="BYTES",
             help="Memory for the KV cache.",
-            show_default="room for the longest text",
+            show_default="what is left, as far as it is of use",
         ),
     ] = EngineConfig.kv_cache_memory
     num_threads: Annotated[
