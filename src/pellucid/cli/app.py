@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pellucid import __version__
+from pellucid.cli.ablate import ablate
 from pellucid.cli.bench import bench
 from pellucid.cli.chat import chat
 from pellucid.cli.compare import compare
@@ -26,7 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
-for verb in (run, chat, compare, bench, quantize):
+for verb in (run, chat, compare, bench, ablate, quantize):
     app.command()(takes_options(verb))
 
 

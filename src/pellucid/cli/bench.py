@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pellucid.cli.bench_model import (
+    WORKLOAD,
+    Shape,
+    check_count,
+    check_shape_alone,
+    load_bench_model,
+)
 from pellucid.cli.options import MODEL_ARGUMENT, OUTPUT, ModelOptions
 from pellucid.cli.status import EXIT_INTERRUPTED
 from pellucid.cli.terminal import note
-from pellucid.cli.units import describe_bytes
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
@@ -18,21 +24,13 @@ if TYPE_CHECKING:
     from pellucid.benchmark.measurement import Measurement
     from pellucid.benchmark.workloads import Workload
 
-WORKLOAD = "What to measure"
 NOTEWORTHY_CHANGE = 0.1
 
 
 def bench(
     model: Annotated[str | None, MODEL_ARGUMENT] = None,
     *,
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=WORKLOAD,
-            help="Random weights of a known model's shape instead of MODEL: qwen2.5-0.5b, llama-3.2-1b ...",
-        ),
-    ] = None,
+    shape: Shape = None,
     prompt: Annotated[
         str,
         typer.Option(metavar="N,...", rich_help_panel=WORKLOAD, help="Prompts to read, in tokens."),
@@ -87,9 +85,9 @@ def bench(
 
     if plot is not None:
         check_image_path(plot)
-    _check_shape_alone(shape, model, model_options)
-    _check_count("--repetitions", repetitions, least=1)
-    _check_count("--gen", gen, least=1)
+    check_shape_alone(shape, model, model_options)
+    check_count("--repetitions", repetitions, least=1)
+    check_count("--gen", gen, least=1)
     prompts, batches = numbers("--prompt", prompt, least=1), numbers("--batch", batch, least=1)
     depths = numbers("--depth", depth, least=0)
     config = EngineConfig(model=model, **model_options.knobs())
@@ -103,7 +101,7 @@ def bench(
 
     workloads: list[Prefill | Decode] = [Prefill(num_tokens) for num_tokens in prompts]
     workloads += [Decode(gen, each, size) for each in depths for size in batches]
-    bench_model = _load(shape, config, workloads)
+    bench_model = load_bench_model(shape, config, workloads)
     before = measure_machine(bench_model.backend, config.num_threads)
     measurements, interrupted = _measure(bench_model, config, workloads, repetitions)
     after = measure_machine(bench_model.backend, config.num_threads)
@@ -139,27 +137,6 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
             )
         values.append(int(word))
     return values
-
-
-def _check_count(option: str, value: int, *, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{option}={value}: must be a whole number of at least {least}")
-
-
-def _check_shape_alone(shape: str | None, model: str | None, options: ModelOptions) -> None:
-    for name, value in (("MODEL", model), ("--revision", options.revision)):
-        if shape is not None and value is not None:
-            raise ValueError(f"--shape={shape!r} has random weights: {name}={value!r} has no use")
-
-
-def _load(shape: str | None, config: EngineConfig, workloads: "Sequence[Workload]") -> "BenchModel":
-    from pellucid.benchmark.bench_model import random_model, stored_model
-
-    if shape is not None:
-        note(f"making random weights of the shape {shape}")
-        return random_model(shape, config, workloads)
-    with progress("load", describe_bytes) as show:
-        return stored_model(config, show)
 
 
 def _measure(

@@ -1,0 +1,66 @@
+"""How many requests fit into the same memory: a context reserved for each, or blocks as they are used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pellucid.benchmark.ablation.requests import MixedRequest
+from pellucid.memory import blocks_for
+
+NUM_CONTEXTS = 4  # the memory that is shared out: room for this many whole contexts
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """One way to share out the same memory.
+
+    Args:
+        name: for people.
+        num_requests: that fit together, each at its end.
+        used_share: of the memory that they take, what holds keys and values.
+    """
+
+    name: str
+    num_requests: int
+    used_share: float
+
+
+@dataclass(frozen=True)
+class CapacityResult:
+    num_bytes: int
+    capacities: tuple[Capacity, ...]
+
+
+def measure_capacity(
+    requests: Sequence[MixedRequest], max_model_len: int, block_size: int, bytes_per_block: int
+) -> CapacityResult:
+    """Counts; requests come in their order, again and again, until the next one does not fit.
+
+    Args:
+        max_model_len: tokens of a whole context.
+        bytes_per_block: of all layers.
+    """
+    num_blocks = NUM_CONTEXTS * blocks_for(max_model_len, block_size)
+    longest = max(request.num_tokens for request in requests)
+    capacities = (
+        _fill("reserved: the whole context", requests, num_blocks, block_size, max_model_len),
+        _fill("reserved: the longest of these", requests, num_blocks, block_size, longest),
+        _fill("paged", requests, num_blocks, block_size, None),
+    )
+    return CapacityResult(num_blocks * bytes_per_block, capacities)
+
+
+def _fill(
+    name: str,
+    requests: Sequence[MixedRequest],
+    num_blocks: int,
+    block_size: int,
+    reserved: int | None,
+) -> Capacity:
+    """Args: reserved: tokens of each request; None: its own."""
+    num_requests = taken = used = 0
+    while True:
+        num_tokens = requests[num_requests % len(requests)].num_tokens
+        needed = blocks_for(num_tokens if reserved is None else reserved, block_size)
+        if taken + needed > num_blocks:
+            return Capacity(name, num_requests, used / (taken * block_size))
+        num_requests, taken, used = num_requests + 1, taken + needed, used + num_tokens

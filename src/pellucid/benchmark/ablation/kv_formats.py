@@ -1,0 +1,75 @@
+"""Formats of keys and values: what they take and how fast a deep sequence goes on."""
+
+import statistics
+from dataclasses import dataclass, replace
+
+from pellucid.benchmark.bench_model import BenchModel
+from pellucid.benchmark.session import Session
+from pellucid.benchmark.workloads import Decode
+from pellucid.config import EngineConfig
+
+KV_FORMATS = ("bf16", "int8", "int4")  # the first is what the others are compared with
+DEPTH = 8192
+NUM_OUTPUT_TOKENS = 16
+NUM_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class KVFormatResult:
+    """One format.
+
+    Args:
+        kv_cache_dtype: its name.
+        bytes_per_token: of all layers, scales included.
+        tokens_per_second: of one sequence at `depth`, median.
+    """
+
+    kv_cache_dtype: str
+    bytes_per_token: float
+    depth: int
+    tokens_per_second: float
+
+
+def kv_format_workload(context_length: int) -> Decode:
+    """At depth 8192, or as deep as the context goes."""
+    return Decode(NUM_OUTPUT_TOKENS, min(DEPTH, context_length - NUM_OUTPUT_TOKENS))
+
+
+def measure_kv_formats(
+    model: BenchModel, config: EngineConfig, max_model_len: int
+) -> tuple[KVFormatResult, ...]:
+    """Decodes with each format that the backend has, in turn.
+
+    Args:
+        config: `kv_cache_dtype` is set here.
+        max_model_len: tokens of a whole context.
+    """
+    workload = kv_format_workload(max_model_len)
+    num_bytes = {dtype: _bytes_per_token(model, config, dtype) for dtype in KV_FORMATS}
+    sessions = {
+        dtype: Session(model, replace(config, kv_cache_dtype=dtype), [workload])
+        for dtype in KV_FORMATS
+        if num_bytes[dtype] is not None
+    }
+    seconds: dict[str, list[float]] = {dtype: [] for dtype in sessions}
+    for session in sessions.values():
+        session.warm_up(workload)
+    for _ in range(NUM_ROUNDS):
+        for dtype, session in sessions.items():
+            seconds[dtype].append(session.run(workload).seconds)
+    return tuple(
+        KVFormatResult(
+            dtype, taken, workload.depth, workload.num_tokens / statistics.median(seconds[dtype])
+        )
+        for dtype, taken in num_bytes.items()
+        if taken is not None
+    )
+
+
+def _bytes_per_token(model: BenchModel, config: EngineConfig, dtype: str) -> float | None:
+    """None: the backend has no such format."""
+    try:
+        taken = model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
+    except ValueError:
+        return None
+    return taken / config.block_size

@@ -1,0 +1,52 @@
+"""What `bench` and `ablate` measure: MODEL, or random weights of a known shape."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pellucid.cli.options import ModelOptions
+from pellucid.cli.terminal import note
+from pellucid.cli.units import describe_bytes
+from pellucid.config import EngineConfig
+from pellucid.progress import progress
+
+if TYPE_CHECKING:
+    from pellucid.benchmark.bench_model import BenchModel
+    from pellucid.benchmark.workloads import Workload
+
+WORKLOAD = "What to measure"
+
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=WORKLOAD,
+        help="Random weights of a known model's shape instead of MODEL: qwen2.5-0.5b, llama-3.2-1b ...",
+    ),
+]
+
+
+def check_shape_alone(shape: str | None, model: str | None, options: ModelOptions) -> None:
+    """Raises ValueError if there is a model besides the shape."""
+    for name, value in (("MODEL", model), ("--revision", options.revision)):
+        if shape is not None and value is not None:
+            raise ValueError(f"--shape={shape!r} has random weights: {name}={value!r} has no use")
+
+
+def check_count(option: str, value: int, *, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{option}={value}: must be a whole number of at least {least}")
+
+
+def load_bench_model(
+    shape: str | None, config: EngineConfig, workloads: "Sequence[Workload]"
+) -> "BenchModel":
+    """Makes or loads it; says so on stderr."""
+    from pellucid.benchmark.bench_model import random_model, stored_model
+
+    if shape is not None:
+        note(f"making random weights of the shape {shape}")
+        return random_model(shape, config, workloads)
+    with progress("load", describe_bytes) as show:
+        return stored_model(config, show)

@@ -1,0 +1,18 @@
+"""`pellucid ablate` on the bundled model with the native kernels: every part, not how fast."""
+
+import json
+
+import pytest
+
+from pellucid.cli import main
+
+ARGUMENTS = ["ablate", "--requests", "2", "--max-model-len", "200", "--json"]
+
+
+def test_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ARGUMENTS) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["batching"]) == 4
+    assert report["prefix"]["num_cached_tokens"] == 160
+    sizes = [each["bytes_per_token"] for each in report["kv_formats"]]
+    assert len(sizes) == 3 and sizes == sorted(sizes, reverse=True)
