@@ -72,7 +72,7 @@ def fake_logits(token_ids: Sequence[int] | IntArray) -> Array:
 
 
 class FakeBackend:
-    name = "fake"
+    name = identity = "fake"
 
     def scratch_bytes(
         self, decoder: FakeDecoder, config: ModelConfig, max_num_batched_tokens: int

@@ -104,6 +104,12 @@ class Backend(ABC):
     # Bytes of a weight in memory, where all formats become floats; None: each keeps its own.
     weight_itemsize: int | None
 
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What the bits of results depend on beside inputs: who computes, in which version, on which
+        instructions."""
+
     # -- load time --------------------------------------------------------------------------------
 
     @abstractmethod

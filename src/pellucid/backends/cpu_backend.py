@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.arithmetic_identity import extension_identity
 from pellucid.backends.base import Array, Decoder, ForwardBatch, IntArray, KVCache
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import (
@@ -90,6 +91,10 @@ class CpuBackend(NumpyBackend):
         self.pool = ThreadPool(num_threads)
         self.max_rows = max_rows
         self.small_step_bytes = small_step_bytes
+
+    @property
+    def identity(self) -> str:
+        return f"cpu {self.kernels.isa} {extension_identity()}"
 
     # -- load time --------------------------------------------------------------------------------
 

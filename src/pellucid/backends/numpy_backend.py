@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.arithmetic_identity import blas_identity
 from pellucid.backends.base import Array, Backend, Decoder, ForwardBatch, IntArray
 from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
@@ -62,6 +63,10 @@ class NumpyBackend(Backend):
         self.dtype = dtype
         self.weight_itemsize = np.dtype(dtype).itemsize
         self.quantize_activations = quantize_activations
+
+    @property
+    def identity(self) -> str:
+        return f"numpy {np.__version__} {np.dtype(self.dtype).name} {blas_identity()}"
 
     # -- load time --------------------------------------------------------------------------------
 
