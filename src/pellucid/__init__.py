@@ -5,16 +5,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pellucid.async_engine import AsyncLLMEngine
+    from pellucid.beam_search_params import BeamSearchParams
     from pellucid.config import EngineConfig
     from pellucid.llm import LLM
     from pellucid.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLMEngine", "EngineConfig", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLMEngine", "BeamSearchParams", "EngineConfig", "SamplingParams"]
 
 # Imported when first used, so that `pellucid --help` does not wait for numpy.
 _HOMES = {
     "AsyncLLMEngine": "pellucid.async_engine",
+    "BeamSearchParams": "pellucid.beam_search_params",
     "EngineConfig": "pellucid.config",
     "LLM": "pellucid.llm",
     "SamplingParams": "pellucid.sampling_params",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pellucid.parameter_checks import Interval, refuse
 from pellucid.sampling_params import MAX_N, SamplingParams
@@ -67,6 +67,7 @@ class BeamSearchParams:
 
     @property
     def num_results(self) -> int:
+        """Sequences that the caller gets, if that many are found."""
         return self.beam_width if self.n is None else self.n
 
     @property
@@ -82,6 +83,8 @@ class BeamSearchParams:
     def _normalise(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # only while this object is being made
 
+
+RequestParams: TypeAlias = SamplingParams | BeamSearchParams
 
 _BEAM_WIDTH = Interval(1, MAX_N)
 _LENGTH_PENALTY = Interval(-10, 10)

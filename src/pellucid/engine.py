@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine_events import Ceilings, StepCosts, hello
 from pellucid.event_bus import EventBus
@@ -18,7 +19,8 @@ from pellucid.output_processor import Answer, OutputProcessor, failure
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.request_maker import RequestMaker
-from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.beam_group import BeamGroup
+from pellucid.scheduling.beam_search import Hypothesis
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
@@ -125,7 +127,7 @@ class LLMEngine:
         """
         return self._request_maker.encode(prompt, self.clock)
 
-    def check_request(self, prompt: EncodedPrompt, params: SamplingParams, request_id: str) -> None:
+    def check_request(self, prompt: EncodedPrompt, params: RequestParams, request_id: str) -> None:
         """Refuses what `add_request` would refuse, and queues nothing. From any thread.
 
         Args:
@@ -140,7 +142,7 @@ class LLMEngine:
     def add_request(
         self,
         prompt: Prompt | EncodedPrompt,
-        params: SamplingParams,
+        params: RequestParams,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -150,7 +152,7 @@ class LLMEngine:
 
         Args:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
-            params: how to choose and when to stop.
+            params: how to choose, or how to search, and when to stop.
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
@@ -172,12 +174,16 @@ class LLMEngine:
             prompt=encoded.text,
             prompt_token_ids=list(encoded.token_ids),
             seed=requests[0].seed,
-            outputs=[CompletionOutput(index) for index in range(params.n)],
+            outputs=[CompletionOutput(index) for index in range(params.num_results)],
             metrics=RequestMetrics(arrival_time=encoded.arrival_time),
         )
         self.scheduler.add_request(*requests)
+        beams = None
+        if isinstance(params, BeamSearchParams):
+            beams = BeamGroup.starting(params, requests)
         for request in requests:
-            self._answers[request.request_id] = self.output_processor.start(request, output)
+            answer = self.output_processor.start(request, output, beams)
+            self._answers[request.request_id] = answer
             self._recorder.add(request, request_id, encoded.encoded_time)
         self._outputs[request_id] = output
         self._num_requests += 1
@@ -194,17 +200,20 @@ class LLMEngine:
         self._recorder.book(output, self.scheduler.running, self._answers)
         result = self._execute(output.scheduled, times)
         for request_id, error in result.errors.items():
-            request = self._answers[request_id].request
-            self.scheduler.finish(request, FinishReason.ERROR, failure(error))
+            for member in self._answers[request_id].members:
+                self.scheduler.finish(member, FinishReason.ERROR, failure(error))
         self._recorder.observe_tokens(result, self._answers, times.sampled)
         token_ids = {key: sampled.token_id for key, sampled in result.sampled.items()}
         self.scheduler.update(output, token_ids, times.sampled)
+        found = self._advance_searches(result, times.sampled)
         self._transfer_blocks()
         deltas = [
             self._emit(request, result, times.sampled)
             for share in output.scheduled
             for request in share.samplers or (share.request,)
+            if not request.waits_for_group
         ]
+        deltas += found
         deltas += [self._end(request) for request in output.expired]
         times.emitted = self.clock()
         self._recorder.end_step(output)
@@ -223,9 +232,14 @@ class LLMEngine:
         deltas = []
         for completion in output.outputs:
             if completion.finish_reason is None:
-                request = self._answers[f"{request_id}/{completion.index}"].request
-                self.scheduler.finish(request, FinishReason.ABORT)
-                deltas.append(self._end(request))
+                answer = self._answers[f"{request_id}/{completion.index}"]
+                for member in answer.members:
+                    self.scheduler.finish(member, FinishReason.ABORT)
+                deltas += (
+                    [self._end(answer.request)]
+                    if answer.beams is None
+                    else self._end_search(answer.beams)
+                )
         self._close_ended(self.clock())
         return deltas
 
@@ -273,12 +287,58 @@ class LLMEngine:
     def _end(self, request: Request) -> CompletionDelta:
         """Closes the answer of a request that ended without a new token."""
         answer = self._answers[request.request_id]
-        try:
-            delta = self.output_processor.end(answer)
-        except Exception as error:
-            delta = self.output_processor.fail(answer, error)
+        delta = self._close(answer)
         self._drop(answer)
         return delta
+
+    def _advance_searches(self, result: StepResult, now: float) -> list[CompletionDelta]:
+        """Takes each beam search one token further whose beams have all been computed.
+
+        Returns:
+            The answers of those that are over by that, or have failed.
+        """
+        touched: dict[BeamGroup, RequestOutput] = {}
+        for request_id in (*result.beam_candidates, *result.errors):
+            answer = self._answers[request_id]
+            if answer.beams is not None:
+                touched[answer.beams] = answer.request_output
+                if (candidates := result.beam_candidates.get(request_id)) is not None:
+                    answer.beams.deliver(answer.request, candidates)
+        deltas: list[CompletionDelta] = []
+        for beams, output in touched.items():
+            if beams.is_ready and not beams.has_ended:
+                step = beams.advance()
+                output.metrics.token_times.append(now)
+                if step is None:
+                    best = beams.search.finished[0]
+                    for member in beams.members:
+                        self.scheduler.finish(member, best.finish_reason, best.stop_reason)
+                else:
+                    self.scheduler.reassign(step.members, step.parents, step.token_ids)
+            if beams.has_ended:
+                deltas += self._end_search(beams)
+        return deltas
+
+    def _end_search(self, beams: BeamGroup) -> list[CompletionDelta]:
+        """Closes the answers of a beam search: with what it found, unless it was cut off."""
+        answers = [self._answers[member.request_id] for member in beams.members]
+        outputs = answers[0].request_output.outputs
+        found: Sequence[Hypothesis | None] = [None] * len(outputs)
+        if beams.search.done:
+            found = beams.search.finished[: len(outputs)]
+            del outputs[len(found) :]
+        deltas = [self._close(*pair) for pair in zip(answers, found, strict=False)]
+        for answer in answers:
+            self._drop(answer)
+        return deltas
+
+    def _close(self, answer: Answer, found: Hypothesis | None = None) -> CompletionDelta:
+        try:
+            if found is not None:
+                return self.output_processor.complete(answer, found)
+            return self.output_processor.end(answer)
+        except Exception as error:
+            return self.output_processor.fail(answer, error)
 
     def _drop(self, answer: Answer) -> None:
         answer.request_output.metrics.num_preemptions += answer.request.num_preemptions

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import final
 
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.outputs import CompletionDelta, RequestOutput
@@ -64,14 +65,24 @@ class LLM:
         Raises:
             ValueError: a prompt or parameter cannot be served; nothing was generated.
         """
-        batch = _as_batch(prompts)
-        all_params = _for_each(params, len(batch))
-        queue: deque[tuple[EncodedPrompt, SamplingParams]] = deque()
-        for index, (prompt, own) in enumerate(zip(batch, all_params, strict=True)):
-            encoded = self.engine.encode(prompt)
-            self.engine.check_request(encoded, own, f"prompts[{index}]")
-            queue.append((encoded, own))
-        return self._run(queue, progress)
+        return self._run(prompts, params or SamplingParams(), SamplingParams, progress)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams | Sequence[BeamSearchParams],
+        *,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Searches for likely completions of prompts.
+
+        Arguments and errors are those of `generate`, but for the kind of parameters.
+
+        Returns:
+            One output for each prompt, in their order. Its `outputs` are the sequences found, best
+            first, each with its `score`.
+        """
+        return self._run(prompts, params, BeamSearchParams, progress)
 
     def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None
@@ -95,18 +106,32 @@ class LLM:
         Raises:
             ValueError: as `generate`.
         """
+        _check_kind(params or SamplingParams(), SamplingParams)
         output = self.engine.add_request(prompt, params or SamplingParams())
         self._streams[output.request_id] = TokenStream(output, self._step, self._close)
         return self._streams[output.request_id]
 
     def _run(
-        self, queue: deque[tuple[EncodedPrompt, SamplingParams]], progress: bool | None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: RequestParams | Sequence[RequestParams],
+        kind: type[RequestParams],
+        progress: bool | None,
     ) -> list[RequestOutput]:
-        """Runs requests to their ends.
+        """Checks requests, then runs them to their ends.
 
         The engine is given as many as may run and as many more: its scheduler always has somebody to
         admit, and what it keeps of a request, it keeps of these alone.
         """
+        batch = _as_batch(prompts)
+        queue: deque[tuple[EncodedPrompt, RequestParams]] = deque()
+        for index, (prompt, own) in enumerate(
+            zip(batch, _for_each(params, len(batch)), strict=True)
+        ):
+            _check_kind(own, kind)
+            encoded = self.engine.encode(prompt)
+            self.engine.check_request(encoded, own, f"prompts[{index}]")
+            queue.append((encoded, own))
         outputs: list[RequestOutput] = []
         unfinished: dict[str, RequestOutput] = {}
         num_prompts, num_tokens = len(queue), 0
@@ -188,10 +213,20 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 
 
 def _for_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-) -> Sequence[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
+    params: RequestParams | Sequence[RequestParams], num_prompts: int
+) -> Sequence[RequestParams]:
+    if isinstance(params, RequestParams):
+        return [params] * num_prompts
     if len(params) != num_prompts:
         raise ValueError(f"params: {len(params)} given for {num_prompts} prompts")
     return params
+
+
+def _check_kind(params: RequestParams, kind: type[RequestParams]) -> None:
+    """Sampling draws one token after the other; of a beam search nothing is known before its end."""
+    if not isinstance(params, kind):
+        verbs = {
+            SamplingParams: "generate() and stream() take",
+            BeamSearchParams: "beam_search() takes",
+        }
+        raise ValueError(f"params: {type(params).__name__} given; {verbs[kind]} {kind.__name__}")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pellucid.detokenizer import IncrementalDetokenizer
 from pellucid.execution.sampler import SampledToken, TokenLogprob, TokenLogprobs
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
+from pellucid.scheduling.beam_group import BeamGroup
+from pellucid.scheduling.beam_search import Hypothesis
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.stop_strings import StopStringMatcher
 from pellucid.tokenizer import Tokenizer
@@ -13,16 +15,22 @@ from pellucid.tokenizer import Tokenizer
 
 @dataclass(eq=False)
 class Answer:
-    """One sequence of a request on its way to the caller. Owned by the engine."""
+    """One sequence of a request on its way to the caller, or a beam of a search. Owned by the engine."""
 
     request: Request
     request_output: RequestOutput
     detokenizer: IncrementalDetokenizer
     stop_strings: StopStringMatcher
+    beams: BeamGroup | None = None  # whose k-th best sequence becomes the k-th of its answers
 
     @property
     def completion(self) -> CompletionOutput:
         return self.request_output.outputs[self.request.stream]
+
+    @property
+    def members(self) -> tuple[Request, ...]:
+        """The requests that end together."""
+        return (self.request,) if self.beams is None else self.beams.members
 
 
 def failure(error: Exception) -> str:
@@ -40,7 +48,9 @@ class OutputProcessor:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
-    def start(self, request: Request, request_output: RequestOutput) -> Answer:
+    def start(
+        self, request: Request, request_output: RequestOutput, beams: BeamGroup | None = None
+    ) -> Answer:
         params = request.params
         if params.logprobs is not None:
             request_output.outputs[request.stream].logprobs = []
@@ -52,6 +62,7 @@ class OutputProcessor:
                 self.tokenizer, request.prompt_token_ids, params.skip_special_tokens
             ),
             StopStringMatcher(params.stop, params.include_stop_str_in_output),
+            beams,
         )
 
     def append(self, answer: Answer, sampled: SampledToken) -> CompletionDelta:
@@ -97,6 +108,20 @@ class OutputProcessor:
         answer.completion.finish_reason = answer.request.finish_reason.value
         answer.completion.stop_reason = answer.request.stop_reason
         return self._delta(answer, text, [], None)
+
+    def complete(self, answer: Answer, found: Hypothesis) -> CompletionDelta:
+        """Makes what a beam search has found the whole of an answer."""
+        stopped = found.finish_reason is FinishReason.STOP
+        shown = found.token_ids[:-1] if stopped else found.token_ids
+        text = "".join(map(answer.detokenizer.push, shown)) + answer.detokenizer.flush()
+        completion = answer.completion
+        completion.text = text
+        completion.token_ids = list(found.token_ids)
+        completion.cumulative_logprob = found.cumulative_logprob
+        completion.score = found.score
+        completion.finish_reason = found.finish_reason.value
+        completion.stop_reason = found.stop_reason
+        return self._delta(answer, text, completion.token_ids, None)
 
     def fail(self, answer: Answer, error: Exception) -> CompletionDelta:
         """Closes an answer whose text could not be made."""

@@ -84,6 +84,7 @@ class CompletionOutput:
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
         stop_reason: the stop string or the token id that ended it; for "length" which limit it was
             ("max_tokens", "context_length", "max_time"); for "error" what failed.
+        score: of a beam search: what its results are ranked by.
     """
 
     index: int
@@ -93,6 +94,7 @@ class CompletionOutput:
     logprobs: list[LogprobsAt] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    score: float | None = None
 
 
 @dataclass

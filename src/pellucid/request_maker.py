@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.tokenizer import Tokenizer
 
@@ -55,11 +55,12 @@ class RequestMaker:
         self,
         request_id: str,
         prompt: EncodedPrompt,
-        params: SamplingParams,
+        params: RequestParams,
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> list[Request]:
-        """One scheduler's request for each answer, all with the same seed and a stream of their own.
+        """One scheduler's request for each answer, all with the same seed and a stream of their own;
+        for a beam search one for each beam.
 
         Args:
             request_id: the caller's; the requests are called request_id/0 and so on.
@@ -73,23 +74,29 @@ class RequestMaker:
         """
         _check_priority(priority)
         _check_cache_salt(cache_salt)
-        params.check_vocabulary(self._config.vocab_size)
+        sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
+        sampling.check_vocabulary(self._config.vocab_size)
         room = self._max_model_len - len(prompt.token_ids)
         first = Request(
             request_id=f"{request_id}/0",
             prompt_token_ids=prompt.token_ids,
-            params=params,
-            seed=secrets.randbits(SEED_BITS) if params.seed is None else params.seed,
+            params=sampling,
+            seed=secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed,
             arrival_time=prompt.arrival_time,
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             eos_token_ids=prompt.end_token_ids,
-            bad_words_token_ids=self._tokenizer.bad_words_token_ids(params.bad_words),
+            bad_words_token_ids=self._tokenizer.bad_words_token_ids(sampling.bad_words),
             cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
             priority=priority,
         )
+        num_requests = sampling.n
+        if isinstance(params, BeamSearchParams):
+            num_requests = params.beam_width
+            num_candidates = params.num_candidates(len(first.stop_token_ids))
+            first = replace(first, num_candidates=num_candidates)
         others = (
             replace(first, request_id=f"{request_id}/{stream}", stream=stream, output_token_ids=[])
-            for stream in range(1, params.n)
+            for stream in range(1, num_requests)
         )
         return [first, *others]
 

@@ -108,6 +108,11 @@ class SamplingParams:
     def _normalise(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # only while this object is being made
 
+    @property
+    def num_results(self) -> int:
+        """Answers that the caller gets."""
+        return self.n
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks every token id against the model's vocabulary.
 

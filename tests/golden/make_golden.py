@@ -1,10 +1,14 @@
-"""Writes tests/golden/*.npz: logits of transformers, in f32, for the tiny checkpoint of every family.
+"""Writes what transformers answers in f32 for the tiny checkpoint of every family.
+
+tests/golden/*.npz: logits. tests/golden/beams.json: for each family the beam searches of
+`BeamCase.drawn(seed)`, as lists of [token ids, score].
 
     python tests/golden/make_golden.py
 
 Needs the `oracle` extra. To be run again when tests/support/checkpoints.py changes a checkpoint.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -16,24 +20,34 @@ from transformers import AutoModelForCausalLM
 GOLDEN = Path(__file__).parent
 sys.path.insert(0, str(GOLDEN.parent))
 
+from support.beam_cases import GOLDEN_SEEDS, BeamCase  # noqa: E402
 from support.checkpoints import FAMILIES, write_checkpoint  # noqa: E402
 from support.golden_prompts import ROWS, golden_prompts  # noqa: E402
 
 
 def main() -> None:
+    beams = {}
     for family in FAMILIES:
         with tempfile.TemporaryDirectory() as directory:
             checkpoint = write_checkpoint(Path(directory), family)
             logits = {}
             for i, prompt in enumerate(golden_prompts()):
                 # Loaded anew: dynamic scaling keeps the longest length that it has seen.
-                model = AutoModelForCausalLM.from_pretrained(
-                    checkpoint, dtype=torch.float32, attn_implementation="eager"
-                )
                 with torch.no_grad():
-                    rows = model(torch.tensor([prompt])).logits[0, list(ROWS)]
+                    rows = load(checkpoint)(torch.tensor([prompt])).logits[0, list(ROWS)]
                 logits[f"prompt_{i}"] = rows.numpy()
+            model = load(checkpoint)
+            beams[family] = [
+                BeamCase.drawn(seed).transformers_answer(model) for seed in GOLDEN_SEEDS
+            ]
         np.savez_compressed(GOLDEN / f"{family}.npz", **logits)
+    (GOLDEN / "beams.json").write_text(json.dumps(beams, separators=(",", ":")) + "\n")
+
+
+def load(checkpoint: Path) -> AutoModelForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    )
 
 
 if __name__ == "__main__":

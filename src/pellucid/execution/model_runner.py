@@ -12,6 +12,7 @@ from pellucid.execution.forward_batch import (
 )
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
 from pellucid.execution.token_observation import TokenObservation, observe_token
+from pellucid.scheduling.beam_search import BeamCandidate
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -22,12 +23,14 @@ class StepResult:
     """What a step gave each request, by request id.
 
     Attributes:
+        beam_candidates: of beams, which take them in place of a token.
         observations: of the sampled tokens, if they were asked for.
         errors: of requests that failed.
     """
 
     sampled: dict[str, SampledToken] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    beam_candidates: dict[str, tuple[BeamCandidate, ...]] = field(default_factory=dict)
     observations: dict[str, TokenObservation] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
 
@@ -114,7 +117,7 @@ class ModelRunner:
         )
 
     def _sample(self, request: Request, logits: Array, result: StepResult, observe: bool) -> None:
-        """Chooses a request's next token from a row of logits [V]."""
+        """Chooses a request's next token, or its beam's candidates, from a row of logits [V]."""
         row = SamplingRow(
             params=request.params,
             prompt_token_ids=request.prompt_token_ids,
@@ -124,6 +127,11 @@ class ModelRunner:
             stop_token_ids=request.stop_token_ids,
             bad_words_token_ids=request.bad_words_token_ids,
         )
+        if request.num_candidates:
+            result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
+                logits, row, request.num_candidates
+            )
+            return
         sampled = self.sampler.sample(logits, row)
         if observe:
             result.observations[request.request_id] = observe_token(logits, row, sampled.token_id)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pellucid.beam_search_params import BeamSearchParams
 from pellucid.scheduling.beam_search import BeamCandidate, BeamSearch
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import Request, RequestStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,17 @@ class BeamGroup:
         self._live = self.members[:1]  # the request of each live beam
         self._candidates: dict[str, Sequence[BeamCandidate]] = {}  # by request id, of this step
 
+    @staticmethod
+    def starting(params: BeamSearchParams, members: Sequence[Request]) -> "BeamGroup":
+        """The group of a search that has not begun."""
+        first = members[0]
+        return BeamGroup(BeamSearch(params, first.max_tokens, first.stop_token_ids), members)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its requests are finished: all at once, for one that fails takes the others along."""
+        return self.members[0].status is RequestStatus.FINISHED
+
     @property
     def is_ready(self) -> bool:
         """Whether the candidates of every live beam are there."""
@@ -43,11 +55,13 @@ class BeamGroup:
         """Takes what may follow a member's beam."""
         self._candidates[member.request_id] = candidates
 
-    def advance(self) -> Reassignment:
-        """Takes the search one token further; nobody is reassigned if it is done by that."""
+    def advance(self) -> Reassignment | None:
+        """Takes the search one token further; None if it is done by that."""
         before = self._live
         self.search.advance([self._candidates[member.request_id] for member in before])
         self._candidates.clear()
+        if self.search.done:
+            return None
 
         parents = [before[beam.parent] for beam in self.search.live]
         ids = {parent.request_id for parent in parents}
