@@ -193,7 +193,8 @@ class LLMEngine:
         """Computes one step; what it added to each answer, in the order of the step.
 
         A request that fails on its way ends with finish_reason "error" and does not touch the others;
-        if the forward itself fails, all requests of the step do, and the engine goes on.
+        if the forward itself fails, all requests of the step do; if blocks cannot be moved, all that
+        may have any. The engine goes on.
         """
         times = self._recorder.begin_step(self.clock())
         output = self.scheduler.schedule(times.started)
@@ -206,7 +207,7 @@ class LLMEngine:
         token_ids = {key: sampled.token_id for key, sampled in result.sampled.items()}
         self.scheduler.update(output, token_ids, times.sampled)
         found = self._advance_searches(result, times.sampled)
-        self._transfer_blocks()
+        self._save_blocks()
         deltas = [
             self._emit(request, result, times.sampled)
             for share in output.scheduled
@@ -214,6 +215,8 @@ class LLMEngine:
             if not request.waits_for_group
         ]
         deltas += found
+        failed = (self._answers.get(request_id) for request_id in result.errors)
+        deltas += [self._end(answer.request) for answer in failed if answer is not None]
         deltas += [self._end(request) for request in output.expired]
         times.emitted = self.clock()
         self._recorder.end_step(output)
@@ -246,23 +249,41 @@ class LLMEngine:
     def _execute(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step and notes when its parts were done."""
         times.scheduled = times.executed = self.clock()
-        result = StepResult()
-        try:
-            self._transfer_blocks()
-            if scheduled:
-                logits = self.model_runner.execute(scheduled)
-                times.executed = self.clock()
-                observe = self.events.wants(Level.TOKEN)
-                result = self.model_runner.sample(scheduled, logits, observe)
-        except Exception as error:
-            _log.exception("a step failed, and its requests with it")
-            members = (member for share in scheduled for member in (share.request, *share.samplers))
-            result = StepResult(errors={member.request_id: error for member in members})
+        result = self._move_blocks() or self._forward(scheduled, times)
         times.sampled = self.clock()
         return result
 
-    def _transfer_blocks(self) -> None:
-        self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
+    def _move_blocks(self) -> StepResult | None:
+        """If blocks cannot be moved as scheduled, nobody knows what they hold: none may be found again,
+        and whoever has computed anything has failed."""
+        try:
+            self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
+        except Exception as error:
+            _log.exception("blocks could not be moved")
+            self.scheduler.kv_cache_manager.block_pool.unseal_all()
+            requests = [answer.request for answer in self._answers.values()]
+            return StepResult(errors={r.request_id: error for r in requests if r.has_started})
+        return None
+
+    def _forward(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
+        if not scheduled:
+            return StepResult()
+        try:
+            logits = self.model_runner.execute(scheduled)
+            times.executed = self.clock()
+            observe = self.events.wants(Level.TOKEN)
+            return self.model_runner.sample(scheduled, logits, observe)
+        except Exception as error:
+            _log.exception("a step failed, and its requests with it")
+            members = (member for share in scheduled for member in (share.request, *share.samplers))
+            return StepResult(errors={member.request_id: error for member in members})
+
+    def _save_blocks(self) -> None:
+        """Keeps blocks that `update` has noted; without them prompts are only computed again."""
+        try:
+            self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
+        except Exception:
+            _log.exception("blocks could not be saved")
 
     def _emit(self, request: Request, result: StepResult, now: float) -> CompletionDelta | None:
         """Hands what a step gave a request to its caller."""

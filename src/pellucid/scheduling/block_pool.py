@@ -80,6 +80,11 @@ class BlockPool:
             block.block_hash = None
             block.token_ids = ()
 
+    def unseal_all(self) -> None:
+        """Makes every block unfindable, for nobody knows what they hold."""
+        for block in tuple(self._sealed.values()):
+            self.unseal(block)
+
     def check_integrity(self) -> None:
         for block in self._blocks:
             assert block.ref_count >= 0

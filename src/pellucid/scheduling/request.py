@@ -71,6 +71,11 @@ class Request:
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     @property
+    def has_started(self) -> bool:
+        """Whether it runs or has run, and so may have blocks."""
+        return self.status is RequestStatus.RUNNING or self.num_processed_tokens > 0
+
+    @property
     def deadline(self) -> float:
         """When `max_time` is over, in seconds on the caller's clock."""
         if self.params.max_time is None:

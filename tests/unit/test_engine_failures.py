@@ -1,0 +1,164 @@
+"""A failure ends the request that it happened to, with a reason; the engine and the others go on."""
+
+import numpy as np
+import pytest
+
+from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.engine import LLMEngine
+from pellucid.execution.sampler import SampledToken, SamplingRow
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import FakeDecoder, fake_engine
+
+PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def run(engine: LLMEngine) -> list[CompletionDelta]:
+    deltas = []
+    while engine.has_unfinished_requests:
+        deltas += engine.step()
+        engine.scheduler.check_integrity()
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    assert pool.num_free_blocks == pool.num_blocks
+    return deltas
+
+
+def answer(prompt: list[int]) -> list[int]:
+    """What a request gives when nothing goes wrong."""
+    engine = fake_engine()
+    output = engine.add_request(prompt, PARAMS)
+    run(engine)
+    return output.outputs[0].token_ids
+
+
+def check_failed(output: RequestOutput, reason: str) -> None:
+    assert output.finished and output.ledger is not None
+    for completion in output.outputs:
+        assert (completion.finish_reason, completion.stop_reason) == ("error", reason)
+
+
+def check_fine(output: RequestOutput) -> None:
+    assert output.outputs[0].finish_reason == "length"
+    assert output.outputs[0].token_ids == answer(output.prompt_token_ids)
+
+
+def explode(*arguments: object) -> str:
+    raise RuntimeError("poisoned")
+
+
+def test_a_sampler_that_fails_on_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine()
+    outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2, 3)]
+    sample = engine.model_runner.sampler.sample
+
+    def poisoned(logits: Array, row: SamplingRow) -> SampledToken:
+        if row.prompt_token_ids[0] == 2 and len(row.output_token_ids) == 4:
+            explode()
+        return sample(logits, row)
+
+    monkeypatch.setattr(engine.model_runner.sampler, "sample", poisoned)
+    deltas = run(engine)
+    check_failed(outputs[1], "RuntimeError: poisoned")
+    assert outputs[1].outputs[0].token_ids == answer([2] * 9)[:4]
+    check_fine(outputs[0])
+    check_fine(outputs[2])
+    ends = [delta for delta in deltas if delta.finish_reason == "error"]
+    assert [delta.request_id for delta in ends] == [outputs[1].request_id]
+
+
+@pytest.mark.parametrize("method", ["push", "flush"])
+@pytest.mark.parametrize("part", ["detokenizer", "stop_strings"])
+def test_text_that_cannot_be_made(part: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine()
+    outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2)]
+    engine.step()
+    poisoned = engine._answers[f"{outputs[0].request_id}/0"]
+    monkeypatch.setattr(getattr(poisoned, part), method, explode)
+    run(engine)
+    check_failed(outputs[0], "RuntimeError: poisoned")
+    check_fine(outputs[1])
+
+
+def test_text_that_cannot_be_closed_when_the_caller_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = fake_engine()
+    output = engine.add_request([1] * 9, PARAMS)
+    engine.step()
+    answer_ = engine._answers[f"{output.request_id}/0"]
+    monkeypatch.setattr(answer_.detokenizer, "flush", explode)
+    (delta,) = engine.abort(output.request_id)
+    assert delta.finish_reason == "error"
+    check_failed(output, "RuntimeError: poisoned")
+    run(engine)
+
+
+def test_logits_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine()
+    outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2)]
+    decoder = engine.model_runner.decoder
+    assert isinstance(decoder, FakeDecoder)
+    forward = decoder.forward
+
+    def poisoned(batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        logits = forward(batch, kv_cache)
+        if batch.seq_lens[0] == 12:
+            logits[0, 3] = np.nan
+        return logits
+
+    monkeypatch.setattr(decoder, "forward", poisoned)
+    run(engine)
+    assert outputs[0].outputs[0].finish_reason == "error"
+    assert "define no distribution" in str(outputs[0].outputs[0].stop_reason)
+    check_fine(outputs[1])
+
+
+@pytest.mark.parametrize("failing_call", [0, 2])
+def test_a_forward_that_fails_ends_the_requests_of_that_step_only(
+    failing_call: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = fake_engine(max_num_seqs=4, max_num_batched_tokens=32)
+    decoder = engine.model_runner.decoder
+    assert isinstance(decoder, FakeDecoder)
+    forward = decoder.forward
+    num_calls = 0
+
+    def poisoned(batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == failing_call + 1:
+            kv_cache.token_ids[batch.slot_mapping] = 31  # half written
+            raise MemoryError("no room for the step")
+        return forward(batch, kv_cache)
+
+    monkeypatch.setattr(decoder, "forward", poisoned)
+    several = engine.add_request([1] * 8, SamplingParams(n=2, max_tokens=12, ignore_eos=True))
+    alone = engine.add_request([2] * 8, PARAMS)
+    for _ in range(failing_call + 1):
+        engine.step()
+        engine.scheduler.check_integrity()
+    check_failed(alone, "MemoryError: no room for the step")
+    assert several.outputs[0].finish_reason == "error"
+    assert "MemoryError" in caplog.text
+    again = engine.add_request([2] * 8, PARAMS)
+    run(engine)
+    check_fine(again)
+    assert several.finished
+
+
+def test_blocks_that_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine(max_num_seqs=2, block_size=16)
+    running = [engine.add_request([index] * 40, PARAMS) for index in (1, 2)]
+    waiting = engine.add_request([3] * 40, PARAMS)
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model_runner, "transfer", explode)
+        engine.step()
+    engine.scheduler.check_integrity()
+    for output in running:
+        check_failed(output, "RuntimeError: poisoned")
+    again = engine.add_request([1] * 40, PARAMS)
+    run(engine)
+    check_fine(waiting)
+    check_fine(again)
+    assert again.num_cached_tokens == 0
