@@ -138,6 +138,8 @@ class EngineConfig:
         num_kv_blocks: overrides the byte budget.
         num_threads: compute threads; None takes the backend's own choice.
         enable_prefix_caching: find blocks of earlier requests with the same leading tokens again.
+        prefix_cache_dir: directory in which such blocks outlive the engine; None keeps them in memory only.
+        prefix_cache_bytes: most bytes of files in that directory; the least recently used go first.
         use_kv_cache: False runs the naive loop, which computes the whole text again for every token.
     """
 
@@ -155,6 +157,8 @@ class EngineConfig:
     num_kv_blocks: int | None = None
     num_threads: int | None = None
     enable_prefix_caching: bool = True
+    prefix_cache_dir: str | None = None
+    prefix_cache_bytes: int = 4 << 30
     use_kv_cache: bool = True
 
     def __post_init__(self) -> None:
@@ -174,7 +178,14 @@ class EngineConfig:
             "kv_cache_memory",
             "num_kv_blocks",
             "num_threads",
+            "prefix_cache_bytes",
         ):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}: must be a whole number of at least 1")
+        if self.prefix_cache_dir is not None and not (
+            self.enable_prefix_caching and self.use_kv_cache
+        ):
+            raise ValueError(
+                f"prefix_cache_dir={self.prefix_cache_dir!r}: needs enable_prefix_caching and use_kv_cache"
+            )

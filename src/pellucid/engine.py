@@ -66,14 +66,16 @@ class LLMEngine:
         self.clock = clock
         self.events = EventBus(clock) if bus is None else bus
         self.max_model_len = _max_model_len(config, model.config)
-        storage = make_kv_storage(config, model, self.max_model_len)
+        storage = make_kv_storage(config, model, self.max_model_len, self.events)
         self.memory_plan = storage.plan
+        self._close_storage = storage.close
         self.scheduler = Scheduler(
             KVCacheManager(
                 BlockPool(storage.plan.num_blocks),
                 config.block_size,
                 # Without the cache nothing that was computed may be found again.
                 config.enable_prefix_caching and config.use_kv_cache,
+                storage.prefix_store,
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -111,6 +113,13 @@ class LLMEngine:
             on_progress: called with (bytes read, bytes in all) while weights load.
         """
         return cls(config, load_model(config, on_progress))
+
+    def close(self) -> None:
+        """Writes what is still on its way to `prefix_cache_dir`, and saves no more there.
+
+        A process that ends without it writes that as well; it only does not wait for it here.
+        """
+        self._close_storage()
 
     @property
     def has_unfinished_requests(self) -> bool:

@@ -1,15 +1,27 @@
 """What holds keys and values for an engine, put together from its configuration."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pellucid.available_memory import available_memory
 from pellucid.backends.base import KVCache
 from pellucid.config import EngineConfig
+from pellucid.event_bus import EventBus
+from pellucid.events import Warn
+from pellucid.execution.block_directory import BlockDirectory
+from pellucid.execution.block_file import BlockFileFormat
 from pellucid.execution.block_transfer import BlockTransfer
+from pellucid.execution.prefix_fingerprint import prefix_fingerprint
+from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.loaded_model import LoadedModel
-from pellucid.memory import MemoryNeeds, MemoryPlan, plan_memory
+from pellucid.loading.weights_identity import weights_identity
+from pellucid.memory import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
 
 LOGIT_BYTES = 4
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -19,36 +31,56 @@ class KVStorage:
     Args:
         plan: where the engine's memory goes.
         kv_cache: the arrays.
+        prefix_store: blocks on disk; None without `prefix_cache_dir`.
         transfer: moves blocks between them all.
     """
 
     plan: MemoryPlan
     kv_cache: KVCache
+    prefix_store: DiskPrefixStore | None
     transfer: BlockTransfer
 
+    def close(self) -> None:
+        """Writes what is on its way to the disk."""
+        if self.prefix_store is not None:
+            self.prefix_store.close()
 
-def make_kv_storage(config: EngineConfig, model: LoadedModel, max_model_len: int) -> KVStorage:
+
+def make_kv_storage(
+    config: EngineConfig, model: LoadedModel, max_model_len: int, bus: EventBus
+) -> KVStorage:
     """Plans the memory and makes what the plan says. Nothing of the cache is touched.
 
     Args:
         config: the user's knobs.
         model: loaded.
         max_model_len: tokens of the longest sequence.
+        bus: hears what a person should know of files in the prefix cache.
 
     Raises:
         ValueError: a knob asks for what the backend or the memory cannot give.
+        OSError: `prefix_cache_dir` cannot be made or read.
     """
     backend = model.backend
-    needs = MemoryNeeds(
-        model.weight_bytes,
-        _scratch_bytes(config, model),
-        backend.kv_bytes_per_block(model.config, config.block_size, config.kv_cache_dtype),
+    bytes_per_block = backend.kv_bytes_per_block(
+        model.config, config.block_size, config.kv_cache_dtype
     )
-    plan = plan_memory(config, needs, max_model_len, available_memory())
+    # What one step can fill, all of which may be waiting for the disk when the next one ends.
+    max_pending = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
+    scratch = _scratch_bytes(config, model)
+    if config.prefix_cache_dir is not None:
+        scratch += max_pending * bytes_per_block
+    plan = plan_memory(
+        config,
+        MemoryNeeds(model.weight_bytes, scratch, bytes_per_block),
+        max_model_len,
+        available_memory(),
+    )
+    prefix_store = _open_prefix_store(config, model, bytes_per_block, max_pending, _reporter(bus))
     kv_cache = backend.make_kv_cache(
         model.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
     )
-    return KVStorage(plan, kv_cache, BlockTransfer(kv_cache))
+    return KVStorage(plan, kv_cache, prefix_store, BlockTransfer(kv_cache, prefix_store))
 
 
 def _scratch_bytes(config: EngineConfig, model: LoadedModel) -> int:
@@ -57,3 +89,34 @@ def _scratch_bytes(config: EngineConfig, model: LoadedModel) -> int:
         model.decoder, model.config, config.max_num_batched_tokens
     )
     return between_ops + config.max_num_seqs * model.config.vocab_size * LOGIT_BYTES
+
+
+def _open_prefix_store(
+    config: EngineConfig,
+    model: LoadedModel,
+    bytes_per_block: int,
+    max_pending: int,
+    report: Callable[[str], None],
+) -> DiskPrefixStore | None:
+    if config.prefix_cache_dir is None:
+        return None
+    fingerprint = prefix_fingerprint(
+        config, model.config, weights_identity(model.directory), model.backend
+    )
+    file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block)
+    directory = BlockDirectory(
+        Path(config.prefix_cache_dir).expanduser(),
+        fingerprint,
+        file_format.file_bytes,
+        config.prefix_cache_bytes,
+    )
+    return DiskPrefixStore(directory, file_format, max_pending, report)
+
+
+def _reporter(bus: EventBus) -> Callable[[str], None]:
+    def report(message: str) -> None:
+        _log.warning(message)
+        if bus.active:
+            bus.emit(Warn("prefix_cache", message))
+
+    return report

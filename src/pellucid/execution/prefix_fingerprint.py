@@ -1,0 +1,32 @@
+"""What keys and values are a function of, beside the tokens."""
+
+import hashlib
+
+from pellucid import __version__
+from pellucid.backends.base import Backend
+from pellucid.config import EngineConfig, ModelConfig
+
+
+def prefix_fingerprint(
+    config: EngineConfig, model_config: ModelConfig, weights: bytes, backend: Backend
+) -> bytes:
+    """32 bytes that differ wherever the contents of a block could differ for the same tokens, if only
+    in a bit, or be laid out otherwise.
+
+    Args:
+        config: formats of weights, activations and cache, and the block size matter.
+        model_config: all of it matters.
+        weights: `loading.weights_identity`.
+        backend: who computes, and on which instructions.
+    """
+    facts = (
+        __version__,
+        backend.identity,
+        config.quantization,
+        config.quantize_activations,
+        config.kv_cache_dtype,
+        config.block_size,
+        model_config,
+        weights,
+    )
+    return hashlib.sha256(repr(facts).encode()).digest()

@@ -1,0 +1,130 @@
+"""The prefix cache on disk: blocks that outlive the pool and the process."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pellucid.backends.base import BlockBytes
+from pellucid.execution.block_directory import BlockDirectory
+from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
+
+
+@dataclass
+class PrefixStoreCounts:
+    """Blocks, since the store was made."""
+
+    found: int = 0
+    saved: int = 0
+    dropped: int = 0  # not saved: more came than the disk could take
+    damaged: int = 0  # files that were not what had been written; removed
+    foreign: int = 0  # files that hold something else; left alone
+
+
+class DiskPrefixStore:
+    """Finds blocks at once and saves them in the background.
+
+    The thread that writes lives as long as there is something to write. So nothing has to be closed
+    for the process to end, and what was saved until then is written before it does.
+
+    Args:
+        directory: where the files lie.
+        file_format: what they look like.
+        max_pending: blocks that may wait for the disk; one more is dropped.
+        report: told, from any thread, in a sentence what a person should know.
+    """
+
+    def __init__(
+        self,
+        directory: BlockDirectory,
+        file_format: BlockFileFormat,
+        max_pending: int,
+        report: Callable[[str], None],
+    ) -> None:
+        assert directory.file_bytes == file_format.file_bytes
+        self.counts = PrefixStoreCounts()
+        self._directory = directory
+        self._format = file_format
+        self._max_pending = max_pending
+        self._report = report
+        self._lock = threading.Condition()  # for everything below
+        self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
+        self._is_writing = False
+        self._saves = True
+
+    def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
+        """The contents of a block, verified; None if there is no sound file of it.
+
+        Args:
+            block_hash: of the block and all before it.
+            token_ids: of the block.
+        """
+        with self._lock:
+            if (waiting := self._pending.get(block_hash)) is not None:
+                return waiting[1] if waiting[0] == token_ids else None
+        try:
+            if (file := self._directory.read(block_hash)) is None:
+                return None
+            data = self._format.decode(file, block_hash, token_ids)
+        except DamagedBlockError as error:
+            self.counts.damaged += 1
+            self._report(f"{self._directory.path(block_hash)}: {error}: removed")
+            self._directory.remove(block_hash)
+        except (ForeignBlockError, OSError) as error:
+            self.counts.foreign += 1
+            self._report(f"{self._directory.path(block_hash)}: {error}: ignored")
+        else:
+            self.counts.found += 1
+            return data
+        return None
+
+    def wants(self, block_hash: bytes) -> bool:
+        """Whether `save` would be of use; counts what there is no room for."""
+        with self._lock:
+            if not self._saves or block_hash in self._pending:
+                return False
+            if len(self._pending) >= self._max_pending:
+                self.counts.dropped += 1
+                return False
+        return not self._directory.has(block_hash)
+
+    def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
+        """Writes a block soon. The caller has asked `wants`, and does not change `data` any more."""
+        with self._lock:
+            self._pending[block_hash] = (token_ids, data)
+            if not self._is_writing:
+                self._is_writing = True
+                threading.Thread(target=self._write_pending, name="pellucid-prefix-store").start()
+
+    def flush(self) -> None:
+        """Waits until everything is written."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._is_writing)
+
+    def close(self) -> None:
+        """Writes what is waiting; from now on nothing is saved."""
+        with self._lock:
+            self._saves = False
+        self.flush()
+
+    def _write_pending(self) -> None:
+        while True:
+            with self._lock:
+                if not self._pending:
+                    self._is_writing = False
+                    self._lock.notify_all()
+                    return
+                block_hash, (token_ids, data) = next(iter(self._pending.items()))
+            try:
+                self._directory.write(block_hash, self._format.encode(block_hash, token_ids, data))
+            except OSError as error:
+                self._give_up(error)
+            with self._lock:
+                if self._pending.pop(block_hash, None) is not None:
+                    self.counts.saved += 1
+
+    def _give_up(self, error: OSError) -> None:
+        """A disk that is full or gone will not be better for the next block."""
+        with self._lock:
+            self._saves = False
+            self._pending.clear()
+        self._report(f"{error.filename}: {error.strerror}: no more blocks are saved")

@@ -1,0 +1,346 @@
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid.execution.block_directory import BlockDirectory
+from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
+from pellucid.execution.prefix_store import DiskPrefixStore, PrefixStoreCounts
+
+BLOCK_SIZE, BLOCK_BYTES = 16, 1000
+FINGERPRINT = hashlib.sha256(b"a model").digest()
+FORMAT = BlockFileFormat(FINGERPRINT, BLOCK_SIZE, BLOCK_BYTES)
+MAX_BYTES = 100 * FORMAT.file_bytes
+
+
+def block_hash(number: int) -> bytes:
+    return hashlib.sha256(b"%d" % number).digest()
+
+
+def token_ids(number: int) -> tuple[int, ...]:
+    return tuple(range(number, number + BLOCK_SIZE))
+
+
+def contents(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 256, BLOCK_BYTES, np.uint8)
+
+
+class Store(DiskPrefixStore):
+    """Blocks by number, and what was reported."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        file_format: BlockFileFormat = FORMAT,
+        max_pending: int = 1000,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.reports: list[str] = []
+        self.directory = BlockDirectory(
+            root, file_format.fingerprint, file_format.file_bytes, max_bytes
+        )
+        super().__init__(self.directory, file_format, max_pending, self.reports.append)
+
+    def put(self, *numbers: int) -> None:
+        for number in numbers:
+            if self.wants(block_hash(number)):
+                self.save(block_hash(number), token_ids(number), contents(number))
+        self.flush()
+
+    def holds(self, number: int) -> bool:
+        """Whether a block is found; it is the right one then."""
+        found = self.find(block_hash(number), token_ids(number))
+        assert found is None or (found == contents(number)).all()
+        return found is not None
+
+    def path(self, number: int) -> Path:
+        return self.directory.path(block_hash(number))
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+# -- what it is for --------------------------------------------------------------------------------
+
+
+def test_another_store_finds_what_was_saved(tmp_path: Path) -> None:
+    Store(tmp_path).put(1, 2)
+    store = Store(tmp_path)
+    assert [store.holds(number) for number in (1, 2, 3)] == [True, True, False]
+    assert not store.wants(block_hash(1))
+    assert store.counts == PrefixStoreCounts(found=2)
+    assert store.reports == []
+
+
+def test_what_waits_for_the_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, goes_on = Store(tmp_path), threading.Event()
+    write = store.directory.write
+
+    def slow_write(*args: object) -> None:
+        goes_on.wait()
+        write(*args)
+
+    monkeypatch.setattr(store.directory, "write", slow_write)
+    store.save(block_hash(1), token_ids(1), contents(1))
+    assert store.holds(1) and not store.wants(block_hash(1))
+    goes_on.set()
+    store.flush()
+    assert Store(tmp_path).holds(1)
+
+
+def test_more_than_the_disk_can_take_is_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, goes_on = Store(tmp_path, max_pending=3), threading.Event()
+    monkeypatch.setattr(store.directory, "write", lambda *args: goes_on.wait())
+    for number in range(5):
+        if store.wants(block_hash(number)):
+            store.save(block_hash(number), token_ids(number), contents(number))
+    goes_on.set()
+    store.flush()
+    assert store.counts == PrefixStoreCounts(saved=3, dropped=2)
+
+
+def test_nothing_is_saved_after_close_and_no_thread_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    store.save(block_hash(2), token_ids(2), contents(2))
+    store.close()
+    assert store.holds(1) and store.holds(2)
+    store.put(3)
+    assert not store.holds(3)
+    assert not [t for t in threading.enumerate() if t.name == "pellucid-prefix-store"]
+
+
+def test_a_process_that_ends_writes_what_it_has_saved(tmp_path: Path) -> None:
+    """Without flush or close."""
+    save = "\n".join(
+        (
+            "import sys; from pathlib import Path; from unit.test_prefix_store import *",
+            "store = Store(Path(sys.argv[1]))",
+            "for n in range(50): store.save(block_hash(n), token_ids(n), contents(n))",
+        )
+    )
+    in_another_process(save, tmp_path).wait()
+    store = Store(tmp_path)
+    assert all(store.holds(number) for number in range(50))
+
+
+# -- files that are not what they should be --------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_file_that_was_changed_is_never_believed(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    store = Store(tmp_path)
+    store.put(1, 2)
+    path, other = store.path(1), store.path(2)
+    sound = path.read_bytes()
+    damaged = bytearray(sound)
+    match seed % 5:
+        case 0:  # cut off
+            damaged = damaged[: int(rng.integers(len(sound)))]
+        case 1:  # grown
+            damaged += rng.bytes(int(rng.integers(1, 50)))
+        case 2:  # a bit
+            damaged[int(rng.integers(len(sound)))] ^= 1 << int(rng.integers(8))
+        case 3:  # a piece of it
+            start, size = int(rng.integers(len(sound) - 40)), int(rng.integers(1, 40))
+            damaged[start : start + size] = bytes(255 - b for b in damaged[start : start + size])
+        case 4:  # anything
+            damaged = bytearray(rng.bytes(len(sound) if seed % 2 else int(rng.integers(3000))))
+    path.write_bytes(damaged)
+    assert not store.holds(1)
+    assert not path.exists()
+    assert store.counts.damaged == 1
+    assert len(store.reports) == 1 and str(path) in store.reports[0]
+    assert store.holds(2) and other.exists()
+    store.put(1)
+    assert store.holds(1)
+
+
+def test_sound_files_of_something_else_are_ignored_and_left_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    for file_format in (
+        BlockFileFormat(hashlib.sha256(b"another model").digest(), BLOCK_SIZE, BLOCK_BYTES),
+        BlockFileFormat(FINGERPRINT, BLOCK_SIZE - 1, BLOCK_BYTES + 8),  # just as long
+    ):
+        parts = file_format.encode(
+            block_hash(1),
+            token_ids(1)[: file_format.block_size],
+            np.zeros(file_format.bytes_per_block, np.uint8),
+        )
+        store.path(1).write_bytes(b"".join(parts))
+        assert not store.holds(1)
+        assert store.path(1).exists()
+    store.put(2)
+    store.path(2).replace(store.path(1))  # another block under this name
+    assert not store.holds(1) and store.path(1).exists()
+    assert store.counts.foreign == 3 and len(store.reports) == 3
+
+
+def test_a_hash_with_other_tokens_is_no_hit(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    assert store.find(block_hash(1), token_ids(2)) is None
+    assert store.path(1).exists()
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    elsewhere = tmp_path / "elsewhere"
+    store.path(1).replace(elsewhere)
+    store.path(1).symlink_to(elsewhere)  # even to a sound one
+    store.path(2).mkdir()
+    os.mkfifo(store.path(3))
+    for number in (1, 2, 3):
+        assert not store.holds(number)
+        assert os.path.lexists(store.path(number))
+    assert elsewhere.exists()
+    assert (store.counts.foreign, store.counts.damaged) == (3, 0)
+
+
+def test_formats_say_what_is_wrong() -> None:
+    data = np.frombuffer(
+        b"".join(FORMAT.encode(block_hash(1), token_ids(1), contents(1))), np.uint8
+    )
+    assert (FORMAT.decode(data, block_hash(1), token_ids(1)) == contents(1)).all()
+    with pytest.raises(DamagedBlockError, match="has 5 bytes instead of"):
+        FORMAT.decode(data[:5], block_hash(1), token_ids(1))
+    with pytest.raises(ForeignBlockError, match="another version, model or prefix"):
+        FORMAT.decode(data, block_hash(2), token_ids(1))
+
+
+# -- the directory ---------------------------------------------------------------------------------
+
+
+def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
+    store = Store(tmp_path, max_bytes=16 * FORMAT.file_bytes)
+    for number in range(16):
+        store.put(number)
+        past = time.time_ns() - (100 - number) * 10**9
+        os.utime(store.path(number), ns=(past, past))
+    assert store.holds(0)  # used now
+    store.put(16)
+    kept = [number for number in range(17) if store.path(number).exists()]
+    assert kept == [0, *range(4, 17)]  # down to seven eighths
+
+
+def test_the_bound_is_for_all_formats_together(tmp_path: Path) -> None:
+    other_format = BlockFileFormat(hashlib.sha256(b"other").digest(), BLOCK_SIZE, BLOCK_BYTES)
+    Store(tmp_path, file_format=other_format, max_bytes=16 * FORMAT.file_bytes).put(*range(16))
+    store = Store(tmp_path, max_bytes=16 * FORMAT.file_bytes)
+    store.put(1)
+    assert store.holds(1)
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= 14 * FORMAT.file_bytes
+
+
+def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path, max_bytes=8 * FORMAT.file_bytes)
+    foreign = [tmp_path / "notes.txt", store.path(0).parent / "notes.txt"]
+    foreign += [tmp_path / "folder" / store.path(0).name]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(10 * FORMAT.file_bytes))
+    store.put(*range(40))
+    assert all(path.exists() for path in foreign)
+    assert 0 < len(files(tmp_path)) - len(foreign) <= 8
+
+
+def test_partial_files_of_the_dead_are_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    abandoned, fresh = (
+        store.path(0).parent / f".{block_hash(number).hex()}.{number}-7.partial"
+        for number in (1, 2)
+    )
+    for path in (abandoned, fresh):
+        path.write_bytes(b"half a blo")
+    os.utime(abandoned, (0, 0))
+    store.put(3)
+    assert (abandoned.exists(), fresh.exists()) == (False, True)
+
+
+def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "cache"
+    Store(root).put(1)
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files(root))
+    for mode in (0o770, 0o702):
+        root.chmod(mode)
+        with pytest.raises(
+            ValueError, match=rf"prefix_cache_dir=.*mode {mode:o}; it must be yours"
+        ):
+            Store(root)
+
+
+def test_a_bound_below_one_block_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=rf"prefix_cache_bytes=9: one block takes {FORMAT.file_bytes}"
+    ):
+        Store(tmp_path, max_bytes=9)
+
+
+def test_a_disk_that_fails_ends_saving_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+
+    def fail(*args: object) -> None:
+        raise OSError(28, "No space left on device", "there")
+
+    monkeypatch.setattr(store.directory, "write", fail)
+    for number in (2, 3, 4):
+        store.put(number)
+    assert store.reports == ["there: No space left on device: no more blocks are saved"]
+    assert store.holds(1) and not store.holds(2)
+
+
+def test_a_directory_that_vanishes_is_a_cold_cache(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    for path in files(tmp_path):
+        path.unlink()
+    store.path(1).parent.rmdir()
+    assert not store.holds(1)
+    store.put(2)
+    assert len(store.reports) == 1 and "no more blocks are saved" in store.reports[0]
+
+
+def test_two_processes_share_a_directory(tmp_path: Path) -> None:
+    """Both write, find and remove the same blocks in a directory far too small for them."""
+    script = "\n".join(
+        (
+            "import sys; from pathlib import Path; from unit.test_prefix_store import *",
+            "store = Store(Path(sys.argv[1]), max_bytes=20 * FORMAT.file_bytes)",
+            "rng = np.random.default_rng(int(sys.argv[2]))",
+            "found = 0",
+            "for _ in range(400):",
+            "    number = int(rng.integers(60))",
+            "    found += store.holds(number)",
+            "    store.put(number)",
+            "assert found and not store.reports, (found, store.reports)",
+        )
+    )
+    processes = [in_another_process(script, tmp_path, str(seed)) for seed in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    store = Store(tmp_path)
+    assert sum(store.holds(number) for number in range(60)) == len(files(tmp_path)) <= 24
+    assert store.reports == []
+
+
+def in_another_process(script: str, *arguments: object) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", script, *map(str, arguments)], env=environment
+    )
