@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +124,17 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
     assert line.startswith("done: first token ") and line.endswith(
         "stop: max_tokens 30 · greedy, top_p 0.95"
     )
+
+
+def test_the_next_start_finds_its_prompt_again(tmp_path: Path) -> None:
+    prompt = " ".join(PROMPT for _ in range(20))
+    first, second = (
+        run("run", prompt, *GREEDY, "--max-tokens", "5", "--prefix-cache-dir", str(tmp_path))
+        for _ in range(2)
+    )
+    assert first.stdout == second.stdout != b""
+    assert b"(0 cached)" in first.stderr
+    assert b"(0 cached)" not in second.stderr
 
 
 def test_nothing_in_a_pipe_is_an_escape_code() -> None:

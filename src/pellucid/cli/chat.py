@@ -9,7 +9,13 @@ import typer
 
 from pellucid.cli.chat_session import ChatSession
 from pellucid.cli.generation import load
-from pellucid.cli.options import MAX_TOKENS, MODEL_ARGUMENT, ModelOptions, SamplingOptions
+from pellucid.cli.options import (
+    MAX_TOKENS,
+    MODEL_ARGUMENT,
+    ModelOptions,
+    PrefixCacheOptions,
+    SamplingOptions,
+)
 from pellucid.cli.status import EXIT_INTERRUPTED
 from pellucid.cli.terminal import note
 
@@ -26,6 +32,7 @@ def chat(
     max_tokens: Annotated[int | None, MAX_TOKENS] = None,
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
+    prefix_cache_options: PrefixCacheOptions,
 ) -> None:
     """Talk with a model.
 
@@ -35,7 +42,8 @@ def chat(
     """
     llm, params = load(
         model,
-        {**model_options.knobs(), "max_num_seqs": 1},  # one answer at a time: room for one context
+        # One answer at a time: room for one context.
+        {**model_options.knobs(), **prefix_cache_options.knobs(), "max_num_seqs": 1},
         {**sampling_options.given(), "max_tokens": max_tokens},
     )
     session = ChatSession(llm, params, system)

@@ -11,6 +11,7 @@ import typer
 from pellucid.config import EngineConfig
 
 MODEL, SAMPLING, STOPPING, OUTPUT = "Model", "Sampling", "When to stop", "Output"
+PREFIX_CACHE = "Prefix cache on disk"
 
 
 def _model(*names: str, **facts: Any) -> Any:
@@ -19,6 +20,10 @@ def _model(*names: str, **facts: Any) -> Any:
 
 def _sampling(*names: str, default: str | bool = False, **facts: Any) -> Any:
     return typer.Option(*names, rich_help_panel=SAMPLING, show_default=default, **facts)
+
+
+def _prefix_cache(*names: str, **facts: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=PREFIX_CACHE, **facts)
 
 
 def _stopping(*names: str, **facts: Any) -> Any:
@@ -86,6 +91,24 @@ class ModelOptions:
     revision: Annotated[
         str | None, _model(metavar="REV", help="Branch, tag or commit of a hub id.")
     ] = EngineConfig.revision
+
+    def knobs(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PrefixCacheOptions:
+    """Fields of `EngineConfig`, with its defaults."""
+
+    prefix_cache_dir: Annotated[
+        str | None,
+        _prefix_cache(
+            metavar="DIR", help="Keep computed blocks there: the next start finds its prompt again."
+        ),
+    ] = EngineConfig.prefix_cache_dir
+    prefix_cache_bytes: Annotated[
+        int, _prefix_cache(metavar="BYTES", help="Most bytes of files in it.")
+    ] = EngineConfig.prefix_cache_bytes
 
     def knobs(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,6 +12,7 @@ from pellucid.cli.options import (
     OUTPUT,
     Json,
     ModelOptions,
+    PrefixCacheOptions,
     SamplingOptions,
     StopOptions,
 )
@@ -36,6 +37,7 @@ def run(
     stop_options: StopOptions,
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
+    prefix_cache_options: PrefixCacheOptions,
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -52,8 +54,12 @@ def run(
     prompt = arguments.read_prompt()
     llm, params = load(
         arguments.model,
-        # One request: room for one context.
-        {**model_options.knobs(), "use_kv_cache": not no_kv_cache, "max_num_seqs": 1},
+        {
+            **model_options.knobs(),
+            **prefix_cache_options.knobs(),
+            "use_kv_cache": not no_kv_cache,
+            "max_num_seqs": 1,  # one request: room for one context
+        },
         {
             **sampling_options.given(),
             **stop_options.given(),
