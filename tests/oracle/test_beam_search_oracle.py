@@ -10,7 +10,7 @@ from support.checkpoints import FAMILIES, write_checkpoint
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SEEDS = range(100, 140)
+SEEDS = range(100, 120)
 
 
 def load_theirs(directory):
@@ -28,9 +28,10 @@ def models(request, tmp_path_factory):
 
 
 def assert_same(ours, theirs, label):
+    """Scores to what float32 leaves of a difference of logits of about 10."""
     assert [token_ids for token_ids, _ in ours] == [token_ids for token_ids, _ in theirs], label
     assert [score for _, score in ours] == pytest.approx(
-        [score for _, score in theirs], rel=1e-5
+        [score for _, score in theirs], rel=1e-5, abs=1e-5
     ), label
 
 
