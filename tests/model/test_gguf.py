@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pellucid import LLM, SamplingParams
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.joined_matrix import JoinedMatrix
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import (
     FORMATS,
@@ -42,6 +44,7 @@ from support.gguf_files import GGUF_FAMILIES, GGUF_OVERRIDES, finish, write_gguf
 from support.recording_backend import RecordingBackend
 
 OPS = NumpyBackend()
+OPS_IN_FLOATS = NumpyBackend(quantize_activations=False)
 PROMPT = list(range(10, 50))
 FORMATS_OF_TYPES = {
     Type.Q8_0: INT8,
@@ -191,6 +194,40 @@ def test_a_file_can_be_quantized_again(tmp_path: Path) -> None:
         matrix.shape == expected.shape and (matrix.dequantize() == expected.dequantize()).all()
         for matrix in matrices
     )
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])  # without biases, and with them
+def test_joined_matrices_keep_the_formats_of_their_parts(family: str, tmp_path: Path) -> None:
+    other_types = {"attn_v": Type.Q5_1, "ffn_up": Type.F32}
+    file = write_both(tmp_path, family, matrix_type=Type.Q4_1, other_types=other_types)
+    weights = RecordingBackend()
+    load_decoder(file, weights)
+    joined = [weight for weight in weights.arrays if isinstance(weight, JoinedMatrix)]
+    (qk, v), (gate, up) = (matrix.parts for matrix in joined[:2])
+    assert (qk.format, v.format, gate.format) == (INT4_MIN, INT8_MIN, INT4_MIN)
+    assert isinstance(up, np.ndarray)
+
+    backend = CpuBackend(quantize_activations=False)
+    native, config = load_decoder(file, backend)
+    exact, _ = load_decoder(file, OPS_IN_FLOATS)
+    actual = prompt_logits(native, config, backend, PROMPT)
+    wanted = prompt_logits(exact, config, OPS_IN_FLOATS, PROMPT)
+    assert np.abs(actual - wanted).max() <= 1e-4 * np.abs(wanted).max()
+    compiled = backend.compile(native, config)
+    assert (prompt_logits(compiled, config, backend, PROMPT) == actual).all()
+
+
+def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> None:
+    file = write_both(tmp_path, matrix_type=Type.Q8_0, other_types={"attn_v": Type.Q4_1})
+    weights = RecordingBackend()
+    load_decoder(file, weights, quantization="int8")
+    stored = GgufTensors(GgufFile(file), {})
+    v = quantize_matrix(stored.tensor("blk.0.attn_v.weight").dequantize(), INT8)
+    k = stored.tensor("blk.0.attn_k.weight")
+    qkv = weights.arrays[2]  # behind the embedding and a norm
+    np.testing.assert_array_equal(qkv.rows(slice(-len(v.codes), None)).codes, v.codes)
+    assert qkv.shape[0] > len(v.codes) + len(k.codes)
+    assert qkv.format == INT8
 
 
 # -- what is refused -------------------------------------------------------------------------------

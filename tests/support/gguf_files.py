@@ -1,7 +1,7 @@
 """Writes checkpoints of `support.checkpoints` as GGUF files, as llama.cpp's convert_hf_to_gguf.py does."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ def write_gguf(
     directory: Path,
     *,
     matrix_type: GGMLQuantizationType | None = None,
+    other_types: Mapping[str, GGMLQuantizationType] | None = None,
     edit: Callable[[GGUFWriter], None] | None = None,
 ) -> Path:
     """Writes the checkpoint and the tokenizer in `directory` as the GGUF file `path`.
@@ -56,6 +57,7 @@ def write_gguf(
         path: where to.
         directory: in Hugging Face layout.
         matrix_type: of matrices whose rows it divides; None keeps the dtype.
+        other_types: instead, for matrices whose names in the file hold one of these words.
         edit: adds to the file before it is written.
     """
     config = json.loads((directory / "config.json").read_text())
@@ -69,7 +71,8 @@ def write_gguf(
     for name, tensor in _converted(
         config, architecture, load_file(directory / "model.safetensors")
     ):
-        _add_tensor(writer, name, tensor, matrix_type)
+        others = [other for word, other in (other_types or {}).items() if word in name]
+        _add_tensor(writer, name, tensor, others[0] if others else matrix_type)
     if edit is not None:
         edit(writer)
     finish(writer)

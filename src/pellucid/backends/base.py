@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.joined_matrix import WeightMatrix
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -113,9 +113,7 @@ class Backend(ABC):
     # -- load time --------------------------------------------------------------------------------
 
     @abstractmethod
-    def matrix(
-        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None = None
-    ) -> Matrix:
+    def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
         """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N].
 
         The kind of the weight decides how it is kept: floats stay what they are or become the

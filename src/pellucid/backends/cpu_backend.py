@@ -7,7 +7,9 @@ per step.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -23,6 +25,7 @@ from pellucid.backends.cpu_kv_cache import (
     TracedKVCache,
     make_cpu_kv_cache,
 )
+from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
 from pellucid.backends.native import (
     Indices,
     LinearWeights,
@@ -36,7 +39,9 @@ from pellucid.backends.native import (
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.tracing import (
+    BufferView,
     Heads,
+    ProgramBuilder,
     SymbolicArray,
     SymbolicIndices,
     Trace,
@@ -58,6 +63,22 @@ _FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
 
 Rows: TypeAlias = Any  # an Array, or a SymbolicArray while a forward is traced
+
+
+@dataclass(frozen=True)
+class JoinedWeights:
+    """Matrices whose rows are one matrix's."""
+
+    parts: tuple[LinearWeights, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        return sum(part.num_outputs for part in self.parts)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first output of each part."""
+        return tuple(accumulate((part.num_outputs for part in self.parts[:-1]), initial=0))
 
 
 class CpuBackend(NumpyBackend):
@@ -99,8 +120,14 @@ class CpuBackend(NumpyBackend):
     # -- load time --------------------------------------------------------------------------------
 
     def matrix(  # type: ignore[override]  # the handle is opaque
-        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None = None
-    ) -> LinearWeights:
+        self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None
+    ) -> LinearWeights | JoinedWeights:
+        if isinstance(weight, JoinedMatrix):
+            parts = zip(weight.parts, weight.split(bias), strict=True)
+            return JoinedWeights(tuple(self._packed(part, own) for part, own in parts))
+        return self._packed(weight, bias)
+
+    def _packed(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None) -> LinearWeights:
         own_bias = None if bias is None else self.vector(bias)
         activations = "native" if self.quantize_activations else "f32"
         if isinstance(weight, QuantizedMatrix):
@@ -168,17 +195,26 @@ class CpuBackend(NumpyBackend):
             rows=RowSet.TOKENS,
         )
 
-    def linear(self, x: Rows, weight: LinearWeights) -> Rows:  # type: ignore[override]
+    def linear(self, x: Rows, weight: LinearWeights | JoinedWeights) -> Rows:  # type: ignore[override]
         if not isinstance(x, SymbolicArray):
             return self._run_on(lambda x: self.linear(x, weight), x)
         rows = x.rows
-        x.trace.weights.append(weight)
+        joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
+        x.trace.weights += joined.parts
+
+        def emit(
+            to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool
+        ) -> None:
+            buffer, column = y
+            for part, start in zip(joined.parts, joined.starts, strict=True):
+                to.program.linear(rows, x[0], part, (buffer, column + start), add_to_y)
+
         return x.trace.record(
             "linear",
             [x],
             (weight.num_outputs,),
-            lambda to, x, y: to.program.linear(rows, x[0], weight, y, add_to_y=False),
-            accumulate=lambda to, x, y: to.program.linear(rows, x[0], weight, y, add_to_y=True),
+            partial(emit, add_to_y=False),
+            accumulate=partial(emit, add_to_y=True),
         )
 
     def rms_norm(self, x: Rows, weight: Array, eps: float) -> Rows:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pellucid.backends.arithmetic_identity import blas_identity
 from pellucid.backends.base import Array, Backend, Decoder, ForwardBatch, IntArray
+from pellucid.backends.joined_matrix import JoinedMatrix, WeightMatrix
 from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
     NumpyKVLayer,
@@ -41,7 +42,14 @@ class NumpyMatrix:
     bias: Array | None
 
 
-NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix
+@dataclass(frozen=True)
+class NumpyJoinedMatrix:
+    """Matrices whose rows are one matrix's."""
+
+    parts: "tuple[NumpyWeight, ...]"
+
+
+NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix | NumpyJoinedMatrix
 
 
 class NumpyBackend(Backend):
@@ -70,9 +78,10 @@ class NumpyBackend(Backend):
 
     # -- load time --------------------------------------------------------------------------------
 
-    def matrix(
-        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None = None
-    ) -> NumpyWeight:
+    def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> NumpyWeight:
+        if isinstance(weight, JoinedMatrix):
+            biases = weight.split(bias)
+            return NumpyJoinedMatrix(tuple(map(self.matrix, weight.parts, biases)))
         own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, QuantizedMatrix):
             if self.quantize_activations:
@@ -104,11 +113,14 @@ class NumpyBackend(Backend):
     # -- per step ---------------------------------------------------------------------------------
 
     def embed(self, token_ids: IntArray, table: NumpyWeight, scale: float = 1.0) -> Array:
+        assert not isinstance(table, NumpyJoinedMatrix)
         if isinstance(table, NumpyQuantizedMatrix):
             return np.asarray(table.embed(token_ids).astype(self.dtype) * scale)
         return np.asarray(table.weight[token_ids] * scale)
 
     def linear(self, x: Array, weight: NumpyWeight) -> Array:
+        if isinstance(weight, NumpyJoinedMatrix):
+            return np.concatenate([self.linear(x, part) for part in weight.parts], axis=-1)
         if isinstance(weight, NumpyQuantizedMatrix):
             return weight.linear(x)
         num_outputs, num_inputs = weight.weight.shape

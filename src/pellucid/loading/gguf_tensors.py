@@ -10,10 +10,10 @@ import numpy.typing as npt
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize
 
+from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.loading.gguf_blocks import BLOCK_TYPES, matrix_from_blocks
 from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
-from pellucid.loading.tensor_source import Tensor
 
 _FLOATS: Mapping[Type, Any] = {
     Type.F32: np.float32,
@@ -56,7 +56,7 @@ class GgufTensors:
         assert name in self
         return self.location
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`.
 
         Raises:
@@ -75,7 +75,7 @@ class GgufTensors:
         """Gives back the memory behind the tensor `name`, which may be read again."""
         self._file.release(name)
 
-    def _stored(self, name: str) -> Tensor:
+    def _stored(self, name: str) -> UniformMatrix:
         info = self.info(name)
         rows = self._file.rows(name)
         if info.type in _FLOATS:

@@ -7,12 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.joined_matrix import (
+    JoinedMatrix,
+    UniformMatrix,
+    WeightMatrix,
+    join_matrices,
+)
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.config import ModelConfig
 from pellucid.loading.non_finite import first_non_finite
-from pellucid.loading.tensor_source import Tensor, TensorSource, as_floats, join_rows
+from pellucid.loading.tensor_source import TensorSource, as_floats
 from pellucid.loading.weight_names import WeightNames, source_rows
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
@@ -72,11 +78,11 @@ class CheckpointParameters:
         self.release()
         return handle
 
-    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def weight(self, name: str, shape: tuple[int, ...]) -> WeightMatrix:
         """Our weight `name` as it is stored, joined and contiguous. Raises as `matrix` does."""
         module, kind = name.rsplit(".", 1)
         recipe = self._names.recipe(module)
-        weight = join_rows(
+        weight = join_matrices(
             [
                 self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
                 for source, num_rows in zip(
@@ -114,17 +120,25 @@ class CheckpointParameters:
                 f"describes it has no place for the tensors {shown}"
             )
 
-    def _quantized(self, name: str, weight: Tensor) -> Tensor:
+    def _quantized(self, name: str, weight: WeightMatrix) -> WeightMatrix:
         if self._format is None:
             return weight
+        if isinstance(weight, JoinedMatrix):
+            return join_matrices([self._quantized_part(name, part) for part in weight.parts])
+        return self._quantized_part(name, weight)
+
+    def _quantized_part(self, name: str, weight: UniformMatrix) -> QuantizedMatrix:
         if isinstance(weight, QuantizedMatrix) and weight.format == self._format:
             return weight
+        assert self._format is not None
         try:
             return quantize_matrix(as_floats(weight), self._format)
         except ValueError as error:
             raise ValueError(f"{self._checkpoint.location}: our {name}: {error}") from None
 
-    def _source(self, name: str, shape: tuple[int, ...], transposed: bool, our_name: str) -> Tensor:
+    def _source(
+        self, name: str, shape: tuple[int, ...], transposed: bool, our_name: str
+    ) -> UniformMatrix:
         """The checkpoint's tensor `name` as we lay it out, `shape`."""
         name = self._name_in_checkpoint(name, our_name)
         path = self._checkpoint.path(name)
@@ -177,7 +191,7 @@ class CheckpointParameters:
         self._mark_read(head)
 
 
-def _floats(tensor: Tensor) -> list[npt.NDArray[Any]]:
+def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:
     """The arrays of a tensor that could hold a NaN or an infinity."""
     if not isinstance(tensor, QuantizedMatrix):
         return [tensor]

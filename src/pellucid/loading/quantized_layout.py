@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
-from pellucid.loading.tensor_source import Tensor
 
 LARGEST_ZERO_POINT = 15
 
@@ -128,7 +128,7 @@ class QuantizedCheckpoint:
         for array in arrays:
             self._checkpoint.release(array)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`, in read-only views of its file."""
         if name not in self._matrices:
             return self._checkpoint.tensor(name)

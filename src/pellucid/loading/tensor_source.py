@@ -1,15 +1,14 @@
 """Where weights come from: tensors by name, however they are stored."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_rows
-
-Tensor: TypeAlias = npt.NDArray[Any] | QuantizedMatrix
+from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
+from pellucid.backends.quantization.matrix import QuantizedMatrix
 
 
 class TensorFacts(Protocol):
@@ -40,7 +39,7 @@ class TensorSource(Protocol):
         """The file that holds the tensor `name`."""
         ...
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`, perhaps a read-only view of its file.
 
         Raises:
@@ -53,16 +52,8 @@ class TensorSource(Protocol):
         ...
 
 
-def as_floats(tensor: Tensor) -> npt.NDArray[Any]:
+def as_floats(tensor: WeightMatrix) -> npt.NDArray[Any]:
     """The numbers that a tensor stands for."""
+    if isinstance(tensor, JoinedMatrix):
+        return np.concatenate([as_floats(part) for part in tensor.parts])
     return tensor.dequantize() if isinstance(tensor, QuantizedMatrix) else tensor
-
-
-def join_rows(parts: Sequence[Tensor]) -> Tensor:
-    """One matrix or vector of the rows of all parts: in their format if they share one, else in floats."""
-    if len(parts) == 1:
-        return parts[0]
-    matrices = [part for part in parts if isinstance(part, QuantizedMatrix)]
-    if len(matrices) == len(parts) and len({matrix.format for matrix in matrices}) == 1:
-        return concatenate_rows(matrices)
-    return np.concatenate([as_floats(part) for part in parts])

@@ -1,0 +1,65 @@
+"""A weight matrix whose rows are not all in one format."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_rows
+
+UniformMatrix: TypeAlias = npt.NDArray[Any] | QuantizedMatrix
+
+
+@dataclass(frozen=True)
+class JoinedMatrix:
+    """The rows of several matrices [N_i, K], behind each other: where a file stores q, k and v, which a
+    decoder has as one matrix, in different formats.
+
+    Args:
+        parts: at least two; neighbours differ in format.
+    """
+
+    parts: tuple[UniformMatrix, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+    def split(self, bias: npt.NDArray[Any] | None) -> list[npt.NDArray[Any] | None]:
+        """The part of a bias [N] that belongs to each part."""
+        if bias is None:
+            return [None] * len(self.parts)
+        ends = np.cumsum([part.shape[0] for part in self.parts])
+        return list(np.split(bias, ends[:-1]))
+
+
+WeightMatrix: TypeAlias = UniformMatrix | JoinedMatrix
+
+
+def join_matrices(parts: Sequence[UniformMatrix]) -> WeightMatrix:
+    """The rows of all parts, no value changed: those of neighbours in one format become one matrix."""
+    runs: list[list[UniformMatrix]] = []
+    for part in parts:
+        if runs and _have_one_format(runs[-1][0], part):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    joined = tuple(_concatenate(run) for run in runs)
+    return joined[0] if len(joined) == 1 else JoinedMatrix(joined)
+
+
+def _have_one_format(a: UniformMatrix, b: UniformMatrix) -> bool:
+    if isinstance(a, QuantizedMatrix) and isinstance(b, QuantizedMatrix):
+        return a.format == b.format
+    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray)  # all floats become the widest
+
+
+def _concatenate(run: Sequence[UniformMatrix]) -> UniformMatrix:
+    if len(run) == 1:
+        return run[0]
+    if matrices := [part for part in run if isinstance(part, QuantizedMatrix)]:
+        return concatenate_rows(matrices)
+    return np.concatenate([part for part in run if isinstance(part, np.ndarray)])
