@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine_events import Ceilings, StepCosts, hello
+from pellucid.engine_events import Ceilings, StepCosts, hello, telling_of_progress
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
@@ -106,13 +106,21 @@ class LLMEngine:
         self._num_requests = 0
 
     @classmethod
-    def from_config(cls, config: EngineConfig, on_progress: Progress | None = None) -> "LLMEngine":
+    def from_config(
+        cls,
+        config: EngineConfig,
+        on_progress: Progress | None = None,
+        bus: EventBus | None = None,
+    ) -> "LLMEngine":
         """Loads what `config` names.
 
         Args:
             on_progress: called with (bytes read, bytes in all) while weights load.
+            bus: the engine's, if somebody wants to hear of the loading; by `time.monotonic`.
         """
-        return cls(config, load_model(config, on_progress))
+        bus = EventBus(time.monotonic) if bus is None else bus
+        model = load_model(config, telling_of_progress(bus, config.model, on_progress))
+        return cls(config, model, bus=bus)
 
     def close(self) -> None:
         """Writes what is still on its way to `prefix_cache_dir`, and saves no more there.

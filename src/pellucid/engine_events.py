@@ -10,12 +10,14 @@ from typing import Literal
 
 from pellucid import __version__, formulas
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.event_bus import EventBus
 from pellucid.events import (
     Hello,
     HelloDevice,
     HelloKV,
     HelloLimits,
     HelloModel,
+    Load,
     RequestAdded,
     RequestLedger,
     RequestParams,
@@ -26,6 +28,7 @@ from pellucid.execution.logprobs import TokenLogprob
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.ledger import Ledger, Part, StepTimes, Work
 from pellucid.loaded_model import LoadedModel
+from pellucid.loading.parameters import Progress
 from pellucid.memory import MemoryPlan
 from pellucid.scheduling.request import Request
 from pellucid.step_weights import StepWeights
@@ -98,6 +101,24 @@ def hello(
         use_kv_cache=engine_config.use_kv_cache,
         prefix_caching=engine_config.enable_prefix_caching and engine_config.use_kv_cache,
     )
+
+
+def telling_of_progress(bus: EventBus, model: str | None, on_progress: Progress | None) -> Progress:
+    """Calls `on_progress` and emits `load`.
+
+    Args:
+        model: as the user named it; None: the bundled one.
+    """
+    started = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(done, total)
+        if bus.active:
+            duration = to_us(time.monotonic() - started)
+            bus.emit(Load("read", model or "bundled", done, total, duration))
+
+    return report
 
 
 def request_added(

@@ -35,7 +35,7 @@ class Event:
 
     def fields_as_dict(self) -> dict[str, Any]:
         """What the event says, without the envelope, as JSON has it."""
-        return _as_json(self)
+        return _fields_as_json(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,15 @@ class EventRecord:
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, tuple):
         return [_as_json(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        named = ((field.name, getattr(value, field.name)) for field in fields(value))
-        # `from_` is `from`, a word that Python keeps for itself.
-        return {name.rstrip("_"): _as_json(item) for name, item in named if item is not None}
-    return value
+    return _fields_as_json(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _fields_as_json(record: Any) -> dict[str, Any]:
+    named = ((field.name, getattr(record, field.name)) for field in fields(record))
+    # `from_` is `from`, a word that Python keeps for itself.
+    return {name.rstrip("_"): _as_json(value) for name, value in named if value is not None}
 
 
 # ---- the engine

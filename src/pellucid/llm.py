@@ -9,6 +9,7 @@ from typing import final
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.event_bus import EventBus
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.progress import is_live
 from pellucid.progress import progress as progress_bar
@@ -22,6 +23,7 @@ class LLM:
     Args:
         model: directory in Hugging Face layout, a GGUF file or a hub id; left out, the bundled model.
         on_progress: called with (bytes read, bytes in all) while weights load.
+        bus: carries the engine's events; left out, `llm.engine.events` is one, once it has loaded.
         **knobs: the fields of `EngineConfig`, by name.
 
     Raises:
@@ -33,6 +35,7 @@ class LLM:
         model: str | None = None,
         *,
         on_progress: Callable[[int, int], None] | None = None,
+        bus: EventBus | None = None,
         **knobs: object,
     ) -> None:
         unknown = knobs.keys() - EngineConfig.__dataclass_fields__.keys()
@@ -40,7 +43,7 @@ class LLM:
             known = ", ".join(name for name in EngineConfig.__dataclass_fields__ if name != "model")
             raise ValueError(f"LLM({min(unknown)}=...): no such parameter; there are {known}")
         self.config = EngineConfig(model=model, **knobs)  # type: ignore[arg-type]
-        self.engine = LLMEngine.from_config(self.config, on_progress)
+        self.engine = LLMEngine.from_config(self.config, on_progress, bus)
         self.tokenizer = self.engine.tokenizer
         self._streams: dict[str, TokenStream] = {}
 

@@ -15,13 +15,17 @@ from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
     from pellucid.engine import LLMEngine
+    from pellucid.event_bus import EventBus
     from pellucid.llm import LLM
     from pellucid.outputs import RequestOutput
     from pellucid.prompts import Prompt
 
 
 def load(
-    model: str | None, knobs: Mapping[str, Any], given: Mapping[str, Any]
+    model: str | None,
+    knobs: Mapping[str, Any],
+    given: Mapping[str, Any],
+    bus: "EventBus | None" = None,
 ) -> "tuple[LLM, SamplingParams]":
     """Loads a model, showing how far it has come and what memory it may take.
 
@@ -29,6 +33,7 @@ def load(
         model: as `EngineConfig.model`.
         knobs: other fields of `EngineConfig`.
         given: fields of `SamplingParams`; what is left out takes the model's own defaults.
+        bus: carries the events.
 
     Raises:
         ValueError: a knob, a parameter or the model cannot be used.
@@ -37,7 +42,7 @@ def load(
     from pellucid.llm import LLM
 
     with progress("load", describe_bytes) as show:
-        llm = LLM(model, on_progress=show, **knobs)
+        llm = LLM(model, on_progress=show, bus=bus, **knobs)
     note(memory_line(llm.engine.memory_plan))
     return llm, replace(llm.get_default_sampling_params(), **given)
 

@@ -1,0 +1,96 @@
+"""`pellucid explain`: where one request's time went."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pellucid.cli.explanation import Event, Explanation, explain_request
+from pellucid.cli.generation import count_tokens, load
+from pellucid.cli.json_output import print_json
+from pellucid.cli.options import (
+    MAX_TOKENS,
+    Json,
+    ModelOptions,
+    SamplingOptions,
+    StopOptions,
+)
+from pellucid.cli.prompt import PromptArguments
+from pellucid.cli.summary import done_line
+from pellucid.cli.terminal import note
+from pellucid.progress import progress
+
+RECORDING = "A recording instead"
+
+
+def explain(
+    arguments: PromptArguments,
+    *,
+    max_tokens: Annotated[int, MAX_TOKENS] = 64,
+    stop_options: StopOptions,
+    sampling_options: SamplingOptions,
+    model_options: ModelOptions,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=RECORDING, help="Events that run --events has written."
+        ),
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            rich_help_panel=RECORDING,
+            help="Which of its requests.",
+            show_default="the only one",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a prompt, or read a recording, and show where the time went: the request's ledger, what the
+    prefix cache had, its steps beside what this machine can do at best, and who held it up."""
+    from pellucid.cli.explanation_text import print_explanation
+
+    if events is not None:
+        explanation = _from_recording(events, request, arguments)
+    else:
+        if request is not None:
+            raise ValueError(f"--request {request}: is for --events FILE")
+        given = {
+            **sampling_options.given(),
+            **stop_options.given(),
+            "max_tokens": max_tokens,
+        }
+        explanation = _from_run(arguments, {**model_options.knobs(), "max_num_seqs": 1}, given)
+    if json:
+        print_json(explanation.as_dict())
+    else:
+        print_explanation(explanation)
+
+
+def _from_recording(path: Path, request: str | None, arguments: PromptArguments) -> Explanation:
+    from pellucid.event_recording import read_recording
+
+    if arguments.first is not None:
+        raise ValueError(f"--events {path}: is explained without a prompt")
+    return explain_request(read_recording(path), request)
+
+
+def _from_run(
+    arguments: PromptArguments, knobs: dict[str, object], given: dict[str, object]
+) -> Explanation:
+    prompt = arguments.read_prompt()
+    llm, params = load(arguments.model, knobs, given)
+
+    from pellucid.benchmark.ceilings import measure_ceilings
+    from pellucid.engine import LLMEngine
+    from pellucid.events import Level
+
+    with progress("measure this machine", lambda done, total, elapsed: f"{elapsed:.0f} s"):
+        ceilings = measure_ceilings(llm.config, llm.engine.model)
+    engine = LLMEngine(llm.config, llm.engine.model, ceilings=ceilings)  # the same weights
+    heard: list[Event] = []
+    engine.events.subscribe(lambda record: heard.append(record.as_dict()), Level.STEP)
+    output = count_tokens(engine, prompt, params, "generate")
+    note(done_line(engine, output, params))
+    return explain_request(heard, f"{output.request_id}/0")
