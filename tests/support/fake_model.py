@@ -51,7 +51,7 @@ class FakeKVCache:
 
 class FakeDecoder:
     def __init__(self) -> None:
-        self.batches: deque[ForwardBatch] = deque(maxlen=1_000)
+        self.batches: deque[ForwardBatch] = deque(maxlen=100)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         assert isinstance(kv_cache, FakeKVCache)

@@ -1,0 +1,42 @@
+"""Random traces on tiny models of the numpy backend: the same answers, to the last bit."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.loaded_model import load_model
+from support.checkpoints import write_checkpoint
+from support.tiny_tokenizer import VOCAB_SIZE
+from support.traces import TraceSpace, check_trace, make_trace
+
+# Without a window, with one, and keys that depend on the prompt's length.
+FAMILIES = ("llama", "gemma2", "llama-dynamic")
+SPACE = TraceSpace(
+    vocab_size=VOCAB_SIZE,
+    stops=["a", "e", "t", " ", "th", "the", "\n"],
+    knobs={"kv_cache_dtype": ["bf16", "f32"]},
+)
+
+
+@pytest.mark.traces(45)
+def test_every_request_gets_what_it_gets_alone(trace_seeds: range, tmp_path: Path) -> None:
+    models = []
+    for family in FAMILIES:
+        directory = tmp_path / family
+        directory.mkdir()
+        write_checkpoint(directory, family)
+        models.append(load_model(EngineConfig(model=str(directory), backend="numpy")))
+
+    counts: Counter[str] = Counter()
+    for seed in trace_seeds:
+        model = models[seed % len(models)]
+        counts += check_trace(
+            make_trace(seed, SPACE),
+            lambda knobs, clock, model=model: LLMEngine(EngineConfig(**knobs), model, clock),
+        )
+    print(dict(counts))
+    if len(trace_seeds) >= 45:
+        assert all(counts[what] > 0 for what in ("cached", "preempted", "abort", "error")), counts

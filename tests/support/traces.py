@@ -1,0 +1,239 @@
+"""Random traces through an engine, each made of one seed, and what must hold of all of them.
+
+A trace is plain data: requests with their moments of arrival and abort, and the knobs of the engine
+that they meet. Every request must get what it gets alone on an engine of its own.
+"""
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pellucid.engine import LLMEngine
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import FakeClock
+
+# All others must not change an answer.
+KNOBS_OF_THE_ANSWER = ("max_model_len", "kv_cache_dtype")
+
+MakeEngine = Callable[[Mapping[str, object], FakeClock], LLMEngine]  # of knobs
+
+
+@dataclass(frozen=True)
+class TraceSpace:
+    """What traces are drawn from, besides what any engine takes.
+
+    Attributes:
+        vocab_size: token ids below it make the prompts.
+        stops: strings that answers may well contain.
+        max_model_len: longest prompt + output; the smaller, the more blocks are fought for.
+        knobs: further knobs of the engine, and the values that they take.
+    """
+
+    vocab_size: int
+    stops: Sequence[str]
+    max_model_len: int = 80
+    max_requests: int = 8
+    knobs: Mapping[str, Sequence[object]] | None = None
+
+
+@dataclass(frozen=True)
+class TracedRequest:
+    """One request.
+
+    Attributes:
+        arrival: before which step it is added.
+        abort: before which step it is aborted, if it is under way then.
+    """
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    arrival: int
+    abort: int | None
+    priority: int
+    cache_salt: str | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    seed: int
+    knobs: Mapping[str, object]
+    requests: tuple[TracedRequest, ...]  # in order of arrival
+
+
+def make_trace(seed: int, space: TraceSpace) -> Trace:
+    rng = random.Random(seed)
+    block_size = rng.choice([16, 16, 32])
+    knobs = {
+        "max_model_len": space.max_model_len,
+        "block_size": block_size,
+        # From room for one context, where everybody preempts everybody, to room for all.
+        "num_kv_blocks": -(-space.max_model_len // block_size) + rng.choice([0, 0, 1, 2, 4, 40]),
+        "max_num_seqs": rng.choice([1, 2, 3, 5, 16]),
+        "max_num_batched_tokens": rng.choice([3, 7, 17, 40, 2048]),
+        "enable_prefix_caching": rng.random() < 0.75,
+        "use_kv_cache": rng.random() < 0.9,
+    }
+    knobs.update({name: rng.choice(values) for name, values in (space.knobs or {}).items()})
+    # Prompts begin with parts of a few trunks, so that many share blocks.
+    longest = space.max_model_len * 2 // 3
+    trunks = [
+        [rng.randrange(space.vocab_size) for _ in range(longest)]
+        for _ in range(rng.randrange(1, 4))
+    ]
+    requests, arrival = [], 0
+    for _ in range(rng.randrange(2, space.max_requests + 1)):
+        arrival += rng.choice([0, 0, 0, 1, 2, 5])
+        head = rng.choice(trunks)[: rng.choice([0, rng.randrange(longest), 16, 33])]
+        tail = [rng.randrange(space.vocab_size) for _ in range(rng.randrange(0 if head else 1, 6))]
+        requests.append(
+            TracedRequest(
+                prompt=(*head, *tail),
+                params=_random_params(rng, space),
+                arrival=arrival,
+                abort=arrival + rng.randrange(30) if rng.random() < 0.12 else None,
+                priority=rng.choice([0, 0, 0, -2, 1, 3]),
+                cache_salt=rng.choice([None, None, None, "a", "b"]),
+            )
+        )
+    return Trace(seed, knobs, tuple(requests))
+
+
+def _random_params(rng: random.Random, space: TraceSpace) -> SamplingParams:
+    if rng.random() < 0.03:  # forbids the only token that it allows: it fails, and no other
+        return SamplingParams(allowed_token_ids=[5], stop_token_ids=[5], min_tokens=1, seed=0)
+
+    def sometimes(value: Any, otherwise: Any, chance: float = 0.1) -> Any:
+        return value if rng.random() < chance else otherwise
+
+    max_tokens = rng.randrange(1, rng.choice([4, 14, 24]))
+    return SamplingParams(
+        n=rng.choice([1, 1, 1, 1, 2, 3]),
+        temperature=rng.choice([0.0, 0.0, 1.0, 1.5]),
+        top_k=sometimes(5, 0),
+        top_p=sometimes(0.8, 1.0),
+        repetition_penalty=sometimes(1.3, 1.0),
+        presence_penalty=sometimes(0.5, 0.0),
+        stop_token_ids=sometimes([rng.randrange(space.vocab_size)], [], 0.2),
+        min_tokens=sometimes(min(3, max_tokens), 0, 0.2),
+        max_tokens=max_tokens,
+        max_time=sometimes(float(rng.randrange(1, 60)), None),  # in steps
+        seed=rng.randrange(1000),
+        logprobs=sometimes(rng.choice([0, 2]), None, 0.3),
+        prompt_logprobs=sometimes(1, None),
+        stop=sometimes([rng.choice(space.stops)], [], 0.3),
+        include_stop_str_in_output=sometimes(True, False),
+        ignore_eos=sometimes(True, False, 0.5),
+    )
+
+
+def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
+    """Runs a trace, and each of its requests alone; what happened in it, counted.
+
+    Raises:
+        AssertionError: something does not hold; the message has the seed.
+    """
+    try:
+        run = _Run(trace, make_engine)
+        outputs = run.outputs()
+        for request, output in zip(trace.requests, outputs, strict=True):
+            _assert_same(output, _alone(request, trace, make_engine))
+        return run.counts + _counts(outputs)
+    except Exception as error:
+        raise AssertionError(
+            f"trace {trace.seed} with {trace.knobs} fails: {error!r}\n"
+            f"again: the same test with --traces 1 --first-trace {trace.seed}"
+        ) from error
+
+
+class _Run:
+    """A trace on its way through an engine."""
+
+    def __init__(self, trace: Trace, make_engine: MakeEngine) -> None:
+        self.counts: Counter[str] = Counter()
+        self._requests = trace.requests
+        self._clock = FakeClock()  # counts steps
+        self._engine = make_engine(trace.knobs, self._clock)
+        self._deltas: dict[tuple[str, int], list[CompletionDelta]] = defaultdict(list)
+
+    def outputs(self) -> list[RequestOutput]:
+        """Runs it to the end, looking at the engine after every step."""
+        engine, arriving = self._engine, deque(self._requests)
+        outputs: list[RequestOutput] = []
+        while arriving or engine.has_unfinished_requests:
+            now = self._clock.now
+            while arriving and arriving[0].arrival <= now:
+                outputs.append(self._add(arriving.popleft()))
+            for request, output in zip(self._requests, outputs, strict=False):
+                if request.abort == now:
+                    self._note(engine.abort(output.request_id))
+            self._note(engine.step())
+            engine.scheduler.check_integrity()
+            self._clock.now += 1.0
+        self.counts["steps"] += int(self._clock.now)
+        self._check_end(outputs)
+        return outputs
+
+    def _add(self, request: TracedRequest) -> RequestOutput:
+        return self._engine.add_request(
+            request.prompt,
+            request.params,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+
+    def _note(self, deltas: list[CompletionDelta]) -> None:
+        for delta in deltas:
+            self._deltas[delta.request_id, delta.index].append(delta)
+
+    def _check_end(self, outputs: list[RequestOutput]) -> None:
+        """Nothing is left in the engine, and what was streamed is what the outputs say."""
+        assert not self._engine._outputs and not self._engine._answers
+        pool = self._engine.scheduler.kv_cache_manager.block_pool
+        assert pool.num_free_blocks == pool.num_blocks
+        for output in outputs:
+            assert output.finished
+            for completion in output.outputs:
+                deltas = self._deltas[output.request_id, completion.index]
+                token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
+                assert token_ids == completion.token_ids
+                assert "".join(delta.text for delta in deltas) == completion.text
+                assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1)
+                assert deltas[-1].finish_reason == completion.finish_reason
+
+
+def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> RequestOutput:
+    """What a fresh engine gives a request when nobody else is there and nothing is in its way."""
+    kept = {name: trace.knobs[name] for name in KNOBS_OF_THE_ANSWER if name in trace.knobs}
+    engine = make_engine({**kept, "enable_prefix_caching": False}, FakeClock())
+    output = engine.add_request(request.prompt, replace(request.params, max_time=None))
+    while engine.has_unfinished_requests:
+        engine.step()
+    return output
+
+
+def _assert_same(output: RequestOutput, alone: RequestOutput) -> None:
+    for own, whole in zip(output.outputs, alone.outputs, strict=True):
+        if own.finish_reason == "abort" or own.stop_reason == "max_time":  # the beginning of it
+            num_tokens = len(own.token_ids)
+            assert own.token_ids == whole.token_ids[:num_tokens]
+            if own.logprobs is not None:
+                assert own.logprobs == whole.logprobs[:num_tokens]
+        else:
+            assert own == whole
+    if output.prompt_logprobs is not None:
+        num_computed = len(output.prompt_logprobs)
+        assert output.prompt_logprobs == alone.prompt_logprobs[:num_computed]
+        if any(own.token_ids for own in output.outputs):
+            assert num_computed == len(output.prompt_token_ids)
+
+
+def _counts(outputs: list[RequestOutput]) -> Counter[str]:
+    counts = Counter({"requests": len(outputs)})
+    for output in outputs:
+        counts["cached"] += output.num_cached_tokens > 0
+        counts["preempted"] += output.metrics.num_preemptions > 0
+        counts.update(str(completion.finish_reason) for completion in output.outputs)
+    return counts

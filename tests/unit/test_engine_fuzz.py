@@ -1,0 +1,25 @@
+"""Random traces on the fake model: the same answers, whatever else the engine is doing."""
+
+from collections import Counter
+
+import pytest
+
+from support.fake_model import VOCAB_SIZE, FakeTokenizer, fake_engine
+from support.traces import TraceSpace, check_trace, make_trace
+
+SPACE = TraceSpace(
+    vocab_size=VOCAB_SIZE, stops=["a", "q", "xy", "b!", *FakeTokenizer.alphabet[20:]]
+)
+
+
+@pytest.mark.traces(300)
+def test_every_request_gets_what_it_gets_alone(trace_seeds: range) -> None:
+    counts: Counter[str] = Counter()
+    for seed in trace_seeds:
+        counts += check_trace(
+            make_trace(seed, SPACE), lambda knobs, clock: fake_engine(clock=clock, **knobs)
+        )
+    print(dict(counts))
+    if len(trace_seeds) >= 300:  # the traces are worth running
+        for what in ("cached", "preempted", "stop", "length", "abort", "error"):
+            assert counts[what] > 20, counts

@@ -1,0 +1,112 @@
+"""100,000 requests: memory stays constant, nothing is left behind, no step exceeds its budget."""
+
+import gc
+import random
+import sys
+import tracemalloc
+from collections.abc import Iterator
+
+from pellucid.engine import LLMEngine
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import fake_engine
+
+NUM_REQUESTS = 100_000
+NUM_UNFINISHED = 150  # kept in the engine: more than can run
+BUDGET = 256
+
+PARAMS = [
+    *[SamplingParams(max_tokens=1, temperature=0)] * 4,
+    SamplingParams(max_tokens=2, temperature=0),
+    SamplingParams(max_tokens=3, temperature=0, stop=["a"]),
+    SamplingParams(max_tokens=2, temperature=0, stop_token_ids=[3], max_time=1e9),
+]
+LONG = SamplingParams(max_tokens=24, seed=1, n=3)  # grows: others have to make room for it
+
+
+def arrivals(rng: random.Random) -> Iterator[tuple[list[int], SamplingParams]]:
+    """Short requests, most of them with a beginning that others have too; never the same again."""
+    trunks = [[rng.randrange(1, 32) for _ in range(48)] for _ in range(20)]
+    while True:
+        trunk = rng.choice(trunks)[: rng.choice([0, 14, 16, 30, 33])]
+        tail = [rng.randrange(1, 32) for _ in range(rng.randrange(1, 6))]
+        yield trunk + tail, rng.choice(PARAMS) if rng.random() < 0.99 else LONG
+
+
+class Budgeted:
+    """Counts, and looks at every step before it is computed."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.num_steps = self.num_preempted = 0
+        schedule = engine.scheduler.schedule
+
+        def watched(now):
+            output = schedule(now)
+            assert output.num_tokens <= BUDGET
+            assert len(output.scheduled) <= engine.scheduler.max_num_seqs
+            assert output.scheduled or not engine.scheduler.has_unfinished_requests
+            self.num_steps += 1
+            self.num_preempted += len(output.preempted)
+            return output
+
+        engine.scheduler.schedule = watched
+
+
+def serve(
+    engine: LLMEngine, requests: Iterator[tuple[list[int], SamplingParams]], count: int
+) -> None:
+    """Adds `count` requests as places become free; each 100th is aborted soon afterwards."""
+    unfinished, num_added = 0, 0
+    while num_added < count or unfinished:
+        while num_added < count and unfinished < NUM_UNFINISHED:
+            output = engine.add_request(*next(requests))
+            num_added += 1
+            unfinished += 1
+            if num_added % 100 == 0:
+                engine.abort(output.request_id)
+                unfinished -= 1
+        finished = {d.request_id for d in engine.step() if d.finish_reason is not None}
+        unfinished -= sum(request_id not in engine._outputs for request_id in finished)
+
+
+def num_objects() -> int:
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+def test_a_hundred_thousand_requests() -> None:
+    engine = fake_engine(
+        num_kv_blocks=24, block_size=16, max_num_seqs=64, max_num_batched_tokens=BUDGET
+    )
+    watched = Budgeted(engine)
+    requests = arrivals(random.Random(0))
+    warm_up, traced = NUM_REQUESTS // 10, NUM_REQUESTS // 50
+
+    serve(engine, requests, warm_up)
+    before = num_objects()
+    serve(engine, requests, NUM_REQUESTS - warm_up - traced)
+    # One object kept per request would be 85,000 more.
+    assert num_objects() - before < 1_000
+
+    # Objects that are large: bytes, while they are few enough to trace each.
+    tracemalloc.start()
+    try:
+        serve(engine, requests, traced // 2)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        serve(engine, requests, traced // 2)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 100_000
+    finally:
+        tracemalloc.stop()
+
+    assert watched.num_steps > NUM_REQUESTS // engine.scheduler.max_num_seqs
+    assert watched.num_preempted > 10
+    assert_nothing_is_left(engine)
+
+
+def assert_nothing_is_left(engine: LLMEngine) -> None:
+    assert not engine.has_unfinished_requests
+    assert not engine._outputs and not engine._answers
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    assert pool.num_free_blocks == pool.num_blocks
+    engine.scheduler.kv_cache_manager.check_integrity()
