@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -49,7 +50,7 @@ class TracedRequest:
     """
 
     prompt: tuple[int, ...]
-    params: SamplingParams
+    params: RequestParams
     arrival: int
     abort: int | None
     priority: int
@@ -101,7 +102,18 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
     return Trace(seed, knobs, tuple(requests))
 
 
-def _random_params(rng: random.Random, space: TraceSpace) -> SamplingParams:
+def _random_params(rng: random.Random, space: TraceSpace) -> RequestParams:
+    if rng.random() < 0.1:
+        beam_width = rng.randrange(1, 5)
+        return BeamSearchParams(
+            beam_width=beam_width,
+            n=rng.choice([None, 1]),
+            length_penalty=rng.choice([1.0, -0.5]),
+            early_stopping=rng.choice([False, True, "never"]),
+            stop_token_ids=[rng.randrange(space.vocab_size)],
+            max_tokens=rng.randrange(1, 10),
+            ignore_eos=rng.choice([True, False]),
+        )
     if rng.random() < 0.03:  # forbids the only token that it allows: it fails, and no other
         return SamplingParams(allowed_token_ids=[5], stop_token_ids=[5], min_tokens=1, seed=0)
 
@@ -139,7 +151,7 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
         run = _Run(trace, make_engine)
         outputs = run.outputs()
         for request, output in zip(trace.requests, outputs, strict=True):
-            _assert_same(output, _alone(request, trace, make_engine))
+            _assert_same(output, _alone(request, trace, make_engine), request.params)
         return run.counts + _counts(outputs)
     except Exception as error:
         raise AssertionError(
@@ -208,21 +220,24 @@ def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> Req
     """What a fresh engine gives a request when nobody else is there and nothing is in its way."""
     kept = {name: trace.knobs[name] for name in KNOBS_OF_THE_ANSWER if name in trace.knobs}
     engine = make_engine({**kept, "enable_prefix_caching": False}, FakeClock())
-    output = engine.add_request(request.prompt, replace(request.params, max_time=None))
+    params = request.params
+    if isinstance(params, SamplingParams):
+        params = replace(params, max_time=None)
+    output = engine.add_request(request.prompt, params)
     while engine.has_unfinished_requests:
         engine.step()
     return output
 
 
-def _assert_same(output: RequestOutput, alone: RequestOutput) -> None:
+def _assert_same(output: RequestOutput, alone: RequestOutput, params: RequestParams) -> None:
     for own, whole in zip(output.outputs, alone.outputs, strict=True):
-        if own.finish_reason == "abort" or own.stop_reason == "max_time":  # the beginning of it
+        if own.finish_reason != "abort" and own.stop_reason != "max_time":
+            assert own == whole
+        elif isinstance(params, SamplingParams):  # cut short: the beginning of the answer
             num_tokens = len(own.token_ids)
             assert own.token_ids == whole.token_ids[:num_tokens]
             if own.logprobs is not None:
                 assert own.logprobs == whole.logprobs[:num_tokens]
-        else:
-            assert own == whole
     if output.prompt_logprobs is not None:
         num_computed = len(output.prompt_logprobs)
         assert output.prompt_logprobs == alone.prompt_logprobs[:num_computed]
