@@ -7,6 +7,7 @@ from functools import partial
 from typing import final
 
 from pellucid.async_stream import AsyncTokenStream
+from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
@@ -62,7 +63,7 @@ class AsyncLLMEngine:
     async def add_request(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: RequestParams | None = None,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -72,7 +73,7 @@ class AsyncLLMEngine:
 
         Args:
             prompt: text, token ids, or a conversation.
-            params: how to choose and when to stop; left out, `SamplingParams()`.
+            params: how to choose, or how to search, and when to stop; left out, `SamplingParams()`.
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
@@ -113,7 +114,7 @@ class AsyncLLMEngine:
     async def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: RequestParams | None = None,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -138,7 +139,7 @@ class AsyncLLMEngine:
         self._thread.call(partial(self._thread.abort, request_id))
 
     async def shutdown(self, *, drain: bool = False) -> None:
-        """Refuses new requests from now on, and returns when the engine's thread has ended.
+        """Refuses new requests from now on; returns when the engine is closed and its thread ended.
 
         Args:
             drain: let the requests under way end first; otherwise they are aborted.

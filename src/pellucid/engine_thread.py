@@ -162,6 +162,7 @@ class EngineThread:
                     deltas = self.engine.step()
                     self.last_step_time = self.engine.clock()
                     self._deliver(deltas)
+            self.engine.close()
         except Exception as error:
             self._error = error
         with self._lock:

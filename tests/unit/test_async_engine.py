@@ -14,6 +14,7 @@ from pellucid.async_engine import (
     EngineStoppedError,
     TooManyRequestsError,
 )
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
@@ -34,6 +35,8 @@ def run(
 ) -> None:
     """Runs `serve` around an engine; afterwards nothing may be left in it."""
     engine = fake_engine(**knobs)
+    closed, close = [], engine.close
+    engine.close = lambda: closed.append(close())
 
     async def main() -> None:
         async with AsyncLLMEngine(engine, max_requests) as async_engine:
@@ -41,6 +44,7 @@ def run(
         assert async_engine.num_unfinished_requests == 0
 
     asyncio.run(asyncio.wait_for(main(), 60))
+    assert len(closed) == 1
     assert not engine.has_unfinished_requests
     assert not engine._outputs and not engine._answers
     pool = engine.scheduler.kv_cache_manager.block_pool
@@ -48,7 +52,7 @@ def run(
     engine.scheduler.kv_cache_manager.check_integrity()
 
 
-def alone(prompt: list[int], params: SamplingParams) -> RequestOutput:
+def alone(prompt: list[int], params: RequestParams) -> RequestOutput:
     engine = fake_engine()
     output = engine.add_request(prompt, params)
     while engine.has_unfinished_requests:
@@ -299,6 +303,22 @@ def test_what_add_request_takes_reaches_the_engine() -> None:
     run(serve, max_num_seqs=1)
     assert [request_id for request_id, _ in order] == ["soon", "late"]
     assert order[1][1].num_cached_tokens == 0  # of another salt
+
+
+def test_a_beam_search_is_given_when_it_ends() -> None:
+    params = BeamSearchParams(beam_width=3, max_tokens=5)
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        stream = await engine.add_request(PROMPT, params)
+        await (await engine.add_request(PROMPT, LONG)).complete()
+        deltas = [delta async for delta in stream]
+        assert [delta.index for delta in deltas] == [0, 1, 2]
+        assert stream.output.outputs == alone(PROMPT, params).outputs
+        assert [delta.token_ids for delta in deltas] == [
+            completion.token_ids for completion in stream.output.outputs
+        ]
+
+    run(serve)
 
 
 def test_events_reach_subscribers_of_any_thread() -> None:
