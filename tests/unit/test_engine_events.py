@@ -12,7 +12,7 @@ import pytest
 import pellucid
 from pellucid.engine import LLMEngine
 from pellucid.events import EventRecord, Hello, Level, RequestAdded, RequestLedger, Step, Token
-from pellucid.execution import model_runner
+from pellucid.execution import sampler
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeTokenizer, fake_engine, fake_logits
 
@@ -157,7 +157,7 @@ def test_candidates_are_made_for_listeners_to_tokens_only(
     def fail(*arguments: object) -> None:
         raise AssertionError("nobody wants it")
 
-    monkeypatch.setattr(model_runner, "observe_token", fail)
+    monkeypatch.setattr(sampler, "observe_token", fail)
     engine = fake_engine()
     records = [] if level is None else listen(engine, level)
     output = engine.add_request([1, 2, 3], GREEDY)

@@ -17,12 +17,7 @@ from pellucid.execution.sampler import (
     Sampler,
     SamplingRow,
 )
-from pellucid.execution.token_observation import (
-    NUM_CANDIDATES,
-    FunnelStage,
-    TokenObservation,
-    observe_token,
-)
+from pellucid.execution.token_observation import NUM_CANDIDATES, FunnelStage, TokenObservation
 from pellucid.sampling_params import SamplingParams
 from support.sampling_reference import final_distribution, softmax
 
@@ -446,7 +441,9 @@ def test_prompt_logprobs_are_the_models_one_for_each_row() -> None:
 
 
 def observe(logits: np.ndarray, row: SamplingRow) -> TokenObservation:
-    return observe_token(logits, row, Sampler().sample(logits, row).token_id)
+    sampled, observation = Sampler().observe(logits, row)
+    assert sampled == Sampler().sample(logits, row)
+    return observation
 
 
 def test_the_funnel_names_each_active_stage_with_what_it_kept() -> None:

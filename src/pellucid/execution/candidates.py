@@ -55,26 +55,47 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    @cached_property
+    @property
     def probabilities(self) -> FloatArray:
         """[N], summing to 1; N >= 1."""
-        weights: FloatArray = self.logits - self.logits.max()
-        np.exp(weights, out=weights)
-        weights /= weights.sum()
-        return weights
+        return self._softmax[0]
 
-    @cached_property
+    @property
     def logprobs(self) -> FloatArray:
         """[N], log of the probabilities, without their underflow; N >= 1."""
-        logprobs: FloatArray = self.logits - self.logits.max()
-        logprobs -= np.log(np.exp(logprobs).sum())
+        logprobs: FloatArray = self.logits - self._peak
+        logprobs -= self._softmax[1]
         return logprobs
+
+    @property
+    def entropy(self) -> float:
+        """In nats, >= 0; N >= 1."""
+        probabilities, log_sum = self._softmax
+        # A sum of products, not a dot product: BLAS would wake its threads for it.
+        return max(0.0, log_sum - float((probabilities * (self.logits - self._peak)).sum()))
 
     def logprob(self, token_id: int) -> float:
         """-inf if the token is not a candidate."""
         index = int(np.searchsorted(self.token_ids, token_id))
         found = index < len(self) and self.token_ids[index] == token_id
-        return float(self.logprobs[index]) if found else -np.inf
+        return float(self.logits[index] - self._peak - self._softmax[1]) if found else -np.inf
+
+    def mass(self, token_ids: IntArray) -> float:
+        """Probability of some of the candidates together; all of `token_ids` are among them."""
+        return float(self.probabilities[np.searchsorted(self.token_ids, token_ids)].sum())
+
+    @cached_property
+    def _peak(self) -> float:
+        return float(self.logits.max())
+
+    @cached_property
+    def _softmax(self) -> tuple[FloatArray, float]:
+        """Probabilities [N], and the log of the sum of exp(logit - peak)."""
+        weights: FloatArray = self.logits - self._peak
+        np.exp(weights, out=weights)
+        total = weights.sum()
+        weights /= total
+        return weights, float(np.log(total))
 
     def keep(self, chosen: Mask | IntArray) -> "Candidates":
         """The candidates of a mask [N], or at ascending indices."""

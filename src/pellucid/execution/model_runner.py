@@ -11,7 +11,7 @@ from pellucid.execution.forward_batch import (
     prompt_logprob_rows,
 )
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
-from pellucid.execution.token_observation import TokenObservation, observe_token
+from pellucid.execution.token_observation import TokenObservation
 from pellucid.scheduling.beam_search import BeamCandidate
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
@@ -132,7 +132,9 @@ class ModelRunner:
                 logits, row, request.num_candidates
             )
             return
-        sampled = self.sampler.sample(logits, row)
         if observe:
-            result.observations[request.request_id] = observe_token(logits, row, sampled.token_id)
+            sampled, observation = self.sampler.observe(logits, row)
+            result.observations[request.request_id] = observation
+        else:
+            sampled = self.sampler.sample(logits, row)
         result.sampled[request.request_id] = sampled

@@ -10,6 +10,7 @@ from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logpr
 from pellucid.execution.randomness import uniform
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 from pellucid.execution.selection import largest
+from pellucid.execution.token_observation import TokenObservation, observe_token
 from pellucid.scheduling.beam_search import BeamCandidate
 
 __all__ = [
@@ -60,12 +61,15 @@ class Sampler:
             check_finite(logits[token_id])
             return SampledToken(token_id)
 
-        final = self.distribution(logits, row)
-        token_id = _draw(final, row)
-        if row.params.logprobs is None:
-            return SampledToken(token_id)
-        logprobs = token_logprobs(logits, token_id, row.params.logprobs, final)
-        return SampledToken(token_id, logprobs.chosen, logprobs.top)
+        return _choose(logits, row, self.distribution(logits, row))
+
+    def observe(self, logits: Logits, row: SamplingRow) -> tuple[SampledToken, TokenObservation]:
+        """What `sample` does, and a closer look at it. Arguments and errors are the same."""
+        passed = [("logits", Candidates.of(logits))]
+        for stage in sampling_stages(row):
+            passed.append((stage.name, _apply(stage, passed[-1][1], row)))
+        sampled = _choose(logits, row, passed[-1][1])
+        return sampled, observe_token(logits, passed, sampled.token_id)
 
     def distribution(self, logits: Logits, row: SamplingRow) -> Candidates:
         """The distribution that `sample` draws from. Arguments and errors are the same."""
@@ -115,6 +119,14 @@ class Sampler:
 def _takes_argmax(row: SamplingRow) -> bool:
     """Greedy, and nothing comes before the temperature."""
     return row.params.temperature == 0 and next(sampling_stages(row)).name == "temperature"
+
+
+def _choose(logits: Logits, row: SamplingRow, final: Candidates) -> SampledToken:
+    token_id = _draw(final, row)
+    if row.params.logprobs is None:
+        return SampledToken(token_id)
+    logprobs = token_logprobs(logits, token_id, row.params.logprobs, final)
+    return SampledToken(token_id, logprobs.chosen, logprobs.top)
 
 
 def _apply(stage: Stage, candidates: Candidates, row: SamplingRow) -> Candidates:

@@ -9,12 +9,20 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _SORTED_AT_MOST = 1024  # below, one sort costs less than further rounds of partitioning
+_CHUNK = 64  # values whose largest stands for all of them
 _SAMPLED = 64  # keys whose median is taken for the median of all
 
 
 def largest(values: npt.NDArray[np.floating[Any]], count: int) -> Mask:
     """Mask [N] of the `count` largest of values [N], 0 < count <= N; of equal ones the first."""
-    threshold = np.partition(values, -count)[-count]
+    survivors = values
+    if count * _CHUNK < len(values):
+        # As many chunks have a peak of at least `least`: so much the count-th largest value has too.
+        num_chunks = len(values) // _CHUNK
+        peaks = values[: num_chunks * _CHUNK].reshape(num_chunks, _CHUNK).max(axis=1)
+        least = np.partition(peaks, -count)[-count]
+        survivors = values[values >= least]
+    threshold = np.partition(survivors, -count)[-count]
     chosen: Mask = values > threshold
     ties = np.flatnonzero(values == threshold)
     chosen[ties[: count - np.count_nonzero(chosen)]] = True

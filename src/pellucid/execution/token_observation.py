@@ -4,13 +4,14 @@ Computed from the very logits that were sampled from, and only if somebody watch
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from pellucid.execution.candidates import Candidates, Logits
+from pellucid.execution.candidates import Candidates, IntArray, Logits
 from pellucid.execution.logprobs import TokenLogprobs, token_logprobs
-from pellucid.execution.sampling_order import SamplingRow, sampling_stages
 
 NUM_CANDIDATES = 10
 
@@ -48,31 +49,30 @@ class TokenObservation:
     funnel: tuple[FunnelStage, ...]
 
 
-def observe_token(logits: Logits, row: SamplingRow, token_id: int) -> TokenObservation:
-    """Looks at a choice that `Sampler.sample` has made.
+def observe_token(
+    logits: Logits, passed: Sequence[tuple[str, Candidates]], token_id: int
+) -> TokenObservation:
+    """Looks at a choice.
 
     Args:
         logits: [V] that it was made from.
-        row: that it was made for.
+        passed: "logits" and the model's own distribution, then each active stage and what it left.
         token_id: the choice.
     """
-    model = final = Candidates.of(logits)
-    funnel = [FunnelStage("logits", len(model), 1.0)]
-    for stage in sampling_stages(row):
-        before, final = final, stage.apply(final)
-        funnel.append(FunnelStage(stage.name, len(final), _kept_mass(before, final)))
+    model, final = passed[0][1], passed[-1][1]
     logprobs = token_logprobs(logits, token_id, NUM_CANDIDATES, final, model)
-    likeliest = model.indices(entry.token_id for entry in logprobs.top)
+    likeliest = np.array([entry.token_id for entry in logprobs.top])
+    funnel = [FunnelStage(passed[0][0], len(model), 1.0)]
+    for (_, before), (name, after) in pairwise(passed):
+        funnel.append(FunnelStage(name, len(after), _kept_mass(before, after.token_ids)))
     return TokenObservation(
         logprobs,
-        entropy_bits=max(0.0, -float(model.probabilities @ model.logprobs) / math.log(2)),
-        rest=max(0.0, 1 - float(model.probabilities[likeliest].sum())),
+        entropy_bits=model.entropy / math.log(2),
+        rest=max(0.0, 1 - model.mass(likeliest)),
         funnel=tuple(funnel),
     )
 
 
-def _kept_mass(before: Candidates, after: Candidates) -> float:
-    if len(after) == len(before):
-        return 1.0
-    kept = before.probabilities[np.searchsorted(before.token_ids, after.token_ids)]
-    return min(float(kept.sum()), 1.0)  # rounding may lift it above 1
+def _kept_mass(before: Candidates, kept: IntArray) -> float:
+    """1 if nothing was removed; rounding may not lift it above 1."""
+    return 1.0 if len(kept) == len(before) else min(before.mass(kept), 1.0)
