@@ -8,6 +8,7 @@ namespace {
 
 constexpr const char* kFormatNames[kNumKVFormats] = {"f32", "bf16", "int8", "int4"};
 constexpr int kNumberBits[kNumKVFormats] = {32, 16, 8, 4};
+constexpr std::int64_t kScaleBytes = 2;
 
 // Everything of a view but where it begins.
 KVView view_of(const KVShape& shape) {
@@ -21,8 +22,9 @@ KVView view_of(const KVShape& shape) {
   view.num_groups = 0;
   if (shape.format == KVFormat::kInt8) view.num_groups = 1;
   if (shape.format == KVFormat::kInt4) view.num_groups = view.padded_dim / kInt4GroupDims;
-  view.value_offset = kTileTokens * (view.padded_dim * bits / 8 + view.num_groups * 4);
-  view.tile_bytes = 2 * view.value_offset;
+  view.value_offset = kTileTokens * view.padded_dim * bits / 8;
+  view.scale_offset = 2 * view.value_offset;
+  view.tile_bytes = view.scale_offset + 2 * view.num_groups * kTileTokens * kScaleBytes;
   view.head_bytes = shape.block_size / kTileTokens * view.tile_bytes;
   view.block_bytes = shape.num_kv_heads * view.head_bytes;
   return view;

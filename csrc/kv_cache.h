@@ -7,8 +7,11 @@
 // so that one kv-head of a block is one contiguous stream. A cell is what one lane of a dot product
 // takes; a tile is
 //
-//   K [dims / cell][16 tokens][cell], then scales [groups][16 tokens] in f32
-//   V [16 tokens / cell][dims][cell], then scales [groups][16 tokens] in f32
+//   K [dims / cell][16 tokens][cell]
+//   V [16 tokens / cell][dims][cell]
+//   scales of K, then those of V [groups][16 tokens], in bf16
+//
+// K and V begin at cache lines.
 //
 //   format  cell                                    group of numbers that share a scale
 //   f32     1 number, 4 bytes                       none

@@ -31,6 +31,7 @@ struct KVView {
   std::int64_t head_bytes;    // of one kv-head of a block
   std::int64_t tile_bytes;    // of 16 tokens of one kv-head
   std::int64_t value_offset;  // where V begins in a tile
+  std::int64_t scale_offset;  // where the scales begin in a tile: those of K, then those of V
   std::int64_t block_size;    // tokens
   std::int64_t num_kv_heads;
   std::int64_t head_dim;

@@ -17,27 +17,46 @@
 namespace pellucid {
 namespace {
 
-// How a vector of numbers becomes codes that share a scale, which is 0 for a vector of zeros, and
-// infinite for one that is not finite: zero times infinity is seen in every result.
+// How a group of a token's numbers becomes codes that share a scale. Scales are kept as bf16,
+// rounded away from zero before codes are made with them: codes fit the scale that is kept, and
+// stay within their bits. The scale is 0 for a group of zeros, and infinite for one that is not
+// finite: zero times infinity is seen in every result.
+inline std::uint16_t scale_bits(float scale) {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &scale, sizeof(bits));
+  return static_cast<std::uint16_t>((bits + 0xffffu) >> 16);
+}
+
+inline float scale_of_bits(std::uint16_t bits) {
+  return float_of_bits(static_cast<std::int32_t>(std::uint32_t{bits} << 16));
+}
+
+constexpr std::uint16_t kInfiniteScale = 0x7f80;
+
 template <class S, int kBits>
 struct Quantizer;
 
-// code = round(x * 127 / amax), see prepare_rows.h.
+// scale = amax / 127, code = round(x / scale).
 template <class S>
 struct Quantizer<S, 8> {
-  static float quantize(const float* x, std::int64_t size, std::int64_t padded,
-                        std::int8_t* codes) {
-    float scale;
-    quantize_group<S>(x, size, padded, codes, &scale);
-    return scale == scale ? scale : __builtin_inff();
+  static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,
+                                std::int8_t* codes) {
+    const std::int32_t bits = max_abs_bits<S>(x, size, padded);
+    if (bits < kSmallestBits || bits >= kInfinityBits) {
+      __builtin_memset(codes, 0, static_cast<std::size_t>(padded));
+      return bits < kSmallestBits ? std::uint16_t{0} : kInfiniteScale;
+    }
+    const std::uint16_t scale = scale_bits(float_of_bits(bits) / 127.0f);
+    round_to_codes<S>(x, size, padded, 1.0f / scale_of_bits(scale), codes);
+    return scale;
   }
 };
 
 // The number of greatest magnitude becomes -8, so that all 16 codes are used (as in GGUF's Q4_0).
 template <class S>
 struct Quantizer<S, 4> {
-  static float quantize(const float* x, std::int64_t size, std::int64_t padded,
-                        std::int8_t* codes) {
+  static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,
+                                std::int8_t* codes) {
     constexpr float kSmallest = 0x1p-100f;  // below it 8 / amax would overflow
     __builtin_memset(codes, 0, static_cast<std::size_t>(padded));
     float extreme = 0.0f, amax = 0.0f;
@@ -50,15 +69,16 @@ struct Quantizer<S, 4> {
         extreme = x[i];
       }
     }
-    if (!is_finite) return __builtin_inff();
-    if (amax < kSmallest) return 0.0f;
+    if (!is_finite) return kInfiniteScale;
+    if (amax < kSmallest) return 0;
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no bits for fractions
-    const float inverse = -8.0f / extreme;
+    const std::uint16_t scale = scale_bits(extreme / -8.0f);
+    const float inverse = 1.0f / scale_of_bits(scale);
     for (std::int64_t i = 0; i < size; ++i) {
       const float code = (x[i] * inverse + kRound) - kRound;
       codes[i] = static_cast<std::int8_t>(code > 7.0f ? 7.0f : code);
     }
-    return extreme / -8.0f;
+    return scale;
   }
 };
 
@@ -86,7 +106,9 @@ struct QuantizedAttention {
   static void prepare(const KVView& kv, const float* q, std::int64_t row,
                       const QueryRows& queries) {
     std::int8_t* const codes = static_cast<std::int8_t*>(queries.values) + row * kv.padded_dim;
-    queries.scales[row] *= Quantizer<S, 8>::quantize(q, kv.head_dim, kv.padded_dim, codes);
+    float scale;
+    quantize_group<S>(q, kv.head_dim, kv.padded_dim, codes, &scale);
+    queries.scales[row] *= scale;
     const std::int64_t dims = group_dims(kv);
     for (std::int64_t g = 0; g < kv.num_groups; ++g) {
       std::int32_t sum = 0;
@@ -98,12 +120,12 @@ struct QuantizedAttention {
   // A token's k and v [D] into its tile.
   static void store(const KVView& kv, const float* k, const float* v, std::int64_t token,
                     std::uint8_t* tile) {
-    store_vector(kv, k, token, tile, [&](std::int64_t d, int code) {
+    store_vector(kv, k, token, key_scales(kv, tile), [&](std::int64_t d, int code) {
       put(tile + d / kCellInputs * kKeyStepBytes + token * kCellBytes, d % kCellInputs,
           code + (1 << (kBits - 1)));
     });
     std::uint8_t* const values = tile + kv.value_offset;
-    store_vector(kv, v, token, values, [&](std::int64_t d, int code) {
+    store_vector(kv, v, token, value_scales(kv, tile), [&](std::int64_t d, int code) {
       put(values + token / kCellInputs * value_step_bytes(kv) + d * kCellBytes, token % kCellInputs,
           code + kValueZero);
     });
@@ -136,11 +158,10 @@ struct QuantizedAttention {
     for (std::int64_t g = 0; g < kv.num_groups; ++g) {
       alignas(64) float products[kRangeTokens];
       for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
-        const float* const value_scales =
-            scales_of(kv, keys.tiles[t] + kv.value_offset) + g * kTileTokens;
+        const std::uint16_t* const scales = value_scales(kv, keys.tiles[t]) + g * kTileTokens;
         for (std::int64_t i = 0; i < kTileTokens; i += S::kLanes) {
           S::store(products + t * kTileTokens + i,
-                   S::mul(S::load(scores + t * kTileTokens + i), S::load(value_scales + i)));
+                   S::mul(S::load(scores + t * kTileTokens + i), S::load_bf16(scales + i)));
         }
       }
       // Scales beyond what the query sees may be the rests of another request, infinities and all.
@@ -168,26 +189,32 @@ struct QuantizedAttention {
   static std::int64_t group_dims(const KVView& kv) { return kv.padded_dim / kv.num_groups; }
   static std::int64_t value_step_bytes(const KVView& kv) { return kv.padded_dim * kCellBytes; }
 
-  // [groups][16 tokens], behind the codes of K or V.
-  static const float* scales_of(const KVView& kv, const std::uint8_t* codes) {
-    return reinterpret_cast<const float*>(codes + kTileTokens * kv.padded_dim * kBits / 8);
+  // bf16 [groups][16 tokens].
+  static const std::uint16_t* key_scales(const KVView& kv, const std::uint8_t* tile) {
+    return reinterpret_cast<const std::uint16_t*>(tile + kv.scale_offset);
+  }
+  static const std::uint16_t* value_scales(const KVView& kv, const std::uint8_t* tile) {
+    return key_scales(kv, tile) + kv.num_groups * kTileTokens;
+  }
+  static std::uint16_t* key_scales(const KVView& kv, std::uint8_t* tile) {
+    return reinterpret_cast<std::uint16_t*>(tile + kv.scale_offset);
+  }
+  static std::uint16_t* value_scales(const KVView& kv, std::uint8_t* tile) {
+    return key_scales(kv, tile) + kv.num_groups * kTileTokens;
   }
 
-  // Calls put_code(d, code) for every dimension and sets the scales.
+  // Calls put_code(d, code) for every dimension and sets the token's scales.
   template <class F>
   static void store_vector(const KVView& kv, const float* x, std::int64_t token,
-                           std::uint8_t* begin, F put_code) {
+                           std::uint16_t* scales, F put_code) {
     const std::int64_t dims = group_dims(kv);
     for (std::int64_t g = 0; g < kv.num_groups; ++g) {
       const std::int64_t first = g * dims;
       const std::int64_t rest = kv.head_dim - first;
       std::int8_t codes[kMaxHeadDim];
-      const float scale =
+      scales[g * kTileTokens + token] =
           Quantizer<S, kBits>::quantize(x + first, rest < dims ? rest : dims, dims, codes);
       for (std::int64_t d = 0; d < dims; ++d) put_code(first + d, codes[d]);
-      const std::int64_t scale_at = (g * kTileTokens + token) * std::int64_t{sizeof(float)};
-      __builtin_memcpy(begin + kTileTokens * kv.padded_dim * kBits / 8 + scale_at, &scale,
-                       sizeof(scale));
     }
   }
 
@@ -206,13 +233,13 @@ struct QuantizedAttention {
                          std::int64_t row, std::int64_t key, Prefetcher& prefetcher,
                          float* scores) {
     const std::uint8_t* columns[kTileVectors];
-    const float* key_scales[kTileVectors];
+    const std::uint16_t* scales[kTileVectors];
     typename S::F32 totals[kRows][kTileVectors];
     for (int v = 0; v < kTileVectors; ++v) {
       const std::int64_t column = key + v * S::kLanes;
       const std::uint8_t* const tile = keys.tiles[column / kTileTokens];
       columns[v] = tile + column % kTileTokens * kCellBytes;
-      key_scales[v] = scales_of(kv, tile) + column % kTileTokens;
+      scales[v] = key_scales(kv, tile) + column % kTileTokens;
       for (int r = 0; r < kRows; ++r) totals[r][v] = S::zero();
     }
     const std::int64_t num_steps = group_dims(kv) / kCellInputs;
@@ -228,7 +255,7 @@ struct QuantizedAttention {
       add_code_products<S, Codes, kRows, kTileVectors>(columns, kKeyStepBytes, num_steps, q,
                                                        kv.padded_dim, prefetcher, sums);
       for (int v = 0; v < kTileVectors; ++v) {
-        const typename S::F32 scale = S::load(key_scales[v] + g * kTileTokens);
+        const typename S::F32 scale = S::load_bf16(scales[v] + g * kTileTokens);
         for (int r = 0; r < kRows; ++r) {
           totals[r][v] = S::fma(S::to_f32(sums[r][v]), scale, totals[r][v]);
         }

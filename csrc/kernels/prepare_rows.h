@@ -20,6 +20,35 @@ inline float float_of_bits(std::int32_t bits) {
   return x;
 }
 
+constexpr std::int32_t kSmallestBits = 0x0d800000;  // 2^-100, as bits of a float
+constexpr std::int32_t kInfinityBits = 0x7f800000;
+constexpr std::int32_t kNaNBits = 0x7fc00000;
+
+// Bits of max |x|: those of positive floats are ordered as the floats are, with infinity and then
+// NaN on top. `padded` is a multiple of S::kLanes.
+template <class S>
+std::int32_t max_abs_bits(const float* x, std::int64_t size, std::int64_t padded) {
+  typename S::I32 max_bits = S::zero_i32();
+  for (std::int64_t i = 0; i < padded; i += S::kLanes) {
+    max_bits = S::max_abs_bits(max_bits, load_padded<S>(x + i, size - i));
+  }
+  return S::reduce_max(max_bits);
+}
+
+// x [size] * inverse, rounded to nearest even, as s8 codes [padded], zero beyond size; their sum.
+template <class S>
+std::int32_t round_to_codes(const float* x, std::int64_t size, std::int64_t padded, float inverse,
+                            std::int8_t* codes) {
+  const typename S::F32 factor = S::broadcast(inverse);
+  typename S::I32 sum = S::zero_i32();
+  for (std::int64_t i = 0; i < padded; i += S::kLanes) {
+    const typename S::I32 rounded = S::round(S::mul(load_padded<S>(x + i, size - i), factor));
+    S::store_i8(codes + i, rounded);
+    sum = S::add_i32(sum, rounded);
+  }
+  return S::reduce_add(sum);
+}
+
 // x [size] as s8 codes [padded], zero beyond size, and the scale that they share. Symmetric, in
 // IEEE single precision:
 //     scale = amax / 127,  code = round to nearest even(x * (127 / amax)),  amax = max |x|.
@@ -29,16 +58,7 @@ inline float float_of_bits(std::int32_t bits) {
 template <class S>
 std::int32_t quantize_group(const float* x, std::int64_t size, std::int64_t padded,
                             std::int8_t* codes, float* scale) {
-  constexpr std::int32_t kSmallestBits = 0x0d800000;  // 2^-100
-  constexpr std::int32_t kInfinityBits = 0x7f800000;
-  constexpr std::int32_t kNaNBits = 0x7fc00000;
-
-  // Bits of positive floats are ordered as the floats are, with infinity and then NaN on top.
-  typename S::I32 max_bits = S::zero_i32();
-  for (std::int64_t i = 0; i < padded; i += S::kLanes) {
-    max_bits = S::max_abs_bits(max_bits, load_padded<S>(x + i, size - i));
-  }
-  const std::int32_t bits = S::reduce_max(max_bits);
+  const std::int32_t bits = max_abs_bits<S>(x, size, padded);
   if (bits < kSmallestBits || bits >= kInfinityBits) {
     *scale = bits < kSmallestBits ? 0.0f : float_of_bits(kNaNBits);
     __builtin_memset(codes, 0, static_cast<std::size_t>(padded));
@@ -46,14 +66,7 @@ std::int32_t quantize_group(const float* x, std::int64_t size, std::int64_t padd
   }
   const float amax = float_of_bits(bits);
   *scale = amax / 127.0f;
-  const typename S::F32 inverse = S::broadcast(127.0f / amax);
-  typename S::I32 sum = S::zero_i32();
-  for (std::int64_t i = 0; i < padded; i += S::kLanes) {
-    const typename S::I32 rounded = S::round(S::mul(load_padded<S>(x + i, size - i), inverse));
-    S::store_i8(codes + i, rounded);
-    sum = S::add_i32(sum, rounded);
-  }
-  return S::reduce_add(sum);
+  return round_to_codes<S>(x, size, padded, 127.0f / amax, codes);
 }
 
 // For integer formats. kZeroPoint is that of the codes as the kernel's loads give them, 1 if zero

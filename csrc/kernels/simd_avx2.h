@@ -44,6 +44,10 @@ struct Simd {
   static F32 load_f16(const std::uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static F32 load_bf16(const std::uint16_t* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
   static F32 add(F32 a, F32 b) { return _mm256_add_ps(a, b); }
   static F32 mul(F32 a, F32 b) { return _mm256_mul_ps(a, b); }
   static F32 fma(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }

@@ -42,6 +42,9 @@ struct Simd {
   static F32 load_f16(const std::uint16_t* p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
   }
+  static F32 load_bf16(const std::uint16_t* p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+  }
   static F32 add(F32 a, F32 b) { return vaddq_f32(a, b); }
   static F32 mul(F32 a, F32 b) { return vmulq_f32(a, b); }
   static F32 fma(F32 a, F32 b, F32 c) { return vfmaq_f32(c, a, b); }

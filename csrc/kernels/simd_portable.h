@@ -64,6 +64,9 @@ struct Simd {
   static F32 load_f16(const std::uint16_t* p) {
     return each<F32>([=](int i) { return float_of_f16(p[i]); });
   }
+  static F32 load_bf16(const std::uint16_t* p) {
+    return each<F32>([=](int i) { return float_of_bf16(p[i]); });
+  }
   static F32 add(const F32& a, const F32& b) {
     return each<F32>([&](int i) { return a.lane[i] + b.lane[i]; });
   }

@@ -188,6 +188,13 @@ struct Stored {
   std::vector<double> scales;  // of each number; 0 for formats without
 };
 
+// Scales of queries are f32, those of keys and values bf16, rounded away from zero.
+float rounded_up_to_bf16(float scale) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &scale, sizeof(bits));
+  return float_from_bits((bits + 0xffffu) & 0xffff0000u);
+}
+
 Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits) {
   Stored stored;
   for (std::int64_t begin = 0; begin < size; begin += group) {
@@ -196,8 +203,9 @@ Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits
     for (std::int64_t i = begin; i < end; ++i) {
       if (std::abs(x[i]) > std::abs(extreme)) extreme = x[i];
     }
-    const float scale = bits == 8 ? std::abs(extreme) / 127.0f : extreme / -8.0f;
-    const float inverse = bits == 8 ? 127.0f / std::abs(extreme) : -8.0f / extreme;
+    const float scale =
+        rounded_up_to_bf16(bits == 8 ? std::abs(extreme) / 127.0f : extreme / -8.0f);
+    const float inverse = 1.0f / scale;
     for (std::int64_t i = begin; i < end; ++i) {
       const float code = extreme == 0 ? 0.0f : std::nearbyint(x[i] * inverse);
       stored.numbers.push_back(double{scale} * double{bits == 4 ? std::min(code, 7.0f) : code});
@@ -205,6 +213,17 @@ Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits
     }
   }
   return stored;
+}
+
+// A query as 8-bit codes with a scale in f32.
+std::vector<double> quantized_query(const float* q, std::int64_t size) {
+  const float amax = std::abs(
+      *std::max_element(q, q + size, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+  std::vector<double> numbers;
+  for (std::int64_t i = 0; i < size; ++i) {
+    numbers.push_back(double{amax / 127.0f} * double{std::nearbyint(q[i] * (127.0f / amax))});
+  }
+  return numbers;
 }
 
 Stored as_stored(KVFormat format, const float* x, std::int64_t size) {
@@ -237,7 +256,7 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
   };
   const float* const q_row = sequence.q.data() + position * model.q_size() + head * model.head_dim;
   const std::vector<double> q = has_codes(model.format)
-                                    ? quantized(q_row, model.head_dim, model.head_dim, 8).numbers
+                                    ? quantized_query(q_row, model.head_dim)
                                     : as_stored(model.format, q_row, model.head_dim).numbers;
 
   std::vector<double> scores;
