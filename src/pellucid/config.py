@@ -140,6 +140,8 @@ class EngineConfig:
         enable_prefix_caching: find blocks of earlier requests with the same leading tokens again.
         prefix_cache_dir: directory in which such blocks outlive the engine; None keeps them in memory only.
         prefix_cache_bytes: most bytes of files in that directory; the least recently used go first.
+        swap_space: bytes of a temporary file that keeps blocks of preempted requests; 0: they are computed
+            again.
         use_kv_cache: False runs the naive loop, which computes the whole text again for every token.
     """
 
@@ -159,6 +161,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     prefix_cache_dir: str | None = None
     prefix_cache_bytes: int = 4 << 30
+    swap_space: int = 0
     use_kv_cache: bool = True
 
     def __post_init__(self) -> None:
@@ -183,6 +186,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}: must be a whole number of at least 1")
+        if not isinstance(self.swap_space, int) or self.swap_space < 0:
+            raise ValueError(
+                f"swap_space={self.swap_space!r}: must be a whole number of bytes, or 0"
+            )
         if self.prefix_cache_dir is not None and not (
             self.enable_prefix_caching and self.use_kv_cache
         ):

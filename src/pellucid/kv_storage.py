@@ -1,6 +1,7 @@
 """What holds keys and values for an engine, put together from its configuration."""
 
 import logging
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pellucid.execution.block_file import BlockFileFormat
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
+from pellucid.execution.swap_file import SwapFile
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.weights_identity import weights_identity
 from pellucid.memory import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
@@ -32,18 +34,26 @@ class KVStorage:
         plan: where the engine's memory goes.
         kv_cache: the arrays.
         prefix_store: blocks on disk; None without `prefix_cache_dir`.
+        swap_file: blocks of preempted requests; None without `swap_space`.
         transfer: moves blocks between them all.
     """
 
     plan: MemoryPlan
     kv_cache: KVCache
     prefix_store: DiskPrefixStore | None
+    swap_file: SwapFile | None
     transfer: BlockTransfer
 
+    @property
+    def num_swap_slots(self) -> int:
+        return 0 if self.swap_file is None else self.swap_file.num_slots
+
     def close(self) -> None:
-        """Writes what is on its way to the disk."""
+        """Writes what is on its way to the disk, and gives the swap file back."""
         if self.prefix_store is not None:
             self.prefix_store.close()
+        if self.swap_file is not None:
+            self.swap_file.close()
 
 
 def make_kv_storage(
@@ -80,7 +90,9 @@ def make_kv_storage(
     kv_cache = backend.make_kv_cache(
         model.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
     )
-    return KVStorage(plan, kv_cache, prefix_store, BlockTransfer(kv_cache, prefix_store))
+    swap_file = _make_swap_file(config, bytes_per_block)
+    transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
+    return KVStorage(plan, kv_cache, prefix_store, swap_file, transfer)
 
 
 def _scratch_bytes(config: EngineConfig, model: LoadedModel) -> int:
@@ -111,6 +123,20 @@ def _open_prefix_store(
         config.prefix_cache_bytes,
     )
     return DiskPrefixStore(directory, file_format, max_pending, report)
+
+
+def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | None:
+    if config.swap_space == 0:
+        return None
+    if config.swap_space < bytes_per_block:
+        raise ValueError(f"swap_space={config.swap_space}: one block takes {bytes_per_block} bytes")
+    try:
+        return SwapFile(config.swap_space // bytes_per_block, bytes_per_block)
+    except OSError as error:
+        raise ValueError(
+            f"swap_space={config.swap_space}: {tempfile.gettempdir()}: {error.strerror}; TMPDIR names"
+            " another directory"
+        ) from None
 
 
 def _reporter(bus: EventBus) -> Callable[[str], None]:
