@@ -1,31 +1,52 @@
+from pellucid.scheduling.block import Block
+from pellucid.scheduling.block_key import BlockKey
 from pellucid.scheduling.block_pool import BlockPool
 
-A, B = b"a" * 32, b"b" * 32
+
+def key(*token_ids: int, index: int = 0, parent: bytes = b"") -> BlockKey:
+    return BlockKey(parent + bytes(token_ids), parent, index, token_ids)
+
+
+def sealed(pool: BlockPool, *keys: BlockKey) -> list[Block]:
+    blocks = pool.allocate(len(keys))
+    for block, block_key in zip(blocks, keys, strict=True):
+        assert pool.seal(block, block_key, "a")
+    return blocks
 
 
 def test_least_recently_released_is_taken_first() -> None:
     pool = BlockPool(3)
-    first, second, third = pool.allocate(3)
+    first, second, third = sealed(pool, key(1), key(2), key(3))
     pool.release([second, first, third])
     assert [block.block_id for block in pool.allocate(3)] == [1, 0, 2]
 
 
+def test_what_cannot_be_found_again_is_taken_before_what_can() -> None:
+    pool = BlockPool(3)
+    (kept,) = sealed(pool, key(1))
+    first, second = pool.allocate(2)
+    pool.release([kept, first, second])
+    assert pool.num_cached_blocks == 1
+    pool.allocate(2)
+    assert pool.index.find(key(1)) is kept
+    pool.check_integrity()
+
+
 def test_a_released_block_is_found_until_it_is_taken() -> None:
     pool = BlockPool(2)
-    (block,) = pool.allocate(1)
-    pool.seal(block, A, (1, 2))
+    (block,) = sealed(pool, key(1, 2))
     pool.release([block])
-    assert pool.find(A, (1, 2)) is block
+    assert pool.index.find(key(1, 2)) is block
     pool.allocate(2)
-    assert pool.find(A, (1, 2)) is None
+    assert pool.index.find(key(1, 2)) is None
     pool.check_integrity()
 
 
 def test_a_hit_is_checked_by_its_tokens() -> None:
     pool = BlockPool(1)
-    (block,) = pool.allocate(1)
-    pool.seal(block, A, (1, 2))
-    assert pool.find(A, (1, 3)) is None
+    sealed(pool, key(1, 2))
+    same_hash = BlockKey(key(1, 2).block_hash, b"", 0, (1, 3))
+    assert pool.index.find(same_hash) is None
 
 
 def test_a_shared_block_is_free_when_the_last_owner_leaves() -> None:
@@ -43,9 +64,18 @@ def test_a_shared_block_is_free_when_the_last_owner_leaves() -> None:
 
 def test_of_two_equal_blocks_the_first_stays_findable() -> None:
     pool = BlockPool(2)
-    first, second = pool.allocate(2)
-    pool.seal(first, B, (7,))
-    pool.seal(second, B, (7,))
-    assert pool.find(B, (7,)) is first
+    (first,) = sealed(pool, key(7))
+    (second,) = pool.allocate(1)
+    assert not pool.seal(second, key(7), "b")
+    assert pool.index.find(key(7)) is first
     pool.release([second])
+    pool.check_integrity()
+
+
+def test_an_unsealed_block_is_not_found() -> None:
+    pool = BlockPool(1)
+    (block,) = sealed(pool, key(7))
+    pool.unseal(block)
+    assert pool.index.find(key(7)) is None
+    assert pool.seal(block, key(8), "a")
     pool.check_integrity()

@@ -4,10 +4,13 @@ Whatever the trace, a request's tokens are those of `continuation`, which knows 
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 
+from pellucid.event_bus import EventBus
+from pellucid.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -59,20 +62,66 @@ class Beams:
         assert [member.output_token_ids for member in self.members] == self.expected
 
 
+class Watcher:
+    """Believes the events alone, and compares what it believes."""
+
+    def __init__(self, trace: "Trace") -> None:
+        self.trace = trace
+        self.owners: Counter[int] = Counter()
+        self.states: dict[str, str] = {}
+
+    def __call__(self, record: EventRecord) -> None:
+        match record.event:
+            case BlockOps() as event:
+                self.follow(event)
+            case RequestStateChanged(req=req, from_=before, to=after):
+                assert self.states.get(req, "waiting") == before
+                self.states[req] = after
+
+    def follow(self, event: BlockOps) -> None:
+        for op, block_id, a, b in event.ops:
+            match op:
+                case "A" | "C":
+                    assert not self.owners[block_id]
+                    self.owners[block_id] = 1
+                case "S":
+                    self.owners[block_id] += 1
+                    assert self.owners[block_id] == b
+                case "R":
+                    self.owners[block_id] -= 1
+                    assert self.owners[block_id] == a
+                case "F":
+                    assert 0 < a <= BLOCK_SIZE and self.owners[block_id]
+                case "E":
+                    assert not self.owners[block_id]
+        used = sum(count > 0 for count in self.owners.values())
+        pool = self.trace.scheduler.kv_cache_manager.block_pool
+        assert event.used == used == pool.num_blocks - event.cached - event.free
+        assert 0 <= event.waste_tok <= used * BLOCK_SIZE
+
+
 class Trace:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
+        self.bus = EventBus()
+        if rng.random() < 0.5:
+            self.bus.subscribe(Watcher(self), Level.STEP)
         num_blocks = MAX_LENGTH // BLOCK_SIZE + rng.choice([0, 0, 1, 3, 8, 60])
         self.store = FakeStore() if rng.random() < 0.3 else None
         self.use_kv_cache = rng.random() < 0.9
         caching = self.use_kv_cache and rng.random() < 0.7
         self.scheduler = Scheduler(
             KVCacheManager(
-                BlockPool(num_blocks), BLOCK_SIZE, caching, self.store if caching else None
+                BlockPool(num_blocks),
+                BLOCK_SIZE,
+                caching,
+                self.store if caching else None,
+                num_swap_slots=rng.choice([0, 0, 3, 50]),
             ),
             max_num_seqs=rng.choice([1, 2, 4, 16]),
             max_num_batched_tokens=rng.choice([1, 3, 8, 64]),
             use_kv_cache=self.use_kv_cache,
+            events=self.bus,
         )
         self.blocks = FakeBlocks(BLOCK_SIZE, self.store)
         self.num_arriving = rng.randrange(2, 12)
@@ -82,6 +131,7 @@ class Trace:
 
     def run(self) -> None:
         num_steps = 0
+        watched = self.bus.active
         while self.num_arriving or self.scheduler.has_unfinished_requests:
             while self.num_arriving and self.rng.random() < 0.4:
                 self.num_arriving -= 1
@@ -95,6 +145,7 @@ class Trace:
         pool = self.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
         assert not self.scheduler.waiting and not self.scheduler.running
+        assert self.bus.active == watched  # a watcher that finds a fault is dropped
 
     def add(self) -> None:
         rng, name = self.rng, f"r{self.num_arriving}"

@@ -5,11 +5,14 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 
-from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock
+from pellucid.scheduling.block_key import BlockKey
+from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.prefix_match import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.prefix_store import PrefixStore
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.swap_slots import SwapSlots
 
 
 class KVCacheManager:
@@ -23,6 +26,7 @@ class KVCacheManager:
         block_size: tokens per block.
         enable_prefix_caching: seal full blocks and find them again for other requests.
         prefix_store: where blocks are kept that the pool has given away.
+        num_swap_slots: blocks of preempted requests that can be kept outside of the pool.
     """
 
     def __init__(
@@ -31,13 +35,18 @@ class KVCacheManager:
         block_size: int,
         enable_prefix_caching: bool = True,
         prefix_store: PrefixStore | None = None,
+        num_swap_slots: int = 0,
     ) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self._prefix_store = prefix_store
+        self._swap_slots = SwapSlots(num_swap_slots)
+        self._log = block_pool.log
         self._tables: dict[str, BlockTable] = {}
         self._block_ops: list[BlockOp] = []
+
+    # ---- what there is
 
     def block_ids(self, request: Request) -> tuple[int, ...]:
         table = self._tables.get(request.request_id)
@@ -45,7 +54,31 @@ class KVCacheManager:
 
     def num_blocks(self, request: Request) -> int:
         table = self._tables.get(request.request_id)
-        return len(table) if table is not None else 0
+        return len(table.blocks) if table is not None else 0
+
+    def num_exclusive_blocks(self, request: Request) -> int:
+        """Blocks that would be free if this request gave all back."""
+        return sum(block.ref_count == 1 for block in self._table(request).blocks)
+
+    def num_swapped_blocks(self, request: Request) -> int:
+        """Blocks of a request that the swap file holds."""
+        return len(self._table(request).swapped)
+
+    def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
+        """Free blocks that `allocate` would need beyond those that there are; not below 0."""
+        table = self._table(request)
+        num_needed = self._blocks_for(num_tokens) - len(table) + self._shares_next(table)
+        return max(0, num_needed - self.block_pool.num_free_blocks)
+
+    def num_wasted_slots(self) -> int:
+        """Slots of blocks in use that hold no token."""
+        filled: dict[int, int] = {}
+        for table in self._tables.values():
+            num_full, rest = divmod(table.request.num_computed_tokens, self.block_size)
+            for block in table.blocks[num_full:]:
+                filled[block.block_id] = max(filled.get(block.block_id, 0), rest)
+                rest = 0
+        return sum(self.block_size - num_tokens for num_tokens in filled.values())
 
     def fits_alone(self, num_tokens: int) -> bool:
         """Whether a sequence of this length fits into the pool when nobody else is there."""
@@ -56,6 +89,8 @@ class KVCacheManager:
         ops = tuple(self._block_ops)
         self._block_ops.clear()
         return ops
+
+    # ---- beginning, and beginning again
 
     def match_prefix(self, request: Request) -> int:
         """Gives a request the longest run of sealed blocks that its tokens begin with.
@@ -70,47 +105,32 @@ class KVCacheManager:
         if request.num_computed_tokens < len(table) * self.block_size:
             return request.num_computed_tokens  # its last block is not full: nothing can follow it
         for index in range(len(table), self._num_matchable_blocks(request)):
-            block = self.block_pool.find(
-                self._block_hash(request, index), self._block_tokens(request, index)
-            )
+            block = self.block_pool.index.find(self._key(table, index))
             if block is None:
                 break
             self.block_pool.share(block)
             table.blocks.append(block)
+            self._log.add("S", block.block_id, request.request_id, block.ref_count)
         table.changed()
         return len(table) * self.block_size
 
-    def load_prefix(self, request: Request) -> int:
-        """Continues the run of `match_prefix` from the prefix store, into blocks allocated since.
+    def admit(self, request: Request) -> PrefixMatch:
+        """Allocates blocks for all of a request's tokens, and fills those whose contents are kept.
+
+        Follows `match_prefix`; num_lacking_blocks is 0.
 
         Returns:
-            The number of tokens whose K and V are there, once the noted work is done.
+            What is there of the request, once the noted work is done.
         """
-        num_tokens = request.num_computed_tokens
-        if self._prefix_store is None or num_tokens % self.block_size:
-            return num_tokens
-        table = self._tables[request.request_id]
-        for index in range(num_tokens // self.block_size, self._num_matchable_blocks(request)):
-            block_hash = self._block_hash(request, index)
-            token_ids = self._block_tokens(request, index)
-            payload = self._prefix_store.find(block_hash, token_ids)
-            if payload is None:
-                break
-            block = table.blocks[index]
-            self._block_ops.append(LoadBlock(block.block_id, payload))
-            self.block_pool.seal(block, block_hash, token_ids)
-            num_tokens += self.block_size
-        return num_tokens
+        miss = self._explain_miss(request, request.num_computed_tokens)
+        allocated = self.allocate(request, request.num_tokens)
+        assert allocated
+        num_tokens, num_loaded_tokens = self._restore(request)
+        if num_tokens > request.num_computed_tokens:
+            miss = self._explain_miss(request, num_tokens)
+        return PrefixMatch(num_tokens, num_loaded_tokens, miss)
 
-    def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
-        """Free blocks that `allocate` would need beyond those that there are; not below 0."""
-        table = self._table(request)
-        num_needed = self._blocks_for(num_tokens) - len(table) + self._shares_next(request, table)
-        return max(0, num_needed - self.block_pool.num_free_blocks)
-
-    def num_exclusive_blocks(self, request: Request) -> int:
-        """Blocks that would be free if this request gave all back."""
-        return sum(block.ref_count == 1 for block in self._table(request).blocks)
+    # ---- growing
 
     def allocate(self, request: Request, num_tokens: int) -> bool:
         """Makes room for positions num_computed_tokens .. num_tokens - 1, for the request to write.
@@ -118,19 +138,46 @@ class KVCacheManager:
         Returns:
             False, and nothing changed, if blocks lack.
         """
-        if self.num_lacking_blocks(request, num_tokens):
-            return False
         table = self._table(request)
-        written = request.num_computed_tokens // self.block_size
-        if self._shares_next(request, table):
-            self._copy_on_write(table, written)
-        elif written < len(table):
-            self.block_pool.unseal(table.blocks[written])
-        num_missing = self._blocks_for(num_tokens) - len(table)
-        if num_missing > 0:
-            table.blocks.extend(self.block_pool.allocate(num_missing))
-            table.changed()
+        blocks = table.blocks
+        written = request.num_computed_tokens // self.block_size  # the block of the next token
+        if written < len(blocks):
+            block = blocks[written]
+            if block.ref_count > 1:
+                if self.num_lacking_blocks(request, num_tokens):
+                    return False
+                self._copy_on_write(table, written)
+            elif block.key is not None:
+                self.block_pool.unseal(block)
+        num_missing = -(-num_tokens // self.block_size) - len(blocks)
+        if num_missing <= 0:
+            return True
+        if num_missing > self.block_pool.num_free_blocks:
+            return False
+        for block in self.block_pool.allocate(num_missing):
+            self._log.add("A", block.block_id, request.request_id, len(blocks))
+            blocks.append(block)
+        table.changed()
         return True
+
+    def seal(self, request: Request, num_computed_before: int) -> None:
+        """Makes the blocks findable that have become full since `num_computed_before`."""
+        if self._log.active:
+            self._log_fill(request, num_computed_before)
+        first = num_computed_before // self.block_size
+        last = request.num_computed_tokens // self.block_size
+        if first == last or not self.enable_prefix_caching:
+            return
+        table = self._table(request)
+        for index in range(first, last):
+            block, key = table.blocks[index], self._key(table, index)
+            if (
+                self.block_pool.seal(block, key, request.request_id)
+                and self._prefix_store is not None
+            ):
+                self._block_ops.append(SaveBlock(block.block_id, key.block_hash, key.token_ids))
+
+    # ---- several from one
 
     def fork(self, parent: Request, child: Request) -> None:
         """Gives a child without blocks what the parent has computed: it shares the parent's blocks.
@@ -138,14 +185,19 @@ class KVCacheManager:
         The partial last one is shared too; the first of them to write into it gets a copy.
         """
         assert self.num_blocks(child) == 0
-        self._tables[child.request_id] = self._fork(parent)
+        self._tables[child.request_id] = self._fork(parent, child)
 
     def reassign(self, members: Sequence[Request], parents: Sequence[int]) -> None:
         """Makes each member i a fork of members[parents[i]] as it is now, all at once."""
-        forks = [self._fork(members[parent]) for parent in parents]
+        forks = [
+            self._fork(members[parent], member)
+            for member, parent in zip(members, parents, strict=True)
+        ]
         for member, table in zip(members, forks, strict=True):
             self.release(member)
             self._tables[member.request_id] = table
+
+    # ---- giving back
 
     def roll_back(self, request: Request, num_tokens: int) -> None:
         """Gives back the blocks beyond the first `num_tokens` positions, from the tail."""
@@ -156,35 +208,34 @@ class KVCacheManager:
             del table.blocks[num_kept:]
             table.changed()
 
-    def give_back(self, request: Request, num_blocks: int) -> None:
-        """Gives back blocks from the tail until `num_blocks` of them are free, or none is left."""
+    def give_back(self, request: Request, num_blocks: int) -> int:
+        """Gives back blocks from the tail until `num_blocks` of them are free, or none is left.
+
+        What was computed in those that became free is kept in the swap file, as far as it has room.
+
+        Returns:
+            How many have become free.
+        """
         table = self._table(request)
-        while num_blocks > 0 and table.blocks:
+        num_freed = 0
+        while num_freed < num_blocks and table.blocks:
             block = table.blocks.pop()
             self.block_pool.release([block])
-            num_blocks -= block.ref_count == 0
+            if block.ref_count == 0:
+                num_freed += 1
+                self._swap_out(table, block.block_id)
         table.changed()
-
-    def seal(self, request: Request, num_computed_before: int) -> None:
-        """Makes the blocks findable that have become full since `num_computed_before`."""
-        if not self.enable_prefix_caching:
-            return
-        first = num_computed_before // self.block_size
-        for index in range(first, request.num_computed_tokens // self.block_size):
-            block = self._tables[request.request_id].blocks[index]
-            block_hash = self._block_hash(request, index)
-            token_ids = self._block_tokens(request, index)
-            if self.block_pool.seal(block, block_hash, token_ids) and self._prefix_store:
-                self._block_ops.append(SaveBlock(block.block_id, block_hash, token_ids))
+        return num_freed
 
     def release(self, request: Request) -> None:
         """Gives all blocks back, the tail first, so that the longest-lived prefix is evicted last."""
         self.roll_back(request, 0)
+        self._drop_swapped(self._table(request))
 
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
         self.release(request)
-        self._tables.pop(request.request_id, None)
+        del self._tables[request.request_id]
 
     def check_integrity(self) -> None:
         self.block_pool.check_integrity()
@@ -193,9 +244,16 @@ class KVCacheManager:
         assert len(owners) + self.block_pool.num_free_blocks == self.block_pool.num_blocks
         for table in self._tables.values():
             assert table.block_ids == tuple(block.block_id for block in table.blocks)
+            assert table.request.num_computed_tokens <= len(table) * self.block_size
+        self._swap_slots.check_integrity(
+            [slot for table in self._tables.values() for slot in table.swapped.values()]
+        )
 
     def _table(self, request: Request) -> BlockTable:
-        return self._tables.setdefault(request.request_id, BlockTable())
+        table = self._tables.get(request.request_id)
+        if table is None:
+            table = self._tables[request.request_id] = BlockTable(request)
+        return table
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -207,38 +265,117 @@ class KVCacheManager:
             return 0
         return (request.num_tokens - 1) // self.block_size
 
-    def _shares_next(self, request: Request, table: BlockTable) -> bool:
+    def _shares_next(self, table: BlockTable) -> bool:
         """Whether the block that the next token is written into has other owners."""
         # Only this block of the table can hold contents that others use: those after it are new.
-        index = request.num_computed_tokens // self.block_size
+        index = table.request.num_computed_tokens // self.block_size
         return index < len(table) and table.blocks[index].ref_count > 1
-
-    def _fork(self, parent: Request) -> BlockTable:
-        """A table that shares the blocks of what the parent has computed."""
-        source, table = self._table(parent), BlockTable()
-        table.blocks = source.blocks[: self._blocks_for(parent.num_computed_tokens)]
-        table.hashes = source.hashes[: parent.num_computed_tokens // self.block_size]
-        table.changed()
-        for block in table.blocks:
-            self.block_pool.share(block)
-        return table
 
     def _copy_on_write(self, table: BlockTable, index: int) -> None:
         (copy,) = self.block_pool.allocate(1)
         source = table.blocks[index]
         self._block_ops.append(CopyBlock(source.block_id, copy.block_id))
+        self._log.add("C", copy.block_id, source.block_id, table.request.request_id)
         self.block_pool.release([source])
         table.blocks[index] = copy
         table.changed()
 
-    def _block_tokens(self, request: Request, index: int) -> tuple[int, ...]:
-        return tuple(request.token_ids(index * self.block_size, (index + 1) * self.block_size))
+    def _fork(self, parent: Request, child: Request) -> BlockTable:
+        source, table = self._table(parent), BlockTable(child)
+        table.blocks = source.blocks[: self._blocks_for(parent.num_computed_tokens)]
+        table.keys = source.keys[: parent.num_computed_tokens // self.block_size]
+        table.changed()
+        for block in table.blocks:
+            self.block_pool.share(block)
+            self._log.add("S", block.block_id, child.request_id, block.ref_count)
+        return table
 
-    def _block_hash(self, request: Request, index: int) -> bytes:
-        """Hash of block `index` and of everything before it, within the request's salt."""
-        hashes = self._table(request).hashes
-        while len(hashes) <= index:
-            parent = hashes[-1] if hashes else hashlib.sha256(request.cache_salt).digest()
-            tokens = array("q", self._block_tokens(request, len(hashes))).tobytes()
-            hashes.append(hashlib.sha256(parent + tokens).digest())
-        return hashes[index]
+    def _restore(self, request: Request) -> tuple[int, int]:
+        """Fills allocated blocks from the pool, the swap file and the prefix store, while they have
+        the next one. All of the request's swap slots are free afterwards.
+
+        Returns:
+            Tokens whose K and V are there, and those of them that the prefix store had.
+        """
+        table = self._table(request)
+        num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
+        num_restorable = (request.num_tokens - 1) // self.block_size
+        num_matchable = self._num_matchable_blocks(request)
+        while (
+            num_tokens % self.block_size == 0
+            and (index := num_tokens // self.block_size) < num_restorable
+        ):
+            block = table.blocks[index]
+            key = self._key(table, index) if index < num_matchable else None
+            if key is not None and (found := self.block_pool.index.find(key)) is not None:
+                self.block_pool.share(found)
+                self._log.add("S", found.block_id, request.request_id, found.ref_count)
+                self.block_pool.release([block])
+                table.blocks[index] = found
+                table.changed()
+            elif (slot := table.swapped.pop(index, None)) is not None:
+                self._swap_slots.release(slot)
+                self._block_ops.append(SwapIn(slot, block.block_id))
+                self._log.add("I", block.block_id, slot)
+                if self.enable_prefix_caching:
+                    self.block_pool.seal(block, self._key(table, index), request.request_id)
+            elif key is not None and (payload := self._find_stored(key)) is not None:
+                self._block_ops.append(LoadBlock(block.block_id, payload))
+                self._log.add("L", block.block_id, request.request_id)
+                self.block_pool.seal(block, key, request.request_id)
+                num_loaded_tokens += self.block_size
+            else:
+                break
+            num_tokens += self.block_size
+        self._drop_swapped(table)
+        return num_tokens, num_loaded_tokens
+
+    def _find_stored(self, key: BlockKey) -> object | None:
+        if self._prefix_store is None:
+            return None
+        return self._prefix_store.find(key.block_hash, key.token_ids)
+
+    def _swap_out(self, table: BlockTable, block_id: int) -> None:
+        """Keeps what was the block at the end of a table, if it was full and a slot is free."""
+        index = len(table)
+        if (index + 1) * self.block_size > table.request.num_computed_tokens:
+            return
+        if (slot := self._swap_slots.take()) is not None:
+            table.swapped[index] = slot
+            self._block_ops.append(SwapOut(block_id, slot))
+            self._log.add("O", block_id, slot)
+
+    def _drop_swapped(self, table: BlockTable) -> None:
+        for slot in table.swapped.values():
+            self._swap_slots.release(slot)
+        table.swapped.clear()
+
+    def _log_fill(self, request: Request, num_computed_before: int) -> None:
+        block_ids = self.block_ids(request)
+        last = (request.num_computed_tokens - 1) // self.block_size
+        for index in range(num_computed_before // self.block_size, last + 1):
+            end = min(request.num_computed_tokens, (index + 1) * self.block_size)
+            self._log.add("F", block_ids[index], end - index * self.block_size)
+
+    def _explain_miss(self, request: Request, num_tokens: int) -> PrefixMiss | None:
+        """Why no more than `num_tokens` of a request were found; None if no more was to be found."""
+        index = num_tokens // self.block_size
+        if num_tokens == request.num_tokens - 1:
+            return None
+        if not self.enable_prefix_caching or request.params.prompt_logprobs is not None:
+            return PrefixMiss(MissReason.DISABLED, num_tokens)
+        # A request that kept a block that is not full goes on from there.
+        if num_tokens % self.block_size or index >= self._num_matchable_blocks(request):
+            return PrefixMiss(MissReason.PARTIAL_BLOCK, num_tokens)
+        return self.block_pool.index.explain_miss(self._key(self._table(request), index))
+
+    def _key(self, table: BlockTable, index: int) -> BlockKey:
+        """The key of block `index` of a request's tokens, within its salt."""
+        keys, request = table.keys, table.request
+        while len(keys) <= index:
+            start = len(keys) * self.block_size
+            token_ids = tuple(request.token_ids(start, start + self.block_size))
+            parent = keys[-1].block_hash if keys else hashlib.sha256(request.cache_salt).digest()
+            digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
+            keys.append(BlockKey(digest, parent, len(keys), token_ids))
+        return keys[index]

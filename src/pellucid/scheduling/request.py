@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.prefix_match import PrefixMatch
 
 
 class RequestStatus(Enum):
@@ -48,6 +49,7 @@ class Request:
     num_computed_tokens: int = 0
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
+    prefix_match: PrefixMatch | None = None  # of then, with the reason why it is not longer
     num_processed_tokens: int = 0  # rows that went through the model, recomputation included
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None

@@ -4,10 +4,12 @@ from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from pellucid.scheduling.event_sink import EventSink, NoEvents
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.request_heap import Key, RequestHeap
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
+from pellucid.scheduling.scheduling_events import SchedulingEvents
 from pellucid.scheduling.siblings import Siblings
 from pellucid.scheduling.step_plan import StepPlan
 
@@ -34,6 +36,7 @@ class Scheduler:
         max_num_seqs: requests in one step.
         max_num_batched_tokens: tokens in one step.
         use_kv_cache: False forgets what was computed after every sampled token.
+        events: where events go.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         use_kv_cache: bool = True,
+        events: EventSink | None = None,
     ) -> None:
         self.kv_cache_manager = kv_cache_manager
         self.max_num_seqs = max_num_seqs
@@ -49,6 +53,7 @@ class Scheduler:
         self.use_kv_cache = use_kv_cache
         self.waiting = RequestHeap()
         self.running: list[Request] = []  # in order of key: the last one is preempted first
+        self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
         self._siblings = Siblings()
         self._parked: dict[str, Request] = {}
         self._holders: dict[str, Request] = {}  # who is not running and has blocks
@@ -102,6 +107,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
+        self._events.begin_step()
         expired = self._expire(now)
         plan = StepPlan(self.max_num_batched_tokens)
         # Shares of one token go first: they cost the others next to nothing, and being left out
@@ -121,6 +127,8 @@ class Scheduler:
                     self._continue(request, plan)
             elif head is not None:
                 head = self.waiting.first if self._admit(head, plan) else None
+        if self._events.active:
+            self._events.blocks()
         return plan.output(expired)
 
     def update(
@@ -155,7 +163,11 @@ class Scheduler:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
                 sampler.output_token_ids.append(sampled_token_ids[sampler.request_id])
+                if self._events.active:
+                    self._events.computed(sampler)
                 self._finish_if_done(sampler, now)
+        if self._events.active:
+            self._events.blocks()
 
     def reassign(
         self, members: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
@@ -201,6 +213,8 @@ class Scheduler:
                     self._run(member)
                 else:
                     self._queue(member)
+            if self._events.active and member.status is RequestStatus.RUNNING:
+                self._events.computed(member)
 
     def finish(
         self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
@@ -224,6 +238,8 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
+        if self._events.active:
+            self._events.finished(request)
 
     def check_integrity(self) -> None:
         """Every unfinished request is in one place, and every block with those who own it."""
@@ -259,7 +275,7 @@ class Scheduler:
             alone = len(self.running) == 1
             if giver is None or (giver.queue_key < request.queue_key and not alone):
                 giver = self.running[-1]
-                self._preempt(giver, plan)
+                self._preempt(giver, request, plan)
             if giver is request:
                 return
             self._take_blocks(giver, request)
@@ -268,26 +284,35 @@ class Scheduler:
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Lets the first request that waits take part in the step, if there is room for it."""
         if self._num_seats(plan) < 1 and not _outranks(request, self.running[-1]):
+            if self._events.active:
+                self._events.blocked(request, "no_seats", 0, self.running)
             return False
         manager = self.kv_cache_manager
         num_kept, num_computed = manager.num_blocks(request), request.num_computed_tokens
         request.num_computed_tokens = manager.match_prefix(request)
         givers = self._givers(request, plan)
         if givers is None:
-            manager.roll_back(request, num_kept * manager.block_size)
+            if self._events.active:
+                num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
+                self._events.blocked(request, "no_blocks", num_lacking, self.running)
             request.num_computed_tokens = num_computed
+            manager.roll_back(request, num_kept * manager.block_size)
             return False
         for giver in givers:
             if giver.status is RequestStatus.RUNNING:
-                self._preempt(giver, plan)
+                self._preempt(giver, request, plan)
             self._take_blocks(giver, request)
-        allocated = manager.allocate(request, request.num_tokens)
-        assert allocated
-        request.num_computed_tokens = manager.load_prefix(request)
+        num_matched = manager.num_blocks(request)
+        match = manager.admit(request)
+        request.num_computed_tokens = match.num_tokens
         if request.num_processed_tokens == 0:
-            request.num_cached_tokens = request.num_computed_tokens
+            request.prefix_match = match
+            request.num_cached_tokens = match.num_tokens
         self.waiting.remove(request)
         self._run(request)
+        if self._events.active:
+            num_new = manager.num_blocks(request) - num_matched
+            self._events.admitted(request, num_new, match)
         self._add_share(request, plan)
         return True
 
@@ -359,22 +384,31 @@ class Scheduler:
         self._parked[request.request_id] = request
         self._holders[request.request_id] = request
 
-    def _preempt(self, request: Request, plan: StepPlan) -> None:
+    def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
         self.running.remove(request)
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self._queue(request)
         plan.drop(request)
         plan.preempted.append(request)
+        if self._events.active:
+            self._events.preempted(request, cause)
 
     def _take_blocks(self, giver: Request, request: Request) -> None:
         """Frees as many of the giver's last blocks as `request` lacks now, if it has that many."""
         manager = self.kv_cache_manager
-        manager.give_back(giver, manager.num_lacking_blocks(request, request.num_tokens))
+        num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
+        if num_lacking == 0:
+            return
+        num_freed = manager.give_back(giver, num_lacking)
         num_slots = manager.num_blocks(giver) * manager.block_size
-        giver.num_computed_tokens = min(giver.num_computed_tokens, num_slots)
+        num_lost = max(0, giver.num_computed_tokens - num_slots)
+        giver.num_computed_tokens -= num_lost
         if num_slots == 0:
             self._holders.pop(giver.request_id, None)
+        if self._events.active:
+            swapped = manager.num_swapped_blocks(giver) > 0
+            self._events.gave_back(giver, num_lost, num_freed, swapped, request)
 
     def _part(self, share: ScheduledRequest) -> None:
         """Sends the siblings that waited for this prompt their own ways."""
@@ -385,6 +419,8 @@ class Scheduler:
                 self.kv_cache_manager.fork(leader, follower)
                 follower.num_computed_tokens = leader.num_computed_tokens
                 self._run(follower)
+                if self._events.active:
+                    self._events.forked(follower)
             else:  # it finds in the prefix cache what is still there
                 self._queue(follower)
 

@@ -1,0 +1,124 @@
+"""Which blocks can be found again, and what is remembered of those that no longer can."""
+
+from collections import Counter, OrderedDict
+from itertools import islice
+
+from pellucid.scheduling.block import Block
+from pellucid.scheduling.block_key import BlockKey
+from pellucid.scheduling.prefix_match import MissReason, PrefixMiss
+
+EVICTED_PER_BLOCK = 4  # evicted blocks that are remembered, for each block of the pool
+MAX_COMPARED = 32  # blocks with the same parent that a miss is compared with, the newest first
+
+
+class PrefixIndex:
+    """Sealed blocks by hash and by parent.
+
+    Args:
+        num_blocks: of the pool; bounds the memory of what was evicted.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._blocks: dict[bytes, Block] = {}
+        # parent hash -> first token -> block hash -> None, in order of sealing
+        self._children: dict[bytes, dict[int, dict[bytes, None]]] = {}
+        self._first_blocks: Counter[tuple[int, ...]] = Counter()  # whatever their salt
+        self._evicted: OrderedDict[bytes, int] = OrderedDict()  # hash -> evictions until then
+        self._max_evicted = num_blocks * EVICTED_PER_BLOCK
+        self._num_evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key.block_hash in self._blocks
+
+    def find(self, key: BlockKey) -> Block | None:
+        """The block with this hash, if its tokens are the same too."""
+        block = self._blocks.get(key.block_hash)
+        if block is None or block.key is None or block.key.token_ids != key.token_ids:
+            return None
+        return block
+
+    def add(self, key: BlockKey, block: Block) -> None:
+        self._blocks[key.block_hash] = block
+        children = self._children.setdefault(key.parent_hash, {})
+        children.setdefault(key.token_ids[0], {})[key.block_hash] = None
+        if key.index == 0:
+            self._first_blocks[key.token_ids] += 1
+        self._evicted.pop(key.block_hash, None)
+
+    def remove(self, key: BlockKey) -> None:
+        del self._blocks[key.block_hash]
+        children = self._children[key.parent_hash]
+        alike = children[key.token_ids[0]]
+        del alike[key.block_hash]
+        if not alike:
+            del children[key.token_ids[0]]
+        if not children:
+            del self._children[key.parent_hash]
+        if key.index == 0:
+            self._first_blocks[key.token_ids] -= 1
+            if not self._first_blocks[key.token_ids]:
+                del self._first_blocks[key.token_ids]
+        self._num_evicted += 1
+        self._evicted[key.block_hash] = self._num_evicted
+        if len(self._evicted) > self._max_evicted:
+            self._evicted.popitem(last=False)
+
+    def explain_miss(self, key: BlockKey) -> PrefixMiss:
+        """Why there is no block with this key, though there are those before it."""
+        at_token = key.index * len(key.token_ids)
+        evicted = self._evicted.get(key.block_hash)
+        if evicted is not None:
+            since = self._num_evicted - evicted
+            return PrefixMiss(MissReason.EVICTED, at_token, num_evicted_since=since)
+        if key.index == 0 and key.token_ids in self._first_blocks:
+            return PrefixMiss(MissReason.SALT, at_token)
+        nearest = max(
+            self._candidates(key),
+            key=lambda block: _num_common(key, block),
+            default=None,
+        )
+        if nearest is None or nearest.key is None:
+            return PrefixMiss(MissReason.NEVER_SEEN, at_token)
+        offset = _num_common(key, nearest)
+        return PrefixMiss(
+            MissReason.DIFFERS,
+            at_token,
+            nearest.sealed_by,
+            at_token + offset,
+            (key.token_ids[offset], nearest.key.token_ids[offset]),
+        )
+
+    def _candidates(self, key: BlockKey) -> list[Block]:
+        """The newest blocks with the same parent and the same first token, or any of the parent's.
+
+        A text that differs at its very first token is like no other: it has none.
+        """
+        children = self._children.get(key.parent_hash, {})
+        alike = children.get(key.token_ids[0])
+        if alike is None:
+            if key.index == 0 or not children:
+                return []
+            alike = next(reversed(children.values()))
+        return [self._blocks[block_hash] for block_hash in islice(reversed(alike), MAX_COMPARED)]
+
+    def check_integrity(self) -> None:
+        for block_hash, block in self._blocks.items():
+            assert block.key is not None and block.key.block_hash == block_hash
+            assert block_hash in self._children[block.key.parent_hash][block.key.token_ids[0]]
+        alike = [group for children in self._children.values() for group in children.values()]
+        assert sum(map(len, alike)) == len(self._blocks) and all(alike)
+        first_blocks = (block.key for block in self._blocks.values())
+        assert self._first_blocks == Counter(
+            key.token_ids for key in first_blocks if key is not None and key.index == 0
+        )
+        assert len(self._evicted) <= self._max_evicted
+
+
+def _num_common(key: BlockKey, block: Block) -> int:
+    """Tokens that both begin with."""
+    assert block.key is not None
+    pairs = enumerate(zip(key.token_ids, block.key.token_ids, strict=True))
+    return next((i for i, (own, other) in pairs if own != other), len(key.token_ids))

@@ -1,0 +1,173 @@
+"""The events of scheduling, made of its objects."""
+
+from typing import Literal
+
+from pellucid.events import (
+    BlockOps,
+    Level,
+    Preempted,
+    PrefixMatched,
+    RequestState,
+    RequestStateChanged,
+)
+from pellucid.scheduling.event_sink import EventSink
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.prefix_match import PrefixMatch
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+
+MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted first
+
+Finish = Literal["eos", "length", "stop", "cancel", "error"]
+
+
+class SchedulingEvents:
+    """Tells what the scheduler does. It asks `active` before it calls anything else here.
+
+    Args:
+        sink: where events go.
+        kv_cache_manager: whose blocks are told of.
+    """
+
+    def __init__(self, sink: EventSink, kv_cache_manager: KVCacheManager) -> None:
+        self._sink = sink
+        self._manager = kv_cache_manager
+        self._last_blocked: tuple[str, str] | None = None
+        self._states: dict[str, RequestState] = {}  # as told; they begin with "waiting"
+
+    @property
+    def active(self) -> bool:
+        return self._sink.active
+
+    def begin_step(self) -> None:
+        """Begins or ends taking notes, as somebody listens or not."""
+        self._manager.block_pool.log.active = self._sink.wants(Level.STEP)
+        if not self._sink.active:
+            self._states.clear()
+
+    def blocks(self) -> None:
+        """What happened to blocks since the last call."""
+        pool = self._manager.block_pool
+        if rows := pool.log.take():
+            self._sink.emit(
+                BlockOps(
+                    ops=rows,
+                    used=pool.num_blocks - pool.num_free_blocks,
+                    cached=pool.num_cached_blocks,
+                    free=pool.num_free_blocks - pool.num_cached_blocks,
+                    waste_tok=self._manager.num_wasted_slots(),
+                )
+            )
+
+    def blocked(
+        self, request: Request, reason: str, num_lacking: int, running: list[Request]
+    ) -> None:
+        """The first that waits cannot be admitted; said once as long as the reason stays the same."""
+        if self._last_blocked == (request.request_id, reason):
+            return
+        self._last_blocked = (request.request_id, reason)
+        self._tell(
+            request,
+            reason,
+            num_lacking,
+            tuple(other.request_id for other in running[: -MAX_NAMED - 1 : -1]),
+        )
+
+    def admitted(self, request: Request, num_new: int, match: PrefixMatch) -> None:
+        """A request takes part in the step; `num_new` blocks were allocated for it."""
+        miss = match.miss
+        self._sink.emit(
+            PrefixMatched(
+                req=request.request_id,
+                hit_tok=match.num_tokens,
+                hit_blocks=match.num_tokens // self._manager.block_size,
+                miss_at_tok=miss.at_token if miss else None,
+                miss_why=miss.reason.value if miss else None,
+                near_req=miss.near_request_id if miss else None,
+                diff_at_tok=miss.differs_at_token if miss else None,
+                diff_ids=miss.differing_token_ids if miss else None,
+                evicted_ago=miss.num_evicted_since if miss else None,
+                loaded_tok=match.num_loaded_tokens or None,
+            )
+        )
+        self._tell(request, "admitted", num_new)
+
+    def forked(self, request: Request) -> None:
+        """A request takes over what its sibling has computed."""
+        self._tell(request, "forked")
+
+    def computed(self, request: Request) -> None:
+        """A request has caught up with its tokens and got one more."""
+        if self._states.get(request.request_id) != "decode":
+            self._tell(request, "computed")
+
+    def preempted(self, request: Request, cause: Request) -> None:
+        self._tell(request, "preempted", blocked_by=(cause.request_id,))
+
+    def gave_back(
+        self, giver: Request, num_lost_tokens: int, num_freed: int, swapped: bool, cause: Request
+    ) -> None:
+        """A request that does not run has given blocks to another one."""
+        self._sink.emit(
+            Preempted(
+                req=giver.request_id,
+                mode="swap" if swapped else "recompute",
+                lost_tok=num_lost_tokens,
+                freed_blocks=num_freed,
+                cause_req=cause.request_id,
+                n_preempt=giver.num_preemptions,
+            )
+        )
+
+    def finished(self, request: Request) -> None:
+        finish = _finish(request)
+        text = isinstance(request.stop_reason, str) and finish in ("length", "error")
+        self._tell(request, str(request.stop_reason) if text else finish, finish=finish)
+        del self._states[request.request_id]
+
+    def _tell(
+        self,
+        request: Request,
+        reason: str,
+        need_blocks: int | None = None,
+        blocked_by: tuple[str, ...] | None = None,
+        finish: Finish | None = None,
+    ) -> None:
+        before = self._states.get(request.request_id, "waiting")
+        self._states[request.request_id] = after = _state(request)
+        self._sink.emit(
+            RequestStateChanged(
+                req=request.request_id,
+                from_=before,
+                to=after,
+                reason=reason,
+                need_blocks=need_blocks,
+                free_blocks=self._manager.block_pool.num_free_blocks,
+                blocked_by=blocked_by,
+                finish=finish,
+            )
+        )
+
+
+def _state(request: Request) -> RequestState:
+    match request.finish_reason:
+        case FinishReason.ABORT:
+            return "cancelled"
+        case FinishReason.ERROR:
+            return "failed"
+        case FinishReason.STOP | FinishReason.LENGTH:
+            return "done"
+    if request.status is RequestStatus.RUNNING:
+        catching_up = request.num_tokens - request.num_computed_tokens > 1
+        return "prefill" if catching_up or not request.output_token_ids else "decode"
+    return "preempted" if request.num_preemptions else "waiting"
+
+
+def _finish(request: Request) -> Finish:
+    match request.finish_reason:
+        case FinishReason.ABORT:
+            return "cancel"
+        case FinishReason.ERROR:
+            return "error"
+        case FinishReason.LENGTH:
+            return "length"
+    return "eos" if request.stop_reason in request.eos_token_ids else "stop"
