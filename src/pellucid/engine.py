@@ -76,10 +76,12 @@ class LLMEngine:
                 # Without the cache nothing that was computed may be found again.
                 config.enable_prefix_caching and config.use_kv_cache,
                 storage.prefix_store,
+                storage.num_swap_slots,
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.use_kv_cache,
+            self.events,
         )
         self.model_runner = ModelRunner(
             model.decoder,
