@@ -33,7 +33,7 @@ class Contestant:
         engine: a name in `ENGINES`.
         interpreter: the Python that has it.
         weights: directory of make_weights.py.
-        weight_format: "int4", "int8" or "bf16".
+        weight_format: a key of `options.FORMATS`.
         num_threads: compute threads.
         tests: all that it will be asked for.
 

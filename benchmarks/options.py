@@ -13,6 +13,10 @@ from contestant import ENGINES
 FORMATS = {  # the engines that run each, ours first
     "int4": ("pellucid", "llama.cpp", "openvino"),
     "int8": ("pellucid", "llama.cpp", "openvino"),
+    "int8-channel": (
+        "pellucid",
+        "openvino",
+    ),  # a scale per output, which is what OpenVINO's int8 has
     "bf16": ("pellucid", "llama.cpp", "vllm", "transformers"),
 }
 

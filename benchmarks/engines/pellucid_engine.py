@@ -17,7 +17,7 @@ from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
 from pellucid.tokenizer import Tokenizer
 
-QUANTIZATIONS = {"int4": "int4", "int8": "int8", "bf16": "none"}
+QUANTIZATIONS = {"int4": "int4", "int8": "int8", "int8-channel": "int8-channel", "bf16": "none"}
 
 
 class TimedDecoder:

@@ -84,7 +84,7 @@ class Task:
     """What a worker is started for."""
 
     weights: Path  # as written by make_weights.py
-    weight_format: str  # "int4", "int8" or "bf16"
+    weight_format: str  # a key of `options.FORMATS`
     num_threads: int
     tests: tuple[Test, ...]
 

@@ -1,0 +1,146 @@
+"""What it costs to watch: decode steps with nobody listening, and at each level of events, in turn.
+
+    python benchmarks/observing.py [MODEL | --shape qwen2.5-0.5b] [--quantization int8] [--batch 1,8,32]
+
+All arms run on the same engine and the same requests, a few steps each, in rotating order, so that a machine
+that slows down slows all of them. "recorded" writes NDJSON to the null device. The ledgers are always kept:
+what that takes is the first line, measured inside of steps that nobody watches.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from pellucid.benchmark.bench_model import random_model
+from pellucid.benchmark.engine_model import engine_model
+from pellucid.benchmark.workloads import Decode
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.event_recording import recording
+from pellucid.events import EventRecord, Level
+from pellucid.sampling_params import SamplingParams
+
+PROMPT_TOKENS = 32
+STEPS_PER_TURN = 4
+WARM_UP_STEPS = 10
+BOOKED = "ledgers, always"
+BOOKKEEPING = ("begin_step", "book", "observe_tokens", "end_step")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--shape")
+    parser.add_argument("--quantization", default="none")
+    parser.add_argument("--batch", default="1,8,32")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--temperature", type=float, default=0.8)
+    args = parser.parse_args()
+    for batch in map(int, args.batch.split(",")):
+        measure(args, batch)
+
+
+def measure(args: argparse.Namespace, batch: int) -> None:
+    engine = make_engine(args, batch)
+    num_steps = WARM_UP_STEPS + args.rounds * len(ARMS) * STEPS_PER_TURN
+    params = SamplingParams(
+        temperature=args.temperature, top_p=0.95, seed=1, max_tokens=num_steps + 1, ignore_eos=True
+    )
+    for index in range(batch):
+        engine.add_request([index % 100 + 5] * PROMPT_TOKENS, params)
+    for _ in range(WARM_UP_STEPS):
+        engine.step()
+    seconds: dict[str, list[float]] = {name: [] for name in ARMS}
+    booked: list[float] = []
+    for turn in range(args.rounds):
+        names = list(ARMS)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            with ARMS[name](engine), timing_bookkeeping(engine, name, booked):
+                seconds[name].append(statistics.median(timed_steps(engine)))
+    print_arms(batch, seconds, statistics.median(booked))
+
+
+def make_engine(args: argparse.Namespace, batch: int) -> LLMEngine:
+    config = EngineConfig(
+        model=args.model, backend="cpu", quantization=args.quantization, max_num_seqs=batch
+    )
+    if args.shape is None:
+        return LLMEngine.from_config(config)
+    return LLMEngine(config, engine_model(random_model(args.shape, config, [Decode(1)])))
+
+
+def timed_steps(engine: LLMEngine) -> Iterator[float]:
+    for _ in range(STEPS_PER_TURN):
+        start = time.perf_counter()
+        engine.step()
+        yield time.perf_counter() - start
+
+
+@contextmanager
+def timing_bookkeeping(engine: LLMEngine, name: str, booked: list[float]) -> Iterator[None]:
+    """Adds to `booked` what the recorder takes of a step that nobody watches."""
+    if name != BOOKED:
+        yield
+        return
+    recorder = engine._recorder  # noqa: SLF001
+    spent = 0.0
+
+    def timed(method: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal spent
+            start = time.perf_counter()
+            try:
+                return method(*arguments)
+            finally:
+                spent += time.perf_counter() - start
+
+        return call
+
+    for method in BOOKKEEPING:
+        setattr(recorder, method, timed(getattr(recorder, method)))
+    yield
+    for method in BOOKKEEPING:
+        delattr(recorder, method)
+    booked.append(spent / STEPS_PER_TURN)
+
+
+@contextmanager
+def listening(engine: LLMEngine, level: Level) -> Iterator[None]:
+    def hear(record: EventRecord) -> None:
+        pass
+
+    unsubscribe = engine.events.subscribe(hear, level)
+    yield
+    unsubscribe()
+
+
+ARMS = {
+    "nobody": lambda engine: nullcontext(),
+    BOOKED: lambda engine: nullcontext(),
+    "stat": lambda engine: listening(engine, Level.STAT),
+    "step": lambda engine: listening(engine, Level.STEP),
+    "step, recorded": lambda engine: recording(engine.events, Path(os.devnull), Level.STEP),
+    "token": lambda engine: listening(engine, Level.TOKEN),
+    "token, recorded": lambda engine: recording(engine.events, Path(os.devnull), Level.TOKEN),
+}
+
+
+def print_arms(batch: int, seconds: dict[str, list[float]], booked: float) -> None:
+    base = statistics.median(seconds["nobody"])
+    print(f"\n{batch} requests, step of {base * 1e6:.0f} us")
+    print(f"  {BOOKED:18}{booked * 1e6:8.0f} us  {booked / base:7.2%}")
+    for name, turns in seconds.items():
+        if name not in ("nobody", BOOKED):
+            # Of the same turn, so that what changes from turn to turn cancels.
+            extra = statistics.median(
+                own - other for own, other in zip(turns, seconds["nobody"], strict=True)
+            )
+            print(f"  {name:18}{extra * 1e6:8.0f} us  {extra / base:7.2%}")
+
+
+if __name__ == "__main__":
+    main()
