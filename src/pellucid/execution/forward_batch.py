@@ -1,10 +1,11 @@
 """Turns a scheduled step into the arrays that a decoder takes."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
-from pellucid.backends.base import ForwardBatch
+from pellucid.backends.base import ForwardBatch, IntArray
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 
@@ -36,39 +37,37 @@ def build_forward_batch(scheduled: Sequence[ScheduledRequest], block_size: int) 
         scheduled: at least one share.
         block_size: tokens per KV block.
     """
-    q_lens = [share.num_scheduled_tokens for share in scheduled]
-    query_start = np.concatenate(([0], np.cumsum(q_lens))).astype(np.int32)
-    positions = [np.arange(share.start, share.end, dtype=np.int32) for share in scheduled]
-    widest = max(len(share.block_ids) for share in scheduled)
-    block_tables = np.full((len(scheduled), widest), -1, dtype=np.int32)
-    for row, share in zip(block_tables, scheduled, strict=True):
-        row[: len(share.block_ids)] = share.block_ids
+    num_rows = np.array([share.num_scheduled_tokens for share in scheduled])
+    starts = np.array([share.start for share in scheduled])
+    num_prompt_tokens = np.array([share.request.num_prompt_tokens for share in scheduled])
+    query_start = np.concatenate(([0], np.cumsum(num_rows)))
+    owners = np.repeat(np.arange(len(scheduled)), num_rows)  # [T] index of the share
+    positions = np.arange(query_start[-1]) + (starts - query_start[:-1])[owners]
+    block_tables = _block_tables([share.block_ids for share in scheduled])
+    block_ids = block_tables[owners, positions // block_size].astype(np.int64)
 
-    token_ids = [
-        token_id
-        for share in scheduled
-        for token_id in share.request.token_ids(share.start, share.end)
-    ]
-    rope_lens = [
-        np.maximum(share.request.num_prompt_tokens, own + 1)
-        for share, own in zip(scheduled, positions, strict=True)
-    ]
-    slot_mapping = [
-        row[own // block_size].astype(np.int64) * block_size + own % block_size
-        for row, own in zip(block_tables, positions, strict=True)
-    ]
-    logits_indices = [
-        start + row
-        for start, share in zip(query_start[:-1], scheduled, strict=True)
-        for row in logits_rows(share)
-    ]
+    token_ids: list[int] = []
+    logits_indices: list[int] = []
+    for share in scheduled:
+        rows = logits_rows(share)
+        logits_indices += range(len(token_ids) + rows.start, len(token_ids) + rows.stop)
+        token_ids += share.request.token_ids(share.start, share.end)
     return ForwardBatch(
         token_ids=np.array(token_ids, dtype=np.int32),
-        positions=np.concatenate(positions),
-        rope_lens=np.concatenate(rope_lens).astype(np.int32),
-        slot_mapping=np.concatenate(slot_mapping),
-        query_start=query_start,
-        seq_lens=np.array([share.end for share in scheduled], dtype=np.int32),
+        positions=positions.astype(np.int32),
+        rope_lens=np.maximum(num_prompt_tokens[owners], positions + 1).astype(np.int32),
+        slot_mapping=block_ids * block_size + positions % block_size,
+        query_start=query_start.astype(np.int32),
+        seq_lens=(starts + num_rows).astype(np.int32),
         block_tables=block_tables,
         logits_indices=np.array(logits_indices, dtype=np.int32),
     )
+
+
+def _block_tables(block_ids: Sequence[Sequence[int]]) -> IntArray:
+    """One row for each share, filled up with -1."""
+    lengths = np.array([len(own) for own in block_ids])
+    tables = np.full((len(block_ids), lengths.max()), -1, dtype=np.int32)
+    all_ids = np.fromiter(chain.from_iterable(block_ids), dtype=np.int32, count=lengths.sum())
+    tables[np.arange(tables.shape[1]) < lengths[:, None]] = all_ids
+    return tables
