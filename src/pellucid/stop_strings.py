@@ -48,6 +48,8 @@ class StopStringMatcher:
         """Takes the next piece of text; returns what may be shown now. After a match always ""."""
         if self.matched is not None:
             return ""
+        if not self._children[0]:  # no stop strings: nothing to walk through
+            return text
         for index, char in enumerate(text):
             self._node = self._advance(self._node, char)
             self.matched = self._match[self._node]
