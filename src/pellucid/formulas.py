@@ -81,7 +81,10 @@ class ForwardFlops:
         the head."""
         pairs = 0
         for window, num_layers in self._layers_by_window:
-            pairs += num_layers * attention_pairs(start, end, window)
+            if end - start == 1:  # decode, once for each request and step
+                pairs += num_layers * (end if window is None else min(end, window))
+            else:
+                pairs += num_layers * attention_pairs(start, end, window)
         matrices = self._per_token * (end - start)
         return matrices + self._per_pair * pairs + self._per_logits * num_logits
 

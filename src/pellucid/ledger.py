@@ -136,6 +136,14 @@ class _Entry:
         self.seconds[part] += until - self.booked
         self.booked = until
 
+    def book_decode(self, times: StepTimes) -> None:
+        """A step with nothing but newest tokens."""
+        self.seconds[Part.OTHER] += times.scheduled - self.booked
+        self.seconds[Part.DECODE] += times.executed - times.scheduled
+        self.seconds[Part.SAMPLING] += times.sampled - times.executed
+        self.seconds[Part.EMIT] += times.emitted - times.sampled
+        self.booked = times.emitted
+
     def blame(self, seconds: float, catching_up: Mapping[str, int]) -> None:
         """Names who is behind `seconds` of stall, each by its FLOPs."""
         self.stalled_by = self.stalled_by or {}
@@ -186,15 +194,18 @@ class LedgerBook:
         for request_id in preempted:
             self._preempt(request_id, times.scheduled)
         for work in works:
-            self._admit(work.request_id, times.started)
-        catching_up = {work.request_id: flops for work in works if (flops := self._catch_up(work))}
-        total_flops = sum(work.flops for work in works)
-        for work in works:
-            entry = self._entries[work.request_id]
-            entry.book(Part.OTHER, times.scheduled)
-            self._book_forward(entry, times, work, total_flops, catching_up)
-            entry.book(Part.SAMPLING, times.sampled)
-            entry.book(Part.EMIT, times.emitted)
+            if work.request_id not in self._running:
+                self._admit(work.request_id, times.started)
+        catching_up = {
+            work.request_id: self._recomputed_flops(work) if work.decodes else work.flops
+            for work in works
+            if work.num_recomputed or not work.decodes
+        }
+        if catching_up:
+            self._book_mixed(times, works, catching_up)
+        else:  # most steps: the same for all of their requests
+            for work in works:
+                self._entries[work.request_id].book_decode(times)
         for request_id in left_out:
             entry = self._entries[request_id]
             entry.book(Part.OTHER, times.started)
@@ -236,8 +247,6 @@ class LedgerBook:
 
     def _admit(self, request_id: str, now: float) -> None:
         entry = self._entries[request_id]
-        if entry.state is _State.RUNNING:
-            return
         # If the step before could have admitted it, somebody was in its way.
         if entry.state is _State.QUEUED and entry.booked <= self._last_start:
             entry.blocked_by = self._running_between(entry.booked, now)
@@ -265,13 +274,19 @@ class LedgerBook:
                 overlaps[other] = overlaps.get(other, 0.0) + overlap
         return _longest(overlaps.items())
 
-    def _catch_up(self, work: Work) -> int:
-        """FLOPs of a share's prompt tokens and of those computed again."""
-        return self._recomputed_flops(work) if work.decodes else work.flops
-
     def _recomputed_flops(self, work: Work) -> int:
-        end = work.start + work.num_recomputed
-        return self._flops(work.start, end, 0) if work.num_recomputed else 0
+        return self._flops(work.start, work.start + work.num_recomputed, 0)
+
+    def _book_mixed(
+        self, times: StepTimes, works: Sequence[Work], catching_up: Mapping[str, int]
+    ) -> None:
+        total_flops = sum(work.flops for work in works)
+        for work in works:
+            entry = self._entries[work.request_id]
+            entry.book(Part.OTHER, times.scheduled)
+            self._book_forward(entry, times, work, total_flops, catching_up)
+            entry.book(Part.SAMPLING, times.sampled)
+            entry.book(Part.EMIT, times.emitted)
 
     def _book_forward(
         self,
