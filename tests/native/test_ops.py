@@ -179,6 +179,38 @@ def test_attention(ops, kv_dtype, options, steps):
     assert_close(y, expected, (2 * score_error + 2 * unit) * np.abs(v).max())
 
 
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 20}, {"softcap": 3.0}], ids=str)
+@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+def test_attention_over_codes(ops, kv_dtype, head_dim, options):
+    """Kernels and definition read the same codes; kernels also round queries and probabilities."""
+    case = AttentionCase.random(0, [70], 6, 2, head_dim)
+    y, expected = (
+        paged_attention_in_steps(backend, case, chunks(70, 23), 32, kv_dtype, **options)[0]
+        for backend in (ops, DEFINITION)
+    )
+    q, k, v = case.requests[0]
+    # A query's components are off by half a step of amax / 127.
+    query_error = np.sqrt(head_dim) * np.abs(q).max() / 254
+    score_error = 0.35 * 1.1 * np.linalg.norm(k, axis=-1).max() * query_error
+    # Of 16 probabilities times scales, each is off by half a step of the greatest one / 127, and
+    # meets codes of up to 127, respectively 8 with scales that are larger by as much.
+    code_error = 16 / 254
+    assert_close(y, expected, (np.expm1(2 * score_error) + code_error) * 1.1 * np.abs(v).max())
+
+
+@pytest.mark.parametrize("head_dim", [16, 40, 64])
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+def test_values_are_stored_as_the_definition_says(ops, kv_dtype, head_dim):
+    """A sequence of one token gets its own value back: its probability is 1."""
+    case = AttentionCase.random(0, [1], 6, 2, head_dim)
+    y, expected = (
+        paged_attention_in_steps(backend, case, whole([1]), 16, kv_dtype)[0]
+        for backend in (ops, DEFINITION)
+    )
+    assert_close(y, expected, 4 * EPS * np.abs(expected))
+
+
 def test_elementwise_ops_are_the_same_on_every_level():
     """One source, IEEE operations, nothing fused: the level decides the speed alone."""
     x, weight = 3 * normal(0, 6, 150), normal(1, 150)

@@ -5,7 +5,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from support.block_moves import check_block_moves, filled_cache
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_blocks_move_whole(dtype):
     check_block_moves(NumpyBackend(), dtype)
 

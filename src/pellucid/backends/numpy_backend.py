@@ -24,7 +24,7 @@ from pellucid.backends.numpy_kv_cache import (
     NumpyKVLayer,
     make_numpy_kv_cache,
     numpy_kv_bytes_per_block,
-    storage_dtype,
+    rows_of_format,
 )
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
 from pellucid.backends.quantization.matrix import QuantizedMatrix
@@ -96,12 +96,13 @@ class NumpyBackend(Backend):
         return rope  # the frequencies are cheap beside cos and sin: computed where they are used
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
-        return numpy_kv_bytes_per_block(config, block_size, storage_dtype(dtype, self.dtype))
+        return numpy_kv_bytes_per_block(config, block_size, rows_of_format(dtype, self.dtype))
 
     def make_kv_cache(
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
     ) -> NumpyKVCache:
-        return make_numpy_kv_cache(config, num_blocks, block_size, storage_dtype(dtype, self.dtype))
+        make_rows = rows_of_format(dtype, self.dtype)
+        return make_numpy_kv_cache(config, num_blocks, block_size, make_rows)
 
     def scratch_bytes(
         self, decoder: Decoder, config: ModelConfig, max_num_batched_tokens: int
@@ -212,7 +213,7 @@ class NumpyBackend(Backend):
     ) -> Array:
         """Attention of one request's last q_len positions: scaled q [q_len, H, D] -> [q_len, H, D]."""
         q_len, num_heads, head_dim = q.shape
-        num_kv_heads = kv_layer.k.shape[1]
+        num_kv_heads = kv_layer.num_kv_heads
         first_tile, last_tile = (seq_len - q_len) // TILE, (seq_len - 1) // TILE
         num_tiles = last_tile - first_tile + 1
 

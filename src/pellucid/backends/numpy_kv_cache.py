@@ -1,44 +1,94 @@
 """Keys and values in NumPy arrays: one row per slot."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Array, BlockBytes, IntArray
+from pellucid.backends.numpy_kv_codes import CodeRows
 from pellucid.config import ModelConfig
 
 
-def storage_dtype(dtype: str, compute_dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """What one number is stored as. "f32" is the compute precision, so f64 where that is f64.
+class StoredRows(Protocol):
+    """The keys or the values of one layer, [num_slots, K, D] in some format.
+
+    Attributes:
+        arrays: the memory behind them; the first axis of each is the slot.
+    """
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]: ...
+
+    def write(self, slots: IntArray, x: Array) -> None:
+        """Puts row t of x [T, K, D], rounded to the format, into slots[t]."""
+        ...
+
+    def read(self, slots: IntArray) -> npt.NDArray[Any]:
+        """The numbers in these slots, [len(slots), K, D], as they were rounded."""
+        ...
+
+
+@dataclass(frozen=True)
+class FloatRows:
+    """Numbers rounded to the dtype of `numbers` [num_slots, K, D]."""
+
+    numbers: npt.NDArray[Any]
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        return (self.numbers,)
+
+    def write(self, slots: IntArray, x: Array) -> None:
+        self.numbers[slots] = x
+
+    def read(self, slots: IntArray) -> npt.NDArray[Any]:
+        return np.asarray(self.numbers[slots])
+
+
+MakeRows = Callable[[int, int, int], StoredRows]  # num_slots, K, D
+
+
+def rows_of_format(dtype: str, compute_dtype: npt.DTypeLike) -> MakeRows:
+    """What makes rows of zeros in the format `dtype`, as in `EngineConfig.kv_cache_dtype`.
+
+    "f32" is the compute precision, so f64 where that is f64.
 
     Raises:
-        ValueError: this backend has no such format.
+        ValueError: there is no such format.
     """
-    formats: dict[str, np.dtype[Any]] = {
-        "f32": np.dtype(compute_dtype),
-        "bf16": np.dtype(ml_dtypes.bfloat16),
+    formats: dict[str, MakeRows] = {
+        "f32": partial(_zero_floats, np.dtype(compute_dtype)),
+        "bf16": partial(_zero_floats, np.dtype(ml_dtypes.bfloat16)),
+        "int8": partial(CodeRows.zeros, 8),
+        "int4": partial(CodeRows.zeros, 4),
     }
     if dtype not in formats:
-        allowed = ", ".join(map(repr, formats))
-        raise ValueError(f"kv_cache_dtype={dtype!r}: the numpy backend allows {allowed}")
+        raise ValueError(f"kv_cache_dtype={dtype!r}: allowed are {', '.join(map(repr, formats))}")
     return formats[dtype]
+
+
+def _zero_floats(dtype: np.dtype[Any], *shape: int) -> FloatRows:
+    return FloatRows(np.zeros(shape, dtype))
 
 
 @dataclass(frozen=True)
 class NumpyKVLayer:
-    """One layer's keys and values, [num_blocks * block_size, K, D], indexed by slot."""
+    """One layer's keys and values, indexed by slot."""
 
-    k: Array
-    v: Array
+    k: StoredRows
+    v: StoredRows
+    num_kv_heads: int
     block_size: int
 
     def write(self, k: Array, v: Array, slot_mapping: IntArray) -> None:
         """Rounds k, v [T, K, D] to the format and puts row t into slot_mapping[t]."""
-        self.k[slot_mapping] = k
-        self.v[slot_mapping] = v
+        self.k.write(slot_mapping, k)
+        self.v.write(slot_mapping, v)
 
     def read(
         self, block_table: IntArray, start: int, stop: int, seq_len: int, dtype: npt.DTypeLike
@@ -47,10 +97,11 @@ class NumpyKVLayer:
         positions = np.arange(start, min(stop, seq_len))
         block, offset = np.divmod(positions, self.block_size)
         slots = block_table[block] * self.block_size + offset
-        k, v = (np.zeros((stop - start, *self.k.shape[1:]), dtype) for _ in range(2))
-        k[: len(slots)] = self.k[slots]
-        v[: len(slots)] = self.v[slots]
-        return k, v
+        k, v = (rows.read(slots) for rows in (self.k, self.v))
+        padded = np.zeros((2, stop - start, *k.shape[1:]), dtype)
+        padded[0, : len(slots)] = k
+        padded[1, : len(slots)] = v
+        return padded[0], padded[1]
 
 
 @dataclass(frozen=True)
@@ -58,11 +109,15 @@ class NumpyKVCache:
     """All layers' keys and values; made by `NumpyBackend.make_kv_cache`."""
 
     layers: tuple[NumpyKVLayer, ...]
-    bytes_per_block: int  # of all layers
+    num_blocks: int
 
     @property
     def num_bytes(self) -> int:
-        return sum(layer.k.nbytes + layer.v.nbytes for layer in self.layers)
+        return sum(array.nbytes for array in self._arrays())
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.num_bytes // self.num_blocks
 
     def copy_block(self, source_id: int, target_id: int) -> None:
         for source, target in zip(self._parts(source_id), self._parts(target_id), strict=True):
@@ -74,32 +129,39 @@ class NumpyKVCache:
     def write_block(self, block_id: int, data: BlockBytes) -> None:
         if data.shape != (self.bytes_per_block,):
             raise ValueError(f"data: has {data.size} bytes, a block {self.bytes_per_block}")
-        parts = self._parts(block_id)
-        for part, own in zip(parts, np.split(data, len(parts)), strict=True):
-            part[:] = own
+        start = 0
+        for part in self._parts(block_id):
+            part[:] = data[start : start + len(part)]
+            start += len(part)
+
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        return [array for layer in self.layers for array in (*layer.k.arrays, *layer.v.arrays)]
 
     def _parts(self, block_id: int) -> list[BlockBytes]:
-        """Views of a block's memory, all of the same size: K and V of each layer."""
+        """Views of a block's memory."""
+        block_size = self.layers[0].block_size
         return [
-            array[block_id * layer.block_size :][: layer.block_size].reshape(-1).view(np.uint8)
-            for layer in self.layers
-            for array in (layer.k, layer.v)
+            array[block_id * block_size :][:block_size].reshape(-1).view(np.uint8)
+            for array in self._arrays()
         ]
 
 
 def make_numpy_kv_cache(
-    config: ModelConfig, num_blocks: int, block_size: int, dtype: np.dtype[Any]
+    config: ModelConfig, num_blocks: int, block_size: int, make_rows: MakeRows
 ) -> NumpyKVCache:
-    """A cache of zeros for all layers of `config`, numbers stored as `dtype`."""
-    shape = (num_blocks * block_size, config.num_kv_heads, config.head_dim)
+    """A cache of zeros for all layers of `config`."""
+
+    def rows() -> StoredRows:
+        return make_rows(num_blocks * block_size, config.num_kv_heads, config.head_dim)
+
     layers = tuple(
-        NumpyKVLayer(np.zeros(shape, dtype), np.zeros(shape, dtype), block_size)
+        NumpyKVLayer(rows(), rows(), config.num_kv_heads, block_size)
         for _ in range(config.num_layers)
     )
-    return NumpyKVCache(layers, numpy_kv_bytes_per_block(config, block_size, dtype))
+    return NumpyKVCache(layers, num_blocks)
 
 
-def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of one block in all layers, K and V."""
-    numbers_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return block_size * numbers_per_token * dtype.itemsize
+def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_rows: MakeRows) -> int:
+    """Bytes of one block in all layers, K and V, scales included."""
+    block = make_rows(block_size, config.num_kv_heads, config.head_dim)
+    return 2 * config.num_layers * sum(array.nbytes for array in block.arrays)
