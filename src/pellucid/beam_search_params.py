@@ -72,8 +72,8 @@ class BeamSearchParams:
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """The same wishes for the request of each beam, from which nothing is drawn."""
-        return SamplingParams(**{name: getattr(self, name) for name in _SHARED})
+        """The same wishes for the request of each beam. Nothing is drawn, whatever the seed."""
+        return SamplingParams(seed=0, **{name: getattr(self, name) for name in _SHARED})
 
     def num_candidates(self, num_stop_tokens: int) -> int:
         """Continuations to look at in each step: so many that beam_width of them go on even if each

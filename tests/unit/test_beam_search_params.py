@@ -19,7 +19,7 @@ def test_what_it_shares_with_sampling_means_the_same() -> None:
     )
     assert params.stop_token_ids == (3,) and params.logit_bias == ((4, 1.0),)
     assert params.sampling_params == SamplingParams(
-        stop_token_ids=[3], logit_bias={4: 1}, min_tokens=2, max_tokens=7
+        stop_token_ids=[3], logit_bias={4: 1}, min_tokens=2, max_tokens=7, seed=0
     )
     ours = {field.name: field.default for field in dataclasses.fields(BeamSearchParams)}
     for field in dataclasses.fields(SamplingParams):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from pellucid.beam_search_params import RequestParams
 from pellucid.cli.memory_text import memory_line
 from pellucid.cli.terminal import note, write_text
 from pellucid.cli.units import describe_bytes, describe_tokens
@@ -73,7 +74,7 @@ def noting_interrupt() -> Iterator[Interrupt]:
 def run_request(
     engine: "LLMEngine",
     prompt: "Prompt",
-    params: SamplingParams,
+    params: RequestParams,
     on_step: "Callable[[RequestOutput], None]",
 ) -> "RequestOutput":
     """Runs one request to its end, or to Ctrl-C: then its finish_reason is "abort".
@@ -114,7 +115,7 @@ def stream_text(engine: "LLMEngine", prompt: "Prompt", params: SamplingParams) -
 
 
 def count_tokens(
-    engine: "LLMEngine", prompt: "Prompt", params: SamplingParams, label: str
+    engine: "LLMEngine", prompt: "Prompt", params: RequestParams, label: str
 ) -> "RequestOutput":
     """Runs one request and shows only how many of its tokens are there."""
     with progress(label, describe_tokens) as show:
@@ -122,5 +123,5 @@ def count_tokens(
             engine,
             prompt,
             params,
-            lambda output: show(len(output.outputs[0].token_ids), params.max_tokens or 0),
+            lambda output: show(len(output.metrics.token_times), params.max_tokens or 0),
         )

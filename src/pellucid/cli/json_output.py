@@ -5,12 +5,15 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.cli.comparison import REFERENCE_LENGTH, Comparison
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
     from pellucid.outputs import Logprob, LogprobsAt, RequestMetrics, RequestOutput
+
+_OF_A_BEAM = ("score", "text", "token_ids", "finish_reason", "stop_reason", "cumulative_logprob")
 
 
 def print_json(values: dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -19,10 +22,16 @@ def print_json(values: dict[str, Any] | list[dict[str, Any]]) -> None:
 
 
 def request_object(
-    engine: "LLMEngine", output: "RequestOutput", params: SamplingParams
+    engine: "LLMEngine", output: "RequestOutput", params: RequestParams
 ) -> dict[str, Any]:
-    """A request with one answer, what it was asked for and what it cost."""
+    """A request with one answer, what it was asked for and what it cost; the best one and all of a
+    beam search."""
     completion = output.outputs[0]
+    found = {}
+    if isinstance(params, BeamSearchParams):
+        found["beams"] = [
+            {name: getattr(one, name) for name in _OF_A_BEAM} for one in output.outputs
+        ]
     return {
         "prompt": output.prompt,
         "prompt_token_ids": output.prompt_token_ids,
@@ -32,6 +41,7 @@ def request_object(
         "stop_reason": completion.stop_reason,
         "cumulative_logprob": completion.cumulative_logprob,
         "logprobs": _logprobs(completion.token_ids, completion.logprobs),
+        **found,
         "seed": output.seed,
         "num_cached_tokens": output.num_cached_tokens,
         "parameters": asdict(params),

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from pellucid.beam_search_params import RequestParams
+from pellucid.cli.beams import BeamOptions, beam_search_params
 from pellucid.cli.generation import count_tokens, load, stream_text
 from pellucid.cli.json_output import print_json, request_object
 from pellucid.cli.options import (
@@ -41,6 +43,7 @@ def run(
     max_tokens: Annotated[int, MAX_TOKENS] = 256,
     stop_options: StopOptions,
     sampling_options: SamplingOptions,
+    beam_options: BeamOptions,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
     logprobs: Annotated[
@@ -69,7 +72,7 @@ def run(
         **model_options.knobs(),
         **prefix_cache_options.knobs(),
         "use_kv_cache": not no_kv_cache,
-        "max_num_seqs": 1,  # one request: room for one context
+        "max_num_seqs": beam_options.beam_width or 1,  # one request: room for one context
     }
     given = {
         **sampling_options.given(),
@@ -77,16 +80,23 @@ def run(
         "max_tokens": max_tokens,
         "logprobs": logprobs,
     }
+    search = beam_options.search(given)
     bus = EventBus(time.monotonic)
     with nullcontext() if events is None else recording(bus, events):
-        llm, params = load(arguments.model, knobs, given, bus)
+        llm, sampling_params = load(arguments.model, knobs, given if search is None else {}, bus)
+        params: RequestParams = sampling_params
+        if search is not None:
+            params = beam_search_params(search, sampling_params)
         if json:
             output = count_tokens(llm.engine, prompt, params, "generate")
             print_json(request_object(llm.engine, output, params))
+        elif search is not None:  # there is no text before the end
+            output = count_tokens(llm.engine, prompt, params, "search")
+            write_text(output.outputs[0].text)
         else:
-            output = stream_text(llm.engine, prompt, params)
-            if sys.stdout.isatty():
-                write_text("\n")
+            output = stream_text(llm.engine, prompt, sampling_params)
+        if not json and sys.stdout.isatty():
+            write_text("\n")
     note(done_line(llm.engine, output, params))
     finish_reason = output.outputs[0].finish_reason
     assert finish_reason is not None

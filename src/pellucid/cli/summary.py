@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.cli.options import SamplingOptions
 from pellucid.cli.units import num_bytes, rate, seconds
 from pellucid.sampling_params import SamplingParams
@@ -17,10 +18,10 @@ _SHOWN_IF_SET = tuple(
 )
 
 
-def done_line(engine: "LLMEngine", output: "RequestOutput", params: SamplingParams) -> str:
+def done_line(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> str:
     """What a request cost and what it takes to repeat it."""
     metrics = output.metrics
-    num_tokens = len(output.outputs[0].token_ids)
+    num_tokens = len(metrics.token_times)
     parts = []
     if metrics.time_to_first_token is not None:
         parts.append(f"first token {seconds(metrics.time_to_first_token)}")
@@ -37,11 +38,14 @@ def done_line(engine: "LLMEngine", output: "RequestOutput", params: SamplingPara
     if metrics.num_preemptions:
         parts.append(f"preempted {metrics.num_preemptions}x")
     parts.append(f"stop: {stop_reason(engine, output, params)}")
-    parts.append(sampling(params, output.seed))
+    if isinstance(params, BeamSearchParams):
+        parts.append(_beam_search(output, params))
+    else:
+        parts.append(sampling(params, output.seed))
     return "done: " + " · ".join(parts)
 
 
-def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: SamplingParams) -> str:
+def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> str:
     """Why an answer ended, in words."""
     completion = output.outputs[0]
     reason = completion.stop_reason
@@ -54,13 +58,12 @@ def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: SamplingPa
         return f"{kind} token {reason} ({engine.tokenizer.token_text(reason)})"
     if completion.finish_reason == "stop":
         return f"stop string {reason!r}"
-    limits = {
-        "max_tokens": f"max_tokens {params.max_tokens}",
-        "context_length": f"context of {engine.max_model_len} tokens is full",
-        "max_time": f"max_time {params.max_time} s",
-    }
-    assert isinstance(reason, str)
-    return limits[reason]
+    if reason == "context_length":
+        return f"context of {engine.max_model_len} tokens is full"
+    if reason == "max_tokens":
+        return f"max_tokens {params.max_tokens}"
+    assert reason == "max_time" and isinstance(params, SamplingParams)
+    return f"max_time {params.max_time} s"
 
 
 def sampling(params: SamplingParams, seed: int | None) -> str:
@@ -74,6 +77,13 @@ def sampling(params: SamplingParams, seed: int | None) -> str:
         return ", ".join(["greedy", *penalties_and_cuts])
     drawn = "drawn for each answer" if seed is None else seed
     return ", ".join([f"temperature {params.temperature:g}", *penalties_and_cuts, f"seed {drawn}"])
+
+
+def _beam_search(output: "RequestOutput", params: BeamSearchParams) -> str:
+    parts = [f"beam width {params.beam_width}", f"length penalty {params.length_penalty:g}"]
+    if (score := output.outputs[0].score) is not None:
+        parts.append(f"score {score:.4f}")
+    return ", ".join(parts)
 
 
 def _tokens(count: int) -> str:
