@@ -1,4 +1,4 @@
-// Half precision as bits, one number at a time: for packing and reading single rows.
+// Half precision as bits, one number at a time: for quantizing, packing and reading single rows.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,23 @@ inline float float_from_f16(std::uint16_t bits) {
   // exact and makes subnormals normal.
   const float scaled = float_from_bits(magnitude << 13) * float_from_bits((127u + 112u) << 23);
   return sign != 0 ? -scaled : scaled;
+}
+
+// The nearest f16, halves to even; too large ones become infinite. Not for NaNs.
+inline std::uint16_t f16_bits(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  const std::uint32_t sign = bits >> 16 & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  std::uint32_t half = 0x7c00u;
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 leaves what a subnormal can hold
+    const float shifted = float_from_bits(magnitude) + 0.5f;
+    std::memcpy(&half, &shifted, sizeof(half));
+    half -= 0x3f000000u;
+  } else if (magnitude < 0x47800000u) {  // below 2^16
+    half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | half);
 }
 
 }  // namespace pellucid

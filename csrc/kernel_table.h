@@ -6,6 +6,7 @@
 #include "kernels/elementwise_kernels.h"
 #include "kernels/linear_kernels.h"
 #include "kernels/peak_kernels.h"
+#include "kernels/quantize_kernels.h"
 
 namespace pellucid {
 
@@ -15,6 +16,7 @@ struct KernelTable {
   PeakKernels peaks;
   ElementwiseKernels elementwise;
   AttentionKernels attention;
+  QuantizeKernels quantize;
 };
 
 }  // namespace pellucid

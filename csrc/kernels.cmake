@@ -6,6 +6,7 @@ set(PELLUCID_KERNEL_SOURCES
   csrc/isa.cpp
   csrc/linear.cpp
   csrc/packed_matrix.cpp
+  csrc/quantize.cpp
   csrc/kernels/level_portable.cpp)
 
 # Products and sums are fused where the source says so and nowhere else: a row's bits must not depend

@@ -3,12 +3,17 @@
 #include "elementwise_table.h"
 #include "linear_table.h"
 #include "peak_table.h"
+#include "quantize_table.h"
 #include "simd_avx2.h"
 
 namespace pellucid {
 
 extern const KernelTable kAvx2Kernels;
-const KernelTable kAvx2Kernels = {"avx2", linear_kernels<Simd>(), peak_kernels<Simd>(),
-                                  elementwise::kernels(), attention_kernels<Simd, 4, 2>()};
+const KernelTable kAvx2Kernels = {"avx2",
+                                  linear_kernels<Simd>(),
+                                  peak_kernels<Simd>(),
+                                  elementwise::kernels(),
+                                  attention_kernels<Simd, 4, 2>(),
+                                  quantize::kernels()};
 
 }  // namespace pellucid

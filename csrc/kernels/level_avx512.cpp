@@ -3,12 +3,17 @@
 #include "elementwise_table.h"
 #include "linear_table.h"
 #include "peak_table.h"
+#include "quantize_table.h"
 #include "simd_avx512.h"
 
 namespace pellucid {
 
 extern const KernelTable kAvx512Kernels;
-const KernelTable kAvx512Kernels = {"avx512", linear_kernels<Simd>(), peak_kernels<Simd>(),
-                                    elementwise::kernels(), attention_kernels<Simd, 7, 4>()};
+const KernelTable kAvx512Kernels = {"avx512",
+                                    linear_kernels<Simd>(),
+                                    peak_kernels<Simd>(),
+                                    elementwise::kernels(),
+                                    attention_kernels<Simd, 7, 4>(),
+                                    quantize::kernels()};
 
 }  // namespace pellucid

@@ -3,12 +3,17 @@
 #include "elementwise_table.h"
 #include "linear_table.h"
 #include "peak_table.h"
+#include "quantize_table.h"
 #include "simd_neon.h"
 
 namespace pellucid {
 
 extern const KernelTable kNeonKernels;
-const KernelTable kNeonKernels = {"neon", linear_kernels<Simd>(), peak_kernels<Simd>(),
-                                  elementwise::kernels(), attention_kernels<Simd, 4, 4>()};
+const KernelTable kNeonKernels = {"neon",
+                                  linear_kernels<Simd>(),
+                                  peak_kernels<Simd>(),
+                                  elementwise::kernels(),
+                                  attention_kernels<Simd, 4, 4>(),
+                                  quantize::kernels()};
 
 }  // namespace pellucid

@@ -153,6 +153,11 @@ def pack_weights(format: str, weights: Annotated[NDArray, dict(shape=(None, None
     Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low half. `scales` are f16 [N, groups], for "int8-channel" f32 [N]; `zero_points` u8 and `minimums` f16 [N, groups]. In formats with factors, scales and minimums are s8, to be multiplied with f16 [N, ceil(K / 256)]. activations="f32" multiplies dequantized weights with x as it comes.
     """
 
+def quantize_weights(format: str, float_format: str, weights: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray, dict(order='C', device='cpu')], scales: Annotated[NDArray, dict(order='C', device='cpu')], zero_points: Annotated[NDArray, dict(order='C', device='cpu')] | None, *, kernels: Kernels, pool: ThreadPool) -> None:
+    """
+    Quantizes `weights` [N, K], f32 or bits of f16 or bf16, all finite, into arrays of the shapes that `pack_weights` takes. Scales that f16 cannot hold become infinite.
+    """
+
 class KVCache:
     """Keys and values of all layers, in blocks."""
 

@@ -6,14 +6,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pellucid.backends.base import Matrix, Vector
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
-from pellucid.backends.quantization.weights import (
-    QuantizationError,
-    quantization_error,
-    quantize_matrix,
-)
+from pellucid.backends.quantization.weights import QuantizationError, quantization_error
+from pellucid.config import EngineConfig
 from pellucid.loading.hf_config import CONFIG_FILE
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.json_object import read_json_object
@@ -128,11 +125,11 @@ def _write(
     on_progress: Progress | None,
 ) -> QuantizationReport:
     writer = QuantizedWriter(partial, weight_format)
-    backend = NumpyBackend()
+    backend = make_backend(EngineConfig())
     source = CheckpointParameters(
         stored.tensors, stored.names, stored.config, backend, on_progress=on_progress
     )
-    parameters = _QuantizingParameters(source, weight_format, writer)
+    parameters = _QuantizingParameters(source, weight_format, writer, backend)
     decoder_class(stored.config.architecture)(stored.config, parameters, backend)
     source.check_all_used()
     writer.finish()
@@ -165,17 +162,22 @@ class _QuantizingParameters:
     """The `Parameters` of a decoder that is not going to run: what it asks for is written."""
 
     def __init__(
-        self, source: CheckpointParameters, weight_format: IntegerFormat, writer: QuantizedWriter
+        self,
+        source: CheckpointParameters,
+        weight_format: IntegerFormat,
+        writer: QuantizedWriter,
+        backend: Backend,
     ) -> None:
         self.reports: list[MatrixReport] = []
         self._source = source
         self._format = weight_format
         self._writer = writer
+        self._backend = backend
 
     def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
         weight = as_floats(self._source.weight(f"{name}.weight", (num_rows, num_columns)))
         try:
-            matrix = quantize_matrix(weight, self._format)
+            matrix = self._backend.quantize(weight, self._format)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         self._writer.add_matrix(f"{name}.weight", matrix)

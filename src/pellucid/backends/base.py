@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import WeightMatrix
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -119,6 +121,10 @@ class Backend(ABC):
         The kind of the weight decides how it is kept: floats stay what they are or become the
         backend's dtype, integers stay the integers that they are.
         """
+
+    @abstractmethod
+    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
+        """What `quantize_matrix` gives, bit for bit."""
 
     @abstractmethod
     def vector(self, weight: npt.NDArray[Any]) -> Vector:

@@ -35,9 +35,12 @@ from pellucid.backends.native import (
     find_kernels,
     kv_bytes_per_block,
     pack_weights,
+    quantize_weights,
 )
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
+from pellucid.backends.quantization.weights import check_scales
 from pellucid.backends.tracing import (
     BufferView,
     Heads,
@@ -141,18 +144,24 @@ class CpuBackend(NumpyBackend):
                 activations=activations,
                 pool=self.pool,
             )
-        if weight.dtype.name not in _FLOAT_FORMATS:
-            weight = weight.astype(np.float32)
-        bits = np.ascontiguousarray(weight)
-        if bits.dtype == ml_dtypes.bfloat16:
-            bits = bits.view(np.uint16)  # the buffer protocol has no name for it
-        return pack_weights(
-            _FLOAT_FORMATS[weight.dtype.name],
+        name, bits = _float_bits(weight)
+        return pack_weights(name, bits, bias=own_bias, activations=activations, pool=self.pool)
+
+    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
+        matrix = empty_matrix(weight_format, *weight.shape)
+        name, bits = _float_bits(weight)
+        quantize_weights(
+            weight_format.name,
+            name,
             bits,
-            bias=own_bias,
-            activations=activations,
+            matrix.codes,
+            matrix.scales,
+            matrix.zero_points,
+            kernels=self.kernels,
             pool=self.pool,
         )
+        check_scales(matrix, weight)
+        return matrix
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return kv_bytes_per_block(
@@ -469,6 +478,16 @@ class CompiledDecoder:
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:
     return np.ascontiguousarray(array, np.int32)
+
+
+def _float_bits(weight: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
+    """The native name of a float format, and a matrix in it."""
+    if weight.dtype.name not in _FLOAT_FORMATS:
+        weight = weight.astype(np.float32)
+    bits = np.ascontiguousarray(weight)
+    if bits.dtype == ml_dtypes.bfloat16:
+        bits = bits.view(np.uint16)  # the buffer protocol has no name for it
+    return _FLOAT_FORMATS[weight.dtype.name], bits
 
 
 def _batch_of_rows(num_rows: int, **arrays: IntArray) -> ForwardBatch:

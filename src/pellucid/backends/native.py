@@ -19,6 +19,7 @@ try:
         kv_bytes_per_block,
         measure_roofline,
         pack_weights,
+        quantize_weights,
     )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -45,4 +46,5 @@ __all__ = [
     "kv_bytes_per_block",
     "measure_roofline",
     "pack_weights",
+    "quantize_weights",
 ]

@@ -27,7 +27,9 @@ from pellucid.backends.numpy_kv_cache import (
     rows_of_format,
 )
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
+from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.rope_frequencies import depends_on_length, rope_frequencies
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
@@ -88,6 +90,9 @@ class NumpyBackend(Backend):
                 return make_numpy_quantized(weight, own_bias)
             weight = weight.dequantize()
         return NumpyMatrix(self.vector(weight), own_bias)
+
+    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
+        return quantize_matrix(weight, weight_format)
 
     def vector(self, weight: npt.NDArray[Any]) -> Array:
         return np.ascontiguousarray(weight, dtype=self.dtype)

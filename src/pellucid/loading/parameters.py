@@ -15,7 +15,6 @@ from pellucid.backends.joined_matrix import (
 )
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.config import ModelConfig
 from pellucid.loading.non_finite import first_non_finite
 from pellucid.loading.tensor_source import TensorSource, as_floats
@@ -132,7 +131,7 @@ class CheckpointParameters:
             return weight
         assert self._format is not None
         try:
-            return quantize_matrix(as_floats(weight), self._format)
+            return self._backend.quantize(as_floats(weight), self._format)
         except ValueError as error:
             raise ValueError(f"{self._checkpoint.location}: our {name}: {error}") from None
 

@@ -112,6 +112,17 @@ class QuantizedMatrix:
         return np.repeat(per_group, self.format.group_size, axis=1)[:, : self.num_inputs]
 
 
+def empty_matrix(
+    weight_format: IntegerFormat, num_outputs: int, num_inputs: int
+) -> QuantizedMatrix:
+    """A matrix whose arrays are to be filled."""
+    arrays = {
+        name: np.empty(shape, dtype)
+        for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items()
+    }
+    return QuantizedMatrix(weight_format, num_inputs, **arrays)
+
+
 def concatenate_rows(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
     """The rows of matrices in one format, behind each other."""
     first = matrices[0]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.quantization.formats import IntegerFormat
-from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
+from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix, pack_nibbles
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -39,36 +39,41 @@ def quantize_matrix(weight: npt.NDArray[Any], weight_format: IntegerFormat) -> Q
     """
     assert not weight_format.has_minimums  # such formats only hold what was quantized elsewhere
     num_outputs, num_inputs = weight.shape
-    arrays = {
-        name: np.empty(shape, dtype)
-        for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items()
-    }
+    matrix = empty_matrix(weight_format, num_outputs, num_inputs)
+    arrays = matrix.arrays
     group_size = weight_format.group_size or num_inputs
     padded_inputs = weight_format.num_groups(num_inputs) * group_size
     step = max(1, _CHUNK // padded_inputs)
     for start in range(0, num_outputs, step):
         rows = slice(start, start + step)
         chunk = weight[rows]
-        padded = np.zeros((len(chunk), padded_inputs), np.float32)
-        padded[:, :num_inputs] = chunk
-        # [group_size, groups of all rows]: sums over a group run along the slow axis, which is fast.
+        # [group_size, groups of all rows]: sums over a group run along the slow axis, which is fast, and
+        # in order. A second row keeps it so: of a single group NumPy would sum pairs.
+        padded = np.zeros((max(2, len(chunk)), padded_inputs), np.float32)
+        padded[: len(chunk), :num_inputs] = chunk
         groups = np.ascontiguousarray(padded.reshape(-1, group_size).T)
         fit = (
             _fit_int8(groups, arrays["scales"].dtype)
             if weight_format.bits == 8
             else _fit_int4(groups, weight_format)
         )
-        codes = fit.codes.T.reshape(len(chunk), padded_inputs)[:, :num_inputs]
+        codes = fit.codes.T.reshape(len(padded), padded_inputs)[: len(chunk), :num_inputs]
         arrays["codes"][rows] = codes if weight_format.bits == 8 else pack_nibbles(codes)
-        arrays["scales"][rows] = fit.scales.reshape(arrays["scales"][rows].shape)
+        scales = fit.scales.reshape(len(padded), -1)[: len(chunk)]
+        arrays["scales"][rows] = scales.reshape(arrays["scales"][rows].shape)
         if weight_format.has_zero_points:
-            arrays["zero_points"][rows] = fit.zero_points.reshape(len(chunk), -1)
-    if not np.isfinite(arrays["scales"]).all():
+            arrays["zero_points"][rows] = fit.zero_points.reshape(len(padded), -1)[: len(chunk)]
+    check_scales(matrix, weight)
+    return matrix
+
+
+def check_scales(matrix: QuantizedMatrix, weight: npt.NDArray[Any]) -> None:
+    """Raises the ValueError of `quantize_matrix` if a scale of its result is infinite."""
+    if not np.isfinite(matrix.scales).all():
         raise ValueError(
-            f"weights up to {np.abs(weight).max():g} are too large for {weight_format.name}: "
-            f"its scales end at {np.finfo(arrays['scales'].dtype).max}"
+            f"weights up to {np.abs(weight).max():g} are too large for {matrix.format.name}: "
+            f"its scales end at {np.finfo(matrix.scales.dtype).max}"
         )
-    return QuantizedMatrix(weight_format, num_inputs, **arrays)
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def _fit_int4(groups: Floats, weight_format: IntegerFormat) -> _Fit:
         np.copyto(best_scale, product / square, where=better)
         np.copyto(best_zero_point, zero_point, where=better)
     with np.errstate(over="ignore"):
-        scales = best_scale.astype(np.float16)
+        scales = best_scale.astype(np.float16) + np.float16(0)  # zero has no sign
     codes = _centered_codes(groups, _inverse(scales), best_zero_point)
     return _Fit((codes + best_zero_point).astype(np.uint8), scales, best_zero_point)
 
