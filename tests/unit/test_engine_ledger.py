@@ -8,19 +8,7 @@ from pellucid.ledger import Part
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
-
-TICK = 1 / 1024  # exact in binary, so that sums are exact too
-
-
-class TickingClock:
-    """Time goes on by a tick whenever somebody looks."""
-
-    def __init__(self) -> None:
-        self.now = 5.0
-
-    def __call__(self) -> float:
-        self.now += TICK
-        return self.now
+from support.ticking_clock import TICK, TickingClock
 
 
 def run(engine: LLMEngine) -> None:
@@ -40,7 +28,7 @@ def check(output: RequestOutput) -> None:
 def test_every_ledger_adds_up_on_a_crowded_engine() -> None:
     rng = random.Random(7)
     engine = fake_engine(
-        clock=TickingClock(),  # type: ignore[arg-type]
+        clock=TickingClock(),
         block_size=16,
         num_kv_blocks=16,
         max_num_seqs=6,
@@ -71,7 +59,7 @@ def test_every_ledger_adds_up_on_a_crowded_engine() -> None:
 
 
 def test_the_head_of_the_line_is_named() -> None:
-    engine = fake_engine(clock=TickingClock(), max_num_seqs=1)  # type: ignore[arg-type]
+    engine = fake_engine(clock=TickingClock(), max_num_seqs=1)
     params = SamplingParams(max_tokens=50, ignore_eos=True)
     engine.add_request([1] * 5, params, "first")
     for _ in range(3):
@@ -85,7 +73,7 @@ def test_the_head_of_the_line_is_named() -> None:
 
 
 def test_a_long_prompt_stalls_the_others_and_is_named() -> None:
-    engine = fake_engine(clock=TickingClock(), max_num_batched_tokens=64)  # type: ignore[arg-type]
+    engine = fake_engine(clock=TickingClock(), max_num_batched_tokens=64)
     talker = engine.add_request([1, 2], SamplingParams(max_tokens=20, ignore_eos=True), "talker")
     for _ in range(4):
         engine.step()
@@ -99,7 +87,7 @@ def test_a_long_prompt_stalls_the_others_and_is_named() -> None:
 
 
 def test_the_naive_loop_has_no_preemption_to_speak_of() -> None:
-    engine = fake_engine(clock=TickingClock(), use_kv_cache=False)  # type: ignore[arg-type]
+    engine = fake_engine(clock=TickingClock(), use_kv_cache=False)
     output = engine.add_request([1, 2, 3], SamplingParams(max_tokens=8, ignore_eos=True))
     run(engine)
     check(output)
@@ -109,7 +97,7 @@ def test_the_naive_loop_has_no_preemption_to_speak_of() -> None:
 
 
 def test_several_answers_share_the_time_of_their_prompt() -> None:
-    engine = fake_engine(clock=TickingClock(), max_num_batched_tokens=8)  # type: ignore[arg-type]
+    engine = fake_engine(clock=TickingClock(), max_num_batched_tokens=8)
     output = engine.add_request([1] * 20, SamplingParams(max_tokens=4, ignore_eos=True, n=3))
     run(engine)
     check(output)
