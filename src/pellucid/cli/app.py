@@ -14,6 +14,7 @@ from pellucid.cli.ablate import ablate
 from pellucid.cli.bench import bench
 from pellucid.cli.chat import chat
 from pellucid.cli.compare import compare
+from pellucid.cli.eval_kv import eval_kv
 from pellucid.cli.explain import explain
 from pellucid.cli.options import takes_options
 from pellucid.cli.quantize import quantize
@@ -28,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
-for verb in (run, chat, compare, explain, bench, ablate, quantize):
+for verb in (run, chat, compare, explain, bench, ablate, eval_kv, quantize):
     app.command()(takes_options(verb))
 
 

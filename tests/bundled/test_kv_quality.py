@@ -1,0 +1,52 @@
+"""What the formats of the KV cache cost the bundled model: `pellucid eval-kv` in small."""
+
+import pytest
+
+from pellucid.config import EngineConfig
+from pellucid.kv_quality import KVQuality, Texts, held_out_texts, measure_kv_quality
+from pellucid.loaded_model import load_model
+from support.bundled import bundled_model
+
+NUM_TEXTS = 10
+LARGEST_CHANGE = {"bf16": 0.001, "int8": 0.005, "int4": 0.03}  # of perplexity
+LEAST_CAPACITY = {"bf16": 1, "int8": 1.85, "int4": 3.4}  # beside bf16
+
+
+def few_texts() -> Texts:
+    everything = held_out_texts()
+    return Texts(everything.texts[:NUM_TEXTS], everything.secrets[:NUM_TEXTS])
+
+
+def measure(kv_cache_dtype: str) -> KVQuality:
+    return measure_kv_quality(EngineConfig(), bundled_model(), few_texts(), kv_cache_dtype)
+
+
+@pytest.fixture(scope="module")
+def reference() -> KVQuality:
+    return measure("f32")
+
+
+@pytest.mark.parametrize("kv_cache_dtype", LARGEST_CHANGE)
+def test_formats_cost_little_and_save_much(kv_cache_dtype: str, reference: KVQuality) -> None:
+    quality = measure(kv_cache_dtype)
+    assert abs(quality.perplexity / reference.perplexity - 1) <= LARGEST_CHANGE[kv_cache_dtype]
+    bf16_bytes = reference.bytes_per_token / 2
+    assert bf16_bytes / quality.bytes_per_token >= LEAST_CAPACITY[kv_cache_dtype]
+    assert sum(reference.recalled) >= NUM_TEXTS // 3  # or recall would say nothing
+    assert abs(sum(quality.recalled) - sum(reference.recalled)) <= 2
+
+
+def test_the_reference_does_not_differ_from_itself(reference: KVQuality) -> None:
+    assert measure("f32") == reference
+    assert reference.first_changes(reference) == []
+    assert measure("int4").first_changes(reference) != []
+
+
+def test_the_definition_has_all_formats() -> None:
+    model = load_model(EngineConfig(backend="numpy"))
+    texts = Texts((few_texts().texts[0][:300],), ())
+    full, coarse = (
+        measure_kv_quality(EngineConfig(backend="numpy"), model, texts, kv_format)
+        for kv_format in ("f32", "int4")
+    )
+    assert full.perplexity != coarse.perplexity == pytest.approx(full.perplexity, rel=0.05)
