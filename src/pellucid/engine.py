@@ -19,6 +19,7 @@ from pellucid.output_processor import Answer, OutputProcessor, failure
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.request_maker import RequestMaker
+from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.beam_group import BeamGroup
 from pellucid.scheduling.beam_search import Hypothesis
 from pellucid.scheduling.block_pool import BlockPool
@@ -105,6 +106,7 @@ class LLMEngine:
         self._outputs: dict[str, RequestOutput] = {}  # of requests under way
         self._answers: dict[str, Answer] = {}  # by the id of the scheduler's request
         self._ended: list[Answer] = []  # whose ledgers are still open
+        self._num_best: dict[str, int] = {}  # by request: answers to keep where more are made
         self._num_requests = 0
 
     @classmethod
@@ -204,6 +206,8 @@ class LLMEngine:
             answer = self.output_processor.start(request, output, beams)
             self._answers[request.request_id] = answer
             self._recorder.add(request, request_id, encoded.encoded_time)
+        if isinstance(params, SamplingParams) and params.ranks:
+            self._num_best[request_id] = params.n
         self._outputs[request_id] = output
         self._num_requests += 1
         return output
@@ -239,8 +243,7 @@ class LLMEngine:
         deltas += [self._end(request) for request in output.expired]
         times.emitted = self.clock()
         self._recorder.end_step(output)
-        self._close_ended(times.emitted)
-        return [delta for delta in deltas if delta is not None]
+        return self._close_ended([delta for delta in deltas if delta is not None], times.emitted)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
         """Ends a request at once, whatever it is doing; unknown and finished ids are ignored.
@@ -262,8 +265,7 @@ class LLMEngine:
                     if answer.beams is None
                     else self._end_search(answer.beams)
                 )
-        self._close_ended(self.clock())
-        return deltas
+        return self._close_ended(deltas, self.clock())
 
     def _execute(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step and notes when its parts were done."""
@@ -385,15 +387,25 @@ class LLMEngine:
         del self._answers[answer.request.request_id]
         self._ended.append(answer)
 
-    def _close_ended(self, now: float) -> None:
-        """Closes the ledgers of what has ended since the last time."""
+    def _close_ended(self, deltas: list[CompletionDelta], now: float) -> list[CompletionDelta]:
+        """Closes the ledgers of what has ended since the last time.
+
+        Returns:
+            `deltas`; of a request whose answers are ranked only the best ones, whole, when all have
+            ended.
+        """
+        if self._num_best:
+            deltas = [delta for delta in deltas if delta.request_id not in self._num_best]
         for answer in self._ended:
             output = answer.request_output
             ledger = self._recorder.close(answer.request.request_id, now)
             if output.finished and self._outputs.pop(output.request_id, None) is not None:
                 output.metrics.finished_time = now
                 output.ledger = ledger
+                if (num_best := self._num_best.pop(output.request_id, None)) is not None:
+                    deltas += self.output_processor.keep_best(output, num_best)
         self._ended.clear()
+        return deltas
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -107,10 +107,14 @@ class LLM:
         Several streams may be open; reading one of them moves all of them on.
 
         Raises:
-            ValueError: as `generate`.
+            ValueError: as `generate`, and for a `best_of` above n: which answers are the best is
+                known when all have ended.
         """
-        _check_kind(params or SamplingParams(), SamplingParams)
-        output = self.engine.add_request(prompt, params or SamplingParams())
+        params = params or SamplingParams()
+        _check_kind(params, SamplingParams)
+        if params.ranks:
+            raise ValueError(f"best_of={params.best_of!r}: a stream allows at most n={params.n}")
+        output = self.engine.add_request(prompt, params)
         self._streams[output.request_id] = TokenStream(output, self._step, self._close)
         return self._streams[output.request_id]
 

@@ -54,6 +54,7 @@ class OutputProcessor:
         params = request.params
         if params.logprobs is not None:
             request_output.outputs[request.stream].logprobs = []
+        if params.num_logprobs is not None:
             request_output.outputs[request.stream].cumulative_logprob = 0.0
         return Answer(
             request,
@@ -87,11 +88,12 @@ class OutputProcessor:
         completion.text += text
         completion.token_ids.append(sampled.token_id)
         logprobs = None
-        if completion.logprobs is not None:
-            assert sampled.chosen is not None and completion.cumulative_logprob is not None
-            logprobs = [self._logprobs_at(sampled.chosen, sampled.top)]
-            completion.logprobs += logprobs
+        if completion.cumulative_logprob is not None:
+            assert sampled.chosen is not None
             completion.cumulative_logprob += sampled.chosen.logprob
+            if completion.logprobs is not None:
+                logprobs = [self._logprobs_at(sampled.chosen, sampled.top)]
+                completion.logprobs += logprobs
         if answer.stop_strings.matched is not None:
             completion.finish_reason = FinishReason.STOP.value
             completion.stop_reason = answer.stop_strings.matched
@@ -128,6 +130,29 @@ class OutputProcessor:
         answer.completion.finish_reason = FinishReason.ERROR.value
         answer.completion.stop_reason = failure(error)
         return self._delta(answer, "", [], None)
+
+    def keep_best(self, request_output: RequestOutput, n: int) -> list[CompletionDelta]:
+        """Leaves a finished request the n best of its answers, best first.
+
+        Returns:
+            Each of them whole.
+        """
+        best = sorted(request_output.outputs, key=_badness)[:n]
+        for index, completion in enumerate(best):
+            completion.index = index
+        request_output.outputs[:] = best
+        return [
+            CompletionDelta(
+                request_output.request_id,
+                completion.index,
+                completion.text,
+                completion.token_ids,
+                completion.logprobs,
+                completion.finish_reason,
+                completion.stop_reason,
+            )
+            for completion in best
+        ]
 
     def append_prompt_logprobs(
         self, request_output: RequestOutput, logprobs: Sequence[TokenLogprobs]
@@ -169,3 +194,9 @@ class OutputProcessor:
             completion.finish_reason,
             completion.stop_reason,
         )
+
+
+def _badness(completion: CompletionOutput) -> tuple[bool, float]:
+    """Sorts answers as `SamplingParams.best_of` says."""
+    failed = completion.finish_reason == FinishReason.ERROR.value or not completion.token_ids
+    return failed, -(completion.cumulative_logprob or 0.0) / max(1, len(completion.token_ids))

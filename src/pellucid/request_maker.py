@@ -89,7 +89,7 @@ class RequestMaker:
             cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
             priority=priority,
         )
-        num_requests = sampling.n
+        num_requests = sampling.num_results
         if isinstance(params, BeamSearchParams):
             num_requests = params.beam_width
             num_candidates = params.num_candidates(len(first.stop_token_ids))

@@ -26,6 +26,10 @@ class SamplingParams:
 
     Args:
         n: answers to give, each from its own random stream of the seed; 1..64.
+        best_of: answers to make, of which the n with the highest log-probability per token are given,
+            best first; n..64, None is n. It is the mean of the model's own log-probabilities, before
+            any sampling parameter; of equals the earlier stream comes first, and an answer that
+            failed comes last.
         temperature: divides the logits; 0 takes the most likely token (greedy).
         top_p: keep the most likely tokens that together reach this probability; (0, 1], 1 is off.
         top_k: keep this many of the most likely tokens; 0 or -1 is off.
@@ -55,6 +59,7 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -104,14 +109,26 @@ class SamplingParams:
 
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
+        if self.best_of is not None and self.best_of < self.n:
+            refuse("best_of", self.best_of, f"at least n={self.n}")
 
     def _normalise(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # only while this object is being made
 
     @property
     def num_results(self) -> int:
-        """Answers that the caller gets."""
-        return self.n
+        """Answers that are made."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def ranks(self) -> bool:
+        """Whether more answers are made than are given."""
+        return self.num_results > self.n
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Top log-probabilities to compute with that of each output token; None for not even that."""
+        return 0 if self.logprobs is None and self.ranks else self.logprobs
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks every token id against the model's vocabulary.
@@ -148,6 +165,7 @@ _INTEGERS = {
     "min_tokens": Interval(0),
 }
 _OPTIONAL_INTEGERS = {
+    "best_of": Interval(1, MAX_N),
     "seed": Interval(0, 2**64 - 1),
     "logprobs": Interval(0, MAX_LOGPROBS),
     "prompt_logprobs": Interval(0, MAX_LOGPROBS),

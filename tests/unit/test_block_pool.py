@@ -79,3 +79,14 @@ def test_an_unsealed_block_is_not_found() -> None:
     assert pool.index.find(key(7)) is None
     assert pool.seal(block, key(8), "a")
     pool.check_integrity()
+
+
+def test_when_all_are_unsealed_nothing_is_found() -> None:
+    pool = BlockPool(3)
+    used, free = sealed(pool, key(1), key(2))
+    pool.release([free])
+    pool.unseal_all()
+    assert pool.num_cached_blocks == 0
+    assert pool.index.find(key(1)) is None and pool.index.find(key(2)) is None
+    pool.release([used])
+    pool.check_integrity()

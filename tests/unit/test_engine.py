@@ -5,6 +5,8 @@ import random
 import pytest
 
 from pellucid.engine import LLMEngine
+from pellucid.execution.sampler import SampledToken
+from pellucid.output_processor import Answer
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
@@ -195,6 +197,52 @@ def test_n_answers_differ_by_stream_and_share_the_prompt() -> None:
     assert len({tuple(completion.token_ids) for completion in output.outputs}) == 3
     alone = complete(fake_engine(), "hello world", n=1, seed=4, max_tokens=12)
     assert alone.outputs[0] == output.outputs[0]
+
+
+def test_best_of_gives_the_likeliest_answers_per_token() -> None:
+    params = {"seed": 4, "max_tokens": 12, "temperature": 1.5}
+    every = complete(fake_engine(), "hello world", n=7, logprobs=0, **params).outputs
+    every.sort(key=lambda answer: -answer.cumulative_logprob / len(answer.token_ids))
+    engine = fake_engine()
+    output = engine.add_request("hello world", SamplingParams(n=3, best_of=7, **params))
+    deltas = run(engine)
+    assert [answer.text for answer in output.outputs] == [answer.text for answer in every[:3]]
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    assert output.outputs[0].cumulative_logprob == every[0].cumulative_logprob
+    assert output.outputs[0].logprobs is None  # not asked for
+    assert [(delta.index, delta.text, delta.finish_reason) for delta in deltas] == [
+        (answer.index, answer.text, answer.finish_reason) for answer in output.outputs
+    ]
+
+
+def test_of_ranked_answers_those_that_failed_come_last() -> None:
+    engine = fake_engine()
+    output = engine.add_request(
+        "hello", SamplingParams(n=2, best_of=3, max_tokens=5, ignore_eos=True)
+    )
+    engine.step()
+    request = next(r for r in engine.scheduler.running if r.stream == 0)
+    append = engine.output_processor.append
+
+    def fail_once(answer: Answer, sampled: SampledToken) -> CompletionDelta:
+        if answer.request is request:
+            raise RuntimeError("poisoned")
+        return append(answer, sampled)
+
+    engine.output_processor.append = fail_once
+    run(engine)
+    assert [answer.finish_reason for answer in output.outputs] == ["length", "length"]
+
+
+def test_an_aborted_request_leaves_its_best_answers() -> None:
+    engine = fake_engine()
+    output = engine.add_request("hello", SamplingParams(n=1, best_of=4, seed=1, max_tokens=50))
+    engine.step()
+    engine.step()
+    (delta,) = engine.abort(output.request_id)
+    assert [answer.finish_reason for answer in output.outputs] == ["abort"]
+    assert delta.text == output.outputs[0].text
+    run(engine)
 
 
 def test_a_drawn_seed_is_reported_and_repeats_the_answer() -> None:

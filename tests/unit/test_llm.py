@@ -115,3 +115,8 @@ def test_progress_where_nothing_can_be_drawn_is_lines(
     monkeypatch.setattr("pellucid.progress.LINE_INTERVAL", 0.0)
     llm.generate([[1, 2]] * 9, SamplingParams(max_tokens=3), progress=True)
     assert capsys.readouterr().err.splitlines()[-1].startswith("generate: 9 of 9 prompts, ")
+
+
+def test_answers_that_are_ranked_cannot_be_streamed(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="best_of=4: a stream allows at most n=2"):
+        llm.stream("abc", SamplingParams(n=2, best_of=4))

@@ -13,6 +13,7 @@ NAN, INF = float("nan"), float("inf")
 
 BAD = {
     "n": [0, -1, 65, 1.0, True, "1", None],
+    "best_of": [0, -1, 65, 1.0, True, "1"],
     "temperature": [-0.1, NAN, INF, True, "1", None, 1j, 10**400],
     "top_p": [0, -0.5, 1.0000001, NAN, False, "0.5", None],
     "top_k": [-2, 1.5, True, NAN, None],
@@ -39,6 +40,7 @@ BAD = {
 
 GOOD = {
     "n": [1, 64],
+    "best_of": [None, 1, 64],
     "temperature": [0, 1e-300, 2.5, 100],
     "top_p": [1e-12, 0.5, 1],
     "top_k": [-1, 0, 1, 10**9],
@@ -94,6 +96,12 @@ def test_the_ends_of_each_range_are_allowed(name: str, value: Any) -> None:
     SamplingParams(**{name: value})
 
 
+def test_best_of_is_no_less_than_n() -> None:
+    with pytest.raises(ValueError, match="best_of=2: must be at least n=3"):
+        SamplingParams(n=3, best_of=2)
+    assert not SamplingParams(n=3, best_of=3).ranks
+
+
 def test_defaults_are_those_of_vllm() -> None:
     params = SamplingParams()
     assert (params.n, params.temperature, params.max_tokens) == (1, 1.0, 16)
@@ -105,8 +113,8 @@ def test_defaults_are_those_of_vllm() -> None:
 def test_positional_and_unknown_arguments_are_refused() -> None:
     with pytest.raises(TypeError):
         SamplingParams(0.5)  # type: ignore[misc]
-    with pytest.raises(TypeError, match="best_of"):
-        SamplingParams(best_of=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="use_beam_search"):
+        SamplingParams(use_beam_search=True)  # type: ignore[call-arg]
 
 
 def test_sequences_become_tuples_that_the_caller_cannot_change() -> None:

@@ -56,7 +56,7 @@ class Sampler:
             NoTokenLeftError: the parameters forbid every token.
             ValueError: a penalty is too extreme for these logits.
         """
-        if row.params.logprobs is None and _takes_argmax(row):
+        if row.params.num_logprobs is None and _takes_argmax(row):
             token_id = int(logits.argmax())  # of a NaN, if there is one
             check_finite(logits[token_id])
             return SampledToken(token_id)
@@ -87,14 +87,15 @@ class Sampler:
         normalised again: transformers' order. Arguments and errors are otherwise those of `sample`.
         """
         model = Candidates.of(logits)
-        processed = Candidates(model.token_ids, model.logprobs)
+        logprobs = model.logprobs
+        processed = Candidates(model.token_ids, logprobs)
         for stage in sampling_stages(row):
             processed = _apply(stage, processed, row)
         top = processed.keep(largest(processed.logits, min(count, len(processed))))
         order = np.argsort(-top.logits, kind="stable")
         token_ids = top.token_ids[order].tolist()
-        logprobs = model.logprobs[np.searchsorted(model.token_ids, token_ids)].tolist()
-        best = zip(token_ids, logprobs, top.logits[order].tolist(), strict=True)
+        own = logprobs[np.searchsorted(model.token_ids, token_ids)].tolist()
+        best = zip(token_ids, own, top.logits[order].tolist(), strict=True)
         return tuple(BeamCandidate(*candidate) for candidate in best)
 
     def prompt_logprobs(
@@ -123,9 +124,9 @@ def _takes_argmax(row: SamplingRow) -> bool:
 
 def _choose(logits: Logits, row: SamplingRow, final: Candidates) -> SampledToken:
     token_id = _draw(final, row)
-    if row.params.logprobs is None:
+    if row.params.num_logprobs is None:
         return SampledToken(token_id)
-    logprobs = token_logprobs(logits, token_id, row.params.logprobs, final)
+    logprobs = token_logprobs(logits, token_id, row.params.num_logprobs, final)
     return SampledToken(token_id, logprobs.chosen, logprobs.top)
 
 

@@ -45,7 +45,6 @@ class BlockPool:
         taken = [self._free.popitem(last=False)[1] for _ in range(num_blocks)]
         for block in taken:
             if block.key is not None:
-                self._num_free_sealed -= 1
                 self.unseal(block)
                 self.log.add("E", block.block_id)
             block.ref_count = 1
@@ -95,6 +94,7 @@ class BlockPool:
         """Makes a block unfindable, for its contents will change."""
         if block.key is not None:
             self.index.remove(block.key)
+            self._num_free_sealed -= block.ref_count == 0
             block.key = None
             block.sealed_by = None
 
