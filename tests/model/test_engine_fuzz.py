@@ -14,11 +14,6 @@ from support.traces import TraceSpace, check_trace, make_trace
 
 # Without a window, with one, and keys that depend on the prompt's length.
 FAMILIES = ("llama", "gemma2", "llama-dynamic")
-SPACE = TraceSpace(
-    vocab_size=VOCAB_SIZE,
-    stops=["a", "e", "t", " ", "th", "the", "\n"],
-    knobs={"kv_cache_dtype": ["bf16", "f32"]},
-)
 
 
 @pytest.mark.traces(45)
@@ -30,11 +25,18 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: range, tmp_path: Pat
         write_checkpoint(directory, family)
         models.append(load_model(EngineConfig(model=str(directory), backend="numpy")))
 
+    space = TraceSpace(
+        vocab_size=VOCAB_SIZE,
+        stops=["a", "e", "t", " ", "th", "the", "\n"],
+        block_bytes=64 << 10,
+        knobs={"kv_cache_dtype": ["bf16", "f32"]},
+        prefix_cache_dir=str(tmp_path / "blocks"),
+    )
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
         model = models[seed % len(models)]
         counts += check_trace(
-            make_trace(seed, SPACE),
+            make_trace(seed, space),
             lambda knobs, clock, model=model: LLMEngine(EngineConfig(**knobs), model, clock),
         )
     print(dict(counts))

@@ -1,6 +1,7 @@
 """Random traces on native kernels and the bundled model: the same answers, to the last bit."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ KNOBS = {
 
 @pytest.mark.traces(15)
 def test_every_request_gets_what_it_gets_alone(
-    trace_seeds: range, monkeypatch: pytest.MonkeyPatch
+    trace_seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     models = {}
     for num_threads in KNOBS["num_threads"]:
@@ -30,7 +31,9 @@ def test_every_request_gets_what_it_gets_alone(
     space = TraceSpace(
         vocab_size=models[1].config.vocab_size,
         stops=["a", " the", "e", ".", "\n", " was"],
+        block_bytes=models[1].backend.kv_bytes_per_block(models[1].config, 32, "f32"),
         knobs=KNOBS,
+        prefix_cache_dir=str(tmp_path / "blocks"),
     )
 
     counts: Counter[str] = Counter()

@@ -22,14 +22,13 @@ EOS = 0
 
 
 class FakeKVCache:
-    """One number a slot: the token that was stored there."""
+    """One byte a slot: the token that was stored there."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.layers: tuple[()] = ()
         self.num_bytes = num_blocks * block_size
-        self.block_size = block_size
-        self.token_ids = np.full(num_blocks * block_size, -1)
-        self.bytes_per_block = block_size * self.token_ids.itemsize
+        self.block_size = self.bytes_per_block = block_size
+        self.token_ids = np.full(num_blocks * block_size, 255, dtype=np.uint8)
 
     def read(self, block_table: IntArray, seq_len: int) -> IntArray:
         num_blocks = -(-seq_len // self.block_size)
@@ -40,10 +39,10 @@ class FakeKVCache:
         self._block(target_id)[:] = self._block(source_id)
 
     def read_block(self, block_id: int) -> BlockBytes:
-        return self._block(block_id).view(np.uint8).copy()
+        return self._block(block_id).copy()
 
     def write_block(self, block_id: int, data: BlockBytes) -> None:
-        self._block(block_id)[:] = data.view(self.token_ids.dtype)
+        self._block(block_id)[:] = data
 
     def _block(self, block_id: int) -> IntArray:
         return self.token_ids[block_id * self.block_size :][: self.block_size]

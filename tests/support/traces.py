@@ -7,17 +7,22 @@ that they meet. Every request must get what it gets alone on an engine of its ow
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
+from pellucid.events import BlockOps, EventRecord, Level, Warn
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeClock
 
 # All others must not change an answer.
 KNOBS_OF_THE_ANSWER = ("max_model_len", "kv_cache_dtype")
+
+BLOCK_OPS = {"C": "copied", "E": "evicted", "O": "swapped out", "I": "swapped in", "L": "loaded"}
 
 MakeEngine = Callable[[Mapping[str, object], FakeClock], LLMEngine]  # of knobs
 
@@ -29,15 +34,19 @@ class TraceSpace:
     Attributes:
         vocab_size: token ids below it make the prompts.
         stops: strings that answers may well contain.
+        block_bytes: at least as large as any block.
         max_model_len: longest prompt + output; the smaller, the more blocks are fought for.
         knobs: further knobs of the engine, and the values that they take.
+        prefix_cache_dir: for blocks that outlive an engine; None: they are not kept.
     """
 
     vocab_size: int
     stops: Sequence[str]
+    block_bytes: int
     max_model_len: int = 80
     max_requests: int = 8
-    knobs: Mapping[str, Sequence[object]] | None = None
+    knobs: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    prefix_cache_dir: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Trace:
 def make_trace(seed: int, space: TraceSpace) -> Trace:
     rng = random.Random(seed)
     block_size = rng.choice([16, 16, 32])
-    knobs = {
+    knobs: dict[str, object] = {
         "max_model_len": space.max_model_len,
         "block_size": block_size,
         # From room for one context, where everybody preempts everybody, to room for all.
@@ -76,18 +85,26 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         "max_num_batched_tokens": rng.choice([3, 7, 17, 40, 2048]),
         "enable_prefix_caching": rng.random() < 0.75,
         "use_kv_cache": rng.random() < 0.9,
+        "swap_space": space.block_bytes * rng.choice([0, 0, 1, 3, 30]),
     }
-    knobs.update({name: rng.choice(values) for name, values in (space.knobs or {}).items()})
+    knobs.update({name: rng.choice(values) for name, values in space.knobs.items()})
+    if space.prefix_cache_dir is not None and rng.random() < 0.4:
+        knobs.update(
+            prefix_cache_dir=space.prefix_cache_dir,
+            prefix_cache_bytes=space.block_bytes * rng.choice([10, 10_000]),
+            enable_prefix_caching=True,
+            use_kv_cache=True,
+        )
     # Prompts begin with parts of a few trunks, so that many share blocks.
     longest = space.max_model_len * 2 // 3
     trunks = [
         [rng.randrange(space.vocab_size) for _ in range(longest)]
-        for _ in range(rng.randrange(1, 4))
+        for _ in range(rng.randrange(1, 3))
     ]
     requests, arrival = [], 0
     for _ in range(rng.randrange(2, space.max_requests + 1)):
         arrival += rng.choice([0, 0, 0, 1, 2, 5])
-        head = rng.choice(trunks)[: rng.choice([0, rng.randrange(longest), 16, 33])]
+        head = rng.choice(trunks)[: rng.choice([0, rng.randrange(longest), 16, 33, longest])]
         tail = [rng.randrange(space.vocab_size) for _ in range(rng.randrange(0 if head else 1, 6))]
         requests.append(
             TracedRequest(
@@ -96,7 +113,7 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
                 arrival=arrival,
                 abort=arrival + rng.randrange(30) if rng.random() < 0.12 else None,
                 priority=rng.choice([0, 0, 0, -2, 1, 3]),
-                cache_salt=rng.choice([None, None, None, "a", "b"]),
+                cache_salt=rng.choice([None, None, None, None, None, "a"]),
             )
         )
     return Trace(seed, knobs, tuple(requests))
@@ -148,11 +165,16 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
         AssertionError: something does not hold; the message has the seed.
     """
     try:
-        run = _Run(trace, make_engine)
-        outputs = run.outputs()
-        for request, output in zip(trace.requests, outputs, strict=True):
-            _assert_same(output, _alone(request, trace, make_engine), request.params)
-        return run.counts + _counts(outputs)
+        counts: Counter[str] = Counter()
+        alone = [_alone(request, trace, make_engine) for request in trace.requests]
+        # A second engine finds what the first one left on disk.
+        for _ in range(2 if "prefix_cache_dir" in trace.knobs else 1):
+            run = _Run(trace, make_engine)
+            outputs = run.outputs()
+            for request, own, whole in zip(trace.requests, outputs, alone, strict=True):
+                _assert_same(own, whole, request.params)
+            counts += run.counts + _counts(outputs)
+        return counts
     except Exception as error:
         raise AssertionError(
             f"trace {trace.seed} with {trace.knobs} fails: {error!r}\n"
@@ -168,10 +190,20 @@ class _Run:
         self._requests = trace.requests
         self._clock = FakeClock()  # counts steps
         self._engine = make_engine(trace.knobs, self._clock)
+        self._events: list[EventRecord] = []
+        if trace.seed % 2:  # whoever listens changes nothing
+            self._engine.events.subscribe(self._events.append, Level.TOKEN)
         self._deltas: dict[tuple[str, int], list[CompletionDelta]] = defaultdict(list)
 
     def outputs(self) -> list[RequestOutput]:
-        """Runs it to the end, looking at the engine after every step."""
+        """Runs it to the end and looks at what is left."""
+        with closing(self._engine):
+            outputs = self._step_to_the_end()
+        self._check_end(outputs)
+        self._check_events()
+        return outputs
+
+    def _step_to_the_end(self) -> list[RequestOutput]:
         engine, arriving = self._engine, deque(self._requests)
         outputs: list[RequestOutput] = []
         while arriving or engine.has_unfinished_requests:
@@ -185,7 +217,6 @@ class _Run:
             engine.scheduler.check_integrity()
             self._clock.now += 1.0
         self.counts["steps"] += int(self._clock.now)
-        self._check_end(outputs)
         return outputs
 
     def _add(self, request: TracedRequest) -> RequestOutput:
@@ -214,6 +245,14 @@ class _Run:
                 assert "".join(delta.text for delta in deltas) == completion.text
                 assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1)
                 assert deltas[-1].finish_reason == completion.finish_reason
+
+    def _check_events(self) -> None:
+        """None is missing, none says that something went wrong, and counts of what they say."""
+        for before, record in pairwise(self._events):
+            assert record.seq == before.seq + 1 and record.t_us >= before.t_us
+            assert not isinstance(record.event, Warn), record
+            if isinstance(record.event, BlockOps):
+                self.counts.update(BLOCK_OPS[op] for op, *_ in record.event.ops if op in BLOCK_OPS)
 
 
 def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> RequestOutput:

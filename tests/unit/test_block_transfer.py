@@ -13,7 +13,7 @@ BLOCK_SIZE = 16
 
 
 def block(number: int) -> np.ndarray:
-    return np.full(BLOCK_SIZE, number)
+    return np.full(BLOCK_SIZE, number, np.uint8)
 
 
 def cache_of(*numbers: int) -> FakeKVCache:
@@ -35,7 +35,7 @@ class RecordingSaver:
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: np.ndarray) -> None:
         assert self.wants(block_hash)
-        self.saved[block_hash] = (token_ids, data.view(int).tolist())
+        self.saved[block_hash] = (token_ids, data.tolist())
 
 
 def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
             CopyBlock(0, 1),
             SaveBlock(0, b"one", (5, 6)),
             SwapOut(0, 1),
-            LoadBlock(0, block(9).view(np.uint8)),
+            LoadBlock(0, block(9)),
             SwapOut(0, 0),
             SaveBlock(3, b"one", (5, 6)),  # not wanted: it is there
             SwapIn(1, 2),
@@ -65,7 +65,7 @@ def test_a_saved_block_is_a_copy() -> None:
     kept: list[np.ndarray] = []
     saver.save = lambda block_hash, token_ids, data: kept.append(data)  # type: ignore[method-assign]
     transfer.run([SaveBlock(0, b"one", ()), CopyBlock(1, 0)])
-    assert kept[0].view(int).tolist() == block(1).tolist()
+    assert kept[0].tolist() == block(1).tolist()
 
 
 def test_swap_slots_are_apart(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from support.fake_model import VOCAB_SIZE, FakeTokenizer, fake_engine
 from support.traces import TraceSpace, check_trace, make_trace
 
 SPACE = TraceSpace(
-    vocab_size=VOCAB_SIZE, stops=["a", "q", "xy", "b!", *FakeTokenizer.alphabet[20:]]
+    vocab_size=VOCAB_SIZE,
+    stops=["a", "q", "xy", "b!", *FakeTokenizer.alphabet[20:]],
+    block_bytes=32,
 )
 
 
