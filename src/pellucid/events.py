@@ -206,10 +206,10 @@ class RequestStateChanged(Event):
     """A generation has got into another state, or stays in the one it is in for another reason.
 
     Attributes:
-        reason: why, in a word: "arrived", "admitted", "no_blocks", "no_seats", "max_tokens" ...
-        need_blocks: blocks it lacked or was given.
-        free_blocks: blocks there were.
-        blocked_by: who holds what it needs.
+        reason: why, in a word: "admitted", "no_blocks", "no_seats", "computed", "max_tokens" ...
+        need_blocks: blocks that it lacks or was given.
+        free_blocks: blocks that are free now.
+        blocked_by: who holds what it needs; after a preemption, for whom.
         finish: at the end, why it ended.
     """
 
@@ -235,7 +235,7 @@ class PrefixMatched(Event):
     Attributes:
         hit_tok: positions found, `loaded_tok` of them on disk.
         miss_at_tok: the first position that was not found; None if nothing was missing.
-        near_req: who sealed the block that comes nearest, or who evicted it.
+        near_req: if it differs, who computed the block that agrees longest.
         diff_at_tok: the first position whose token differs from that block's.
         diff_ids: the tokens there: ours, theirs.
         evicted_ago: blocks evicted since the one that is missed.
