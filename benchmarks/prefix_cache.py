@@ -1,0 +1,141 @@
+"""Time to the first token of a prompt: never seen, seen before, and after a restart, from disk.
+
+    python benchmarks/prefix_cache.py [MODEL] [--quantization int8] [--prompt 2000] [--rounds 5]
+
+Also what prefix caching costs where nothing is shared: in memory, and with blocks going to disk as well.
+All arms take turns, so that what else the machine does meets them alike. A restart is a new engine with an
+empty pool on the same weights; its files are read from the disk, not from the system's memory, as far as
+the system follows the request to forget them.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.sampling_params import SamplingParams
+
+COLD, SEEN, RESTARTED = "never seen", "seen before", "after a restart, from disk"
+OFF, IN_MEMORY, ON_DISK = "off", "in memory", "in memory and on disk"
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    seconds: float
+    num_cached_tokens: int
+    token_ids: tuple[int, ...]
+
+
+def first_token(engine: LLMEngine, prompt: Sequence[int]) -> FirstToken:
+    """Of a request that is alone."""
+    start = time.perf_counter()
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    output = engine.add_request(list(prompt), params)
+    while engine.has_unfinished_requests:
+        engine.step()
+    seconds = time.perf_counter() - start
+    return FirstToken(seconds, output.num_cached_tokens, tuple(output.outputs[0].token_ids))
+
+
+def forget_files(directory: Path) -> None:
+    """Asks the system to drop its copies of what the files hold."""
+    for path in directory.rglob("*.kv"):
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def measure(
+    model: LoadedModel, config: EngineConfig, num_tokens: int, rounds: int, directory: Path
+) -> dict[str, list[FirstToken]]:
+    """What each arm took, by its name."""
+    on_disk_config = replace(config, prefix_cache_dir=str(directory))
+    engines = {
+        OFF: LLMEngine(replace(config, enable_prefix_caching=False), model),
+        IN_MEMORY: LLMEngine(config, model),
+        ON_DISK: LLMEngine(on_disk_config, model),
+    }
+    rng = np.random.default_rng(0)
+
+    def prompt() -> list[int]:
+        return rng.integers(0, model.config.vocab_size, num_tokens).tolist()
+
+    for engine in engines.values():  # the first step pays for memory that nobody has touched
+        first_token(engine, prompt())
+    taken: dict[str, list[FirstToken]] = defaultdict(list)
+    for round_number in range(rounds):
+        own = prompt()
+        # Every arm is the first in its turn: each stands in the others' heat once.
+        names = list(engines)
+        for name in names[round_number % 3 :] + names[: round_number % 3]:
+            taken[name].append(first_token(engines[name], own))
+        taken[SEEN].append(first_token(engines[IN_MEMORY], own))
+        engines[ON_DISK].close()
+        forget_files(directory)
+        engines[ON_DISK] = LLMEngine(on_disk_config, model)
+        taken[RESTARTED].append(first_token(engines[ON_DISK], own))
+    tokens = {each.token_ids for each in (taken[OFF][-1], taken[SEEN][-1], taken[RESTARTED][-1])}
+    assert len(tokens) == 1, "the same prompt, another answer"
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", help="as `pellucid run`; left out, the bundled model")
+    parser.add_argument("--quantization", default="int8")
+    parser.add_argument("--kv-cache-dtype", default="bf16")
+    parser.add_argument("--num-threads", type=int)
+    parser.add_argument("--prompt", type=int, default=2000, metavar="N", help="tokens (2000)")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    config = EngineConfig(
+        model=args.model,
+        quantization=args.quantization,
+        kv_cache_dtype=args.kv_cache_dtype,
+        num_threads=args.num_threads,
+        max_num_seqs=4,
+    )
+    model = load_model(config)
+    with tempfile.TemporaryDirectory() as directory:
+        taken = measure(model, config, args.prompt, args.rounds, Path(directory))
+
+    def median(name: str) -> float:
+        return statistics.median(each.seconds for each in taken[name])
+
+    def line(name: str, what: str, cached: int) -> str:
+        times = sorted(each.seconds for each in taken[name])
+        return (
+            f"{what:28} {1e3 * median(name):8.1f} ms  ({1e3 * times[0]:.1f} .. {1e3 * times[-1]:.1f})"
+            f"  {cached:5} tokens cached"
+        )
+
+    cold = median(IN_MEMORY)
+    print(f"first token after a prompt of {args.prompt} tokens, median of {args.rounds}")
+    for name, what in ((IN_MEMORY, COLD), (SEEN, SEEN), (RESTARTED, RESTARTED)):
+        ratio = f"  {cold / median(name):6.1f}x sooner" if name != IN_MEMORY else ""
+        print(line(name, what, taken[name][-1].num_cached_tokens) + ratio)
+    print("\nnothing shared, prefix caching")
+    for name in (OFF, IN_MEMORY, ON_DISK):
+        ratios = [
+            each.seconds / off.seconds for each, off in zip(taken[name], taken[OFF], strict=True)
+        ]
+        cost = f"  {statistics.median(ratios) - 1:+.2%}" if name != OFF else ""
+        print(line(name, name, taken[name][-1].num_cached_tokens) + cost)
+
+
+if __name__ == "__main__":
+    main()
