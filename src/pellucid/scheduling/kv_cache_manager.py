@@ -190,12 +190,15 @@ class KVCacheManager:
     def reassign(self, members: Sequence[Request], parents: Sequence[int]) -> None:
         """Makes each member i a fork of members[parents[i]] as it is now, all at once."""
         forks = [
-            self._fork(members[parent], member)
+            (member, self._fork(members[parent], member))
             for member, parent in zip(members, parents, strict=True)
+            if members[parent] is not member  # who goes on from itself keeps its blocks
         ]
-        for member, table in zip(members, forks, strict=True):
+        for member, table in forks:
             self.release(member)
             self._tables[member.request_id] = table
+        for member in members:  # it may run at once, and nothing restores them then
+            self._drop_swapped(self._table(member))
 
     # ---- giving back
 
