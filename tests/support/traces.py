@@ -65,6 +65,14 @@ class TracedRequest:
     priority: int
     cache_salt: str | None
 
+    @property
+    def is_ranked_early(self) -> bool:
+        """Whether the best of its answers may be chosen before all of them are complete."""
+        if isinstance(self.params, BeamSearchParams):
+            return self.abort is not None
+        cut_short = self.abort is not None or self.params.max_time is not None
+        return self.params.ranks and cut_short
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -137,9 +145,11 @@ def _random_params(rng: random.Random, space: TraceSpace) -> RequestParams:
     def sometimes(value: Any, otherwise: Any, chance: float = 0.1) -> Any:
         return value if rng.random() < chance else otherwise
 
+    n = rng.choice([1, 1, 1, 1, 2, 3])
     max_tokens = rng.randrange(1, rng.choice([4, 14, 24]))
     return SamplingParams(
-        n=rng.choice([1, 1, 1, 1, 2, 3]),
+        n=n,
+        best_of=sometimes(n + 2, None),
         temperature=rng.choice([0.0, 0.0, 1.0, 1.5]),
         top_k=sometimes(5, 0),
         top_p=sometimes(0.8, 1.0),
@@ -172,7 +182,7 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
             run = _Run(trace, make_engine)
             outputs = run.outputs()
             for request, own, whole in zip(trace.requests, outputs, alone, strict=True):
-                _assert_same(own, whole, request.params)
+                _assert_same(own, whole, request)
             counts += run.counts + _counts(outputs)
         return counts
     except Exception as error:
@@ -268,15 +278,16 @@ def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> Req
     return output
 
 
-def _assert_same(output: RequestOutput, alone: RequestOutput, params: RequestParams) -> None:
-    for own, whole in zip(output.outputs, alone.outputs, strict=True):
-        if own.finish_reason != "abort" and own.stop_reason != "max_time":
-            assert own == whole
-        elif isinstance(params, SamplingParams):  # cut short: the beginning of the answer
-            num_tokens = len(own.token_ids)
-            assert own.token_ids == whole.token_ids[:num_tokens]
-            if own.logprobs is not None:
-                assert own.logprobs == whole.logprobs[:num_tokens]
+def _assert_same(output: RequestOutput, alone: RequestOutput, request: TracedRequest) -> None:
+    if not request.is_ranked_early:
+        for own, whole in zip(output.outputs, alone.outputs, strict=True):
+            if own.finish_reason == "abort" or own.stop_reason == "max_time":  # its beginning
+                num_tokens = len(own.token_ids)
+                assert own.token_ids == whole.token_ids[:num_tokens]
+                if own.logprobs is not None:
+                    assert own.logprobs == whole.logprobs[:num_tokens]
+            else:
+                assert own == whole
     if output.prompt_logprobs is not None:
         num_computed = len(output.prompt_logprobs)
         assert output.prompt_logprobs == alone.prompt_logprobs[:num_computed]
