@@ -15,6 +15,7 @@ from typing import Any
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn
+from pellucid.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeClock
@@ -210,6 +211,7 @@ class _Run:
         with closing(self._engine):
             outputs = self._step_to_the_end()
         self._check_end(outputs)
+        self._check_isolation(outputs)
         self._check_events()
         return outputs
 
@@ -248,6 +250,7 @@ class _Run:
         assert pool.num_free_blocks == pool.num_blocks
         for output in outputs:
             assert output.finished
+            self._check_ledger(output)
             for completion in output.outputs:
                 deltas = self._deltas[output.request_id, completion.index]
                 token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
@@ -255,6 +258,20 @@ class _Run:
                 assert "".join(delta.text for delta in deltas) == completion.text
                 assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1)
                 assert deltas[-1].finish_reason == completion.finish_reason
+
+    def _check_isolation(self, outputs: list[RequestOutput]) -> None:
+        """Whose salt nobody else has finds nothing, unless it was here before and is on disk."""
+        if self._engine.config.prefix_cache_dir is None:
+            num_owners = Counter(request.cache_salt for request in self._requests)
+            for request, output in zip(self._requests, outputs, strict=True):
+                assert num_owners[request.cache_salt] > 1 or output.num_cached_tokens == 0
+
+    def _check_ledger(self, output: RequestOutput) -> None:
+        """Its parts tile the time from arrival to end."""
+        ledger, metrics = output.ledger, output.metrics
+        assert ledger is not None and metrics.finished_time is not None
+        assert sum(map(ledger.seconds, Part)) == ledger.total_seconds
+        assert ledger.total_seconds == metrics.finished_time - metrics.arrival_time
 
     def _check_events(self) -> None:
         """None is missing, none says that something went wrong, and counts of what they say."""
