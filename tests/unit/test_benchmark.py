@@ -99,8 +99,8 @@ def test_the_cache_is_full_of_numbers_before_anything_runs(monkeypatch: pytest.M
     model, config = tiny_model(monkeypatch)
     session = Session(model, config, [Decode(4, 50)])
     for layer in session.kv_cache.layers:
-        assert (np.abs(layer.k.astype(np.float32)).sum(axis=(1, 2)) > 0).all()
-        assert (np.abs(layer.v.astype(np.float32)).sum(axis=(1, 2)) > 0).all()
+        assert (np.abs(layer.k.arrays[0].astype(np.float32)).sum(axis=(1, 2)) > 0).all()
+        assert (np.abs(layer.v.arrays[0].astype(np.float32)).sum(axis=(1, 2)) > 0).all()
 
 
 def test_every_repetition_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
+from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.loading.stored_model import open_stored_model
 from pellucid.models.registry import decoder_class
@@ -23,13 +24,19 @@ from pellucid.step_weights import StepWeights, planned_matrix_bytes, step_weight
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A decoder that is ready to run, and what it takes to count its work."""
+    """A decoder that is ready to run, and what it takes to count its work.
+
+    Args:
+        weights: what a step reads.
+        weight_bytes: of all weights in memory.
+    """
 
     name: str
     config: ModelConfig
     decoder: Decoder
     backend: Backend
     weights: StepWeights
+    weight_bytes: int
 
 
 def random_model(
@@ -49,10 +56,10 @@ def random_model(
     config = find_shape(shape)
     backend = make_backend(engine_config)
     kv_plan = plan_kv_cache(workloads, engine_config, config, backend)
-    _check_memory(shape, config, engine_config, backend, kv_plan)
+    weight_bytes = _check_memory(shape, config, engine_config, backend, kv_plan)
     parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
     decoder = decoder_class(config.architecture)(config, parameters, backend)
-    return _bench_model(shape, config, decoder, backend, engine_config)
+    return _bench_model(shape, config, decoder, backend, engine_config, weight_bytes)
 
 
 def stored_model(engine_config: EngineConfig, on_progress: Progress | None = None) -> BenchModel:
@@ -61,16 +68,23 @@ def stored_model(engine_config: EngineConfig, on_progress: Progress | None = Non
     backend = make_backend(engine_config)
     path = resolve_model(engine_config.model, engine_config.revision)
     stored = open_stored_model(path)
+    weights = plan_weights(stored, backend, engine_config.quantization)
+    check_weights_fit(stored, weights, engine_config.quantization, available_memory())
     decoder = make_decoder(stored, backend, on_progress, engine_config.quantization)
-    return _bench_model(path.name, stored.config, decoder, backend, engine_config)
+    return _bench_model(path.name, stored.config, decoder, backend, engine_config, weights.total)
 
 
 def _bench_model(
-    name: str, config: ModelConfig, decoder: Decoder, backend: Backend, engine_config: EngineConfig
+    name: str,
+    config: ModelConfig,
+    decoder: Decoder,
+    backend: Backend,
+    engine_config: EngineConfig,
+    weight_bytes: int,
 ) -> BenchModel:
     compiled = backend.compile(decoder, config)
     weights = step_weights(engine_config, config, backend, compiled)
-    return BenchModel(name, config, compiled, backend, weights)
+    return BenchModel(name, config, compiled, backend, weights, weight_bytes)
 
 
 def _check_memory(
@@ -79,8 +93,8 @@ def _check_memory(
     engine_config: EngineConfig,
     backend: Backend,
     kv_plan: KVPlan,
-) -> None:
-    """Before anything is allocated: a machine that swaps measures its disk."""
+) -> int:
+    """Before anything is allocated: a machine that swaps measures its disk. Returns bytes of weights."""
     matrix_bytes = planned_matrix_bytes(engine_config, backend)
     weights = formulas.weight_bytes(config, matrix_bytes)
     embedding = matrix_bytes(config.vocab_size, config.hidden_size)
@@ -93,3 +107,4 @@ def _check_memory(
             f" of weights, {embedding} to lay them out and {kv_plan.num_bytes} of KV cache; there are"
             f" {available}: a smaller shape, quantization, depth or batch would fit"
         )
+    return weights

@@ -13,4 +13,11 @@ from pellucid.tokenizer import Tokenizer
 def engine_model(model: BenchModel) -> LoadedModel:
     """The same weights with a tokenizer that knows no token: prompts are ids, and answers have no text."""
     tokenizer = Tokenizer(Backend(BPE()), model.config.vocab_size, {})
-    return LoadedModel(Path(model.name), model.config, model.decoder, tokenizer, model.backend)
+    return LoadedModel(
+        Path(model.name),
+        model.config,
+        model.decoder,
+        tokenizer,
+        model.backend,
+        weight_bytes=model.weight_bytes,
+    )

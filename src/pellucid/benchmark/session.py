@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid import formulas
+from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, KVCache
 from pellucid.benchmark.bench_model import BenchModel
 from pellucid.benchmark.kv_plan import plan_kv_cache
@@ -16,6 +17,7 @@ from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
+from pellucid.memory import MemoryPlan
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -68,6 +70,22 @@ class Session:
         )
         _fill(model.backend, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
         self._runner = ModelRunner(model.decoder, self.kv_cache, block_size, Sampler())
+
+    def memory_plan(self) -> MemoryPlan:
+        """Where the memory goes: the cache is what the largest workload needs."""
+        return MemoryPlan(
+            weights=self._model.weight_bytes,
+            scratch=self._model.backend.scratch_bytes(
+                self._model.decoder, self._model.config, self._config.max_num_batched_tokens
+            ),
+            bytes_per_block=self._kv_plan.bytes_per_block,
+            num_blocks=self._kv_plan.num_blocks,
+            block_size=self._config.block_size,
+            max_model_len=self._model.config.context_length,
+            margin=0,
+            available=available_memory(),
+            knob="workloads",
+        )
 
     def measure(
         self, workload: Workload, repetitions: int, on_run: OnRun | None = None

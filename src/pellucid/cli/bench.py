@@ -13,6 +13,7 @@ from pellucid.cli.bench_model import (
     check_shape_alone,
     load_bench_model,
 )
+from pellucid.cli.memory_text import memory_line
 from pellucid.cli.options import MODEL_ARGUMENT, OUTPUT, ModelOptions
 from pellucid.cli.status import EXIT_INTERRUPTED
 from pellucid.cli.terminal import note
@@ -146,6 +147,7 @@ def _measure(
     from pellucid.benchmark.session import Session
 
     session = Session(model, config, workloads)
+    note(memory_line(session.memory_plan()))
     measurements: list[Measurement] = []
     try:
         for workload in workloads:
