@@ -24,7 +24,8 @@ class FinishReason(Enum):
 class Request:
     """What the scheduler knows of one generation.
 
-    The scheduler alone writes the fields below the line. The cache holds `num_computed_tokens`
+    The scheduler alone writes the fields below the second line; those below the first are derived,
+    and kept because they are asked for with every token. The cache holds `num_computed_tokens`
     positions; once the prompt is computed, that is num_tokens - 1 between steps: the last sampled
     token has not been fed back. A request that `waits_for_group` (a beam) has all computed while it
     waits for its next token.
@@ -43,6 +44,9 @@ class Request:
     priority: int = 0  # lower is sooner
     num_candidates: int = 0  # of a beam: continuations that its search wants to see at each step
     # ----
+    deadline: float = field(init=False)  # when `max_time` is over, on the caller's clock
+    stop_token_ids: frozenset[int] = field(init=False)  # end the request; `min_tokens` forbids them
+    # ----
     status: RequestStatus = RequestStatus.WAITING
     queue_key: tuple[float, int] = (0.0, 0)  # static: who comes first, and who is preempted last
     output_token_ids: list[int] = field(default_factory=list)
@@ -54,6 +58,12 @@ class Request:
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+
+    def __post_init__(self) -> None:
+        max_time = self.params.max_time
+        self.deadline = float("inf") if max_time is None else self.arrival_time + max_time
+        eos = frozenset() if self.params.ignore_eos else self.eos_token_ids
+        self.stop_token_ids = eos | frozenset(self.params.stop_token_ids)
 
     @property
     def waits_for_group(self) -> bool:
@@ -76,19 +86,6 @@ class Request:
     def has_started(self) -> bool:
         """Whether it runs or has run, and so may have blocks."""
         return self.status is RequestStatus.RUNNING or self.num_processed_tokens > 0
-
-    @property
-    def deadline(self) -> float:
-        """When `max_time` is over, in seconds on the caller's clock."""
-        if self.params.max_time is None:
-            return float("inf")
-        return self.arrival_time + self.params.max_time
-
-    @property
-    def stop_token_ids(self) -> frozenset[int]:
-        """Every token that ends this request, and that `min_tokens` forbids."""
-        eos = frozenset() if self.params.ignore_eos else self.eos_token_ids
-        return eos | frozenset(self.params.stop_token_ids)
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Tokens at positions start .. end - 1, prompt then output."""

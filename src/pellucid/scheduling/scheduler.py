@@ -114,7 +114,7 @@ class Scheduler:
         # would cost them an output token.
         behind: deque[Request] = deque()
         for request in tuple(self.running):
-            if request.num_tokens - request.num_computed_tokens > 1:
+            if request.num_tokens > request.num_computed_tokens + 1:
                 behind.append(request)
             elif plan.budget and request.status is RequestStatus.RUNNING:
                 self._continue(request, plan)
@@ -145,16 +145,18 @@ class Scheduler:
                 not been finished since (by an abort or an error) and does not wait for its group.
             now: seconds, for `max_time`.
         """
+        watched = self._events.active
         for share in output.scheduled:
-            request = share.request
+            request, start, num_scheduled, _, samplers, _ = share
             if request.status is not RequestStatus.FINISHED:
-                request.num_computed_tokens = share.end
-                request.num_computed_once = max(request.num_computed_once, share.end)
-                request.num_processed_tokens += share.num_scheduled_tokens
-                self.kv_cache_manager.seal(request, share.start)
-            if share.samplers and not request.waits_for_group:
+                request.num_computed_tokens = end = start + num_scheduled
+                if end > request.num_computed_once:
+                    request.num_computed_once = end
+                request.num_processed_tokens += num_scheduled
+                self.kv_cache_manager.seal(request, start)
+            if samplers and self._siblings and not request.waits_for_group:
                 self._part(share)
-            for sampler in share.samplers:
+            for sampler in samplers:
                 if sampler.status is RequestStatus.FINISHED:
                     continue
                 if sampler.waits_for_group:
@@ -163,10 +165,10 @@ class Scheduler:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
                 sampler.output_token_ids.append(sampled_token_ids[sampler.request_id])
-                if self._events.active:
+                if watched:
                     self._events.computed(sampler)
                 self._finish_if_done(sampler, now)
-        if self._events.active:
+        if watched:
             self._events.blocks()
 
     def reassign(
@@ -344,23 +346,18 @@ class Scheduler:
 
     def _add_share(self, request: Request, plan: StepPlan) -> None:
         start = request.num_computed_tokens
-        num_missing = request.num_tokens - start
-        num_scheduled = min(num_missing, plan.budget)
-        samplers: tuple[Request, ...] = ()
-        if num_scheduled == num_missing:
-            samplers = (request,)
-            if not request.waits_for_group:
-                followers = self._siblings.followers(request)
-                samplers += tuple(followers[: self._num_seats(plan)])
+        num_scheduled = num_missing = request.num_tokens - start
+        samplers: tuple[Request, ...] = (request,)
+        if num_missing > plan.budget:
+            num_scheduled, samplers = plan.budget, ()
+        elif self._siblings and not request.waits_for_group:
+            samplers += tuple(self._siblings.followers(request)[: self._num_seats(plan)])
+        num_recomputed = 0
+        if request.num_computed_once > start:
+            num_recomputed = min(request.num_computed_once - start, num_scheduled)
+        block_ids = self.kv_cache_manager.block_ids(request)
         plan.add(
-            ScheduledRequest(
-                request,
-                start,
-                num_scheduled,
-                max(0, min(request.num_computed_once - start, num_scheduled)),
-                samplers,
-                self.kv_cache_manager.block_ids(request),
-            )
+            ScheduledRequest(request, start, num_scheduled, num_recomputed, samplers, block_ids)
         )
 
     def _num_seats(self, plan: StepPlan) -> int:
@@ -438,11 +435,12 @@ class Scheduler:
         return tuple(expired)
 
     def _finish_if_done(self, request: Request, now: float) -> None:
-        params, token_id = request.params, request.output_token_ids[-1]
-        if token_id in request.stop_token_ids:
+        output_token_ids = request.output_token_ids
+        if (token_id := output_token_ids[-1]) in request.stop_token_ids:
             self.finish(request, FinishReason.STOP, token_id)
-        elif request.num_output_tokens == request.max_tokens:
-            limit = "max_tokens" if request.max_tokens == params.max_tokens else "context_length"
+        elif len(output_token_ids) == request.max_tokens:
+            given = request.params.max_tokens
+            limit = "max_tokens" if request.max_tokens == given else "context_length"
             self.finish(request, FinishReason.LENGTH, limit)
         elif now >= request.deadline:
             self.finish(request, FinishReason.LENGTH, "max_time")

@@ -14,6 +14,10 @@ class Siblings:
     def __init__(self) -> None:
         self._groups: dict[str, list[Request]] = {}  # by the id of every member; two or more each
 
+    def __bool__(self) -> bool:
+        """Whether there are any groups."""
+        return bool(self._groups)
+
     def add(self, requests: Sequence[Request]) -> None:
         """Makes a group; the first request leads it."""
         if len(requests) > 1:
