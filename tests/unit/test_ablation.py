@@ -87,11 +87,15 @@ def test_a_prompt_is_found_again_up_to_its_end(model: BenchModel) -> None:
     assert result.hit_rate == result.num_cached_tokens / 1023
 
 
-def test_only_kv_formats_of_the_backend(model: BenchModel) -> None:
-    (bf16,) = measure_kv_formats(model, CONFIG, max_model_len=100)
-    assert (bf16.kv_cache_dtype, bf16.depth) == ("bf16", 84)
-    assert bf16.bytes_per_token == 2 * 2 * 2 * 8 * 2  # K and V, layers, heads, D, bytes
-    assert bf16.tokens_per_second > 0
+def test_kv_formats_count_their_scales(model: BenchModel) -> None:
+    results = measure_kv_formats(model, CONFIG, max_model_len=100)
+    heads = 2 * 2 * 2  # K and V, layers, heads
+    assert {result.kv_cache_dtype: result.bytes_per_token for result in results} == {
+        "bf16": heads * 8 * 2,
+        "int8": heads * (8 + 2),
+        "int4": heads * (4 + 2),
+    }
+    assert all(result.depth == 84 and result.tokens_per_second > 0 for result in results)
 
 
 @pytest.fixture

@@ -38,18 +38,16 @@ def kv_format_workload(context_length: int) -> Decode:
 def measure_kv_formats(
     model: BenchModel, config: EngineConfig, max_model_len: int
 ) -> tuple[KVFormatResult, ...]:
-    """Decodes with each format that the backend has, in turn.
+    """Decodes with each format in turn.
 
     Args:
         config: `kv_cache_dtype` is set here.
         max_model_len: tokens of a whole context.
     """
     workload = kv_format_workload(max_model_len)
-    num_bytes = {dtype: _bytes_per_token(model, config, dtype) for dtype in KV_FORMATS}
     sessions = {
         dtype: Session(model, replace(config, kv_cache_dtype=dtype), [workload])
         for dtype in KV_FORMATS
-        if num_bytes[dtype] is not None
     }
     seconds: dict[str, list[float]] = {dtype: [] for dtype in sessions}
     for session in sessions.values():
@@ -59,17 +57,10 @@ def measure_kv_formats(
             seconds[dtype].append(session.run(workload).seconds)
     return tuple(
         KVFormatResult(
-            dtype, taken, workload.depth, workload.num_tokens / statistics.median(seconds[dtype])
+            dtype,
+            session.memory_plan().bytes_per_block / config.block_size,
+            workload.depth,
+            workload.num_tokens / statistics.median(seconds[dtype]),
         )
-        for dtype, taken in num_bytes.items()
-        if taken is not None
+        for dtype, session in sessions.items()
     )
-
-
-def _bytes_per_token(model: BenchModel, config: EngineConfig, dtype: str) -> float | None:
-    """None: the backend has no such format."""
-    try:
-        taken = model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
-    except ValueError:
-        return None
-    return taken / config.block_size
