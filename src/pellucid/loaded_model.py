@@ -7,6 +7,7 @@ from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.free_memory import give_back_free_memory
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
@@ -40,12 +41,15 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     stored = open_stored_model(resolve_model(config.model, config.revision))
     weights = plan_weights(stored, backend, config.quantization)
     check_weights_fit(stored, weights, config.quantization, available_memory())
+    # Before the weights: what reading it takes for a while is free again when they need it.
+    tokenizer = _load_tokenizer(stored)
+    give_back_free_memory()
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
     return LoadedModel(
         stored.path,
         stored.config,
         backend.compile(decoder, stored.config),
-        _load_tokenizer(stored),
+        tokenizer,
         backend,
         stored.default_sampling_params,
         weights.total,
