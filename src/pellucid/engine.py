@@ -1,42 +1,34 @@
 """The engine: schedule, execute, update, emit."""
 
-import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.answers import Answers
+from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine_events import Ceilings, StepCosts, hello, telling_of_progress
 from pellucid.event_bus import EventBus
-from pellucid.events import Level
-from pellucid.execution.model_runner import ModelRunner, StepResult
+from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
 from pellucid.kv_storage import make_kv_storage
-from pellucid.ledger import StepTimes
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
-from pellucid.output_processor import Answer, OutputProcessor, failure
+from pellucid.output_processor import OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.request_maker import RequestMaker
-from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.beam_group import BeamGroup
-from pellucid.scheduling.beam_search import Hypothesis
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.step_executor import StepExecutor
 from pellucid.step_recorder import StepRecorder
 from pellucid.step_weights import step_weights
-
-_log = logging.getLogger(__name__)
 
 
 class LLMEngine:
     """Runs requests to their ends, many at a time, one step at a time.
 
-    Constructs its parts and hands them what they own; keeps only the answers under way.
+    Constructs its parts and hands them what they own; keeps nothing itself.
 
     Args:
         config: the user's knobs.
@@ -102,11 +94,11 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
+        self._executor = StepExecutor(
+            self.model_runner, self.scheduler.kv_cache_manager, self.events, clock
+        )
+        self._answers = Answers(self.output_processor, self.scheduler, self._recorder)
         self.events.introduce(hello(config, model, weights, storage.plan, ceilings))
-        self._outputs: dict[str, RequestOutput] = {}  # of requests under way
-        self._answers: dict[str, Answer] = {}  # by the id of the scheduler's request
-        self._ended: list[Answer] = []  # whose ledgers are still open
-        self._num_best: dict[str, int] = {}  # by request: answers to keep where more are made
         self._num_requests = 0
 
     @classmethod
@@ -132,6 +124,11 @@ class LLMEngine:
         A process that ends without it writes that as well; it only does not wait for it here.
         """
         self._close_storage()
+
+    @property
+    def unfinished_request_ids(self) -> Collection[str]:
+        """Of the requests under way."""
+        return self._answers.outputs.keys()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -186,7 +183,7 @@ class LLMEngine:
         """
         if request_id is None:
             request_id = f"request-{self._num_requests}"
-        if request_id in self._outputs:
+        if request_id in self._answers.outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encode(prompt)
         requests = self._request_maker.make(request_id, encoded, params, priority, cache_salt)
@@ -199,16 +196,9 @@ class LLMEngine:
             metrics=RequestMetrics(arrival_time=encoded.arrival_time),
         )
         self.scheduler.add_request(*requests)
-        beams = None
-        if isinstance(params, BeamSearchParams):
-            beams = BeamGroup.starting(params, requests)
+        self._answers.start(output, requests, params)
         for request in requests:
-            answer = self.output_processor.start(request, output, beams)
-            self._answers[request.request_id] = answer
             self._recorder.add(request, request_id, encoded.encoded_time)
-        if isinstance(params, SamplingParams) and params.ranks:
-            self._num_best[request_id] = params.n
-        self._outputs[request_id] = output
         self._num_requests += 1
         return output
 
@@ -221,29 +211,16 @@ class LLMEngine:
         """
         times = self._recorder.begin_step(self.clock())
         output = self.scheduler.schedule(times.started)
-        self._recorder.book(output, self.scheduler.running, self._answers)
-        result = self._execute(output.scheduled, times)
-        for request_id, error in result.errors.items():
-            for member in self._answers[request_id].members:
-                self.scheduler.finish(member, FinishReason.ERROR, failure(error))
-        self._recorder.observe_tokens(result, self._answers, times.sampled)
-        token_ids = {key: sampled.token_id for key, sampled in result.sampled.items()}
-        self.scheduler.update(output, token_ids, times.sampled)
-        found = self._advance_searches(result, times.sampled)
-        self._save_blocks()
-        deltas = [
-            self._emit(request, result, times.sampled)
-            for share in output.scheduled
-            for request in share.samplers or (share.request,)
-            if not request.waits_for_group
-        ]
-        deltas += found
-        failed = (self._answers.get(request_id) for request_id in result.errors)
-        deltas += [self._end(answer.request) for answer in failed if answer is not None]
-        deltas += [self._end(request) for request in output.expired]
+        self._recorder.book(output, self.scheduler.running, self._answers.under_way)
+        result = self._executor.run(output.scheduled, self._answers.requests, times)
+        self._answers.fail(result.errors)
+        self._recorder.observe_tokens(result, self._answers.under_way, times.sampled)
+        self.scheduler.update(output, result.token_ids, times.sampled)
+        self._executor.save_blocks()
+        deltas = self._answers.emit(output, result, times.sampled)
         times.emitted = self.clock()
         self._recorder.end_step(output)
-        return self._close_ended([delta for delta in deltas if delta is not None], times.emitted)
+        return self._answers.close_ended(deltas, times.emitted)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
         """Ends a request at once, whatever it is doing; unknown and finished ids are ignored.
@@ -251,161 +228,7 @@ class LLMEngine:
         Returns:
             The ends of its answers that were under way.
         """
-        output = self._outputs.get(request_id)
-        if output is None:
-            return []
-        deltas = []
-        for completion in output.outputs:
-            if completion.finish_reason is None:
-                answer = self._answers[f"{request_id}/{completion.index}"]
-                for member in answer.members:
-                    self.scheduler.finish(member, FinishReason.ABORT)
-                deltas += (
-                    [self._end(answer.request)]
-                    if answer.beams is None
-                    else self._end_search(answer.beams)
-                )
-        return self._close_ended(deltas, self.clock())
-
-    def _execute(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
-        """Computes a step and notes when its parts were done."""
-        times.scheduled = times.executed = self.clock()
-        result = self._move_blocks() or self._forward(scheduled, times)
-        times.sampled = self.clock()
-        return result
-
-    def _move_blocks(self) -> StepResult | None:
-        """If blocks cannot be moved as scheduled, nobody knows what they hold: none may be found again,
-        and whoever has computed anything has failed."""
-        try:
-            self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
-        except Exception as error:
-            _log.exception("blocks could not be moved")
-            self.scheduler.kv_cache_manager.block_pool.unseal_all()
-            requests = [answer.request for answer in self._answers.values()]
-            return StepResult(errors={r.request_id: error for r in requests if r.has_started})
-        return None
-
-    def _forward(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
-        if not scheduled:
-            return StepResult()
-        try:
-            logits = self.model_runner.execute(scheduled)
-            times.executed = self.clock()
-            observe = self.events.wants(Level.TOKEN)
-            return self.model_runner.sample(scheduled, logits, observe)
-        except Exception as error:
-            _log.exception("a step failed, and its requests with it")
-            members = (member for share in scheduled for member in (share.request, *share.samplers))
-            return StepResult(errors={member.request_id: error for member in members})
-
-    def _save_blocks(self) -> None:
-        """Keeps blocks that `update` has noted; without them prompts are only computed again."""
-        try:
-            self.model_runner.transfer(self.scheduler.kv_cache_manager.take_block_ops())
-        except Exception:
-            _log.exception("blocks could not be saved")
-
-    def _emit(self, request: Request, result: StepResult, now: float) -> CompletionDelta | None:
-        """Hands what a step gave a request to its caller."""
-        answer = self._answers[request.request_id]
-        sampled = result.sampled.get(request.request_id)
-        try:
-            if (logprobs := result.prompt_logprobs.get(request.request_id)) is not None:
-                self.output_processor.append_prompt_logprobs(answer.request_output, logprobs)
-            if sampled is None:  # in the middle of its prompt, or failed
-                return self._end(request) if request.status is RequestStatus.FINISHED else None
-            answer.request_output.metrics.token_times.append(now)
-            delta = self.output_processor.append(answer, sampled)
-        except Exception as error:
-            self.scheduler.finish(request, FinishReason.ERROR, failure(error))
-            delta = self.output_processor.fail(answer, error)
-        if delta.finish_reason is not None:
-            # By a stop string, unless the scheduler has ended it already.
-            self.scheduler.finish(request, FinishReason.STOP, delta.stop_reason)
-            self._drop(answer)
-        return delta
-
-    def _end(self, request: Request) -> CompletionDelta:
-        """Closes the answer of a request that ended without a new token."""
-        answer = self._answers[request.request_id]
-        delta = self._close(answer)
-        self._drop(answer)
-        return delta
-
-    def _advance_searches(self, result: StepResult, now: float) -> list[CompletionDelta]:
-        """Takes each beam search one token further whose beams have all been computed.
-
-        Returns:
-            The answers of those that are over by that, or have failed.
-        """
-        touched: dict[BeamGroup, RequestOutput] = {}
-        for request_id in (*result.beam_candidates, *result.errors):
-            answer = self._answers[request_id]
-            if answer.beams is not None:
-                touched[answer.beams] = answer.request_output
-                if (candidates := result.beam_candidates.get(request_id)) is not None:
-                    answer.beams.deliver(answer.request, candidates)
-        deltas: list[CompletionDelta] = []
-        for beams, output in touched.items():
-            if beams.is_ready and not beams.has_ended:
-                step = beams.advance()
-                output.metrics.token_times.append(now)
-                if step is None:
-                    best = beams.search.finished[0]
-                    for member in beams.members:
-                        self.scheduler.finish(member, best.finish_reason, best.stop_reason)
-                else:
-                    self.scheduler.reassign(step.members, step.parents, step.token_ids)
-            if beams.has_ended:
-                deltas += self._end_search(beams)
-        return deltas
-
-    def _end_search(self, beams: BeamGroup) -> list[CompletionDelta]:
-        """Closes the answers of a beam search: with what it found, unless it was cut off."""
-        answers = [self._answers[member.request_id] for member in beams.members]
-        outputs = answers[0].request_output.outputs
-        found: Sequence[Hypothesis | None] = [None] * len(outputs)
-        if beams.search.done:
-            found = beams.search.finished[: len(outputs)]
-            del outputs[len(found) :]
-        deltas = [self._close(*pair) for pair in zip(answers, found, strict=False)]
-        for answer in answers:
-            self._drop(answer)
-        return deltas
-
-    def _close(self, answer: Answer, found: Hypothesis | None = None) -> CompletionDelta:
-        try:
-            if found is not None:
-                return self.output_processor.complete(answer, found)
-            return self.output_processor.end(answer)
-        except Exception as error:
-            return self.output_processor.fail(answer, error)
-
-    def _drop(self, answer: Answer) -> None:
-        answer.request_output.metrics.num_preemptions += answer.request.num_preemptions
-        del self._answers[answer.request.request_id]
-        self._ended.append(answer)
-
-    def _close_ended(self, deltas: list[CompletionDelta], now: float) -> list[CompletionDelta]:
-        """Closes the ledgers of what has ended since the last time.
-
-        Returns:
-            `deltas`; of a request whose answers are ranked only the best ones, whole, when all have
-            ended.
-        """
-        if self._num_best:
-            deltas = [delta for delta in deltas if delta.request_id not in self._num_best]
-        for answer in self._ended:
-            output = answer.request_output
-            ledger = self._recorder.close(answer.request.request_id, now)
-            if output.finished and self._outputs.pop(output.request_id, None) is not None:
-                output.metrics.finished_time = now
-                output.ledger = ledger
-                if (num_best := self._num_best.pop(output.request_id, None)) is not None:
-                    deltas += self.output_processor.keep_best(output, num_best)
-        self._ended.clear()
-        return deltas
+        return self._answers.close_ended(self._answers.abort(request_id), self.clock())
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -46,7 +46,7 @@ def run(
     asyncio.run(asyncio.wait_for(main(), 60))
     assert len(closed) == 1
     assert not engine.has_unfinished_requests
-    assert not engine._outputs and not engine._answers
+    assert not engine.unfinished_request_ids and not engine._answers
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.num_free_blocks == pool.num_blocks
     engine.scheduler.kv_cache_manager.check_integrity()
@@ -197,7 +197,7 @@ def test_a_loop_that_was_closed_takes_its_requests_along() -> None:
 
     asyncio.run(leave_behind())
     asyncio.run(go_on())
-    assert not engine._outputs
+    assert not engine.unfinished_request_ids
     assert async_engine.num_unfinished_requests == 0
 
 

@@ -14,10 +14,10 @@ from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.session import Session
-from pellucid.step_weights import planned_matrix_bytes
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
 from pellucid.shapes import SHAPES
+from pellucid.step_weights import planned_matrix_bytes
 from support.tiny_shape import TINY_SHAPE
 
 MACHINE = Machine(

@@ -72,7 +72,7 @@ def test_text_that_cannot_be_made(part: str, method: str, monkeypatch: pytest.Mo
     engine = fake_engine()
     outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2)]
     engine.step()
-    poisoned = engine._answers[f"{outputs[0].request_id}/0"]
+    poisoned = engine._answers.under_way[f"{outputs[0].request_id}/0"]
     monkeypatch.setattr(getattr(poisoned, part), method, explode)
     run(engine)
     check_failed(outputs[0], "RuntimeError: poisoned")
@@ -85,7 +85,7 @@ def test_text_that_cannot_be_closed_when_the_caller_gives_up(
     engine = fake_engine()
     output = engine.add_request([1] * 9, PARAMS)
     engine.step()
-    answer_ = engine._answers[f"{output.request_id}/0"]
+    answer_ = engine._answers.under_way[f"{output.request_id}/0"]
     monkeypatch.setattr(answer_.detokenizer, "flush", explode)
     (delta,) = engine.abort(output.request_id)
     assert delta.finish_reason == "error"

@@ -38,7 +38,7 @@ def test_a_long_list_is_added_as_places_become_free(llm: LLM) -> None:
 
     def watched():
         nonlocal most
-        most = max(most, len(llm.engine._outputs))
+        most = max(most, len(llm.engine.unfinished_request_ids))
         return step()
 
     llm.engine.step = watched
@@ -47,7 +47,7 @@ def test_a_long_list_is_added_as_places_become_free(llm: LLM) -> None:
     for prompt, params, output in zip(prompts, all_params, outputs, strict=True):
         assert output.outputs == alone(prompt, params)
     assert most == 8
-    assert not llm.engine._outputs
+    assert not llm.engine.unfinished_request_ids
 
 
 def test_a_bad_prompt_far_down_the_list_is_refused_before_anything_is_computed(llm: LLM) -> None:
@@ -83,7 +83,7 @@ def test_interrupted_it_leaves_the_engine_to_others(llm: LLM) -> None:
         with pytest.raises(KeyboardInterrupt):
             llm.generate([[1, 2]] * 50)
         llm.engine.step = step
-        assert list(llm.engine._outputs) == [stream.output.request_id]
+        assert list(llm.engine.unfinished_request_ids) == [stream.output.request_id]
         tokens = [token_id for delta in stream for token_id in delta.token_ids]
     assert tokens == stream.output.outputs[0].token_ids
     assert len(tokens) == 30

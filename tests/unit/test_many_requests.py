@@ -65,7 +65,7 @@ def serve(
                 engine.abort(output.request_id)
                 unfinished -= 1
         finished = {d.request_id for d in engine.step() if d.finish_reason is not None}
-        unfinished -= sum(request_id not in engine._outputs for request_id in finished)
+        unfinished -= sum(request_id not in engine.unfinished_request_ids for request_id in finished)
 
 
 def num_objects() -> int:
@@ -106,7 +106,7 @@ def test_a_hundred_thousand_requests() -> None:
 
 def assert_nothing_is_left(engine: LLMEngine) -> None:
     assert not engine.has_unfinished_requests
-    assert not engine._outputs and not engine._answers
+    assert not engine.unfinished_request_ids and not engine._answers
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.num_free_blocks == pool.num_blocks
     engine.scheduler.kv_cache_manager.check_integrity()

@@ -140,8 +140,7 @@ class Session:
         result = self._runner.sample(output.scheduled, logits)
         for error in result.errors.values():
             raise error
-        token_ids = {request_id: token.token_id for request_id, token in result.sampled.items()}
-        scheduler.update(output, token_ids, now=0.0)
+        scheduler.update(output, result.token_ids, now=0.0)
         return output.scheduled
 
     def _scheduler(self, workload: Workload) -> Scheduler:

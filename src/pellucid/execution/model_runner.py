@@ -34,6 +34,11 @@ class StepResult:
     observations: dict[str, TokenObservation] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
 
+    @property
+    def token_ids(self) -> dict[str, int]:
+        """Of the sampled tokens."""
+        return {request_id: sampled.token_id for request_id, sampled in self.sampled.items()}
+
 
 class ModelRunner:
     """Owns the decoder and its KV cache.

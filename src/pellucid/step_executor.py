@@ -1,0 +1,88 @@
+"""Carries out a step that was decided on. What goes wrong there ends requests, not the engine."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from pellucid.event_bus import EventBus
+from pellucid.events import Level
+from pellucid.execution.model_runner import ModelRunner, StepResult
+from pellucid.ledger import StepTimes
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+_log = logging.getLogger(__name__)
+
+
+class StepExecutor:
+    """Moves blocks, computes, chooses tokens, and notes when that was done.
+
+    Args:
+        model_runner: does the work.
+        kv_cache_manager: says which blocks move.
+        events: whether anyone watches tokens.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        model_runner: ModelRunner,
+        kv_cache_manager: KVCacheManager,
+        events: EventBus,
+        clock: Callable[[], float],
+    ) -> None:
+        self._model_runner = model_runner
+        self._kv_cache_manager = kv_cache_manager
+        self._events = events
+        self._clock = clock
+
+    def run(
+        self,
+        scheduled: Sequence[ScheduledRequest],
+        unfinished: Iterable[Request],
+        times: StepTimes,
+    ) -> StepResult:
+        """Computes a step.
+
+        Args:
+            scheduled: its shares; may be empty.
+            unfinished: all requests, of which some fail if blocks cannot be moved.
+            times: gets the moments.
+        """
+        times.scheduled = times.executed = self._clock()
+        result = self._move_blocks(unfinished) or self._forward(scheduled, times)
+        times.sampled = self._clock()
+        return result
+
+    def save_blocks(self) -> None:
+        """Keeps blocks that the scheduler's `update` has noted; without them prompts are only computed
+        again."""
+        try:
+            self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
+        except Exception:
+            _log.exception("blocks could not be saved")
+
+    def _move_blocks(self, unfinished: Iterable[Request]) -> StepResult | None:
+        """If blocks cannot be moved as scheduled, nobody knows what they hold: none may be found again,
+        and whoever has computed anything has failed."""
+        try:
+            self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
+        except Exception as error:
+            _log.exception("blocks could not be moved")
+            self._kv_cache_manager.block_pool.unseal_all()
+            started = (request for request in unfinished if request.has_started)
+            return StepResult(errors={request.request_id: error for request in started})
+        return None
+
+    def _forward(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
+        """If the forward fails, so have the requests of the step."""
+        if not scheduled:
+            return StepResult()
+        try:
+            logits = self._model_runner.execute(scheduled)
+            times.executed = self._clock()
+            return self._model_runner.sample(scheduled, logits, self._events.wants(Level.TOKEN))
+        except Exception as error:
+            _log.exception("a step failed, and its requests with it")
+            members = (member for share in scheduled for member in (share.request, *share.samplers))
+            return StepResult(errors={member.request_id: error for member in members})
