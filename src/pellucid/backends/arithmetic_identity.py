@@ -20,6 +20,6 @@ def blas_identity() -> str:
 @cache
 def extension_identity() -> str:
     """SHA-256 of the file of the native extension."""
-    from pellucid import _native
+    from pellucid.backends.native import EXTENSION_FILE
 
-    return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(EXTENSION_FILE).read_bytes()).hexdigest()

@@ -21,6 +21,9 @@ try:
         pack_weights,
         quantize_weights,
     )
+    from pellucid._native import (
+        __file__ as EXTENSION_FILE,
+    )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "pellucid's native extension is not built for this Python; run `make setup` in a checkout, "
@@ -29,6 +32,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
+    "EXTENSION_FILE",
     "CacheLevel",
     "CpuInfo",
     "Indices",
