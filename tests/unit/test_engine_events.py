@@ -11,7 +11,17 @@ import pytest
 
 import pellucid
 from pellucid.engine import LLMEngine
-from pellucid.events import EventRecord, Hello, Level, RequestAdded, RequestLedger, Step, Token
+from pellucid.events import (
+    BlockOps,
+    EventRecord,
+    Hello,
+    Level,
+    RequestAdded,
+    RequestLedger,
+    RequestStateChanged,
+    Step,
+    Token,
+)
 from pellucid.execution import sampler
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeTokenizer, fake_engine, fake_logits
@@ -71,7 +81,27 @@ def test_a_recording_is_gapless_and_valid() -> None:
         assert line.keys() <= kind["properties"].keys()
         seen.add(line["ev"])
     validator.validate(records[0].as_dict())
-    assert seen >= {"hello", "req.add", "req.ledger", "step", "tok"}
+    # All but what has not happened: nothing was loaded, and nothing is wrong.
+    assert seen == validator.schema["$defs"].keys() - {"load", "warn"}
+
+
+def test_states_follow_one_another_and_every_block_is_accounted_for() -> None:
+    engine = crowded_engine()
+    records = listen(engine, Level.STEP)
+    add_many(engine, 30)
+    engine.step()
+    engine.abort("request-3")
+    run(engine)
+    (hello,) = of_type(records, Hello)
+    states = {event.req: "waiting" for event in of_type(records, RequestAdded)}
+    for event in of_type(records, RequestStateChanged):
+        assert event.from_ == states[event.req]
+        states[event.req] = event.to
+        assert (event.finish is not None) == (event.to in ("done", "cancelled", "failed"))
+    assert set(states.values()) == {"done", "cancelled"}
+    kv = of_type(records, BlockOps)
+    assert all(event.used + event.cached + event.free == hello.kv.n_blocks for event in kv)
+    assert kv[-1].used == kv[-1].waste_tok == 0
 
 
 def test_steps_account_for_every_token_and_operation() -> None:
