@@ -37,8 +37,8 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
         ValueError: the checkpoint, the tokenizer or a knob cannot be used, or memory lacks.
         OSError: a file cannot be read.
     """
-    backend = make_backend(config)
     stored = open_stored_model(resolve_model(config.model, config.revision))
+    backend = make_backend(config, stored.config)
     weights = plan_weights(stored, backend, config.quantization)
     check_weights_fit(stored, weights, config.quantization, available_memory())
     # Before the weights: what reading it takes for a while is free again when they need it.

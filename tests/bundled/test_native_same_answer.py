@@ -23,7 +23,7 @@ def answers(config, num_threads, monkeypatch, *, together):
     with monkeypatch.context() as patch:
         # Threads take part in every step, however small.
         patch.setattr(
-            loaded_model, "make_backend", lambda _: CpuBackend(num_threads, small_step_bytes=0)
+            loaded_model, "make_backend", lambda *_: CpuBackend(num_threads, small_step_bytes=0)
         )
         engine = LLMEngine.from_config(config)
     outputs = []

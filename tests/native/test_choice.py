@@ -1,5 +1,7 @@
 """Which backend an EngineConfig gets, and what is refused."""
 
+import sys
+
 import pytest
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
@@ -32,8 +34,9 @@ def test_threads():
     assert make_backend(EngineConfig(backend="cpu")).pool.num_threads == info.num_threads
     assert make_backend(EngineConfig(backend="cpu", num_threads=1)).pool.num_threads == 1
     too_many = info.num_logical_cpus + 1
-    with pytest.raises(ValueError, match=rf"num_threads={too_many}: this machine has"):
-        make_backend(EngineConfig(backend="cpu", num_threads=too_many))
+    for backend in ("cpu", "numpy", "auto"):
+        with pytest.raises(ValueError, match=rf"num_threads={too_many}: this machine has"):
+            make_backend(EngineConfig(backend=backend, num_threads=too_many))
 
 
 def test_more_threads_than_may_run_is_a_warning(monkeypatch):
@@ -43,6 +46,21 @@ def test_more_threads_than_may_run_is_a_warning(monkeypatch):
     monkeypatch.setattr("pellucid.backends.native.cpu_info", OneCore)
     with pytest.warns(RuntimeWarning, match=r"num_threads=2: more than the 1 .*quota"):
         make_backend(EngineConfig(backend="cpu", num_threads=2))
+
+
+def test_auto_says_why_it_falls_back_to_numpy(monkeypatch):
+    monkeypatch.delenv(ISA_VARIABLE, raising=False)
+    with pytest.warns(RuntimeWarning, match="head_dim=12: native kernels take .*: NumPy computes"):
+        assert make_backend(EngineConfig(), _config(head_dim=12)).name == "numpy"
+    monkeypatch.setattr("pellucid.backends.native.kernel_levels", lambda: ["portable"])
+    with pytest.warns(RuntimeWarning, match="this processor lacks AVX2.*: NumPy computes"):
+        assert make_backend(EngineConfig(), _config(head_dim=16)).name == "numpy"
+
+
+def test_an_unbuilt_extension_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pellucid.backends.cpu_backend", None)
+    with pytest.warns(RuntimeWarning, match=r"cpu_backend.*: NumPy computes"):
+        assert make_backend(EngineConfig()).name == "numpy"
 
 
 def test_formats_that_are_refused():

@@ -26,7 +26,7 @@ def test_every_request_gets_what_it_gets_alone(
         with monkeypatch.context() as patch:
             # Threads take part in every step, however small.
             backend = CpuBackend(num_threads, small_step_bytes=0)
-            patch.setattr(loaded_model, "make_backend", lambda _, backend=backend: backend)
+            patch.setattr(loaded_model, "make_backend", lambda *_, backend=backend: backend)
             models[num_threads] = loaded_model.load_model(EngineConfig())
     space = TraceSpace(
         vocab_size=models[1].config.vocab_size,

@@ -7,38 +7,63 @@ from threadpoolctl import threadpool_limits
 
 from pellucid.backends.base import Backend
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.config import EngineConfig
+from pellucid.config import EngineConfig, ModelConfig
 
 # Forces a level of the native kernels: "avx512", "avx2", "neon" or "portable".
 ISA_VARIABLE = "PELLUCID_ISA"
 
 
-def make_backend(config: EngineConfig, isa: str | None = None) -> Backend:
-    """The backend that `config` asks for.
+def make_backend(
+    config: EngineConfig, model: ModelConfig | None = None, isa: str | None = None
+) -> Backend:
+    """The backend that `config` asks for. With "auto", a RuntimeWarning says why it is not the native one.
 
     Args:
         config: `backend`, `num_threads`, `quantize_activations`, `max_num_batched_tokens` matter.
+        model: what is to run, for native kernels do not take every shape; None: nothing in particular.
         isa: level of the native kernels, for tests; None: as the variable PELLUCID_ISA says, else the best.
 
     Raises:
         ValueError: a knob asks for what this machine or this build does not have.
     """
     isa = os.environ.get(ISA_VARIABLE, "") if isa is None else isa
-    if config.backend == "cpu" or (config.backend == "auto" and _has_native_kernels(isa)):
+    if config.backend == "cpu":
         return _make_cpu_backend(config, isa)
+    if config.backend == "auto":
+        if (reason := _why_not_native(model, isa)) is None:
+            return _make_cpu_backend(config, isa)
+        warnings.warn(
+            f"backend='auto': {reason}: NumPy computes instead, many times slower",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    _check_threads(config.num_threads, os.cpu_count() or 1)
     # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
     # second thread costs more than it gives unless the machine is idle, so it has to be asked for.
     threadpool_limits(config.num_threads or 1, user_api="blas")
     return NumpyBackend(quantize_activations=config.quantize_activations)
 
 
-def _has_native_kernels(isa: str) -> bool:
-    """Whether kernels for this machine are built that beat NumPy: the portable ones do when asked for."""
+def _why_not_native(model: ModelConfig | None, isa: str) -> str | None:
+    """Why native kernels are not the choice, None if they are: portable ones are if asked for."""
     try:
+        from pellucid.backends.cpu_backend import unsupported_shape
         from pellucid.backends.native import kernel_levels
-    except ModuleNotFoundError:
-        return False
-    return bool(isa) or kernel_levels() != ["portable"]
+    except ModuleNotFoundError as error:
+        return str(error)
+    if not isa and kernel_levels() == ["portable"]:
+        return (
+            "this processor lacks AVX2, FMA and F16C, or on Arm dot products, without which native "
+            "kernels are slower than NumPy"
+        )
+    return None if model is None else unsupported_shape(model)
+
+
+def _check_threads(num_threads: int | None, num_logical_cpus: int) -> None:
+    if num_threads is not None and num_threads > num_logical_cpus:
+        raise ValueError(
+            f"num_threads={num_threads}: this machine has {num_logical_cpus} logical CPUs"
+        )
 
 
 def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
@@ -47,10 +72,7 @@ def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
 
     info = cpu_info()
     num_threads = config.num_threads or info.num_threads
-    if num_threads > info.num_logical_cpus:
-        raise ValueError(
-            f"num_threads={num_threads}: this machine has {info.num_logical_cpus} logical CPUs"
-        )
+    _check_threads(num_threads, info.num_logical_cpus)
     if num_threads > info.num_threads:
         warnings.warn(
             f"num_threads={num_threads}: more than the {info.num_threads} that this process may keep"

@@ -480,6 +480,13 @@ def _int32(array: IntArray) -> npt.NDArray[np.int32]:
     return np.ascontiguousarray(array, np.int32)
 
 
+def unsupported_shape(config: ModelConfig) -> str | None:
+    """What of a model the native kernels do not take, None if they take all of it."""
+    if config.head_dim % 8 != 0 or not 8 <= config.head_dim <= 512:
+        return f"head_dim={config.head_dim}: native kernels take multiples of 8, at most 512"
+    return None
+
+
 def _float_bits(weight: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
     """The native name of a float format, and a matrix in it."""
     if weight.dtype.name not in _FLOAT_FORMATS:

@@ -54,7 +54,7 @@ def random_model(
             not fit the model.
     """
     config = find_shape(shape)
-    backend = make_backend(engine_config)
+    backend = make_backend(engine_config, config)
     kv_plan = plan_kv_cache(workloads, engine_config, config, backend)
     weight_bytes = _check_memory(shape, config, engine_config, backend, kv_plan)
     parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
@@ -65,9 +65,9 @@ def random_model(
 def stored_model(engine_config: EngineConfig, on_progress: Progress | None = None) -> BenchModel:
     """The model that `engine_config` names, loaded as an engine does but for its tokenizer, which may be
     missing. Raises as `load_model`."""
-    backend = make_backend(engine_config)
     path = resolve_model(engine_config.model, engine_config.revision)
     stored = open_stored_model(path)
+    backend = make_backend(engine_config, stored.config)
     weights = plan_weights(stored, backend, engine_config.quantization)
     check_weights_fit(stored, weights, engine_config.quantization, available_memory())
     decoder = make_decoder(stored, backend, on_progress, engine_config.quantization)
