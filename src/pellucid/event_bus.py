@@ -1,14 +1,28 @@
 """Carries events from the engine to whoever listens."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from threading import RLock
 
-from pellucid.events import Event, EventRecord, Hello, Level, Warn
+from pellucid.events import Event, EventRecord, Hello, Level, Token, Warn
 
 Subscriber = Callable[[EventRecord], None]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Interest:
+    """What a subscriber wants to hear."""
+
+    level: Level
+    tokens_of: frozenset[str] | None  # None: of all
+
+    def covers(self, event: Event) -> bool:
+        if isinstance(event, Token) and self.tokens_of is not None:
+            return self.level >= Level.TOKEN and event.req in self.tokens_of
+        return self.level >= event.level
 
 
 class EventBus:
@@ -21,7 +35,7 @@ class EventBus:
 
     and `bus.wants(Level.STEP)` for events above `Level.STAT`. `subscribe` and `emit` may be called
     by any thread. Subscribers are called on the thread that emits, usually the engine's: they should
-    be done in microseconds, and must not wait for another thread.
+    be done in microseconds, and must neither wait for another thread nor emit.
 
     Args:
         clock: seconds, monotonic; left out, time stands still.
@@ -37,14 +51,19 @@ class EventBus:
         self._clock = clock
         self._start = clock()
         self._lock = RLock()
-        self._subscribers: dict[Subscriber, Level] = {}  # in order of subscription
+        self._subscribers: dict[Subscriber, _Interest] = {}  # in order of subscription
         self._level = -1  # the highest that anyone wants
+        self._watched: frozenset[str] | None = frozenset()  # whose tokens; None: all
         self._num_emitted = 0
         self._hello: Hello | None = None
 
     def wants(self, level: Level) -> bool:
         """Whether anyone listens to events of `level`."""
         return self._level >= level
+
+    def watches(self, request_id: str) -> bool:
+        """Whether anyone listens to the tokens of a generation."""
+        return self._watched is None or request_id in self._watched
 
     def to_us(self, time: float) -> int:
         """Microseconds since the start, as events have them, of a time on the bus's clock."""
@@ -57,10 +76,20 @@ class EventBus:
             if self.active:
                 self.emit(hello)
 
-    def subscribe(self, subscriber: Subscriber, level: Level = Level.STAT) -> Callable[[], None]:
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        level: Level = Level.STAT,
+        tokens_of: Collection[str] | None = None,
+    ) -> Callable[[], None]:
         """Calls `subscriber` with each event up to `level` from now on.
 
         One that raises is dropped: a log line and a `warn` event say so, and the engine goes on.
+
+        Args:
+            level: how much it wants to hear.
+            tokens_of: at level `TOKEN`, of which generations ("r/0") it wants the tokens, each of which
+                costs something; left out, of all.
 
         Returns:
             What ends it; may be called more than once.
@@ -71,7 +100,8 @@ class EventBus:
         with self._lock:
             if subscriber in self._subscribers:
                 raise ValueError("subscriber: has subscribed already")
-            self._subscribers[subscriber] = level
+            watched = None if tokens_of is None else frozenset(tokens_of)
+            self._subscribers[subscriber] = _Interest(level, watched)
             self._count()
             if self._hello is not None:
                 self.emit(self._hello)
@@ -83,8 +113,8 @@ class EventBus:
             record = EventRecord(self._num_emitted, self.to_us(self._clock()), self.step, event)
             self._num_emitted += 1
             failed = False
-            for subscriber, level in tuple(self._subscribers.items()):
-                if event.level <= level:
+            for subscriber, interest in tuple(self._subscribers.items()):
+                if interest.covers(event):
                     try:
                         subscriber(record)
                     except Exception:
@@ -102,5 +132,11 @@ class EventBus:
             self._count()
 
     def _count(self) -> None:
-        self.active = bool(self._subscribers)
-        self._level = max(self._subscribers.values(), default=-1)
+        interests = self._subscribers.values()
+        self.active = bool(interests)
+        self._level = max((interest.level for interest in interests), default=-1)
+        self._watched = frozenset()
+        for interest in interests:
+            if interest.level >= Level.TOKEN and self._watched is not None:
+                few = interest.tokens_of
+                self._watched = None if few is None else self._watched | few

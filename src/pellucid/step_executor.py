@@ -81,7 +81,8 @@ class StepExecutor:
         try:
             logits = self._model_runner.execute(scheduled)
             times.executed = self._clock()
-            return self._model_runner.sample(scheduled, logits, self._events.wants(Level.TOKEN))
+            watches = self._events.watches if self._events.wants(Level.TOKEN) else None
+            return self._model_runner.sample(scheduled, logits, watches)
         except Exception as error:
             _log.exception("a step failed, and its requests with it")
             members = (member for share in scheduled for member in (share.request, *share.samplers))

@@ -197,6 +197,24 @@ def test_candidates_are_made_for_listeners_to_tokens_only(
     assert len(of_type(records, Step)) == (12 if level is Level.STEP else 0)
 
 
+def test_tokens_of_some_requests_only() -> None:
+    engine = fake_engine()
+    records: list[EventRecord] = []
+    unsubscribe = engine.events.subscribe(records.append, Level.TOKEN, tokens_of=["mine/0"])
+    everything = listen(engine, Level.STEP)
+    for name in ("mine", "yours"):
+        engine.add_request([1, 2, 3], GREEDY, name)
+    run(engine)
+    assert [token.req for token in of_type(records, Token)] == ["mine/0"] * 12
+    assert len(of_type(records, Step)) == len(of_type(everything, Step))
+    assert not of_type(everything, Token)
+    assert not engine.events.watches("yours/0")
+    listen(engine)
+    assert engine.events.watches("yours/0")
+    unsubscribe()
+    assert engine.events.watches("mine/0")
+
+
 def test_ledgers_in_microseconds_add_up_too() -> None:
     engine = crowded_engine()
     records = listen(engine, Level.STAT)

@@ -1,6 +1,6 @@
 """Carries a scheduled step out: arrays, forward, logits, tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pellucid.backends.base import Array, Decoder, KVCache
@@ -79,14 +79,17 @@ class ModelRunner:
         return self.decoder.forward(batch, self.kv_cache)
 
     def sample(
-        self, scheduled: Sequence[ScheduledRequest], logits: Array, observe: bool = False
+        self,
+        scheduled: Sequence[ScheduledRequest],
+        logits: Array,
+        watches: Callable[[str], bool] | None = None,
     ) -> StepResult:
         """Takes what the requests of a step want from their rows of logits. Whatever goes wrong there
         concerns one request alone.
 
         Args:
             logits: [R, V] as `execute` gave them.
-            observe: look closer at each choice.
+            watches: whether to look closer at the choices of a request, by its id; None: at nobody's.
         """
         result = StepResult()
         first = 0
@@ -102,6 +105,7 @@ class ModelRunner:
                 if request.request_id in result.errors:
                     continue
                 try:
+                    observe = watches is not None and watches(request.request_id)
                     self._sample(request, own[-1], result, observe)
                 except Exception as error:
                     result.errors[request.request_id] = error
