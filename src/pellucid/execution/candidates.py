@@ -82,7 +82,10 @@ class Candidates:
 
     def mass(self, token_ids: IntArray) -> float:
         """Probability of some of the candidates together; all of `token_ids` are among them."""
-        return float(self.probabilities[np.searchsorted(self.token_ids, token_ids)].sum())
+        places = token_ids
+        if self.token_ids[-1] != len(self) - 1:  # else each id is its own place
+            places = np.searchsorted(self.token_ids, token_ids)
+        return float(self.probabilities[places].sum())
 
     @cached_property
     def _peak(self) -> float:
