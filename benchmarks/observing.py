@@ -109,11 +109,13 @@ def timing_bookkeeping(engine: LLMEngine, name: str, booked: list[float]) -> Ite
 
 
 @contextmanager
-def listening(engine: LLMEngine, level: Level) -> Iterator[None]:
+def listening(
+    engine: LLMEngine, level: Level, tokens_of: list[str] | None = None
+) -> Iterator[None]:
     def hear(record: EventRecord) -> None:
         pass
 
-    unsubscribe = engine.events.subscribe(hear, level)
+    unsubscribe = engine.events.subscribe(hear, level, tokens_of)
     yield
     unsubscribe()
 
@@ -124,6 +126,7 @@ ARMS = {
     "stat": lambda engine: listening(engine, Level.STAT),
     "step": lambda engine: listening(engine, Level.STEP),
     "step, recorded": lambda engine: recording(engine.events, Path(os.devnull), Level.STEP),
+    "token, one request": lambda engine: listening(engine, Level.TOKEN, ["request-0/0"]),
     "token": lambda engine: listening(engine, Level.TOKEN),
     "token, recorded": lambda engine: recording(engine.events, Path(os.devnull), Level.TOKEN),
 }
@@ -132,14 +135,14 @@ ARMS = {
 def print_arms(batch: int, seconds: dict[str, list[float]], booked: float) -> None:
     base = statistics.median(seconds["nobody"])
     print(f"\n{batch} requests, step of {base * 1e6:.0f} us")
-    print(f"  {BOOKED:18}{booked * 1e6:8.0f} us  {booked / base:7.2%}")
+    print(f"  {BOOKED:20}{booked * 1e6:8.0f} us  {booked / base:7.2%}")
     for name, turns in seconds.items():
         if name not in ("nobody", BOOKED):
             # Of the same turn, so that what changes from turn to turn cancels.
             extra = statistics.median(
                 own - other for own, other in zip(turns, seconds["nobody"], strict=True)
             )
-            print(f"  {name:18}{extra * 1e6:8.0f} us  {extra / base:7.2%}")
+            print(f"  {name:20}{extra * 1e6:8.0f} us  {extra / base:7.2%}")
 
 
 if __name__ == "__main__":
