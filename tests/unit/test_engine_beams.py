@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -41,7 +42,8 @@ def alone(prompt: str, params: BeamSearchParams) -> Found:
     return found(output)
 
 
-def model(prompt: str):  # the fake model as a table of log-probabilities after each output
+def model(prompt: str) -> Callable[[tuple[int, ...]], Logprobs]:
+    """The fake model as a table: log-probabilities after each output."""
     prompt_token_ids = FakeTokenizer().encode(prompt)
 
     def logprobs(token_ids: tuple[int, ...]) -> Logprobs:
@@ -196,6 +198,23 @@ def test_a_failing_row_ends_its_search_alone() -> None:
     assert {one.finish_reason for one in failing.outputs} == {"error"}
     assert "repetition_penalty" in str(failing.outputs[0].stop_reason)
     assert found(other) == alone("a cat", PARAMS)
+
+
+def test_a_failing_step_ends_the_searches_in_it() -> None:
+    for num_steps in range(4):
+        engine = fake_engine(max_num_batched_tokens=20)
+        output = engine.add_request(PROMPT, PARAMS)
+        for _ in range(num_steps):
+            engine.step()
+        forward = engine.model_runner.decoder.forward
+        engine.model_runner.decoder.forward = lambda *_: 1 // 0
+        engine.step()
+        engine.model_runner.decoder.forward = forward
+        assert {one.finish_reason for one in output.outputs} == {"error"}
+        assert not engine.has_unfinished_requests
+        again = engine.add_request(PROMPT, PARAMS)
+        finish(engine)
+        assert found(again) == alone(PROMPT, PARAMS)
 
 
 def test_fewer_results_if_masks_leave_fewer() -> None:
