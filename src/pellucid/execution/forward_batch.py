@@ -1,7 +1,6 @@
 """Turns a scheduled step into the arrays that a decoder takes."""
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 
@@ -37,37 +36,46 @@ def build_forward_batch(scheduled: Sequence[ScheduledRequest], block_size: int) 
         scheduled: at least one share.
         block_size: tokens per KV block.
     """
-    num_rows = np.array([share.num_scheduled_tokens for share in scheduled])
-    starts = np.array([share.start for share in scheduled])
-    num_prompt_tokens = np.array([share.request.num_prompt_tokens for share in scheduled])
-    query_start = np.concatenate(([0], np.cumsum(num_rows)))
-    owners = np.repeat(np.arange(len(scheduled)), num_rows)  # [T] index of the share
-    positions = np.arange(query_start[-1]) + (starts - query_start[:-1])[owners]
-    block_tables = _block_tables([share.block_ids for share in scheduled])
-    block_ids = block_tables[owners, positions // block_size].astype(np.int64)
-
+    # Lists, and few calls of NumPy: a step leaves nothing but weights in the caches, and each function
+    # that is called then costs more than its loop.
     token_ids: list[int] = []
+    positions: list[int] = []
+    rope_lens: list[int] = []
+    slots: list[int] = []
+    query_start = [0]
+    seq_lens: list[int] = []
     logits_indices: list[int] = []
     for share in scheduled:
+        first, start, end = len(token_ids), share.start, share.end
         rows = logits_rows(share)
-        logits_indices += range(len(token_ids) + rows.start, len(token_ids) + rows.stop)
-        token_ids += share.request.token_ids(share.start, share.end)
+        logits_indices += range(first + rows.start, first + rows.stop)
+        token_ids += share.request.token_ids(start, end)
+        positions += range(start, end)
+        num_prompt_tokens = share.request.num_prompt_tokens
+        rope_lens += [max(num_prompt_tokens, length) for length in range(start + 1, end + 1)]
+        slots += [
+            share.block_ids[position // block_size] * block_size + position % block_size
+            for position in range(start, end)
+        ]
+        query_start.append(len(token_ids))
+        seq_lens.append(end)
     return ForwardBatch(
-        token_ids=np.array(token_ids, dtype=np.int32),
-        positions=positions.astype(np.int32),
-        rope_lens=np.maximum(num_prompt_tokens[owners], positions + 1).astype(np.int32),
-        slot_mapping=block_ids * block_size + positions % block_size,
-        query_start=query_start.astype(np.int32),
-        seq_lens=(starts + num_rows).astype(np.int32),
-        block_tables=block_tables,
-        logits_indices=np.array(logits_indices, dtype=np.int32),
+        token_ids=np.array(token_ids, np.int32),
+        positions=np.array(positions, np.int32),
+        rope_lens=np.array(rope_lens, np.int32),
+        slot_mapping=np.array(slots, np.int64),
+        query_start=np.array(query_start, np.int32),
+        seq_lens=np.array(seq_lens, np.int32),
+        block_tables=_block_tables([share.block_ids for share in scheduled]),
+        logits_indices=np.array(logits_indices, np.int32),
     )
 
 
 def _block_tables(block_ids: Sequence[Sequence[int]]) -> IntArray:
     """One row for each share, filled up with -1."""
-    lengths = np.array([len(own) for own in block_ids])
-    tables = np.full((len(block_ids), lengths.max()), -1, dtype=np.int32)
-    all_ids = np.fromiter(chain.from_iterable(block_ids), dtype=np.int32, count=lengths.sum())
-    tables[np.arange(tables.shape[1]) < lengths[:, None]] = all_ids
-    return tables
+    width = max(map(len, block_ids))
+    tables: list[int] = []
+    for own in block_ids:
+        tables += own
+        tables += (-1,) * (width - len(own))
+    return np.array(tables, np.int32).reshape(-1, width)
