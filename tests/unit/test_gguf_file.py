@@ -128,6 +128,50 @@ def test_noise_is_refused(good: Path, noise: bytes) -> None:
     opened_or_refused(path)
 
 
+@pytest.mark.parametrize("form", ["<I", "<Q"])
+def test_absurd_numbers_anywhere_are_refused_or_harmless(good: Path, form: str) -> None:
+    """Counts, lengths, types, dimensions, offsets: whatever stands at a byte of the header."""
+    data = good.read_bytes()
+    header_end = min(info.start for info in GgufFile(good).tensors.values())
+    path = good.with_name("absurd.gguf")
+    size = struct.calcsize(form)
+    tracemalloc.start()
+    for position in range(4, header_end - size):
+        for number in (0, 2**31 - 1, 2 ** (8 * size - 1), 2 ** (8 * size) - 1):
+            path.write_bytes(data[:position] + struct.pack(form, number) + data[position + size :])
+            opened_or_refused(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([0, 1, 2, 32, 64, 2**32, 2**63]), min_size=1, max_size=5),
+            st.sampled_from([Type.F32, Type.Q4_0, Type.Q4_K, Type.IQ1_S, 999]),
+            st.sampled_from([0, 32, 64, 128, 256, 2**40, 2**64 - 32]),
+        ),
+        max_size=4,
+    )
+)
+def test_no_table_of_tensors_makes_them_overlap(
+    good: Path, described: list[tuple[list[int], int, int]]
+) -> None:
+    path = good.with_name("table.gguf")
+    tensors = [
+        tensor(bytes([97 + i]), tuple(shape), type_id, offset)
+        for i, (shape, type_id, offset) in enumerate(described)
+    ]
+    path.write_bytes(header(*tensors, bytes(1000), tensors=len(tensors)))
+    if (file := opened_or_refused(path)) is None:
+        return
+    places = sorted((info.start, info.end) for info in file.tensors.values())
+    ends = [0, *(end for _, end in places)]
+    assert all(start >= end for (start, _), end in zip(places, ends, strict=False))
+    assert ends[-1] <= path.stat().st_size
+
+
 def header(*parts: bytes, tensors: int = 0, entries: int = 0, version: int = 3) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, tensors, entries) + b"".join(parts)
 
