@@ -14,7 +14,7 @@ SPACE = TraceSpace(
 )
 
 
-@pytest.mark.traces(300)
+@pytest.mark.traces(150)
 def test_every_request_gets_what_it_gets_alone(trace_seeds: range) -> None:
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
@@ -22,6 +22,6 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: range) -> None:
             make_trace(seed, SPACE), lambda knobs, clock: fake_engine(clock=clock, **knobs)
         )
     print(dict(counts))
-    if len(trace_seeds) >= 300:  # the traces are worth running
+    if len(trace_seeds) >= 150:  # the traces are worth running
         for what in ("cached", "preempted", "stop", "length", "abort", "error"):
-            assert counts[what] > 20, counts
+            assert counts[what] > 10, counts
