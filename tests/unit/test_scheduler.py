@@ -169,3 +169,18 @@ def test_an_abort_between_schedule_and_update_frees_the_blocks() -> None:
     scheduler.kv_cache_manager.check_integrity()
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64
     assert request.output_token_ids == []
+
+
+def test_a_preempted_prompt_finds_what_another_one_has_sealed_since() -> None:
+    """Also where it has kept blocks that it had not filled yet."""
+    scheduler = make_scheduler(
+        enable_prefix_caching=True, max_num_seqs=1, max_num_batched_tokens=BLOCK_SIZE
+    )
+    first = make_request("a", 11, max_tokens=1)
+    urgent = make_request("b", 11, max_tokens=1, priority=-1)
+    scheduler.add_request(first)
+    assert shares(step(scheduler)) == [("a", 0, 4)]
+    scheduler.add_request(urgent)
+    assert [shares(step(scheduler)) for _ in range(2)] == [[("b", 4, 8)], [("b", 8, 11)]]
+    assert shares(step(scheduler)) == [("a", 8, 11)]
+    assert first.num_preemptions == 1
