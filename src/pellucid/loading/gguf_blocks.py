@@ -23,7 +23,7 @@ from pellucid.backends.quantization.formats import (
     INT8_MIN,
     IntegerFormat,
 )
-from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
+from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix, pack_nibbles
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Scales: TypeAlias = npt.NDArray[np.int8]
@@ -34,6 +34,9 @@ _NON_LINEAR = np.array(
 )
 
 
+_CHUNK_BYTES = 1 << 17  # of blocks at a time: all temporaries stay in a core's cache
+
+
 def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
     """The matrix behind rows of blocks.
 
@@ -42,8 +45,19 @@ def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
         block_type: one of `BLOCK_TYPES`.
     """
     _, block_bytes = GGML_QUANT_SIZES[block_type]
+    blocks = rows.reshape(len(rows), -1, block_bytes)
+    read = _READERS[block_type]
+    step = max(1, _CHUNK_BYTES // rows.shape[1])
     with np.errstate(invalid="ignore"):  # a scale may be infinite: whoever uses it will see
-        return _READERS[block_type](rows.reshape(len(rows), -1, block_bytes))
+        first = read(blocks[:step])
+        if step >= len(rows):
+            return first
+        matrix = empty_matrix(first.format, len(rows), first.num_inputs)
+        for start in range(0, len(rows), step):
+            part = read(blocks[start : start + step]) if start > 0 else first
+            for name, array in part.arrays.items():
+                matrix.arrays[name][start : start + step] = array
+    return matrix
 
 
 # Each takes blocks [N, blocks of a row, bytes of a block].
