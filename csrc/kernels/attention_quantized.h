@@ -43,7 +43,7 @@ struct Quantizer<S, 8> {
                                 std::int8_t* codes) {
     const std::int32_t bits = max_abs_bits<S>(x, size, padded);
     if (bits < kSmallestBits || bits >= kInfinityBits) {
-      __builtin_memset(codes, 0, static_cast<std::size_t>(padded));
+      for (std::int64_t i = 0; i < padded; ++i) codes[i] = 0;
       return bits < kSmallestBits ? std::uint16_t{0} : kInfiniteScale;
     }
     const std::uint16_t scale = scale_bits(float_of_bits(bits) / 127.0f);

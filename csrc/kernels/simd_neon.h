@@ -43,7 +43,7 @@ struct Simd {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
   }
   static F32 load_bf16(const std::uint16_t* p) {
-    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16));
   }
   static F32 add(F32 a, F32 b) { return vaddq_f32(a, b); }
   static F32 mul(F32 a, F32 b) { return vmulq_f32(a, b); }
