@@ -299,6 +299,8 @@ class Scheduler:
                 self._events.blocked(request, "no_blocks", num_lacking, self.running)
             request.num_computed_tokens = num_computed
             manager.roll_back(request, num_kept * manager.block_size)
+            if not manager.num_blocks(request):
+                self._holders.pop(request.request_id, None)
             return False
         for giver in givers:
             if giver.status is RequestStatus.RUNNING:
