@@ -75,7 +75,19 @@ def _cgroup_headrooms(root: Path) -> list[int | None]:
 
 def _headroom(directory: Path, limit_name: str, usage_name: str) -> int | None:
     limit, usage = _read(directory / limit_name).strip(), _read(directory / usage_name).strip()
-    return int(limit) - int(usage) if limit.isdigit() and usage.isdigit() else None
+    if not (limit.isdigit() and usage.isdigit()):
+        return None
+    return int(limit) - int(usage) + _file_cache(directory)
+
+
+def _file_cache(directory: Path) -> int:
+    """What counts as used but is given up when memory is wanted: copies of files, of a model's for
+    example, that has just been read. v1 has the sums over all cgroups below as "total_"."""
+    stat = dict(line.split() for line in _read(directory / "memory.stat").splitlines())
+    return sum(
+        int(stat.get(f"total_{name}", stat.get(name, 0)))
+        for name in ("inactive_file", "active_file")
+    )
 
 
 def _read(path: Path) -> str:

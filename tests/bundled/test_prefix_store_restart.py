@@ -6,6 +6,7 @@ import pytest
 
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.events import Warn
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -78,3 +79,35 @@ def test_blocks_that_the_pool_gave_away_come_back_from_the_disk(tmp_path: Path) 
             small.step()
     assert outputs[2].outputs == outputs[0].outputs
     assert outputs[2].num_cached_tokens == 192
+
+
+def test_damaged_files_cost_time_and_nothing_else(tmp_path: Path) -> None:
+    model = bundled_model()
+    alone = generate(engine(model, tmp_path))
+    files = sorted(tmp_path.rglob("*.kv"))
+    for index, path in enumerate(files):
+        data = bytearray(path.read_bytes())
+        data[len(data) * index // len(files)] ^= 1
+        path.write_bytes(data)
+
+    again = engine(model, tmp_path)
+    warnings: list[Warn] = []
+    again.events.subscribe(
+        lambda record: warnings.append(record.event) if record.event.ev == "warn" else None
+    )
+    output = generate(again)
+    assert output.outputs == alone.outputs
+    assert output.num_cached_tokens == 0
+    # It looks no further than the first block that it cannot use; that one is written again.
+    (warning,) = warnings
+    assert warning.code == "prefix_cache" and warning.msg.endswith(": removed")
+    mended = engine(model, tmp_path)
+    assert generate(mended).outputs == alone.outputs
+
+
+def test_the_plan_counts_blocks_on_their_way_to_the_disk(tmp_path: Path) -> None:
+    knobs = {"max_num_batched_tokens": 64, "max_num_seqs": 3}
+    plain, stored = (
+        engine(bundled_model(), directory, **knobs).memory_plan for directory in (None, tmp_path)
+    )
+    assert stored.scratch - plain.scratch == (64 // BLOCK_SIZE + 3) * plain.bytes_per_block

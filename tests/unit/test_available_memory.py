@@ -48,6 +48,26 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     assert available_memory(root) == 600
 
 
+@pytest.mark.parametrize("prefix", ["", "total_"])
+def test_copies_of_files_are_no_use(tmp_path: Path, prefix: str) -> None:
+    """Or nothing would be left for the cache once a large model was read."""
+    names = ("limit_in_bytes", "usage_in_bytes") if prefix else ("max", "current")
+    mount = "sys/fs/cgroup/memory" if prefix else "sys/fs/cgroup"
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "7:memory:/job\n" if prefix else "0::/job\n",
+            f"{mount}/job/memory.{names[0]}": "1000\n",
+            f"{mount}/job/memory.{names[1]}": "900\n",
+            f"{mount}/job/memory.stat": (
+                "cache 7\ninactive_file 300\n"
+                f"active_file 200\n{prefix}inactive_file 300\n{prefix}active_file 200\n"
+            ),
+        },
+    )
+    assert available_memory(root) == 600
+
+
 def test_what_the_kernel_does_not_commit_itself_to_counts(tmp_path: Path) -> None:
     meminfo = "MemAvailable: 90 kB\nCommitLimit: 100 kB\nCommitted_AS: 60 kB\nHugePages_Total: 0\n"
     root = write(tmp_path, {"proc/meminfo": meminfo, "proc/sys/vm/overcommit_memory": "2\n"})
