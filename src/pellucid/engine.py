@@ -98,7 +98,8 @@ class LLMEngine:
             self.model_runner, self.scheduler.kv_cache_manager, self.events, clock
         )
         self._answers = Answers(self.output_processor, self.scheduler, self._recorder)
-        self.events.introduce(hello(config, model, weights, storage.plan, ceilings))
+        age_us = self.events.to_us(clock())
+        self.events.introduce(hello(config, model, weights, storage.plan, ceilings, age_us))
         self._num_requests = 0
 
     @classmethod

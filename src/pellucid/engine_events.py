@@ -54,6 +54,7 @@ def hello(
     weights: StepWeights,
     plan: MemoryPlan,
     ceilings: Ceilings | None,
+    age_us: int,
 ) -> Hello:
     """What engine this is; made once for each.
 
@@ -61,11 +62,12 @@ def hello(
         weights: that a step reads.
         plan: where the memory goes.
         ceilings: of the machine; None: nobody has measured them.
+        age_us: of the engine's bus, whose events are stamped from its beginning.
     """
     model_config = model.config
     return Hello(
         boot_id=secrets.token_hex(NUM_BOOT_ID_BYTES),
-        t0_unix_us=to_us(time.time()),
+        t0_unix_us=to_us(time.time()) - age_us,
         engine=f"pellucid {__version__}",
         model=HelloModel(
             name=model.directory.name,
