@@ -1,49 +1,7 @@
 import pytest
 
-from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
-from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import SchedulerOutput
-
-BLOCK_SIZE = 4
-
-
-def make_request(
-    name: str, num_prompt_tokens: int, max_tokens: int = 8, **fields: object
-) -> Request:
-    params = SamplingParams(max_tokens=max_tokens, max_time=fields.pop("max_time", None))
-    return Request(
-        request_id=name,
-        prompt_token_ids=tuple(fields.pop("prompt", range(num_prompt_tokens))),
-        params=params,
-        seed=0,
-        arrival_time=0.0,
-        max_tokens=max_tokens,
-        eos_token_ids=frozenset({99}),
-        **fields,
-    )
-
-
-def make_scheduler(num_blocks: int = 64, **limits: object) -> Scheduler:
-    enable_prefix_caching = bool(limits.pop("enable_prefix_caching", False))
-    manager = KVCacheManager(BlockPool(num_blocks), BLOCK_SIZE, enable_prefix_caching)
-    defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 100}
-    return Scheduler(manager, **{**defaults, **limits})
-
-
-def step(scheduler: Scheduler, now: float = 0.0, token_id: int = 50) -> SchedulerOutput:
-    output = scheduler.schedule(now)
-    sampled = {r.request_id: token_id for s in output.scheduled for r in s.samplers}
-    scheduler.update(output, sampled, now)
-    scheduler.check_integrity()
-    assert output.num_tokens <= scheduler.max_num_batched_tokens
-    return output
-
-
-def shares(output: SchedulerOutput) -> list[tuple[str, int, int]]:
-    return [(s.request.request_id, s.start, s.end) for s in output.scheduled]
+from pellucid.scheduling.request import FinishReason, RequestStatus
+from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, run, shares, step
 
 
 def test_prefill_then_decode() -> None:
@@ -142,8 +100,8 @@ def test_ends_are_tested_on_the_first_token_too() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3)
     scheduler.add_request(request)
-    step(scheduler, token_id=99)
-    assert (request.finish_reason, request.stop_reason) == (FinishReason.STOP, 99)
+    step(scheduler, token_id=END)
+    assert (request.finish_reason, request.stop_reason) == (FinishReason.STOP, END)
 
 
 def test_max_time_ends_running_and_waiting_requests() -> None:
@@ -184,3 +142,32 @@ def test_a_preempted_prompt_finds_what_another_one_has_sealed_since() -> None:
     assert [shares(step(scheduler)) for _ in range(2)] == [[("b", 4, 8)], [("b", 8, 11)]]
     assert shares(step(scheduler)) == [("a", 8, 11)]
     assert first.num_preemptions == 1
+
+
+def test_shares_of_one_token_do_not_wait_for_a_prompt_that_comes_before_them() -> None:
+    scheduler = make_scheduler(num_blocks=64, max_num_batched_tokens=8)
+    decoding = make_request("decoding", 3)
+    scheduler.add_request(decoding)
+    step(scheduler)
+    scheduler.add_request(make_request("urgent", 30, priority=-1))
+    assert shares(step(scheduler)) == [("decoding", 3, 4), ("urgent", 0, 7)]
+
+
+def test_many_far_deadlines_are_forgotten_with_their_requests() -> None:
+    scheduler = make_scheduler()
+    for number in range(500):
+        scheduler.add_request(make_request(f"{number}", 2, max_tokens=1, max_time=1e9))
+        run(scheduler)
+    assert len(scheduler._deadlines._entries) < 20
+
+
+def test_rows_computed_again_are_told_from_new_ones() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    old, new = make_request("old", 7, max_tokens=9), make_request("new", 7, max_tokens=9)
+    for request in (old, new):
+        scheduler.add_request(request)
+    num_recomputed = 0
+    while scheduler.has_unfinished_requests:
+        num_recomputed += sum(share.num_recomputed_tokens for share in step(scheduler).scheduled)
+    assert num_recomputed == old.num_processed_tokens + new.num_processed_tokens - 2 * (7 + 9 - 1)
+    assert num_recomputed > 0

@@ -114,17 +114,18 @@ class Scheduler:
         # would cost them an output token.
         behind: deque[Request] = deque()
         for request in tuple(self.running):
-            if request.num_tokens > request.num_computed_tokens + 1:
+            num_tokens = request.num_tokens
+            if num_tokens > request.num_computed_tokens + 1:
                 behind.append(request)
             elif plan.budget and request.status is RequestStatus.RUNNING:
-                self._continue(request, plan)
+                self._continue(request, num_tokens, plan)
 
         head = self.waiting.first
         while plan.budget and (behind or head is not None):
             if behind and (head is None or behind[0].queue_key < head.queue_key):
                 request = behind.popleft()
                 if request.status is RequestStatus.RUNNING:
-                    self._continue(request, plan)
+                    self._continue(request, request.num_tokens, plan)
             elif head is not None:
                 head = self.waiting.first if self._admit(head, plan) else None
         if self._events.active:
@@ -270,9 +271,9 @@ class Scheduler:
 
     # ---- who takes part in a step
 
-    def _continue(self, request: Request, plan: StepPlan) -> None:
-        """Schedules a running request, unless it is itself the one that has to make room."""
-        while not self.kv_cache_manager.allocate(request, request.num_tokens):
+    def _continue(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
+        """Schedules a running request of `num_tokens` tokens, unless it has to make room itself."""
+        while not self.kv_cache_manager.allocate(request, num_tokens):
             giver = max(self._holders.values(), key=_queue_key, default=None)
             alone = len(self.running) == 1
             if giver is None or (giver.queue_key < request.queue_key and not alone):
@@ -281,7 +282,7 @@ class Scheduler:
             if giver is request:
                 return
             self._take_blocks(giver, request)
-        self._add_share(request, plan)
+        self._add_share(request, num_tokens, plan)
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Lets the first request that waits take part in the step, if there is room for it."""
@@ -317,7 +318,7 @@ class Scheduler:
         if self._events.active:
             num_new = manager.num_blocks(request) - num_matched
             self._events.admitted(request, num_new, match)
-        self._add_share(request, plan)
+        self._add_share(request, request.num_tokens, plan)
         return True
 
     def _givers(self, request: Request, plan: StepPlan) -> list[Request] | None:
@@ -346,11 +347,11 @@ class Scheduler:
             num_lacking -= manager.num_exclusive_blocks(giver)
         return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
 
-    def _add_share(self, request: Request, plan: StepPlan) -> None:
+    def _add_share(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
         start = request.num_computed_tokens
-        num_scheduled = num_missing = request.num_tokens - start
+        num_scheduled = num_tokens - start
         samplers: tuple[Request, ...] = (request,)
-        if num_missing > plan.budget:
+        if num_scheduled > plan.budget:
             num_scheduled, samplers = plan.budget, ()
         elif self._siblings and not request.waits_for_group:
             samplers += tuple(self._siblings.followers(request)[: self._num_seats(plan)])

@@ -1,0 +1,160 @@
+"""Several answers to one prompt, and groups of requests that advance together."""
+
+import pytest
+
+from pellucid.scheduling.block_ops import CopyBlock
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.scheduler import Scheduler
+from support.scheduling import (
+    make_request,
+    make_scheduler,
+    make_siblings,
+    names,
+    run,
+    shares,
+    step,
+)
+
+
+def test_the_prompt_is_computed_once_and_its_last_row_serves_all() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=6)
+    siblings = make_siblings(3, num_prompt_tokens=10, max_tokens=3)
+    scheduler.add_request(*siblings)
+    assert shares(step(scheduler)) == [("s/0", 0, 6)]
+    output = step(scheduler)
+    assert shares(output) == [("s/0", 6, 10)]
+    assert output.scheduled[0].samplers == tuple(siblings)
+    assert [len(request.output_token_ids) for request in siblings] == [1, 1, 1]
+    assert shares(step(scheduler)) == [("s/0", 10, 11), ("s/1", 10, 11), ("s/2", 10, 11)]
+    run(scheduler)
+    assert [request.num_processed_tokens for request in siblings] == [12, 2, 2]
+
+
+def test_all_but_one_copy_the_block_that_the_prompt_ends_in() -> None:
+    scheduler = make_scheduler()
+    manager = scheduler.kv_cache_manager
+    siblings = make_siblings(3, num_prompt_tokens=6)
+    scheduler.add_request(*siblings)
+    step(scheduler)
+    assert {manager.block_ids(request) for request in siblings} == {(0, 1)}
+    assert manager.take_block_ops() == ()
+    step(scheduler)
+    copies = manager.take_block_ops()
+    assert copies == (CopyBlock(1, 2), CopyBlock(1, 3))
+    assert [manager.block_ids(request) for request in siblings] == [(0, 2), (0, 3), (0, 1)]
+
+
+def test_a_prompt_that_fills_its_blocks_needs_no_copy() -> None:
+    scheduler = make_scheduler()
+    scheduler.add_request(*make_siblings(3, num_prompt_tokens=8))
+    step(scheduler)
+    step(scheduler)
+    assert scheduler.kv_cache_manager.take_block_ops() == ()
+    assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64 - 2 - 3
+
+
+def test_siblings_without_a_seat_wait_like_others() -> None:
+    scheduler = make_scheduler(max_num_seqs=2, enable_prefix_caching=True)
+    siblings = make_siblings(4, num_prompt_tokens=9, max_tokens=2)
+    scheduler.add_request(*siblings)
+    scheduler.add_request(make_request("later", 2))
+    assert step(scheduler).scheduled[0].samplers == tuple(siblings[:2])
+    assert list(scheduler.waiting)[:2] == siblings[2:]
+    step(scheduler)
+    assert shares(step(scheduler)) == [("s/2", 8, 9), ("s/3", 8, 9)]
+
+
+def test_another_takes_over_when_the_first_leaves_before_the_prompt_is_computed() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=4, enable_prefix_caching=True)
+    first, second, third = make_siblings(3, num_prompt_tokens=10)
+    scheduler.add_request(first, second, third)
+    step(scheduler)
+    scheduler.finish(first, FinishReason.ABORT)
+    scheduler.check_integrity()
+    output = step(scheduler)
+    assert shares(output) == [("s/1", 4, 8)]
+    assert output.scheduled[0].num_recomputed_tokens == 0
+    assert step(scheduler).scheduled[0].samplers == (second, third)
+
+
+def test_who_has_its_token_keeps_it_when_the_first_fails() -> None:
+    scheduler = make_scheduler()
+    first, second, third = make_siblings(3, num_prompt_tokens=6, max_tokens=3)
+    scheduler.add_request(first, second, third)
+    step(scheduler, failing=[first])
+    assert [request.output_token_ids for request in (first, second, third)] == [[], [50], [50]]
+    assert {request.status for request in (second, third)} == {RequestStatus.WAITING}
+    assert shares(step(scheduler)) == [("s/1", 0, 7), ("s/2", 0, 7)]
+    run(scheduler)
+
+
+def test_all_leave_together() -> None:
+    scheduler = make_scheduler()
+    siblings = make_siblings(4, num_prompt_tokens=6, max_time=5.0)
+    scheduler.add_request(*siblings)
+    assert step(scheduler, now=5.0).expired == tuple(siblings)
+    assert not scheduler.has_unfinished_requests
+
+
+def test_without_the_cache_each_computes_its_own() -> None:
+    scheduler = make_scheduler(use_kv_cache=False)
+    scheduler.add_request(*make_siblings(2, num_prompt_tokens=3, max_tokens=2))
+    assert shares(step(scheduler)) == [("s/0", 0, 3), ("s/1", 0, 3)]
+    assert shares(step(scheduler)) == [("s/0", 0, 4), ("s/1", 0, 4)]
+
+
+def start_beams(scheduler: Scheduler, width: int = 3) -> list[Request]:
+    beams = make_siblings(width, num_prompt_tokens=6, max_tokens=20, num_candidates=2 * width)
+    scheduler.add_request(*beams)
+    step(scheduler)
+    scheduler.reassign(beams, [0] * width, list(range(10, 10 + width)))
+    scheduler.check_integrity()
+    return beams
+
+
+def test_a_group_forks_from_the_one_that_computed_the_prompt() -> None:
+    scheduler = make_scheduler()
+    beams = start_beams(scheduler)
+    assert [beam.output_token_ids for beam in beams] == [[10], [11], [12]]
+    assert shares(step(scheduler)) == [("s/0", 6, 7), ("s/1", 6, 7), ("s/2", 6, 7)]
+    assert not scheduler.running  # they wait for each other
+    assert step(scheduler).scheduled == ()
+
+
+def test_members_continue_each_other_by_reference() -> None:
+    scheduler = make_scheduler()
+    beams = start_beams(scheduler)
+    step(scheduler)
+    manager = scheduler.kv_cache_manager
+    before = [manager.block_ids(beam) for beam in beams]
+    scheduler.reassign(beams, [2, 2, 0], [20, 21, 22])
+    scheduler.check_integrity()
+    assert [beam.output_token_ids for beam in beams] == [[12, 20], [12, 21], [10, 22]]
+    assert [manager.block_ids(beam) for beam in beams] == [before[2], before[2], before[0]]
+    assert shares(step(scheduler)) == [("s/0", 7, 8), ("s/1", 7, 8), ("s/2", 7, 8)]
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2])
+def test_who_waits_for_its_group_takes_no_seat(max_num_seqs: int) -> None:
+    scheduler = make_scheduler(max_num_seqs=max_num_seqs)
+    start_beams(scheduler)
+    scheduler.add_request(make_request("other", 2))
+    seen = [name for _ in range(4) for name in names(step(scheduler))]
+    assert set(seen) == {"s/0", "s/1", "s/2", "other"}
+
+
+def test_a_group_advances_where_only_one_of_it_fits() -> None:
+    scheduler = make_scheduler(num_blocks=7)  # of 6 + 20 - 1 positions
+    beams = start_beams(scheduler)
+    for length in range(2, 20):
+        delivered: set[str] = set()
+        for _ in range(40):
+            delivered.update(names(step(scheduler)))
+            if len(delivered) == 3 and not scheduler.running and not scheduler.waiting:
+                break
+        scheduler.reassign(beams, [0, 1, 2], [length, length, length])
+        scheduler.check_integrity()
+    assert {len(beam.output_token_ids) for beam in beams} == {19}
+    for beam in beams:
+        scheduler.finish(beam, FinishReason.LENGTH)
+    run(scheduler)
