@@ -36,7 +36,6 @@ class TraceSpace:
         vocab_size: token ids below it make the prompts.
         stops: strings that answers may well contain.
         block_bytes: at least as large as any block.
-        max_model_len: longest prompt + output; the smaller, the more blocks are fought for.
         knobs: further knobs of the engine, and the values that they take.
         prefix_cache_dir: for blocks that outlive an engine; None: they are not kept.
     """
@@ -44,8 +43,6 @@ class TraceSpace:
     vocab_size: int
     stops: Sequence[str]
     block_bytes: int
-    max_model_len: int = 80
-    max_requests: int = 8
     knobs: Mapping[str, Sequence[object]] = field(default_factory=dict)
     prefix_cache_dir: str | None = None
 
@@ -85,11 +82,12 @@ class Trace:
 def make_trace(seed: int, space: TraceSpace) -> Trace:
     rng = random.Random(seed)
     block_size = rng.choice([16, 16, 32])
+    max_model_len = rng.choice([64, 80, 128])  # longest prompt + output
     knobs: dict[str, object] = {
-        "max_model_len": space.max_model_len,
+        "max_model_len": max_model_len,
         "block_size": block_size,
         # From room for one context, where everybody preempts everybody, to room for all.
-        "num_kv_blocks": -(-space.max_model_len // block_size) + rng.choice([0, 0, 1, 2, 4, 40]),
+        "num_kv_blocks": -(-max_model_len // block_size) + rng.choice([0, 0, 1, 2, 4, 40]),
         "max_num_seqs": rng.choice([1, 2, 3, 5, 16]),
         "max_num_batched_tokens": rng.choice([3, 7, 17, 40, 2048]),
         "enable_prefix_caching": rng.random() < 0.75,
@@ -105,13 +103,13 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
             use_kv_cache=True,
         )
     # Prompts begin with parts of a few trunks, so that many share blocks.
-    longest = space.max_model_len * 2 // 3
+    longest = max_model_len * 2 // 3
     trunks = [
         [rng.randrange(space.vocab_size) for _ in range(longest)]
         for _ in range(rng.randrange(1, 3))
     ]
     requests, arrival = [], 0
-    for _ in range(rng.randrange(2, space.max_requests + 1)):
+    for _ in range(rng.randrange(2, rng.choice([6, 10, 16]))):
         arrival += rng.choice([0, 0, 0, 1, 2, 5])
         head = rng.choice(trunks)[: rng.choice([0, rng.randrange(longest), 16, 33, longest])]
         tail = [rng.randrange(space.vocab_size) for _ in range(rng.randrange(0 if head else 1, 6))]
