@@ -302,7 +302,9 @@ def test_a_disk_that_fails_ends_saving_and_is_said_once(
     monkeypatch.setattr(store.directory, "write", fail)
     for number in (2, 3, 4):
         store.put(number)
-    assert store.reports == ["there: No space left on device: no more blocks are saved"]
+    assert store.reports == [
+        "[Errno 28] No space left on device: 'there': no more blocks are saved"
+    ]
     assert store.holds(1) and not store.holds(2)
 
 

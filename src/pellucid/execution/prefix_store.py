@@ -107,24 +107,29 @@ class DiskPrefixStore:
         self.flush()
 
     def _write_pending(self) -> None:
-        while True:
-            with self._lock:
-                if not self._pending:
-                    self._is_writing = False
-                    self._lock.notify_all()
-                    return
-                block_hash, (token_ids, data) = next(iter(self._pending.items()))
+        while (block := self._next_pending()) is not None:
+            block_hash, token_ids, data = block
             try:
                 self._directory.write(block_hash, self._format.encode(block_hash, token_ids, data))
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._give_up(error)
             with self._lock:
                 if self._pending.pop(block_hash, None) is not None:
                     self.counts.saved += 1
 
-    def _give_up(self, error: OSError) -> None:
+    def _next_pending(self) -> tuple[bytes, tuple[int, ...], BlockBytes] | None:
+        """The oldest block that waits; None ends the thread."""
+        with self._lock:
+            if self._pending:
+                block_hash, (token_ids, data) = next(iter(self._pending.items()))
+                return block_hash, token_ids, data
+            self._is_writing = False
+            self._lock.notify_all()
+            return None
+
+    def _give_up(self, error: OSError | MemoryError) -> None:
         """A disk that is full or gone will not be better for the next block."""
         with self._lock:
             self._saves = False
             self._pending.clear()
-        self._report(f"{error.filename}: {error.strerror}: no more blocks are saved")
+        self._report(f"{error}: no more blocks are saved")
