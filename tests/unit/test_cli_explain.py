@@ -13,7 +13,7 @@ from pellucid.engine_events import Ceilings
 from pellucid.event_recording import read_recording, recording
 from pellucid.events import MissWhy
 from pellucid.sampling_params import SamplingParams
-from support.command_line import CommandLine
+from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import fake_engine
 from support.ticking_clock import TickingClock
 
@@ -92,6 +92,13 @@ def test_who_held_it_up(crowded: Path) -> None:
     assert explained["second"].ledger is not None
     assert explained["second"].ledger["lost_tok"] > 0
     assert prefix_lines(explained["second"])[0].endswith("at 0: nothing computed begins like that")
+
+
+def test_ctrl_c_is_explained_as_far_as_it_went(pellucid: CommandLine) -> None:
+    pellucid.decoder = InterruptedDecoder(3)
+    ran = pellucid("explain", *RUN)
+    assert ran.status == 130
+    assert ran.out.startswith("request-0/0: 5 prompt tokens, 4 new, cancelled: cancel\n")
 
 
 def test_every_miss_has_words() -> None:

@@ -16,6 +16,7 @@ from pellucid.cli.options import (
     StopOptions,
 )
 from pellucid.cli.prompt import PromptArguments
+from pellucid.cli.status import EXIT_BY_FINISH_REASON
 from pellucid.cli.summary import done_line
 from pellucid.cli.terminal import note
 from pellucid.progress import progress
@@ -51,6 +52,7 @@ def explain(
     prefix cache had, its steps beside what this machine can do at best, and who held it up."""
     from pellucid.cli.explanation_text import print_explanation
 
+    status = 0
     if events is not None:
         explanation = _from_recording(events, request, arguments)
     else:
@@ -61,11 +63,14 @@ def explain(
             **stop_options.given(),
             "max_tokens": max_tokens,
         }
-        explanation = _from_run(arguments, {**model_options.knobs(), "max_num_seqs": 1}, given)
+        knobs = {**model_options.knobs(), "max_num_seqs": 1}
+        explanation, finish_reason = _from_run(arguments, knobs, given)
+        status = EXIT_BY_FINISH_REASON[finish_reason]
     if json:
         print_json(explanation.as_dict())
     else:
         print_explanation(explanation)
+    raise typer.Exit(status)
 
 
 def _from_recording(path: Path, request: str | None, arguments: PromptArguments) -> Explanation:
@@ -78,7 +83,8 @@ def _from_recording(path: Path, request: str | None, arguments: PromptArguments)
 
 def _from_run(
     arguments: PromptArguments, knobs: dict[str, object], given: dict[str, object]
-) -> Explanation:
+) -> tuple[Explanation, str]:
+    """What happened, and how it ended."""
     prompt = arguments.read_prompt()
     llm, params = load(arguments.model, knobs, given)
 
@@ -93,4 +99,6 @@ def _from_run(
     engine.events.subscribe(lambda record: heard.append(record.as_dict()), Level.STEP)
     output = count_tokens(engine, prompt, params, "generate")
     note(done_line(engine, output, params))
-    return explain_request(heard, f"{output.request_id}/0")
+    finish_reason = output.outputs[0].finish_reason
+    assert finish_reason is not None
+    return explain_request(heard, f"{output.request_id}/0"), finish_reason

@@ -22,13 +22,11 @@ from pellucid.cli.options import (
     StopOptions,
 )
 from pellucid.cli.prompt import PromptArguments
-from pellucid.cli.status import EXIT_FAILED, EXIT_INTERRUPTED
+from pellucid.cli.status import EXIT_BY_FINISH_REASON
 from pellucid.cli.summary import done_line
 from pellucid.cli.terminal import note, write_text
 from pellucid.event_bus import EventBus
 from pellucid.event_recording import recording
-
-EXIT_BY_FINISH_REASON = {"stop": 0, "length": 0, "error": EXIT_FAILED, "abort": EXIT_INTERRUPTED}
 
 
 def run(
