@@ -42,7 +42,8 @@ class EngineThread:
         self._streams: dict[str, AsyncTokenStream] = {}  # by request_id, unfinished
         self._stopping = False
         # Written by others too, under the lock. After `_stopped` nothing is put into `_calls`.
-        self._lock = threading.Lock()
+        # Re-entrant, because a collection that happens within it may call `stop`.
+        self._lock = threading.RLock()
         self._num_requests = 0  # unfinished, or on their way to `add`
         self._accepting = True
         self._stopped = False
