@@ -1,0 +1,27 @@
+"""A program that ends without shutting its engine down, in the middle of a step of native code."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import asyncio
+from pellucid import AsyncLLMEngine, EngineConfig, SamplingParams
+
+engine = AsyncLLMEngine.from_config(EngineConfig())
+
+async def main():
+    for seed in range(20):
+        params = SamplingParams(max_tokens=400, ignore_eos=True, seed=seed)
+        stream = await engine.add_request("Once upon a time", params)
+    await anext(stream)
+
+asyncio.run(main())
+print(engine.num_unfinished_requests > 0)
+"""
+
+
+def test_the_interpreter_ends_in_peace() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "True\n", "")
