@@ -1,0 +1,146 @@
+"""What the scheduler says of what it does. The traces check that it is true, this what it is."""
+
+from pellucid.event_bus import EventBus
+from pellucid.events import (
+    BlockOps,
+    Event,
+    Level,
+    Preempted,
+    PrefixMatched,
+    RequestStateChanged,
+)
+from pellucid.scheduling.request import FinishReason
+from pellucid.scheduling.scheduler import Scheduler
+from support.scheduling import END, make_request, make_scheduler, make_siblings, run, step
+
+
+def watched(level: Level = Level.STEP, **knobs: object) -> tuple[Scheduler, list[Event]]:
+    bus, events = EventBus(), []
+    bus.subscribe(lambda record: events.append(record.event), level)
+    return make_scheduler(events=bus, **knobs), events
+
+
+def moves(events: list[Event], name: str) -> list[tuple[str, str, str]]:
+    return [
+        (event.from_, event.to, event.reason)
+        for event in events
+        if isinstance(event, RequestStateChanged) and event.req == name
+    ]
+
+
+def test_the_life_of_a_request() -> None:
+    scheduler, events = watched(max_num_batched_tokens=4)
+    scheduler.add_request(make_request("a", 6, max_tokens=3))
+    run(scheduler)
+    assert moves(events, "a") == [
+        ("waiting", "prefill", "admitted"),
+        ("prefill", "decode", "computed"),
+        ("decode", "done", "max_tokens"),
+    ]
+    assert events[-2].finish == "length"
+
+
+def test_how_requests_end() -> None:
+    scheduler, events = watched()
+    end, abort, error = (make_request(name, 2) for name in ("end", "abort", "error"))
+    for request in (end, abort, error):
+        scheduler.add_request(request)
+    scheduler.finish(abort, FinishReason.ABORT)
+    step(scheduler, token_id=END, failing=[error])
+    ends = {
+        event.req: (event.to, event.finish)
+        for event in events
+        if isinstance(event, RequestStateChanged) and event.finish
+    }
+    assert ends == {
+        "end": ("done", "eos"),
+        "abort": ("cancelled", "cancel"),
+        "error": ("failed", "error"),
+    }
+
+
+def test_why_the_first_that_waits_has_to_wait_said_once() -> None:
+    scheduler, events = watched(num_blocks=5, max_num_seqs=2)
+    scheduler.add_request(make_request("a", 12, max_tokens=4))
+    step(scheduler)
+    scheduler.add_request(make_request("b", 12, max_tokens=1))
+    step(scheduler)
+    step(scheduler)
+    (event,) = [e for e in events if isinstance(e, RequestStateChanged) and e.req == "b"]
+    assert (event.reason, event.blocked_by) == ("no_blocks", ("a",))
+    assert (event.need_blocks, event.free_blocks) == (2, 1)
+    run(scheduler)
+
+    scheduler, events = watched(max_num_seqs=1)
+    for name in "ab":
+        scheduler.add_request(make_request(name, 2, max_tokens=2))
+    step(scheduler)
+    assert moves(events, "b") == [("waiting", "waiting", "no_seats")]
+
+
+def test_what_preemption_costs_and_for_whom() -> None:
+    scheduler, events = watched(num_blocks=8, max_num_seqs=1, num_swap_slots=1)
+    scheduler.add_request(make_request("low", 24, priority=1))
+    step(scheduler)
+    scheduler.add_request(make_request("high", 20, max_tokens=1))
+    step(scheduler)
+    (event,) = [e for e in events if isinstance(e, Preempted)]
+    assert event == Preempted("low", "swap", 12, 4, "high", 1)
+    assert moves(events, "low")[-2:] == [
+        ("decode", "preempted", "preempted"),
+        ("preempted", "preempted", "no_seats"),
+    ]
+    run(scheduler)
+    assert ("preempted", "prefill", "admitted") in moves(events, "low")
+
+
+def test_what_was_found_and_why_not_more() -> None:
+    scheduler, events = watched(enable_prefix_caching=True)
+    for name, prompt in (("a", range(12)), ("b", [0, 1, 2, 3, 4, 5, 9, 9, 9])):
+        scheduler.add_request(make_request(name, prompt=prompt, max_tokens=1))
+        run(scheduler)
+    assert events[[e.ev for e in events].index("req.prefix")].miss_why == "never_seen"
+    (event,) = [e for e in events if isinstance(e, PrefixMatched) and e.req == "b"]
+    assert event == PrefixMatched("b", 4, 1, 4, "differs", "a", 6, (9, 6))
+
+
+def test_blocks_are_told_of_in_order() -> None:
+    scheduler, events = watched(enable_prefix_caching=True)
+    scheduler.add_request(*make_siblings(2, num_prompt_tokens=6, max_tokens=2))
+    step(scheduler)
+    step(scheduler)
+    blocks = [event for event in events if isinstance(event, BlockOps)]
+    rows = [[(op, block_id) for op, block_id, _, _ in event.ops] for event in blocks]
+    assert (
+        rows
+        == [
+            [("A", 0), ("A", 1)],
+            [("F", 0), ("F", 1), ("H", 0), ("S", 0), ("S", 1)],
+            [("C", 2), ("R", 1)],
+            [("F", 2), ("R", 2), ("R", 0), ("F", 1), ("R", 1), ("R", 0)],
+        ]
+        or rows
+    )
+    assert (blocks[1].used, blocks[1].cached, blocks[1].waste_tok) == (2, 0, 2)
+    assert (blocks[-1].used, blocks[-1].cached, blocks[-1].waste_tok) == (0, 1, 0)
+
+
+def test_blocks_are_not_told_to_those_who_did_not_ask() -> None:
+    scheduler, events = watched(Level.STAT)
+    scheduler.add_request(make_request("a", 6, max_tokens=3))
+    run(scheduler)
+    assert {event.ev for event in events} == {"req.prefix", "req.state"}
+    assert scheduler.kv_cache_manager.block_pool.log.take() == ()
+
+
+def test_who_comes_late_hears_from_then_on() -> None:
+    bus, events = EventBus(), []
+    scheduler = make_scheduler(events=bus)
+    scheduler.add_request(make_request("a", 6, max_tokens=3))
+    step(scheduler)
+    unsubscribe = bus.subscribe(lambda record: events.append(record.event), Level.STEP)
+    step(scheduler)
+    unsubscribe()
+    run(scheduler)
+    assert [event.ev for event in events] == ["req.state", "kv"]
+    assert scheduler._events._states == {}
