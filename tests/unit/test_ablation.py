@@ -81,10 +81,10 @@ def test_capacity_by_hand() -> None:
 
 
 def test_a_prompt_is_found_again_up_to_its_end(model: BenchModel) -> None:
-    result = measure_prefix(engine_model(model), EngineConfig(backend="numpy", num_kv_blocks=128))
-    assert result.num_prompt_tokens == 1023
-    assert result.num_cached_tokens == (1023 - 16) // 32 * 32
-    assert result.hit_rate == result.num_cached_tokens / 1023
+    result = measure_prefix(engine_model(model), CONFIG, max_model_len=300)
+    assert result.num_prompt_tokens == 299
+    assert result.num_cached_tokens == (299 - 16) // 32 * 32
+    assert min(result.off, result.unseen, result.seen) > 0
 
 
 def test_kv_formats_count_their_scales(model: BenchModel) -> None:

@@ -26,8 +26,9 @@ def print_ablation(name: str, ablation: "Ablation", config: EngineConfig) -> Non
 
 def _print_batching(results: "tuple[BatchingResult, ...]") -> None:
     naive = results[0]
+    few = naive.num_requests
     print(
-        f"\nThe same requests of mixed lengths, all there at once ({naive.num_requests} for the naive loop)\n"
+        f"\nThe same requests of mixed lengths, all there at once; {few} of them for the naive loop\n"
     )
     print_table(
         ("", "requests", "output", "first token", "than naive"),
@@ -56,22 +57,17 @@ def _print_capacity(result: "CapacityResult") -> None:
 
 
 def _print_prefix(result: "PrefixResult") -> None:
-    print(f"\nFirst token of a prompt of {result.num_prompt_tokens} tokens\n")
+    found = result.num_cached_tokens / result.num_prompt_tokens
+    print(f"\nPrefix caching and prompts of {result.num_prompt_tokens} tokens\n")
     print_table(
-        ("", "without prefix caching", "with", "ratio"),
+        ("", "first token", "as fast"),
         [
-            (
-                f"seen before, but for its end ({result.hit_rate:.1%} found)",
-                seconds(result.first_token_without),
-                seconds(result.first_token_again),
-                times(result.first_token_without / result.first_token_again),
-            ),
-            (
-                "never seen",
-                seconds(result.unshared_without),
-                seconds(result.unshared_with),
-                times(result.unshared_without / result.unshared_with),
-            ),
+            (name, seconds(first_token), times(result.off / first_token))
+            for name, first_token in (
+                ("off", result.off),
+                ("on, never seen", result.unseen),
+                (f"on, seen but for its end: {found:.1%} found", result.seen),
+            )
         ],
     )
 

@@ -55,7 +55,7 @@ def ablate(model: BenchModel, config: EngineConfig, num_requests: int, on_part: 
     )
     capacity = measure_capacity(requests, longest, config.block_size, bytes_per_block)
     on_part("prefix sharing")
-    prefix = measure_prefix(loaded, config)
+    prefix = measure_prefix(loaded, config, longest)
     on_part("formats of the KV cache")
     kv_formats = measure_kv_formats(model, config, longest)
     return Ablation(batching, capacity, prefix, kv_formats)

@@ -11,11 +11,12 @@ from pellucid.benchmark.ablation.requests import random_prompt
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
+from pellucid.memory import blocks_for
 from pellucid.sampling_params import SamplingParams
 
 PROMPT_TOKENS = 2000
 QUESTION_TOKENS = 16  # at the end of the prompt, different each time
-NUM_ROUNDS = 3
+NUM_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -23,63 +24,63 @@ class PrefixResult:
     """Medians, in seconds.
 
     Args:
-        num_prompt_tokens: of the prompt, whose last tokens are new each time.
-        num_cached_tokens: of them, found when it came again.
-        first_token_without: with prefix caching off.
-        first_token_again: with it on, when all but the end has been seen.
-        unshared_without: for prompts that share nothing, prefix caching off.
-        unshared_with: the same with it on: what looking costs.
+        num_prompt_tokens: of every prompt.
+        num_cached_tokens: of a prompt that came again but for its end, found.
+        off: to the first token, prefix caching off.
+        unseen: with it on, of a prompt that shares nothing: what looking costs.
+        seen: of a prompt that came again but for its end.
     """
 
     num_prompt_tokens: int
     num_cached_tokens: int
-    first_token_without: float
-    first_token_again: float
-    unshared_without: float
-    unshared_with: float
-
-    @property
-    def hit_rate(self) -> float:
-        return self.num_cached_tokens / self.num_prompt_tokens
+    off: float
+    unseen: float
+    seen: float
 
 
-def measure_prefix(model: LoadedModel, config: EngineConfig) -> PrefixResult:
+def measure_prefix(model: LoadedModel, config: EngineConfig, max_model_len: int) -> PrefixResult:
     """Runs engines with and without prefix caching in turn, on prompts of 2000 tokens, or less where the context
     is shorter.
 
     Args:
-        config: `enable_prefix_caching` is set here.
+        config: prefix caching and memory are set here: room for two prompts, so that in every round
+            but the first both write to blocks that were used before, not to memory that is new.
+        max_model_len: tokens of a whole context.
     """
-    without, with_cache = (
-        LLMEngine(replace(config, enable_prefix_caching=enabled), model)
+    num_tokens = min(PROMPT_TOKENS, max_model_len - 1)
+    off, on = (
+        LLMEngine(
+            replace(
+                config,
+                enable_prefix_caching=enabled,
+                max_model_len=num_tokens + 1,
+                num_kv_blocks=2 * blocks_for(num_tokens + 1, config.block_size),
+            ),
+            model,
+        )
         for enabled in (False, True)
     )
-    num_tokens = min(PROMPT_TOKENS, with_cache.max_model_len - 1)
     rng = np.random.default_rng(0)
 
-    def strange(num_tokens: int) -> tuple[int, ...]:
+    def unknown(num_tokens: int) -> tuple[int, ...]:
         return random_prompt(rng, num_tokens, model.config.vocab_size)
 
-    shared = strange(num_tokens - QUESTION_TOKENS)
-    first_token(with_cache, shared)
-    off: list[float] = []
-    again: list[FirstToken] = []
-    unshared_off: list[float] = []
-    unshared_on: list[float] = []
+    beginning = unknown(num_tokens - QUESTION_TOKENS)
+    first_token(on, beginning + unknown(QUESTION_TOKENS))
+    without: list[float] = []
+    unseen: list[float] = []
+    seen: list[FirstToken] = []
     for _ in range(NUM_ROUNDS):
-        question = shared + strange(QUESTION_TOKENS)
-        off.append(first_token(without, question).seconds)
-        again.append(first_token(with_cache, question))
-        unknown = strange(num_tokens)
-        unshared_off.append(first_token(without, unknown).seconds)
-        unshared_on.append(first_token(with_cache, unknown).seconds)
+        prompt = unknown(num_tokens)
+        without.append(first_token(off, prompt).seconds)
+        seen.append(first_token(on, beginning + unknown(QUESTION_TOKENS)))
+        unseen.append(first_token(on, prompt).seconds)
     return PrefixResult(
         num_tokens,
-        again[0].num_cached_tokens,
-        statistics.median(off),
-        statistics.median(each.seconds for each in again),
-        statistics.median(unshared_off),
-        statistics.median(unshared_on),
+        min(each.num_cached_tokens for each in seen),
+        statistics.median(without),
+        statistics.median(unseen),
+        statistics.median(each.seconds for each in seen),
     )
 
 
