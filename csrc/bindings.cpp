@@ -24,6 +24,7 @@
 #include "quantize.h"
 #include "roofline.h"
 #include "thread_pool.h"
+#include "weight_memory.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -173,6 +174,7 @@ using pellucid::Format;
 using pellucid::FormatInfo;
 using pellucid::LinearWeights;
 using pellucid::PackedMatrix;
+using pellucid::WeightMemory;
 
 using AnyMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
@@ -219,7 +221,8 @@ std::shared_ptr<LinearWeights> pack_weights(
     const std::string& format_name, const AnyMatrix& weights, const AnyOptional& scales,
     const AnyOptional& zero_points, const AnyOptional& minimums, const AnyOptional& scale_factors,
     const AnyOptional& minimum_factors, std::optional<std::int64_t> num_inputs,
-    const std::optional<FloatVector>& bias, const std::string& activations, ThreadPool& pool) {
+    const std::optional<FloatVector>& bias, const std::string& activations, ThreadPool& pool,
+    std::shared_ptr<WeightMemory> memory) {
   const Format format = format_named(format_name);
   const FormatInfo& info = pellucid::format_info(format);
   require(activations == "native" || activations == "f32",
@@ -255,7 +258,7 @@ std::shared_ptr<LinearWeights> pack_weights(
 
   const auto kind = activations == "f32" ? Activations::kF32 : Activations::kNative;
   auto packed = std::make_shared<LinearWeights>(
-      LinearWeights{PackedMatrix(format, num_outputs, k, kind), {}});
+      LinearWeights{PackedMatrix(format, num_outputs, k, kind, std::move(memory)), {}});
   if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
   const pellucid::WeightSource source{weights.data(),
                                       data_of(scales),
@@ -316,6 +319,9 @@ void quantize_weights(const std::string& format_name, const std::string& float_f
 }
 
 void bind_weights(nb::module_& m) {
+  nb::class_<WeightMemory>(
+      m, "WeightMemory", "Memory for all matrices of a model, which is being made ready meanwhile.")
+      .def(nb::init<std::size_t>(), "num_bytes"_a);
   nb::class_<LinearWeights>(m, "LinearWeights",
                             "A weight matrix [N, K] in the kernels' layout, and its bias [N].")
       .def_prop_ro("num_outputs",
@@ -332,7 +338,7 @@ void bind_weights(nb::module_& m) {
       "pack_weights", &pack_weights, "format"_a, "weights"_a, "scales"_a = nb::none(),
       "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "scale_factors"_a = nb::none(),
       "minimum_factors"_a = nb::none(), "num_inputs"_a = nb::none(), "bias"_a = nb::none(),
-      nb::kw_only(), "activations"_a = "native", "pool"_a,
+      nb::kw_only(), "activations"_a = "native", "pool"_a, "memory"_a = nb::none(),
       "Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, "
       "int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low "
       "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N]; `zero_points` u8 and "

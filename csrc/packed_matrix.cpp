@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "float_bits.h"
 
@@ -105,23 +106,34 @@ void for_each_cell(const Column& column, std::int64_t begin, std::int64_t end, M
   }
 }
 
-// Copy bytes [begin, end) of a row of the source to their cells, or back. The last cell may be
-// longer than what is left of the row.
-template <int kCellBytes, Reorder kReorder>
-void pack_cells(const Column& column, const std::uint8_t* row, std::int64_t begin, std::int64_t end,
-                std::uint8_t* packed) {
-  for_each_cell<kCellBytes>(column, begin, end, [&](std::int64_t at, std::int64_t place) {
-    std::uint32_t cell = 0;
-    if (end - at >= kCellBytes) {
-      std::memcpy(&cell, row + at, kCellBytes);
-    } else {
-      std::memcpy(&cell, row + at, static_cast<std::size_t>(end - at));
+// The rows of a panel, `row_bytes` each, to their cells. A cache line of each row is read at a
+// time, for at a distance that is a power of two few lines stay in the first-level cache.
+template <class Cell, Reorder kReorder>
+void pack_rows(const Column& first, const std::uint8_t* rows, std::int64_t row_bytes,
+               std::int64_t num_rows, std::uint8_t* packed) {
+  constexpr std::int64_t kCellBytes = sizeof(Cell);
+  constexpr int kLineCells = 64 / sizeof(Cell);
+  const std::int64_t num_cells = ceil_div(row_bytes, kCellBytes);
+  for (std::int64_t begin = 0; begin < num_cells; begin += kLineCells) {
+    const std::int64_t count = std::min<std::int64_t>(kLineCells, num_cells - begin);
+    const std::int64_t at = begin * kCellBytes;  // the last cell may be longer than the row
+    const std::int64_t num_bytes = std::min(count * kCellBytes, row_bytes - at);
+    Cell lines[kPanelOutputs][kLineCells] = {};
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      std::memcpy(lines[row], rows + row * row_bytes + at, static_cast<std::size_t>(num_bytes));
+      for (Cell& cell : lines[row]) cell = static_cast<Cell>(kReorder(cell));
     }
-    cell = kReorder(cell);
-    std::memcpy(packed + place, &cell, kCellBytes);
-  });
+    for (std::int64_t i = 0; i < count; ++i) {
+      Cell step[kPanelOutputs];
+      for (int row = 0; row < kPanelOutputs; ++row) step[row] = lines[row][i];
+      std::memcpy(packed + first.cell(begin + i), step,
+                  static_cast<std::size_t>(num_rows * kCellBytes));
+    }
+  }
 }
 
+// Copies bytes [begin, end) of a row back from their cells. The last cell may be longer than what
+// is left of the row.
 template <int kCellBytes, Reorder kReorder>
 void unpack_cells(const Column& column, const std::uint8_t* packed, std::int64_t begin,
                   std::int64_t end, std::uint8_t* row) {
@@ -135,8 +147,8 @@ void unpack_cells(const Column& column, const std::uint8_t* packed, std::int64_t
 }
 
 struct CellCopy {
-  void (*pack)(const Column&, const std::uint8_t* row, std::int64_t begin, std::int64_t end,
-               std::uint8_t* packed);
+  void (*pack)(const Column& first, const std::uint8_t* rows, std::int64_t row_bytes,
+               std::int64_t num_rows, std::uint8_t* packed);
   void (*unpack)(const Column&, const std::uint8_t* packed, std::int64_t begin, std::int64_t end,
                  std::uint8_t* row);
 };
@@ -144,12 +156,13 @@ struct CellCopy {
 CellCopy cell_copy(const FormatInfo& info) {
   switch (info.weight_bits) {
     case 4:
-      return {&pack_cells<4, pack_nibbles>, &unpack_cells<4, unpack_nibbles>};
+      return {&pack_rows<std::uint32_t, pack_nibbles>, &unpack_cells<4, unpack_nibbles>};
     case 8:
-      return {&pack_cells<4, flip_signs>, &unpack_cells<4, flip_signs>};
+      return {&pack_rows<std::uint32_t, flip_signs>, &unpack_cells<4, flip_signs>};
     default:
-      return info.cell_bytes == 2 ? CellCopy{&pack_cells<2, keep>, &unpack_cells<2, keep>}
-                                  : CellCopy{&pack_cells<4, keep>, &unpack_cells<4, keep>};
+      return info.cell_bytes == 2
+                 ? CellCopy{&pack_rows<std::uint16_t, keep>, &unpack_cells<2, keep>}
+                 : CellCopy{&pack_rows<std::uint32_t, keep>, &unpack_cells<4, keep>};
   }
 }
 
@@ -210,11 +223,11 @@ void for_each_factor(const Column& column, std::int64_t output, std::int64_t num
 }  // namespace
 
 PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
-                           Activations activations)
+                           Activations activations, std::shared_ptr<WeightMemory> memory)
     : format_(format),
       activations_(activations),
       num_panels_(ceil_div(num_outputs, kPanelOutputs)),
-      buffer_(packed_bytes(format, num_outputs, num_inputs)) {
+      shared_(std::move(memory)) {
   const FormatInfo& info = format_info(format);
   assert(num_outputs >= 1 && num_inputs >= 1);
   if (has_channel_scales(info) && num_inputs > kMaxChannelInputs) {
@@ -222,7 +235,14 @@ PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t
                                 std::to_string(num_inputs) + " inputs, allowed are up to " +
                                 std::to_string(kMaxChannelInputs) + "; int8 has no such limit");
   }
-  view_.panels = reinterpret_cast<const std::uint8_t*>(buffer_.data());
+  const std::size_t num_bytes = packed_bytes(format, num_outputs, num_inputs);
+  std::byte* bytes = shared_ != nullptr ? shared_->take(num_bytes) : nullptr;
+  if (bytes == nullptr) {
+    own_ = AlignedBuffer(num_bytes);
+    bytes = own_.data();
+  }
+  panels_ = reinterpret_cast<std::uint8_t*>(bytes);
+  view_.panels = panels_;
   view_.panel_bytes = panel_bytes(info, num_inputs);
   view_.num_outputs = num_outputs;
   view_.num_inputs = num_inputs;
@@ -234,13 +254,14 @@ void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
   const FormatInfo& info = format_info(format_);
   const CellCopy copy = cell_copy(info);
   const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
-  auto* const packed = reinterpret_cast<std::uint8_t*>(buffer_.data());
+  std::uint8_t* const packed = panels_;
   const auto* const rows = static_cast<const std::uint8_t*>(source.weights);
-  for_each_piece(info, view_, panel_begin, panel_end,
-                 [&](std::int64_t output, std::int64_t begin, std::int64_t end) {
-                   copy.pack(column_of(info, view_, output), rows + output * row_bytes, begin, end,
-                             packed);
-                 });
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const std::int64_t output = panel * kPanelOutputs;
+    const std::int64_t num_rows = std::min<std::int64_t>(kPanelOutputs, num_outputs() - output);
+    copy.pack(column_of(info, view_, output), rows + output * row_bytes, row_bytes, num_rows,
+              packed);
+  }
   if (!info.is_integer) return;
   const std::int64_t last = std::min(panel_end * kPanelOutputs, num_outputs());
   for (std::int64_t output = panel_begin * kPanelOutputs; output < last; ++output) {

@@ -20,10 +20,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "aligned_buffer.h"
 #include "format.h"
 #include "kernels/linear_kernels.h"
+#include "weight_memory.h"
 
 namespace pellucid {
 
@@ -53,17 +55,21 @@ struct WeightTarget {
 
 class PackedMatrix {
  public:
-  // An empty matrix, to be packed; N, K >= 1. Throws std::invalid_argument for int8-channel beyond
-  // 65536 inputs, whose sums of products could leave 32 bits.
+  // An empty matrix, to be packed; N, K >= 1. It lies in `memory` if that is given and has room.
+  // Throws std::invalid_argument for int8-channel beyond 65536 inputs, whose sums of products could
+  // leave 32 bits.
   PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
-               Activations activations = Activations::kNative);
+               Activations activations = Activations::kNative,
+               std::shared_ptr<WeightMemory> memory = nullptr);
 
   Format format() const { return format_; }
   Activations activations() const { return activations_; }
   std::int64_t num_outputs() const { return view_.num_outputs; }
   std::int64_t num_inputs() const { return view_.num_inputs; }
   std::int64_t num_panels() const { return num_panels_; }
-  std::size_t num_bytes() const { return buffer_.size(); }
+  std::size_t num_bytes() const {
+    return static_cast<std::size_t>(num_panels_ * view_.panel_bytes);
+  }
   const PackedView& view() const { return view_; }
 
   // Panels [panel_begin, panel_end); threads may pack different panels at the same time.
@@ -77,7 +83,9 @@ class PackedMatrix {
   Format format_;
   Activations activations_;
   std::int64_t num_panels_;
-  AlignedBuffer buffer_;
+  std::shared_ptr<WeightMemory> shared_;  // where the panels lie
+  AlignedBuffer own_;                     // or here
+  std::uint8_t* panels_;
   PackedView view_;
 };
 

@@ -5,5 +5,6 @@ target_sources(pellucid_core PRIVATE
   csrc/program_attention.cpp
   csrc/program_ops.cpp
   csrc/roofline.cpp
-  csrc/thread_pool.cpp)
+  csrc/thread_pool.cpp
+  csrc/weight_memory.cpp)
 target_link_libraries(pellucid_core PUBLIC Threads::Threads)

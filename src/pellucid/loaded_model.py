@@ -41,6 +41,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     backend = make_backend(config, stored.config)
     weights = plan_weights(stored, backend, config.quantization)
     check_weights_fit(stored, weights, config.quantization, available_memory())
+    backend.expect_weights(weights.total)
     # Before the weights: what reading it takes for a while is free again when they need it.
     tokenizer = _load_tokenizer(stored)
     give_back_free_memory()

@@ -115,6 +115,10 @@ class Backend(ABC):
     # -- load time --------------------------------------------------------------------------------
 
     @abstractmethod
+    def expect_weights(self, num_bytes: int) -> None:
+        """Says that matrices of `num_bytes` in all are about to come: memory can be made ready."""
+
+    @abstractmethod
     def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
         """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N].
 

@@ -32,6 +32,7 @@ from pellucid.backends.native import (
     Program,
     RowSet,
     ThreadPool,
+    WeightMemory,
     find_kernels,
     kv_bytes_per_block,
     pack_weights,
@@ -115,12 +116,16 @@ class CpuBackend(NumpyBackend):
         self.pool = ThreadPool(num_threads)
         self.max_rows = max_rows
         self.small_step_bytes = small_step_bytes
+        self._memory: WeightMemory | None = None  # for matrices that are being loaded
 
     @property
     def identity(self) -> str:
         return f"cpu {self.kernels.isa} {extension_identity()}"
 
     # -- load time --------------------------------------------------------------------------------
+
+    def expect_weights(self, num_bytes: int) -> None:
+        self._memory = WeightMemory(num_bytes)
 
     def matrix(  # type: ignore[override]  # the handle is opaque
         self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None
@@ -143,9 +148,17 @@ class CpuBackend(NumpyBackend):
                 bias=own_bias,
                 activations=activations,
                 pool=self.pool,
+                memory=self._memory,
             )
         name, bits = _float_bits(weight)
-        return pack_weights(name, bits, bias=own_bias, activations=activations, pool=self.pool)
+        return pack_weights(
+            name,
+            bits,
+            bias=own_bias,
+            activations=activations,
+            pool=self.pool,
+            memory=self._memory,
+        )
 
     def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
         matrix = empty_matrix(weight_format, *weight.shape)
@@ -185,6 +198,7 @@ class CpuBackend(NumpyBackend):
         trace = Trace()
         handles: Any = TracedKVCache(config)  # a cache only as far as forward looks
         logits: Any = decoder.forward(symbolic_batch(trace), handles)
+        self._memory = None  # its matrices keep it
         return CompiledDecoder(self, trace, logits)
 
     # -- per step ---------------------------------------------------------------------------------

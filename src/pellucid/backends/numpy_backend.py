@@ -80,6 +80,9 @@ class NumpyBackend(Backend):
 
     # -- load time --------------------------------------------------------------------------------
 
+    def expect_weights(self, num_bytes: int) -> None:
+        pass  # NumPy makes each array when it comes
+
     def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> NumpyWeight:
         if isinstance(weight, JoinedMatrix):
             biases = weight.split(bias)

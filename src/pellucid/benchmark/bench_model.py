@@ -57,6 +57,7 @@ def random_model(
     backend = make_backend(engine_config, config)
     kv_plan = plan_kv_cache(workloads, engine_config, config, backend)
     weight_bytes = _check_memory(shape, config, engine_config, backend, kv_plan)
+    backend.expect_weights(weight_bytes)
     parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
     decoder = decoder_class(config.architecture)(config, parameters, backend)
     return _bench_model(shape, config, decoder, backend, engine_config, weight_bytes)
@@ -70,6 +71,7 @@ def stored_model(engine_config: EngineConfig, on_progress: Progress | None = Non
     backend = make_backend(engine_config, stored.config)
     weights = plan_weights(stored, backend, engine_config.quantization)
     check_weights_fit(stored, weights, engine_config.quantization, available_memory())
+    backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, engine_config.quantization)
     return _bench_model(path.name, stored.config, decoder, backend, engine_config, weights.total)
 
