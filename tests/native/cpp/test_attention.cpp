@@ -239,20 +239,31 @@ Stored as_stored(KVFormat format, const float* x, std::int64_t size) {
 
 bool has_codes(KVFormat format) { return format == KVFormat::kInt8 || format == KVFormat::kInt4; }
 
+// K and V of a sequence as a cache holds them.
+struct StoredSequence {
+  std::vector<Stored> k, v;  // [length, kv-heads]
+
+  StoredSequence(const Model& model, const Sequence& sequence) {
+    for (std::int64_t at = 0; at < sequence.length * model.kv_size(); at += model.head_dim) {
+      k.push_back(as_stored(model.format, sequence.k.data() + at, model.head_dim));
+      v.push_back(as_stored(model.format, sequence.v.data() + at, model.head_dim));
+    }
+  }
+};
+
 // y [D] of one row and head by the definition, and how far each number may be off.
 struct Expected {
   std::vector<double> y, tolerance;
 };
 
-Expected define(const Model& model, const Sequence& sequence, std::int64_t position,
-                std::int64_t head) {
+Expected define(const Model& model, const Sequence& sequence, const StoredSequence& stored,
+                std::int64_t position, std::int64_t head) {
   const auto num_dims = static_cast<std::size_t>(model.head_dim);
   const std::int64_t kv_head = head / (model.num_heads / model.num_kv_heads);
   const std::int64_t begin =
       model.sliding_window > 0 ? std::max<std::int64_t>(0, position - model.sliding_window + 1) : 0;
-  const auto stored = [&](const std::vector<float>& all, std::int64_t p) {
-    return as_stored(model.format, all.data() + p * model.kv_size() + kv_head * model.head_dim,
-                     model.head_dim);
+  const auto at = [&](std::int64_t p) {
+    return static_cast<std::size_t>(p * model.num_kv_heads + kv_head);
   };
   const float* const q_row = sequence.q.data() + position * model.q_size() + head * model.head_dim;
   const std::vector<double> q = has_codes(model.format)
@@ -262,7 +273,7 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
   std::vector<double> scores;
   double score_error = 0;  // absolute, the largest
   for (std::int64_t p = begin; p <= position; ++p) {
-    const std::vector<double> k = stored(sequence.k, p).numbers;
+    const std::vector<double>& k = stored.k[at(p)].numbers;
     double product = 0, size = 0;
     for (std::size_t d = 0; d < num_dims; ++d) {
       product += q[d] * k[d];
@@ -302,7 +313,7 @@ Expected define(const Model& model, const Sequence& sequence, std::int64_t posit
   std::vector<std::vector<CodeShare>> shares(
       num_dims, std::vector<CodeShare>(static_cast<std::size_t>(position / kRangeTokens + 1) * 16));
   for (std::int64_t p = begin; p <= position; ++p) {
-    const Stored v = stored(sequence.v, p);
+    const Stored& v = stored.v[at(p)];
     const double probability = std::exp(scores[static_cast<std::size_t>(p - begin)] - max);
     total += probability;
     for (std::size_t d = 0; d < num_dims; ++d) {
@@ -353,10 +364,11 @@ std::vector<Check> checks_of(const Model& model, const std::vector<Share>& share
   std::vector<Check> checks;
   std::int64_t row = 0;
   for (const Share& share : shares) {
+    const StoredSequence stored(model, *share.sequence);
     for (std::int64_t p = share.begin; p < share.end; ++p, ++row) {
       if (p - share.begin >= 17 && share.end - p > 17 && p % 13 != 0) continue;
       for (std::int64_t head = p % 2; head < model.num_heads; head += 2) {
-        checks.push_back({row, p, head, define(model, *share.sequence, p, head)});
+        checks.push_back({row, p, head, define(model, *share.sequence, stored, p, head)});
       }
     }
   }
