@@ -85,7 +85,7 @@ def test_what_preemption_costs_and_for_whom() -> None:
     scheduler.add_request(make_request("high", 20, max_tokens=1))
     step(scheduler)
     (event,) = [e for e in events if isinstance(e, Preempted)]
-    assert event == Preempted("low", "swap", 12, 4, "high", 1)
+    assert event == Preempted("low", "swap", 12, 3, "high", 1)
     assert moves(events, "low")[-2:] == [
         ("decode", "preempted", "preempted"),
         ("preempted", "preempted", "no_seats"),

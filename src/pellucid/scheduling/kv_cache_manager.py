@@ -102,7 +102,6 @@ class KVCacheManager:
             The number of tokens whose K and V are there.
         """
         table = self._table(request)
-        self.roll_back(request, request.num_computed_tokens)  # blocks that it never came to fill
         if request.num_computed_tokens < len(table) * self.block_size:
             return request.num_computed_tokens  # its last block is not full: nothing can follow it
         for index in range(len(table), self._num_matchable_blocks(request)):

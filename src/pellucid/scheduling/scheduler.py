@@ -1,16 +1,15 @@
 """The policy: what the next step computes, and what its results mean for each request."""
 
-from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from pellucid.scheduling.event_sink import EventSink, NoEvents
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
-from pellucid.scheduling.request_heap import Key, RequestHeap
+from pellucid.scheduling.request_heap import RequestHeap
+from pellucid.scheduling.request_places import RequestPlaces, queue_key
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 from pellucid.scheduling.scheduling_events import SchedulingEvents
-from pellucid.scheduling.siblings import Siblings
 from pellucid.scheduling.step_plan import StepPlan
 
 # One level of priority counts as having arrived this much sooner. The key of a request never
@@ -26,10 +25,6 @@ class Scheduler:
     Requests come in order of `queue_key`. Nobody overtakes the first that waits; when blocks lack,
     those that wait and still hold some give them back first, then running requests are preempted,
     always the latest key first and from its tail, and no more than is needed now.
-
-    An unfinished request is in one place: `running`, `waiting`, following a sibling that computes
-    its prompt, or parked (`waits_for_group` and all computed). All but the first have the status
-    WAITING.
 
     Args:
         kv_cache_manager: gives and takes blocks.
@@ -51,19 +46,24 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.use_kv_cache = use_kv_cache
-        self.waiting = RequestHeap()
-        self.running: list[Request] = []  # in order of key: the last one is preempted first
+        self._places = RequestPlaces(kv_cache_manager)
         self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
-        self._siblings = Siblings()
-        self._parked: dict[str, Request] = {}
-        self._holders: dict[str, Request] = {}  # who is not running and has blocks
         self._deadlines = RequestHeap()
         self._num_added = 0
-        self._num_unfinished = 0
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """In order of key."""
+        return self._places.running
+
+    @property
+    def waiting(self) -> RequestHeap:
+        """Who is to be admitted, in order of key; not those who follow a sibling."""
+        return self._places.waiting
 
     @property
     def has_unfinished_requests(self) -> bool:
-        return self._num_unfinished > 0
+        return len(self._places) > 0
 
     def add_request(self, request: Request, *siblings: Request) -> None:
         """Queues a request, and siblings with the same prompt that is to be computed once.
@@ -77,16 +77,14 @@ class Scheduler:
             turn = member.arrival_time + member.priority * PRIORITY_SECONDS
             member.queue_key = (turn, self._num_added)
             self._num_added += 1
-            self._num_unfinished += 1
             if member.params.max_time is not None:
                 self._deadlines.push((member.deadline, self._num_added), member)
         if self.use_kv_cache:
-            self._siblings.add(group)
-            self._queue(request)
+            self._places.add(group)
         else:  # nothing to share: each computes the prompt, and the first alone reports on it
             for member in group:
                 member.num_computed_once = 0 if member is request else request.num_prompt_tokens
-                self._queue(member)
+                self._places.add([member])
 
     def check_fits(self, request: Request) -> None:
         """Whether the KV cache can hold a request when nobody else is there. From any thread.
@@ -113,21 +111,22 @@ class Scheduler:
         # Shares of one token go first: they cost the others next to nothing, and being left out
         # would cost them an output token.
         behind: deque[Request] = deque()
-        for request in tuple(self.running):
+        for request in tuple(self._places.running):
             num_tokens = request.num_tokens
             if num_tokens > request.num_computed_tokens + 1:
                 behind.append(request)
             elif plan.budget and request.status is RequestStatus.RUNNING:
                 self._continue(request, num_tokens, plan)
 
-        head = self.waiting.first
+        waiting = self._places.waiting
+        head = waiting.first
         while plan.budget and (behind or head is not None):
             if behind and (head is None or behind[0].queue_key < head.queue_key):
                 request = behind.popleft()
                 if request.status is RequestStatus.RUNNING:
                     self._continue(request, request.num_tokens, plan)
             elif head is not None:
-                head = self.waiting.first if self._admit(head, plan) else None
+                head = waiting.first if self._admit(head, plan) else None
         if self._events.active:
             self._events.blocks()
         return plan.output(expired)
@@ -155,13 +154,13 @@ class Scheduler:
                     request.num_computed_once = end
                 request.num_processed_tokens += num_scheduled
                 self.kv_cache_manager.seal(request, start)
-            if samplers and self._siblings and not request.waits_for_group:
+            if samplers and self._places.siblings and not request.waits_for_group:
                 self._part(share)
             for sampler in samplers:
                 if sampler.status is RequestStatus.FINISHED:
                     continue
                 if sampler.waits_for_group:
-                    self._park(sampler)
+                    self._places.park(sampler)
                     continue
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
@@ -197,9 +196,9 @@ class Scheduler:
         ]
         num_computed = [members[parent].num_computed_tokens for parent in parents]
         self.kv_cache_manager.reassign(members, parents)
-        for follower in self._siblings.dissolve(members):
+        for follower in self._places.siblings.dissolve(members):
             if follower not in members:  # no beam for it yet
-                self._parked[follower.request_id] = follower
+                self._places.park(follower)
         for member, output_token_ids, computed in zip(members, outputs, num_computed, strict=True):
             assert member.waits_for_group and member.status is not RequestStatus.FINISHED
             member.output_token_ids = output_token_ids
@@ -208,14 +207,7 @@ class Scheduler:
             if not self.use_kv_cache:
                 self._forget_computed(member)
             if member.status is RequestStatus.WAITING:
-                self._parked.pop(member.request_id, None)
-                if member in self.waiting:
-                    self.waiting.remove(member)
-                self._holders.pop(member.request_id, None)
-                if len(self.running) < self.max_num_seqs:
-                    self._run(member)
-                else:
-                    self._queue(member)
+                self._places.recall(member, len(self.running) < self.max_num_seqs)
             if self._events.active and member.status is RequestStatus.RUNNING:
                 self._events.computed(member)
 
@@ -225,19 +217,10 @@ class Scheduler:
         """Ends a request, wherever it is; its blocks are free at once."""
         if request.status is RequestStatus.FINISHED:
             return
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        elif request in self.waiting:
-            self.waiting.remove(request)
-        self._parked.pop(request.request_id, None)
-        self._holders.pop(request.request_id, None)
-        if (new_leader := self._siblings.leave(request)) is not None:
-            new_leader.num_computed_once = request.num_computed_once
-            self._queue(new_leader)
+        self._places.leave(request)
         if request in self._deadlines:
             self._deadlines.remove(request)
         self.kv_cache_manager.forget(request)
-        self._num_unfinished -= 1
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
@@ -246,35 +229,15 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Every unfinished request is in one place, and every block with those who own it."""
-        self.kv_cache_manager.check_integrity()
-        assert self.running == sorted(self.running, key=_queue_key)
+        self._places.check_integrity()
         assert len(self.running) <= self.max_num_seqs
-        for request in self.running:
-            assert request.status is RequestStatus.RUNNING
-            assert request not in self.waiting and request.request_id not in self._holders
-            assert request.num_computed_tokens < request.num_tokens
-        for request in (*self.waiting, *self._parked.values()):
-            assert request.status is RequestStatus.WAITING
-            has_blocks = self.kv_cache_manager.num_blocks(request) > 0
-            assert has_blocks == (request.request_id in self._holders)
-        for request in (*self.running, *self.waiting, *self._parked.values()):
-            num_slots = self.kv_cache_manager.num_blocks(request) * self.kv_cache_manager.block_size
-            assert request.num_computed_tokens <= num_slots
-            followers = self._siblings.followers(request)
-            assert all(self.kv_cache_manager.num_blocks(member) == 0 for member in followers)
-        num_following = sum(
-            len(self._siblings.followers(request))
-            for request in (*self.running, *self.waiting, *self._parked.values())
-        )
-        num_placed = len(self.running) + len(self.waiting) + len(self._parked) + num_following
-        assert num_placed == self._num_unfinished
 
     # ---- who takes part in a step
 
     def _continue(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
         """Schedules a running request of `num_tokens` tokens, unless it has to make room itself."""
         while not self.kv_cache_manager.allocate(request, num_tokens):
-            giver = max(self._holders.values(), key=_queue_key, default=None)
+            giver = self._places.latest_holder()
             alone = len(self.running) == 1
             if giver is None or (giver.queue_key < request.queue_key and not alone):
                 giver = self.running[-1]
@@ -300,8 +263,6 @@ class Scheduler:
                 self._events.blocked(request, "no_blocks", num_lacking, self.running)
             request.num_computed_tokens = num_computed
             manager.roll_back(request, num_kept * manager.block_size)
-            if not manager.num_blocks(request):
-                self._holders.pop(request.request_id, None)
             return False
         for giver in givers:
             if giver.status is RequestStatus.RUNNING:
@@ -313,8 +274,7 @@ class Scheduler:
         if request.num_processed_tokens == 0:
             request.prefix_match = match
             request.num_cached_tokens = match.num_tokens
-        self.waiting.remove(request)
-        self._run(request)
+        self._places.admit(request)
         if self._events.active:
             num_new = manager.num_blocks(request) - num_matched
             self._events.admitted(request, num_new, match)
@@ -332,11 +292,11 @@ class Scheduler:
         alone = not self.running  # then the whole pool is there for it, and it fits
         holders = [
             holder
-            for holder in self._holders.values()
+            for holder in self._places.holders()
             if holder is not request and (alone or holder.queue_key > request.queue_key)
         ]
         givers: list[Request] = []
-        for giver in (*sorted(holders, key=_queue_key, reverse=True), *reversed(self.running)):
+        for giver in (*sorted(holders, key=queue_key, reverse=True), *reversed(self.running)):
             if num_seats > 0 and num_lacking <= 0:
                 break
             if giver.status is RequestStatus.RUNNING:
@@ -353,8 +313,9 @@ class Scheduler:
         samplers: tuple[Request, ...] = (request,)
         if num_scheduled > plan.budget:
             num_scheduled, samplers = plan.budget, ()
-        elif self._siblings and not request.waits_for_group:
-            samplers += tuple(self._siblings.followers(request)[: self._num_seats(plan)])
+        elif self._places.siblings and not request.waits_for_group:
+            followers = self._places.siblings.followers(request)
+            samplers += tuple(followers[: self._num_seats(plan)])
         num_recomputed = 0
         if request.num_computed_once > start:
             num_recomputed = min(request.num_computed_once - start, num_scheduled)
@@ -366,29 +327,13 @@ class Scheduler:
     def _num_seats(self, plan: StepPlan) -> int:
         return self.max_num_seqs - len(self.running) - plan.num_reserved_seats
 
-    # ---- from one place to another
-
-    def _queue(self, request: Request) -> None:
-        self.waiting.push(request.queue_key, request)
-        if self.kv_cache_manager.num_blocks(request):
-            self._holders[request.request_id] = request
-
-    def _run(self, request: Request) -> None:
-        self._holders.pop(request.request_id, None)
-        request.status = RequestStatus.RUNNING
-        insort(self.running, request, key=_queue_key)
-
-    def _park(self, request: Request) -> None:
-        self.running.remove(request)
-        request.status = RequestStatus.WAITING
-        self._parked[request.request_id] = request
-        self._holders[request.request_id] = request
+    # ---- who makes room, and who goes on alone
 
     def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
-        self.running.remove(request)
-        request.status = RequestStatus.WAITING
+        # Blocks that it has not come to fill are of no use to it.
+        self.kv_cache_manager.roll_back(request, request.num_computed_tokens)
+        self._places.preempt(request)
         request.num_preemptions += 1
-        self._queue(request)
         plan.drop(request)
         plan.preempted.append(request)
         if self._events.active:
@@ -404,8 +349,7 @@ class Scheduler:
         num_slots = manager.num_blocks(giver) * manager.block_size
         num_lost = max(0, giver.num_computed_tokens - num_slots)
         giver.num_computed_tokens -= num_lost
-        if num_slots == 0:
-            self._holders.pop(giver.request_id, None)
+        self._places.gave_back(giver)
         if self._events.active:
             swapped = manager.num_swapped_blocks(giver) > 0
             self._events.gave_back(giver, num_lost, num_freed, swapped, request)
@@ -413,16 +357,16 @@ class Scheduler:
     def _part(self, share: ScheduledRequest) -> None:
         """Sends the siblings that waited for this prompt their own ways."""
         leader = share.request
-        for follower in self._siblings.dissolve(share.samplers):
+        for follower in self._places.siblings.dissolve(share.samplers):
             follower.num_computed_once = leader.num_computed_once
             if follower in share.samplers and leader.status is not RequestStatus.FINISHED:
                 self.kv_cache_manager.fork(leader, follower)
                 follower.num_computed_tokens = leader.num_computed_tokens
-                self._run(follower)
+                self._places.run(follower)
                 if self._events.active:
                     self._events.forked(follower)
             else:  # it finds in the prefix cache what is still there
-                self._queue(follower)
+                self._places.queue(follower)
 
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)
@@ -447,10 +391,6 @@ class Scheduler:
             self.finish(request, FinishReason.LENGTH, limit)
         elif now >= request.deadline:
             self.finish(request, FinishReason.LENGTH, "max_time")
-
-
-def _queue_key(request: Request) -> Key:
-    return request.queue_key
 
 
 def _outranks(request: Request, running: Request) -> bool:

@@ -1,5 +1,6 @@
 """The events of scheduling, made of its objects."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pellucid.events import (
@@ -59,7 +60,7 @@ class SchedulingEvents:
             )
 
     def blocked(
-        self, request: Request, reason: str, num_lacking: int, running: list[Request]
+        self, request: Request, reason: str, num_lacking: int, running: Sequence[Request]
     ) -> None:
         """The first that waits cannot be admitted; said once as long as the reason stays the same."""
         if self._last_blocked == (request.request_id, reason):
