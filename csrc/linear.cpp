@@ -75,13 +75,14 @@ void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const flo
 }
 
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,
-                    std::int64_t num_rows, std::int64_t panel_begin, std::int64_t panel_end,
-                    const LinearOutput& output) {
+                    std::int64_t num_rows, std::int64_t row_begin, std::int64_t row_end,
+                    std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output) {
+  assert(0 <= row_begin && row_begin <= row_end && row_end <= num_rows);
   assert(0 <= panel_begin && panel_begin <= panel_end && panel_end <= w.num_panels());
-  if (num_rows == 0) return;
+  if (row_begin == row_end) return;
   kernel_of(kernels, w)
-      .compute(w.view(), rows_in(scratch, scratch_layout(w, num_rows)), num_rows, panel_begin,
-               panel_end, output);
+      .compute(w.view(), rows_in(scratch, scratch_layout(w, num_rows)), row_begin, row_end,
+               panel_begin, panel_end, output);
 }
 
 }  // namespace pellucid

@@ -29,9 +29,10 @@ void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const flo
                     std::int64_t x_stride, std::int64_t row_begin, std::int64_t row_end,
                     std::int64_t num_rows, void* scratch);
 
-// Phase 2, once all rows are prepared: the columns of panels [panel_begin, panel_end), all rows.
+// Phase 2, once they are prepared: rows [row_begin, row_end), the columns of panels [panel_begin,
+// panel_end).
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,
-                    std::int64_t num_rows, std::int64_t panel_begin, std::int64_t panel_end,
-                    const LinearOutput& output);
+                    std::int64_t num_rows, std::int64_t row_begin, std::int64_t row_end,
+                    std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output);
 
 }  // namespace pellucid

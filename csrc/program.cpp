@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -15,48 +14,6 @@ constexpr std::int64_t kMaxRowsPerGrab = 16;  // so that a row is still in cache
 
 std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
-}
-
-std::int64_t num_rows(const Step& step, RowSet rows) {
-  return rows == RowSet::kTokens ? step.num_tokens : step.num_logits;
-}
-
-// Fetches the beginning of a thread's share of a stream into the second-level cache, some lines at
-// a time: memory would be idle while threads wait for each other.
-class Prefetcher {
- public:
-  // Goes on where it was if the stream is the same.
-  void turn_to(const Stream& stream, const Worker& worker) {
-    const std::uint8_t* const begin =
-        stream.data + worker.share_begin(stream.num_items) * stream.item_bytes;
-    if (begin == begin_) return;
-    const std::int64_t num_bytes = stream.num_items * stream.item_bytes;
-    begin_ = next_ = begin;
-    end_ = begin + std::min(num_bytes / worker.num_threads(), kMaxBytes);
-  }
-
-  // False when all is asked for.
-  bool operator()() {
-    if (next_ >= end_) return false;
-    for (int line = 0; line < kLinesAtATime; ++line) {
-      __builtin_prefetch(next_, 0, 2);
-      next_ += kCacheLine;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::int64_t kMaxBytes = 256 << 10;  // a quarter of such a cache
-  static constexpr int kLinesAtATime = 4;
-
-  const std::uint8_t* begin_ = nullptr;
-  const std::uint8_t* next_ = nullptr;
-  const std::uint8_t* end_ = nullptr;
-};
-
-double seconds_now() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
 }
 
 }  // namespace
@@ -93,44 +50,72 @@ void Program::add_preparation(std::function<void(const Step&)> prepare) {
   preparations_.push_back(std::move(prepare));
 }
 
+Program::Stage& Program::add_stage(Segment& segment) {
+  ++num_stages_;
+  return segment.stages.emplace_back();
+}
+
+// Where the next stage belongs that computes row by row.
+Program::Segment& Program::segment_by_row(RowSet rows) {
+  if (segments_.empty() || !segments_.back().is_by_row || segments_.back().rows != rows) {
+    segments_.push_back({true, rows, {}, num_stages_});
+  }
+  return segments_.back();
+}
+
 void Program::add_row_phase(std::string name, RowSet rows, std::vector<int> buffers,
                             RunRow run_row) {
-  if (stages_.empty() || !stages_.back().has_row_items || stages_.back().rows != rows) {
+  Segment& segment = segment_by_row(rows);
+  if (segment.stages.empty() || !segment.stages.back().has_row_items) {
     const std::int64_t grabs_per_thread = 4;
     const std::int64_t grabs = grabs_per_thread * num_threads();
-    Stage stage{};
+    Stage& stage = add_stage(segment);
     stage.has_row_items = true;
-    stage.rows = rows;
-    stage.num_items = [rows](const Step& step) { return num_rows(step, rows); };
+    stage.num_items = [rows](const Step& step) { return step.num_rows(rows); };
     stage.grain = [rows, grabs](const Step& step) {
-      return std::clamp<std::int64_t>(num_rows(step, rows) / grabs, 1, kMaxRowsPerGrab);
+      return std::clamp<std::int64_t>(step.num_rows(rows) / grabs, 1, kMaxRowsPerGrab);
     };
-    stages_.push_back(std::move(stage));
   }
-  stages_.back().phases.push_back(
-      {std::move(name), [run_row = std::move(run_row)](const Step& step, const Share& share) {
-         for (std::int64_t row = share.begin; row < share.end; ++row) run_row(step, row);
-       }});
+  Run run = [run_row = std::move(run_row)](const Step& step, const Share& share) {
+    for (std::int64_t row = share.begin; row < share.end; ++row) run_row(step, row);
+  };
+  segment.stages.back().phases.push_back({std::move(name), std::move(run), nullptr});
+  use(buffers);
+}
+
+void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> buffers,
+                               Stream stream, std::int64_t grain, RunBlock run_block) {
+  const std::int64_t num_columns = stream.num_items;
+  Stage& stage = add_stage(segment_by_row(rows));
+  stage.num_items = [rows, num_columns](const Step& step) {
+    return step.num_rows(rows) > 0 ? num_columns : 0;
+  };
+  stage.grain = [grain](const Step&) { return grain; };
+  stage.num_pieces = static_cast<std::uint32_t>((num_columns + grain - 1) / grain);
+  stage.stream = stream;
+  Run run = [rows, run_block](const Step& step, const Share& share) {
+    run_block(step, {0, step.num_rows(rows)}, {share.begin, share.end});
+  };
+  stage.phases.push_back({std::move(name), std::move(run), std::move(run_block)});
   use(buffers);
 }
 
 void Program::add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain,
-                        Run run, Stream stream) {
-  Stage stage{};
+                        Run run) {
+  segments_.push_back({false, RowSet::kTokens, {}, num_stages_});
+  Stage& stage = add_stage(segments_.back());
   stage.num_items = std::move(num_items);
   stage.grain = std::move(grain);
-  stage.stream = stream;
-  stages_.push_back(std::move(stage));
-  stages_.back().phases.push_back({std::move(name), std::move(run)});
+  stage.phases.push_back({std::move(name), std::move(run), nullptr});
   use(buffers);
 }
 
 void Program::use(const std::vector<int>& buffers) {
-  const int stage = static_cast<int>(stages_.size()) - 1;
+  const int segment = static_cast<int>(segments_.size()) - 1;
   for (const int index : buffers) {
     Buffer& buffer = buffers_[static_cast<std::size_t>(index)];
-    buffer.first_stage = std::min(buffer.first_stage, stage);
-    buffer.last_stage = std::max(buffer.last_stage, stage);
+    buffer.first_segment = std::min(buffer.first_segment, segment);
+    buffer.last_segment = std::max(buffer.last_segment, segment);
   }
 }
 
@@ -151,19 +136,23 @@ RowSet Program::output_rows() const {
 
 std::vector<std::string> Program::stage_names() const {
   std::vector<std::string> names;
-  for (const Stage& stage : stages_) {
-    std::string name;
-    for (const Phase& phase : stage.phases) name += (name.empty() ? "" : " + ") + phase.name;
-    names.push_back(std::move(name));
+  for (const Segment& segment : segments_) {
+    for (const Stage& stage : segment.stages) {
+      std::string name;
+      for (const Phase& phase : stage.phases) name += (name.empty() ? "" : " + ") + phase.name;
+      names.push_back(std::move(name));
+    }
   }
   return names;
 }
 
 void Program::finish() {
   Stream next;
-  for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
-    stage->next_stream = next;
-    if (stage->stream.data != nullptr) next = stage->stream;
+  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
+    for (auto stage = segment->stages.rbegin(); stage != segment->stages.rend(); ++stage) {
+      stage->next_stream = next;
+      if (stage->stream.data != nullptr) next = stage->stream;
+    }
   }
   place_buffers();
   std::size_t num_bytes = 0;
@@ -172,9 +161,10 @@ void Program::finish() {
   }
   arena_ = AlignedBuffer(num_bytes);
   for (Buffer& buffer : buffers_) buffer.data = arena_.data() + buffer.offset;
+  row_blocks_ = std::make_unique<RowBlock[]>(max_row_blocks());
 }
 
-// Largest first, each at the lowest address that no buffer of the same stages has.
+// Largest first, each at the lowest address that no buffer of the same segments has.
 void Program::place_buffers() {
   std::vector<std::size_t> order(buffers_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -186,7 +176,7 @@ void Program::place_buffers() {
     Buffer& buffer = buffers_[index];
     buffer.offset = 0;
     for (const Buffer* other : placed) {
-      if (other->last_stage < buffer.first_stage || buffer.last_stage < other->first_stage)
+      if (other->last_segment < buffer.first_segment || buffer.last_segment < other->first_segment)
         continue;
       if (buffer.offset + buffer.num_bytes <= other->offset) break;
       buffer.offset = std::max(buffer.offset, other->offset + other->num_bytes);
@@ -195,49 +185,6 @@ void Program::place_buffers() {
       return other->offset > buffer.offset;
     });
     placed.insert(above, &buffer);
-  }
-}
-
-void Program::run(const Step& step) {
-  assert(step.num_tokens <= max_rows_ && step.num_logits <= max_rows_);
-  const std::lock_guard<std::mutex> lock(run_mutex_);
-  if (output_ >= 0) {
-    buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
-  }
-  for (const auto& prepare : preparations_) prepare(step);
-  auto task = [&](Worker& worker) { run_stages(step, worker); };
-  if (is_small(step)) {
-    pool_->run_alone(task);
-  } else {
-    pool_->run(task);
-  }
-}
-
-bool Program::is_small(const Step& step) const {
-  // Of one matrix, by one thread.
-  constexpr std::size_t kRowsThatCostAsMuchAsReading = 8;
-  const auto num_tokens = static_cast<std::size_t>(step.num_tokens);
-  return weight_bytes_ * (1 + num_tokens / kRowsThatCostAsMuchAsReading) < small_step_bytes_;
-}
-
-void Program::run_stages(const Step& step, Worker& worker) const {
-  double* seconds = worker.index() == 0 ? step.stage_seconds : nullptr;
-  double begin = seconds != nullptr ? seconds_now() : 0.0;
-  Prefetcher prefetcher;
-  for (const Stage& stage : stages_) {
-    prefetcher.turn_to(stage.next_stream, worker);
-    worker.parallel_for(
-        stage.num_items(step), stage.grain(step),
-        [&](std::int64_t first, std::int64_t last) {
-          const Share share{first, last, worker.index()};
-          for (const Phase& phase : stage.phases) phase.run(step, share);
-        },
-        prefetcher);
-    if (seconds != nullptr) {
-      const double end = seconds_now();
-      *seconds++ = end - begin;
-      begin = end;
-    }
   }
 }
 

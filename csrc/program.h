@@ -12,6 +12,7 @@
 
 #include "aligned_buffer.h"
 #include "kernel_table.h"
+#include "row_block.h"
 #include "thread_pool.h"
 
 namespace pellucid {
@@ -23,6 +24,12 @@ struct ConstRows {
   const float* data;
   std::int64_t num_rows;
   std::int64_t width;
+};
+
+// Which rows a buffer has, and a phase works on.
+enum class RowSet : std::uint8_t {
+  kTokens,  // T
+  kLogits,  // R
 };
 
 // What differs from step to step: the arrays of `ForwardBatch` (backends/base.py), borrowed.
@@ -43,12 +50,10 @@ struct Step {
   KVCache* kv_cache = nullptr;
   float* output = nullptr;          // [rows, width] of the program's output
   double* stage_seconds = nullptr;  // [num_stages], or null: nobody looks
-};
 
-// Which rows a buffer has, and a phase works on.
-enum class RowSet : std::uint8_t {
-  kTokens,  // T
-  kLogits,  // R
+  std::int64_t num_rows(RowSet rows) const {
+    return rows == RowSet::kTokens ? num_tokens : num_logits;
+  }
 };
 
 // Columns of a buffer, from `column` on.
@@ -64,6 +69,11 @@ struct Share {
   int thread;
 };
 
+struct Range {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
 // What the items of a phase read first, one after the other: weights.
 struct Stream {
   const std::uint8_t* data = nullptr;
@@ -75,6 +85,7 @@ class Program {
  public:
   using Run = std::function<void(const Step&, const Share&)>;
   using RunRow = std::function<void(const Step&, std::int64_t row)>;
+  using RunBlock = std::function<void(const Step&, Range rows, Range columns)>;
   using Count = std::function<std::int64_t(const Step&)>;
 
   // For steps of at most `max_rows` tokens. Those that read fewer bytes of weights than
@@ -99,10 +110,17 @@ class Program {
   // phases, one after the other, run without a barrier between them.
   void add_row_phase(std::string name, RowSet rows, std::vector<int> buffers, RunRow run_row);
 
-  // A phase of its own items: num_items(step), handed out `grain(step)` at a time. Threads that
-  // wait for others before it fetch the beginning of their share of `stream` into their caches.
-  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run,
-                 Stream stream = {});
+  // A phase that computes each row from that row alone, in units of columns which read weights one
+  // after the other, `stream`. A step of few rows shares the columns out, `grain` at a time, so
+  // that weights are read once, and threads that wait for others before it fetch the beginning of
+  // theirs into their caches. In a step of many rows each thread takes its rows through all such
+  // phases that follow each other, and helps others with theirs in the end: weights are read by
+  // every thread, but what lies between phases stays in its caches, and nobody waits.
+  void add_column_phase(std::string name, RowSet rows, std::vector<int> buffers, Stream stream,
+                        std::int64_t grain, RunBlock run);
+
+  // A phase of its own items: num_items(step), handed out `grain(step)` at a time.
+  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
 
   // Bytes of weights that each step reads: says whether a step is worth waking threads for.
   void add_weight_bytes(std::size_t num_bytes) { weight_bytes_ += num_bytes; }
@@ -127,7 +145,8 @@ class Program {
   std::size_t scratch_bytes() const { return arena_.size() + own_bytes_; }
   std::int64_t output_width() const;
   RowSet output_rows() const;
-  std::vector<std::string> stage_names() const;  // of what runs between two barriers
+  // Of what threads share out at a time.
+  std::vector<std::string> stage_names() const;
 
   float* row(View view, std::int64_t index) const {
     const Buffer& buffer = buffers_[static_cast<std::size_t>(view.buffer)];
@@ -144,28 +163,46 @@ class Program {
     std::int64_t width;   // floats
     std::int64_t stride;  // floats between rows
     std::size_t num_bytes;
-    int first_stage;
-    int last_stage;
+    int first_segment;
+    int last_segment;
     std::size_t offset = 0;
     std::byte* data = nullptr;
   };
   struct Phase {
     std::string name;
-    Run run;
+    Run run;             // a share of the stage's items
+    RunBlock run_block;  // some columns of some rows, where the items are columns
   };
-  // What runs between two barriers.
+  // What runs between two barriers, if threads share out something else than rows.
   struct Stage {
     bool has_row_items;
-    RowSet rows;
     Count num_items;
     Count grain;
+    std::uint32_t num_pieces;  // `grain` columns each
     std::vector<Phase> phases;
     Stream stream;
     Stream next_stream;  // of the first stage behind this one that has any
   };
+  // Stages that rows may go through one thread each; or one stage that needs the rows of others.
+  struct Segment {
+    bool is_by_row;
+    RowSet rows;
+    std::vector<Stage> stages;
+    std::uint32_t first_stage;  // counted over all segments
+
+    std::uint32_t end_stage() const {
+      return first_stage + static_cast<std::uint32_t>(stages.size());
+    }
+  };
+
+  class Stopwatch;
+  class RowBlocks;
 
   bool is_small(const Step& step) const;
-  void run_stages(const Step& step, Worker& worker) const;
+  void run_segments(const Step& step, Worker& worker) const;
+  std::size_t max_row_blocks() const;
+  Stage& add_stage(Segment& segment);
+  Segment& segment_by_row(RowSet rows);
   int add(const Buffer& buffer);
   void use(const std::vector<int>& buffers);
   void place_buffers();
@@ -176,11 +213,13 @@ class Program {
   const std::size_t small_step_bytes_;
   std::vector<Buffer> buffers_;
   std::vector<std::function<void(const Step&)>> preparations_;
-  std::vector<Stage> stages_;
+  std::vector<Segment> segments_;
+  std::uint32_t num_stages_ = 0;  // of all segments
   AlignedBuffer arena_;
   std::size_t weight_bytes_ = 0;
   std::size_t own_bytes_ = 0;
   int output_ = -1;
+  std::unique_ptr<RowBlock[]> row_blocks_;
   std::mutex run_mutex_;
 };
 

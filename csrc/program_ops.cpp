@@ -54,29 +54,24 @@ void add_embed(Program& program, Indices indices, Weights table, float scale, Vi
 
 void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y) {
   const PackedMatrix& matrix = weights->matrix;  // alive as long as the phases' copies of weights
-  const auto num_rows = [rows](const Step& step) {
-    return rows == RowSet::kTokens ? step.num_tokens : step.num_logits;
-  };
   program.add_weight_bytes(matrix.num_bytes());
   const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
   program.add_row_phase(
       "prepare", rows, {x.buffer, prepared}, [=, &program](const Step& step, std::int64_t r) {
         linear_prepare(program.kernels(), weights->matrix, program.row(x, 0), program.stride(x), r,
-                       r + 1, num_rows(step), program.scratch(prepared));
+                       r + 1, step.num_rows(rows), program.scratch(prepared));
       });
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerGrab / matrix.view().panel_bytes);
-  const std::int64_t num_panels = matrix.num_panels();
-  program.add_phase(
-      "linear", {prepared, y.buffer},
-      [=](const Step& step) { return num_rows(step) > 0 ? num_panels : 0; },
-      [=](const Step&) { return grain; },
-      [=, &program](const Step& step, const Share& share) {
+  program.add_column_phase(
+      "linear", rows, {prepared, y.buffer},
+      {matrix.view().panels, matrix.view().panel_bytes, matrix.num_panels()}, grain,
+      [=, &program](const Step& step, Range block, Range panels) {
         const LinearOutput output{program.row(y, 0), program.stride(y),
                                   weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};
         linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
-                       num_rows(step), share.begin, share.end, output);
-      },
-      {matrix.view().panels, matrix.view().panel_bytes, num_panels});
+                       step.num_rows(rows), block.begin, block.end, panels.begin, panels.end,
+                       output);
+      });
 }
 
 void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float eps,

@@ -4,6 +4,7 @@ target_sources(pellucid_core PRIVATE
   csrc/program.cpp
   csrc/program_attention.cpp
   csrc/program_ops.cpp
+  csrc/program_run.cpp
   csrc/roofline.cpp
   csrc/thread_pool.cpp
   csrc/weight_memory.cpp)

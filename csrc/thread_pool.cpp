@@ -18,15 +18,15 @@ namespace {
 constexpr std::chrono::microseconds kSpinTime{50};
 constexpr int kPausesPerLookAtTheClock = 32;
 
-void pause() {
+}  // namespace
+
+void spin_pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)
   asm volatile("isb");  // as long as x86's pause, where yield is a no-op
 #endif
 }
-
-}  // namespace
 
 void Epoch::advance() {
   // Sequentially consistent, as in park(): either we see the one who parks, or it sees the number.
@@ -42,7 +42,7 @@ void Epoch::wait_beyond(std::uint32_t seen) {
   const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int i = 0; i < kPausesPerLookAtTheClock; ++i) {
-      pause();
+      spin_pause();
       if (now() != seen) return;
     }
   } while (std::chrono::steady_clock::now() < deadline);

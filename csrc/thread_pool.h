@@ -18,6 +18,26 @@ namespace pellucid {
 
 inline constexpr std::size_t kCacheLine = 64;
 
+// Tells the processor that the thread waits for another one.
+void spin_pause();
+
+// Waiting for somebody who is at work and will soon be done, unless the system took its core away.
+class Patience {
+ public:
+  void wait() {
+    if (++num_waits_ < kMaxPauses) {
+      spin_pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static constexpr int kMaxPauses = 2000;  // some tens of microseconds
+
+  int num_waits_ = 0;
+};
+
 // A number that only grows, and threads that wait for it to.
 class alignas(kCacheLine) Epoch {
  public:

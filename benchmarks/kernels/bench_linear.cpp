@@ -158,7 +158,7 @@ void bench(const KernelTable& kernels, const Shape& shape, const std::vector<Pac
     prepared.wait();
     std::int64_t panel;
     while ((panel = next_panel.fetch_add(grain)) < w.num_panels()) {
-      linear_compute(kernels, w, scratch.data(), num_rows, panel,
+      linear_compute(kernels, w, scratch.data(), num_rows, 0, num_rows, panel,
                      std::min(panel + grain, w.num_panels()), {y.data(), shape.num_outputs});
     }
   });

@@ -42,9 +42,10 @@ struct LinearKernel {
   // Rows [row_begin, row_end) of x [rows, K].
   void (*prepare)(const PackedView& w, const float* x, std::int64_t x_stride,
                   std::int64_t row_begin, std::int64_t row_end, const PreparedRows& rows);
-  // Columns of the panels [panel_begin, panel_end) of all rows.
-  void (*compute)(const PackedView& w, const PreparedRows& rows, std::int64_t num_rows,
-                  std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output);
+  // Rows [row_begin, row_end) of the columns of panels [panel_begin, panel_end).
+  void (*compute)(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
+                  std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,
+                  const LinearOutput& output);
 };
 
 struct LinearKernels {

@@ -45,15 +45,16 @@ constexpr std::int64_t kBlockBytes = 512 * 1024;
 // are of even size: eight rows are 4 + 4, not 6 + 2. There is no software prefetch: measured on Zen
 // 4, any distance from 2 KiB to the next block made small batches slower, up to twice for int8.
 template <class Tile>
-void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t num_rows,
-                    std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output) {
-  const std::int64_t num_tiles = (num_rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
+void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
+                    std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,
+                    const LinearOutput& output) {
+  const std::int64_t num_tiles = (row_end - row_begin + Tile::kMaxRows - 1) / Tile::kMaxRows;
   const std::int64_t block = kBlockBytes / w.panel_bytes > 1 ? kBlockBytes / w.panel_bytes : 1;
   for (std::int64_t begin = panel_begin; begin < panel_end; begin += block) {
     const std::int64_t end = begin + block < panel_end ? begin + block : panel_end;
-    std::int64_t row = 0;
+    std::int64_t row = row_begin;
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
-      const std::int64_t tile_rows = (num_rows - row) / (num_tiles - tile);
+      const std::int64_t tile_rows = (row_end - row) / (num_tiles - tile);
       for (std::int64_t panel = begin; panel < end; ++panel) {
         run_tile<Tile>(tile_rows, w, panel, rows, row, output);
       }

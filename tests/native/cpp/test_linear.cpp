@@ -267,8 +267,12 @@ void linear(const KernelTable& kernels, const PackedMatrix& w, const float* x,
   linear_prepare(kernels, w, x, k, 0, call.row_split, num_rows, scratch.data());
   linear_prepare(kernels, w, x, k, call.row_split, num_rows, num_rows, scratch.data());
   const LinearOutput output{y, w.num_outputs(), call.bias, call.add_to_y};
-  linear_compute(kernels, w, scratch.data(), num_rows, call.panel_split, w.num_panels(), output);
-  linear_compute(kernels, w, scratch.data(), num_rows, 0, call.panel_split, output);
+  linear_compute(kernels, w, scratch.data(), num_rows, 0, num_rows, call.panel_split,
+                 w.num_panels(), output);
+  const std::int64_t row_split = num_rows / 3;
+  linear_compute(kernels, w, scratch.data(), num_rows, row_split, num_rows, 0, call.panel_split,
+                 output);
+  linear_compute(kernels, w, scratch.data(), num_rows, 0, row_split, 0, call.panel_split, output);
 }
 
 std::string describe(const KernelTable& kernels, const Weights& w, Activations activations) {

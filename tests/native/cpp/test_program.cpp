@@ -20,7 +20,8 @@ constexpr std::int64_t kHeads = 4, kKVHeads = 2, kHeadDim = 16;
 constexpr std::int64_t kHidden = kHeads * kHeadDim;
 constexpr std::int64_t kQkv = (kHeads + 2 * kKVHeads) * kHeadDim;
 constexpr std::int64_t kInner = 96, kVocab = 70, kLayers = 3;
-constexpr std::int64_t kMaxRows = 40;
+constexpr std::int64_t kMaxRows = 160;
+constexpr std::int32_t kBlockSize = 16, kBlocks = 5;  // of a request
 
 Weights random_weights(std::mt19937& random, std::int64_t num_outputs, std::int64_t num_inputs) {
   std::normal_distribution<float> normal(0.0f, 1.0f / 8);
@@ -80,11 +81,11 @@ std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
 
 // Two requests, each a prompt of `num_tokens`, then one token each: the logits of all rows.
 std::vector<float> logits_of(Program& program, std::int32_t num_tokens) {
-  KVCache cache({KVFormat::kF32, kLayers, kKVHeads, kHeadDim, 16}, 8);
+  KVCache cache({KVFormat::kF32, kLayers, kKVHeads, kHeadDim, kBlockSize}, 2 * kBlocks);
   std::vector<float> frequencies(kHeadDim / 2);
   for (std::size_t i = 0; i < frequencies.size(); ++i)
     frequencies[i] = 1.0f / static_cast<float>(1 << i);
-  const std::vector<std::int32_t> block_tables = {5, 0, 3, 1};
+  const std::vector<std::int32_t> block_tables = {5, 0, 3, 1, 9, 2, 8, 4, 7, 6};
   std::vector<float> all;
   for (const bool is_prompt : {true, false}) {
     const std::int32_t begin = is_prompt ? 0 : num_tokens;
@@ -96,8 +97,8 @@ std::vector<float> logits_of(Program& program, std::int32_t num_tokens) {
         token_ids.push_back((7 * position + request) % kVocab);
         positions.push_back(position);
         rows.push_back(static_cast<std::int32_t>(rows.size()));
-        const auto block = static_cast<std::size_t>(2 * request + position / 16);
-        slots.push_back(std::int64_t{block_tables[block]} * 16 + position % 16);
+        const auto block = static_cast<std::size_t>(kBlocks * request + position / kBlockSize);
+        slots.push_back(std::int64_t{block_tables[block]} * kBlockSize + position % kBlockSize);
       }
     }
     const std::int32_t q_len = end - begin;
@@ -106,7 +107,7 @@ std::vector<float> logits_of(Program& program, std::int32_t num_tokens) {
     Step step;
     step.num_tokens = step.num_logits = static_cast<std::int64_t>(rows.size());
     step.num_requests = 2;
-    step.max_blocks = 2;
+    step.max_blocks = kBlocks;
     step.token_ids = token_ids.data();
     step.positions = positions.data();
     step.slot_mapping = slots.data();
@@ -130,7 +131,7 @@ void threads_change_no_bit() {
   const auto alone = make_program(std::make_shared<ThreadPool>(1));
   for (const int num_threads : {2, 3}) {
     const auto program = make_program(std::make_shared<ThreadPool>(num_threads));
-    for (const std::int32_t num_tokens : {1, 7, 19}) {
+    for (const std::int32_t num_tokens : {1, 7, 19, 40, 75}) {  // the last ones go by row
       CHECK(logits_of(*program, num_tokens) == logits_of(*alone, num_tokens));
     }
   }

@@ -1,0 +1,220 @@
+// Steps through a program: which thread runs what, and when they wait for each other.
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+
+#include "program.h"
+
+namespace pellucid {
+namespace {
+
+// Rows of a block, so that what lies between its phases stays in a second-level cache.
+constexpr std::int64_t kMaxRowsPerBlock = 64;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Whether each thread takes its rows through all weights: where computing takes longer than reading
+// them. The more threads read, the slower each one does.
+bool goes_by_row(std::int64_t num_rows, std::int64_t num_threads) {
+  constexpr std::int64_t kRowsPerReader = 16;
+  return num_rows >= kRowsPerReader * num_threads * num_threads;
+}
+
+// As many for each thread.
+std::int64_t count_row_blocks(std::int64_t num_rows, std::int64_t num_threads) {
+  return num_threads * ceil_div(num_rows, kMaxRowsPerBlock * num_threads);
+}
+
+double seconds_now() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+// Fetches the beginning of a thread's share of a stream into the second-level cache, some lines at
+// a time: memory would be idle while threads wait for each other.
+class Prefetcher {
+ public:
+  // Goes on where it was if the stream is the same.
+  void turn_to(const Stream& stream, const Worker& worker) {
+    const std::uint8_t* const begin =
+        stream.data + worker.share_begin(stream.num_items) * stream.item_bytes;
+    if (begin == begin_) return;
+    const std::int64_t num_bytes = stream.num_items * stream.item_bytes;
+    begin_ = next_ = begin;
+    end_ = begin + std::min(num_bytes / worker.num_threads(), kMaxBytes);
+  }
+
+  // False when all is asked for.
+  bool operator()() {
+    if (next_ >= end_) return false;
+    for (int line = 0; line < kLinesAtATime; ++line) {
+      __builtin_prefetch(next_, 0, 2);
+      next_ += kCacheLine;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::int64_t kMaxBytes = 256 << 10;  // a quarter of such a cache
+  static constexpr int kLinesAtATime = 4;
+
+  const std::uint8_t* begin_ = nullptr;
+  const std::uint8_t* next_ = nullptr;
+  const std::uint8_t* end_ = nullptr;
+};
+
+}  // namespace
+
+// Adds up how long each stage takes, if anybody looks.
+class Program::Stopwatch {
+ public:
+  explicit Stopwatch(double* stage_seconds)
+      : stage_seconds_(stage_seconds), begin_(stage_seconds == nullptr ? 0.0 : seconds_now()) {}
+
+  void end_stage(std::uint32_t stage) {
+    if (stage_seconds_ == nullptr) return;
+    const double end = seconds_now();
+    stage_seconds_[stage] += end - begin_;
+    begin_ = end;
+  }
+
+ private:
+  double* const stage_seconds_;
+  double begin_;
+};
+
+// A segment by row, for one thread.
+class Program::RowBlocks {
+ public:
+  RowBlocks(const Segment& segment, const Step& step, const Worker& worker, RowBlock* blocks)
+      : segment_(segment),
+        step_(step),
+        thread_(worker.index()),
+        num_rows_(step.num_rows(segment.rows)),
+        num_blocks_(count_row_blocks(num_rows_, worker.num_threads())),
+        blocks_(blocks),
+        end_stage_(segment.end_stage()) {}
+
+  std::int64_t size() const { return num_blocks_; }
+
+  // Takes a block through all stages.
+  void own(std::int64_t index, Stopwatch& stopwatch) {
+    RowBlock& block = blocks_[index];
+    for (std::uint32_t s = segment_.first_stage; s < end_stage_; ++s) {
+      const Stage& stage = stage_at(s);
+      if (stage.has_row_items) {
+        const Range rows = rows_of(index);
+        for (const Phase& phase : stage.phases) phase.run(step_, {rows.begin, rows.end, thread_});
+      } else {
+        block.open(s);
+        while (run_piece(index)) {
+        }
+        block.wait_for(stage.num_pieces);
+      }
+      stopwatch.end_stage(s);
+    }
+    block.close(end_stage_);
+  }
+
+  // Runs a piece of somebody else's columns, if there is one; false when all blocks are done.
+  bool help() {
+    bool is_done = true;
+    for (std::int64_t index = 0; index < num_blocks_; ++index) {
+      if (run_piece(index)) {
+        patience_ = {};
+        return true;
+      }
+      is_done = is_done && blocks_[index].stage() >= end_stage_;
+    }
+    if (!is_done) patience_.wait();
+    return !is_done;
+  }
+
+ private:
+  const Stage& stage_at(std::uint32_t index) const {
+    return segment_.stages[index - segment_.first_stage];
+  }
+
+  Range rows_of(std::int64_t block) const {
+    return {num_rows_ * block / num_blocks_, num_rows_ * (block + 1) / num_blocks_};
+  }
+
+  bool run_piece(std::int64_t index) {
+    const auto piece =
+        blocks_[index].take(segment_.first_stage, end_stage_,
+                            [&](std::uint32_t stage) { return stage_at(stage).num_pieces; });
+    if (!piece) return false;
+    const Stage& stage = stage_at(piece->stage);
+    const std::int64_t grain = stage.grain(step_);
+    const std::int64_t begin = piece->number * grain;
+    const Range columns{begin, std::min(begin + grain, stage.stream.num_items)};
+    for (const Phase& phase : stage.phases) phase.run_block(step_, rows_of(index), columns);
+    blocks_[index].finish_piece();
+    return true;
+  }
+
+  const Segment& segment_;
+  const Step& step_;
+  const int thread_;
+  const std::int64_t num_rows_;
+  const std::int64_t num_blocks_;
+  RowBlock* const blocks_;
+  const std::uint32_t end_stage_;
+  Patience patience_;
+};
+
+std::size_t Program::max_row_blocks() const {
+  return static_cast<std::size_t>(count_row_blocks(max_rows_, num_threads()));
+}
+
+void Program::run(const Step& step) {
+  assert(step.num_tokens <= max_rows_ && step.num_logits <= max_rows_);
+  const std::lock_guard<std::mutex> lock(run_mutex_);
+  if (output_ >= 0) {
+    buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
+  }
+  if (step.stage_seconds != nullptr) std::fill_n(step.stage_seconds, num_stages_, 0.0);
+  for (std::size_t i = 0; i < max_row_blocks(); ++i) row_blocks_[i].close(0);
+  for (const auto& prepare : preparations_) prepare(step);
+  auto task = [&](Worker& worker) { run_segments(step, worker); };
+  if (is_small(step)) {
+    pool_->run_alone(task);
+  } else {
+    pool_->run(task);
+  }
+}
+
+bool Program::is_small(const Step& step) const {
+  // Of one matrix, by one thread.
+  constexpr std::size_t kRowsThatCostAsMuchAsReading = 8;
+  const auto num_tokens = static_cast<std::size_t>(step.num_tokens);
+  return weight_bytes_ * (1 + num_tokens / kRowsThatCostAsMuchAsReading) < small_step_bytes_;
+}
+
+void Program::run_segments(const Step& step, Worker& worker) const {
+  Stopwatch stopwatch(worker.index() == 0 ? step.stage_seconds : nullptr);
+  Prefetcher prefetcher;
+  for (const Segment& segment : segments_) {
+    if (segment.is_by_row && goes_by_row(step.num_rows(segment.rows), worker.num_threads())) {
+      RowBlocks blocks(segment, step, worker, row_blocks_.get());
+      worker.parallel_for(
+          blocks.size(), 1, [&](std::int64_t index, std::int64_t) { blocks.own(index, stopwatch); },
+          [&] { return blocks.help(); });
+      stopwatch.end_stage(segment.end_stage() - 1);  // what helping and waiting took
+      continue;
+    }
+    std::uint32_t index = segment.first_stage;
+    for (const Stage& stage : segment.stages) {
+      prefetcher.turn_to(stage.next_stream, worker);
+      worker.parallel_for(
+          stage.num_items(step), stage.grain(step),
+          [&](std::int64_t first, std::int64_t last) {
+            for (const Phase& phase : stage.phases) phase.run(step, {first, last, worker.index()});
+          },
+          prefetcher);
+      stopwatch.end_stage(index++);
+    }
+  }
+}
+
+}  // namespace pellucid

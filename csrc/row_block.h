@@ -1,0 +1,77 @@
+// Rows that one thread takes through a part of a program, and how others help it with columns.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "thread_pool.h"
+
+namespace pellucid {
+
+// Pieces of columns are numbered within a stage; stages grow. What an owner opens is taken piece by
+// piece by whoever asks, and the owner waits for all of them before it goes on.
+class alignas(kCacheLine) RowBlock {
+ public:
+  struct Piece {
+    std::uint32_t stage;
+    std::uint32_t number;
+  };
+
+  // -- the owner --------------------------------------------------------------------------------
+
+  // Its writes so far are seen by helpers.
+  void open(std::uint32_t stage) {
+    num_done_.store(0, std::memory_order_relaxed);
+    next_.store(ticket(stage, 0), std::memory_order_release);
+  }
+
+  // What helpers wrote is seen afterwards.
+  void wait_for(std::uint32_t num_pieces) const {
+    Patience patience;
+    while (num_done_.load(std::memory_order_acquire) != num_pieces) patience.wait();
+  }
+
+  // Nothing before `stage` is left to be done.
+  void close(std::uint32_t stage) {
+    next_.store(ticket(stage, kNothingLeft), std::memory_order_release);
+  }
+
+  // -- everybody --------------------------------------------------------------------------------
+
+  // The first stage that may not be done.
+  std::uint32_t stage() const { return stage_of(next_.load(std::memory_order_acquire)); }
+
+  // A piece of a stage in [begin, end), if there is one; num_pieces(stage) says how many it has.
+  template <class NumPieces>
+  std::optional<Piece> take(std::uint32_t begin, std::uint32_t end, NumPieces num_pieces) {
+    const auto is_piece = [&](std::uint64_t ticket) {
+      const std::uint32_t stage = stage_of(ticket);
+      return begin <= stage && stage < end && number_of(ticket) < num_pieces(stage);
+    };
+    if (!is_piece(next_.load(std::memory_order_acquire))) return std::nullopt;
+    const std::uint64_t taken = next_.fetch_add(1, std::memory_order_acq_rel);
+    if (!is_piece(taken)) return std::nullopt;
+    return Piece{stage_of(taken), number_of(taken)};
+  }
+
+  void finish_piece() { num_done_.fetch_add(1, std::memory_order_release); }
+
+ private:
+  static constexpr std::uint32_t kNothingLeft = std::uint32_t{1} << 31;  // more than any stage has
+
+  static std::uint64_t ticket(std::uint32_t stage, std::uint32_t number) {
+    return std::uint64_t{stage} << 32 | number;
+  }
+  static std::uint32_t stage_of(std::uint64_t ticket) {
+    return static_cast<std::uint32_t>(ticket >> 32);
+  }
+  static std::uint32_t number_of(std::uint64_t ticket) {
+    return static_cast<std::uint32_t>(ticket);
+  }
+
+  std::atomic<std::uint64_t> next_{ticket(0, kNothingLeft)};
+  alignas(kCacheLine) std::atomic<std::uint32_t> num_done_{0};
+};
+
+}  // namespace pellucid
