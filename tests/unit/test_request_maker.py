@@ -1,0 +1,76 @@
+import dataclasses
+
+import pytest
+
+from pellucid.config import LongRopeScaling, RopeConfig
+from pellucid.request_maker import RequestMaker
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import FakeClock, FakeTokenizer, fake_engine, fake_model_config
+
+
+def maker(context_length: int = 64) -> RequestMaker:
+    return RequestMaker(fake_model_config(context_length), FakeTokenizer(), context_length)
+
+
+def salt_of(cache_salt: str | None) -> bytes:
+    made = maker()
+    prompt = made.encode([1, 2], FakeClock())
+    return made.make("r", prompt, SamplingParams(), cache_salt=cache_salt)[0].cache_salt
+
+
+def test_answers_share_all_but_their_stream_and_their_tokens() -> None:
+    made = maker()
+    requests = made.make(
+        "r", made.encode([1, 2], FakeClock(7.0)), SamplingParams(n=2, best_of=3), priority=-1
+    )
+    assert [request.request_id for request in requests] == ["r/0", "r/1", "r/2"]
+    assert [request.stream for request in requests] == [0, 1, 2]
+    assert len({request.seed for request in requests}) == 1
+    assert {(request.arrival_time, request.priority) for request in requests} == {(7.0, -1)}
+    assert len({id(request.output_token_ids) for request in requests}) == 3
+
+
+def test_every_salt_is_another_one() -> None:
+    salts = [None, "", "a", "b", "None", "('a', None)", "a', None)", "é", "\ud800", "\0", "a\n"]
+    assert len({salt_of(salt) for salt in salts}) == len(salts)
+
+
+@pytest.mark.parametrize("priority", [1.0, "0", None, True, 2**31 + 1, -(2**31) - 1])
+def test_a_bad_priority_is_refused(priority: object) -> None:
+    made = maker()
+    with pytest.raises(ValueError, match=r"priority=.*: must be a whole number in"):
+        made.make("r", made.encode([1], FakeClock()), SamplingParams(), priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("salt", "message"),
+    [(b"x", "cache_salt=b'x': must be text"), ("x" * 257, "has 257 characters; at most 256")],
+)
+def test_a_bad_salt_is_refused(salt: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        salt_of(salt)
+
+
+def test_only_the_same_salt_shares_blocks() -> None:
+    engine = fake_engine(block_size=16)
+    cached = []
+    for salt in (None, "mine", "mine", "theirs", None):
+        output = engine.add_request([1] * 40, SamplingParams(max_tokens=1), cache_salt=salt)
+        while engine.has_unfinished_requests:
+            engine.step()
+        cached.append(output.num_cached_tokens)
+    assert cached == [0, 0, 32, 0, 32]
+
+
+def test_beyond_the_trained_length_only_prompts_of_one_length_share_blocks() -> None:
+    scaling = LongRopeScaling((1.0,), (2.0,), original_max_position=8, attention_factor=1.0)
+    config = dataclasses.replace(fake_model_config(64), rope=RopeConfig(1e4, 2, scaling))
+    made = RequestMaker(config, FakeTokenizer(), 64)
+    salts = {
+        length: made.make("r", made.encode([1] * length, FakeClock()), SamplingParams())[
+            0
+        ].cache_salt
+        for length in (4, 8, 9, 10)
+    }
+    assert salts[4] == salts[8]
+    assert len(set(salts.values())) == 3
