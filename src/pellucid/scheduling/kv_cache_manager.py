@@ -1,18 +1,16 @@
 """Which blocks belong to which request: the logical side of the paged KV cache."""
 
-import hashlib
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 
-from pellucid.scheduling.block_key import BlockKey
-from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.block import Block
+from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.outside_blocks import OutsideBlocks
 from pellucid.scheduling.prefix_match import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.prefix_store import PrefixStore
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.swap_slots import SwapSlots
 
 
 class KVCacheManager:
@@ -40,8 +38,7 @@ class KVCacheManager:
         self.block_pool = block_pool
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self._prefix_store = prefix_store
-        self._swap_slots = SwapSlots(num_swap_slots)
+        self._outside = OutsideBlocks(prefix_store, num_swap_slots)
         self._log = block_pool.log
         self._tables: dict[str, BlockTable] = {}
         self._block_ops: list[BlockOp] = []
@@ -105,12 +102,11 @@ class KVCacheManager:
         if request.num_computed_tokens < len(table) * self.block_size:
             return request.num_computed_tokens  # its last block is not full: nothing can follow it
         for index in range(len(table), self._num_matchable_blocks(request)):
-            block = self.block_pool.index.find(self._key(table, index))
+            block = self.block_pool.index.find(table.key(index))
             if block is None:
                 break
-            self.block_pool.share(block)
+            self._share(block, request)
             table.blocks.append(block)
-            self._log.add("S", block.block_id, request.request_id, block.ref_count)
         table.changed()
         return len(table) * self.block_size
 
@@ -170,12 +166,10 @@ class KVCacheManager:
             return
         table = self._table(request)
         for index in range(first, last):
-            block, key = table.blocks[index], self._key(table, index)
-            if (
-                self.block_pool.seal(block, key, request.request_id)
-                and self._prefix_store is not None
-            ):
-                self._block_ops.append(SaveBlock(block.block_id, key.block_hash, key.token_ids))
+            block, key = table.blocks[index], table.key(index)
+            if self.block_pool.seal(block, key, request.request_id):
+                if (op := self._outside.save(block.block_id, key)) is not None:
+                    self._block_ops.append(op)
 
     # ---- several from one
 
@@ -198,7 +192,7 @@ class KVCacheManager:
             self.release(member)
             self._tables[member.request_id] = table
         for member in members:  # it may run at once, and nothing restores them then
-            self._drop_swapped(self._table(member))
+            self._outside.drop(self._table(member))
 
     # ---- giving back
 
@@ -226,14 +220,14 @@ class KVCacheManager:
             self.block_pool.release([block])
             if block.ref_count == 0:
                 num_freed += 1
-                self._swap_out(table, block.block_id)
+                self._swap_out(table, block)
         table.changed()
         return num_freed
 
     def release(self, request: Request) -> None:
         """Gives all blocks back, the tail first, so that the longest-lived prefix is evicted last."""
         self.roll_back(request, 0)
-        self._drop_swapped(self._table(request))
+        self._outside.drop(self._table(request))
 
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
@@ -248,14 +242,12 @@ class KVCacheManager:
         for table in self._tables.values():
             assert table.block_ids == tuple(block.block_id for block in table.blocks)
             assert table.request.num_computed_tokens <= len(table) * self.block_size
-        self._swap_slots.check_integrity(
-            [slot for table in self._tables.values() for slot in table.swapped.values()]
-        )
+        self._outside.check_integrity(self._tables.values())
 
     def _table(self, request: Request) -> BlockTable:
         table = self._tables.get(request.request_id)
         if table is None:
-            table = self._tables[request.request_id] = BlockTable(request)
+            table = self._tables[request.request_id] = BlockTable(request, self.block_size)
         return table
 
     def _blocks_for(self, num_tokens: int) -> int:
@@ -284,74 +276,61 @@ class KVCacheManager:
         table.changed()
 
     def _fork(self, parent: Request, child: Request) -> BlockTable:
-        source, table = self._table(parent), BlockTable(child)
+        source, table = self._table(parent), BlockTable(child, self.block_size)
         table.blocks = source.blocks[: self._blocks_for(parent.num_computed_tokens)]
         table.keys = source.keys[: parent.num_computed_tokens // self.block_size]
         table.changed()
         for block in table.blocks:
-            self.block_pool.share(block)
-            self._log.add("S", block.block_id, child.request_id, block.ref_count)
+            self._share(block, child)
         return table
+
+    def _share(self, block: Block, request: Request) -> None:
+        self.block_pool.share(block)
+        self._log.add("S", block.block_id, request.request_id, block.ref_count)
+
+    def _swap_out(self, table: BlockTable, block: Block) -> None:
+        """Keeps what was the last block of a table, if all of it was computed."""
+        index = len(table)
+        if (index + 1) * self.block_size <= table.request.num_computed_tokens:
+            if (op := self._outside.swap_out(table, index, block.block_id)) is not None:
+                self._block_ops.append(op)
+                self._log.add("O", op.block_id, op.swap_slot)
 
     def _restore(self, request: Request) -> tuple[int, int]:
         """Fills allocated blocks from the pool, the swap file and the prefix store, while they have
-        the next one. All of the request's swap slots are free afterwards.
+        the next one. The request keeps no swap slots.
 
         Returns:
             Tokens whose K and V are there, and those of them that the prefix store had.
         """
         table = self._table(request)
         num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
-        num_restorable = (request.num_tokens - 1) // self.block_size
         num_matchable = self._num_matchable_blocks(request)
-        while (
-            num_tokens % self.block_size == 0
-            and (index := num_tokens // self.block_size) < num_restorable
-        ):
-            block = table.blocks[index]
-            key = self._key(table, index) if index < num_matchable else None
-            if key is not None and (found := self.block_pool.index.find(key)) is not None:
-                self.block_pool.share(found)
-                self._log.add("S", found.block_id, request.request_id, found.ref_count)
+        # What ends within a block goes on there.
+        first = num_tokens // self.block_size if num_tokens % self.block_size == 0 else len(table)
+        for index in range(first, (request.num_tokens - 1) // self.block_size):
+            block, matchable = table.blocks[index], index < num_matchable
+            found = self.block_pool.index.find(table.key(index)) if matchable else None
+            if found is not None:
+                self._share(found, request)
                 self.block_pool.release([block])
                 table.blocks[index] = found
                 table.changed()
-            elif (slot := table.swapped.pop(index, None)) is not None:
-                self._swap_slots.release(slot)
-                self._block_ops.append(SwapIn(slot, block.block_id))
-                self._log.add("I", block.block_id, slot)
-                if self.enable_prefix_caching:
-                    self.block_pool.seal(block, self._key(table, index), request.request_id)
-            elif key is not None and (payload := self._find_stored(key)) is not None:
-                self._block_ops.append(LoadBlock(block.block_id, payload))
-                self._log.add("L", block.block_id, request.request_id)
-                self.block_pool.seal(block, key, request.request_id)
-                num_loaded_tokens += self.block_size
             else:
-                break
+                op = self._outside.bring_back(table, index, block.block_id, matchable)
+                if op is None:
+                    break
+                self._block_ops.append(op)
+                if isinstance(op, LoadBlock):
+                    self._log.add("L", block.block_id, request.request_id)
+                    num_loaded_tokens += self.block_size
+                else:
+                    self._log.add("I", block.block_id, op.swap_slot)
+                if self.enable_prefix_caching:
+                    self.block_pool.seal(block, table.key(index), request.request_id)
             num_tokens += self.block_size
-        self._drop_swapped(table)
+        self._outside.drop(table)
         return num_tokens, num_loaded_tokens
-
-    def _find_stored(self, key: BlockKey) -> object | None:
-        if self._prefix_store is None:
-            return None
-        return self._prefix_store.find(key.block_hash, key.token_ids)
-
-    def _swap_out(self, table: BlockTable, block_id: int) -> None:
-        """Keeps what was the block at the end of a table, if it was full and a slot is free."""
-        index = len(table)
-        if (index + 1) * self.block_size > table.request.num_computed_tokens:
-            return
-        if (slot := self._swap_slots.take()) is not None:
-            table.swapped[index] = slot
-            self._block_ops.append(SwapOut(block_id, slot))
-            self._log.add("O", block_id, slot)
-
-    def _drop_swapped(self, table: BlockTable) -> None:
-        for slot in table.swapped.values():
-            self._swap_slots.release(slot)
-        table.swapped.clear()
 
     def _log_fill(self, request: Request, num_computed_before: int) -> None:
         block_ids = self.block_ids(request)
@@ -370,15 +349,4 @@ class KVCacheManager:
         # A request that kept a block that is not full goes on from there.
         if num_tokens % self.block_size or index >= self._num_matchable_blocks(request):
             return PrefixMiss(MissReason.PARTIAL_BLOCK, num_tokens)
-        return self.block_pool.index.explain_miss(self._key(self._table(request), index))
-
-    def _key(self, table: BlockTable, index: int) -> BlockKey:
-        """The key of block `index` of a request's tokens, within its salt."""
-        keys, request = table.keys, table.request
-        while len(keys) <= index:
-            start = len(keys) * self.block_size
-            token_ids = tuple(request.token_ids(start, start + self.block_size))
-            parent = keys[-1].block_hash if keys else hashlib.sha256(request.cache_salt).digest()
-            digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-            keys.append(BlockKey(digest, parent, len(keys), token_ids))
-        return keys[index]
+        return self.block_pool.index.explain_miss(self._table(request).key(index))
