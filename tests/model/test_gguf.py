@@ -230,6 +230,18 @@ def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> N
     assert qkv.format == INT8
 
 
+@pytest.mark.parametrize("tensor_type", [*FORMATS_OF_TYPES, Type.F16])
+def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> None:
+    data = np.zeros((4, 256), np.float16)
+    tensor_of(
+        tmp_path, data if tensor_type == Type.F16 else random_blocks(tensor_type), tensor_type
+    )
+    tensors = GgufTensors(GgufFile(tmp_path / "one.gguf"), {})
+    tensor = tensors.tensor("t.weight")
+    taken = tensor.num_bytes if isinstance(tensor, QuantizedMatrix) else tensor.nbytes
+    assert tensors.memory_bytes("t.weight") == taken
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 

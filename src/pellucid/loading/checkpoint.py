@@ -51,6 +51,10 @@ class Checkpoint:
         """Dtype, shape and place of the tensor `name`."""
         return self._files[name].tensors[name]
 
+    def memory_bytes(self, name: str) -> int:
+        """What the tensor `name` takes."""
+        return self.info(name).num_bytes
+
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""
         return self._files[name].path

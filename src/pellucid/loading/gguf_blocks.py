@@ -60,6 +60,12 @@ def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
     return matrix
 
 
+def format_of_blocks(block_type: Type) -> IntegerFormat:
+    """The format of `matrix_from_blocks`."""
+    _, block_bytes = GGML_QUANT_SIZES[block_type]
+    return matrix_from_blocks(np.zeros((1, block_bytes), np.uint8), block_type).format
+
+
 # Each takes blocks [N, blocks of a row, bytes of a block].
 
 

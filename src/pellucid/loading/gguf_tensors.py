@@ -1,5 +1,6 @@
 """The tensors of a GGUF file as the numbers or the codes that they hold, none of them changed."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gguf.quants import dequantize
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.loading.gguf_blocks import BLOCK_TYPES, matrix_from_blocks
+from pellucid.loading.gguf_blocks import BLOCK_TYPES, format_of_blocks, matrix_from_blocks
 from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
 
 _FLOATS: Mapping[Type, Any] = {
@@ -50,6 +51,14 @@ class GgufTensors:
     def info(self, name: str) -> GgufTensorInfo:
         """Type, shape and place of the tensor `name`."""
         return self._file.tensors[name]
+
+    def memory_bytes(self, name: str) -> int:
+        """What the matrix `name` takes: codes of 2, 3, 5 and 6 bits become 4 or 8."""
+        info = self.info(name)
+        if info.type not in BLOCK_TYPES:
+            return info.num_bytes
+        arrays = format_of_blocks(info.type).arrays(*info.shape).values()
+        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
 
     def path(self, name: str) -> Path:
         """The file."""

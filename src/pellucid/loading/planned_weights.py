@@ -66,6 +66,6 @@ def _tensor_bytes(model: StoredModel, name: str, backend: Backend, quantization:
     if backend.weight_itemsize is not None:
         return math.prod(info.shape) * backend.weight_itemsize
     if (weight_format := FORMATS.get(quantization)) is None:
-        return info.num_bytes
+        return model.tensors.memory_bytes(name)
     arrays = weight_format.arrays(*info.shape).values()
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)

@@ -115,6 +115,10 @@ class QuantizedCheckpoint:
         """Shape and bytes of the tensor `name`."""
         return self._matrices.get(name) or self._checkpoint.info(name)
 
+    def memory_bytes(self, name: str) -> int:
+        """What the tensor `name` takes."""
+        return self.info(name).num_bytes
+
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""
         return self._checkpoint.path(f"{name}.codes" if name in self._matrices else name)

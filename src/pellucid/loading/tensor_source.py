@@ -35,6 +35,10 @@ class TensorSource(Protocol):
 
     def info(self, name: str) -> TensorFacts: ...
 
+    def memory_bytes(self, name: str) -> int:
+        """What `tensor` of a matrix takes once it is no view of the file."""
+        ...
+
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""
         ...
