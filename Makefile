@@ -16,16 +16,18 @@ DEV_BUILD := --config-settings=build-dir=$(BUILD) \
 CMAKE_TESTS := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
   -DPELLUCID_TESTS=ON
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc tests/native/cpp -type f)
+THREADED_TESTS := thread_pool program weight_memory
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-native test-sanitized check test-oracle format stub clean
+.PHONY: help run setup test test-native test-sanitized test-neon check test-oracle format stub clean
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
 	@echo 'make test         every test that needs no torch'
 	@echo 'make test-native  of these, only the C++ ones'
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
+	@echo 'make test-neon    the C++ tests for Arm, under an emulator    (needs a cross compiler and qemu)'
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
@@ -45,13 +47,23 @@ test: test-native $(VENV)/.dev
 test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
-test-sanitized: $(VENV)/.dev
+# Minutes: kernels are not optimized then.
+test-sanitized: $(VENV)/.build-tools
 	$(CMAKE_TESTS) -B build/sanitized -DPELLUCID_SANITIZE=address,undefined
 	$(BIN)/cmake --build build/sanitized
 	$(BIN)/ctest --test-dir build/sanitized --output-on-failure
 	$(CMAKE_TESTS) -B build/sanitized-threads -DPELLUCID_SANITIZE=thread
-	$(BIN)/cmake --build build/sanitized-threads --target test_thread_pool test_program
-	$(BIN)/ctest --test-dir build/sanitized-threads -R '^test_(thread_pool|program)$$' --output-on-failure
+	$(BIN)/cmake --build build/sanitized-threads --target $(THREADED_TESTS:%=test_%)
+	$(BIN)/ctest --test-dir build/sanitized-threads --output-on-failure \
+	  -R "^test_($$(echo $(THREADED_TESTS) | tr ' ' '|'))$$"
+
+test-neon: $(VENV)/.build-tools
+	@for tool in aarch64-linux-gnu-g++ qemu-aarch64-static; do command -v $$tool >/dev/null || { \
+	  echo "make test-neon needs $$tool; on Debian: apt-get install g++-aarch64-linux-gnu qemu-user-static"; \
+	  exit 1; }; done
+	$(CMAKE_TESTS) -B build/neon -DCMAKE_TOOLCHAIN_FILE=$(abspath tools/aarch64.cmake)
+	$(BIN)/cmake --build build/neon
+	$(BIN)/ctest --test-dir build/neon --output-on-failure
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -13,6 +13,10 @@ set(PELLUCID_KERNEL_SOURCES
 # on what the compiler makes of the tile around it. How vectors are passed differs between levels,
 # but none are passed between files, so that warning is off.
 set(PELLUCID_KERNEL_OPTIONS -O3 -ffp-contract=off -Wno-psabi)
+if(PELLUCID_SANITIZE)
+  # Unrolled and instrumented, a level takes the optimizer ten minutes.
+  list(APPEND PELLUCID_KERNEL_OPTIONS -O0)
+endif()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx2.cpp csrc/kernels/level_avx512.cpp)
