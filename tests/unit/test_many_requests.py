@@ -65,7 +65,9 @@ def serve(
                 engine.abort(output.request_id)
                 unfinished -= 1
         finished = {d.request_id for d in engine.step() if d.finish_reason is not None}
-        unfinished -= sum(request_id not in engine.unfinished_request_ids for request_id in finished)
+        unfinished -= sum(
+            request_id not in engine.unfinished_request_ids for request_id in finished
+        )
 
 
 def num_objects() -> int:
