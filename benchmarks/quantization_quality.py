@@ -22,7 +22,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import QUANTIZATIONS, EngineConfig, ModelConfig
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hub import resolve_model
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
 from corpus.mixture import documents  # the scripts of training/ are no package

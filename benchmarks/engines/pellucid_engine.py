@@ -15,7 +15,7 @@ from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 QUANTIZATIONS = {"int4": "int4", "int8": "int8", "int8-channel": "int8-channel", "bf16": "none"}
 

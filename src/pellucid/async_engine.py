@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import final
 
-from pellucid.async_stream import AsyncTokenStream
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
+from pellucid.engine.async_stream import AsyncTokenStream
+from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.outputs import CompletionDelta
 from pellucid.prompts import Prompt
 from pellucid.sampling_params import SamplingParams

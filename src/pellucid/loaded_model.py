@@ -3,18 +3,18 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.free_memory import give_back_free_memory
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.stored_model import StoredModel, open_stored_model
+from pellucid.memory.available_memory import available_memory
+from pellucid.memory.free_memory import give_back_free_memory
 from pellucid.sampling_params import SamplingParams
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

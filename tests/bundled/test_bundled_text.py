@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.detokenizer import IncrementalDetokenizer
 from pellucid.loading.hub import BUNDLED_MODEL
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.detokenizer import IncrementalDetokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 DIRECTORIES = sorted(path.parent for path in BUNDLED_MODEL.parent.glob("*/config.json"))
 

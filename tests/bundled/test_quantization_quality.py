@@ -6,7 +6,7 @@ import pytest
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hub import BUNDLED_MODEL
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 from support.decoding import prompt_logits
 
 # From documents that were held out of its training.

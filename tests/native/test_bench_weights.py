@@ -6,8 +6,8 @@ from pellucid.benchmark.bench_model import random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
 from pellucid.config import QUANTIZATIONS, EngineConfig
+from pellucid.engine.step_weights import planned_matrix_bytes
 from pellucid.shapes import SHAPES
-from pellucid.step_weights import planned_matrix_bytes
 from support.tiny_shape import TINY_SHAPE
 
 ARITHMETIC = {"none": "bf16"}

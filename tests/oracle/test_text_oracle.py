@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 
 transformers = pytest.importorskip("transformers")

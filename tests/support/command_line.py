@@ -65,11 +65,11 @@ class CommandLine:
 
     def llm(self, **knobs: object) -> LLM:
         """What the verbs work with."""
-        self.monkeypatch.setattr("pellucid.engine.load_model", self._load)
+        self.monkeypatch.setattr("pellucid.engine.llm_engine.load_model", self._load)
         return LLM(on_progress=lambda done, total: None, **knobs)
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Ran:
-        self.monkeypatch.setattr("pellucid.engine.load_model", self._load)
+        self.monkeypatch.setattr("pellucid.engine.llm_engine.load_model", self._load)
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
         status = main(arguments)
         out, err = self.capsys.readouterr()

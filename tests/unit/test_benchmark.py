@@ -16,8 +16,8 @@ from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
+from pellucid.engine.step_weights import planned_matrix_bytes
 from pellucid.shapes import SHAPES
-from pellucid.step_weights import planned_matrix_bytes
 from support.tiny_shape import TINY_SHAPE
 
 MACHINE = Machine(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.chat_template import DEFAULT_LIMITS, ChatTemplate
+from pellucid.text.chat_template import DEFAULT_LIMITS, ChatTemplate
 
 MESSAGES = [
     {"role": "user", "content": "Hi, 你好!"},

@@ -9,7 +9,7 @@ import pytest
 from pellucid.benchmark import ceilings
 from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_text import MISSES, PARTS, prefix_lines, title, waits
-from pellucid.engine_events import Ceilings
+from pellucid.engine.engine_events import Ceilings
 from pellucid.event_recording import read_recording, recording
 from pellucid.events import MissWhy
 from pellucid.sampling_params import SamplingParams

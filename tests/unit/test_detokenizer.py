@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from pellucid.detokenizer import IncrementalDetokenizer
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.detokenizer import IncrementalDetokenizer
+from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 
 PADDING = 3  # ids that the model has and the tokenizer lacks

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from pellucid.engine import LLMEngine
+from pellucid.engine.output_processor import Answer
 from pellucid.execution.sampler import SampledToken
-from pellucid.output_processor import Answer
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits

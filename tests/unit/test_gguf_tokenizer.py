@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.json_object import JsonObject
-from pellucid.tokenizer import Tokenizer as OurTokenizer
+from pellucid.text.tokenizer import Tokenizer as OurTokenizer
 from support.tokenizer_kinds import KINDS
 
 TEXTS = st.text(max_size=40) | st.sampled_from(

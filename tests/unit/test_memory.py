@@ -1,7 +1,7 @@
 import pytest
 
 from pellucid.config import EngineConfig
-from pellucid.memory import MemoryNeeds, plan_memory
+from pellucid.memory.memory_plan import MemoryNeeds, plan_memory
 
 NEEDS = MemoryNeeds(weights=1000, scratch=100, bytes_per_block=10)
 CONTEXT = 320  # tokens: 10 blocks of 32

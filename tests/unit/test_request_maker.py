@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from pellucid.config import LongRopeScaling, RopeConfig
-from pellucid.request_maker import RequestMaker
+from pellucid.engine.request_maker import RequestMaker
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeClock, FakeTokenizer, fake_engine, fake_model_config
 

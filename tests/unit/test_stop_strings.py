@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.stop_strings import StopStringMatcher
+from pellucid.text.stop_strings import StopStringMatcher
 
 
 def cut_at_stop(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 
 TEMPLATES = {

@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pellucid import formulas
-from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.kv_plan import KVPlan, plan_kv_cache
 from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine.step_weights import StepWeights, planned_matrix_bytes, step_weights
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.loading.stored_model import open_stored_model
+from pellucid.memory.available_memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
-from pellucid.step_weights import StepWeights, planned_matrix_bytes, step_weights
 
 
 @dataclass(frozen=True)

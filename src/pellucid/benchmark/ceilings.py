@@ -2,9 +2,9 @@
 
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig
-from pellucid.engine_events import Ceilings
+from pellucid.engine.engine_events import Ceilings
+from pellucid.engine.step_weights import step_weights
 from pellucid.loaded_model import LoadedModel
-from pellucid.step_weights import step_weights
 
 
 def measure_ceilings(config: EngineConfig, model: LoadedModel) -> Ceilings:

@@ -7,7 +7,7 @@ from tokenizers.models import BPE
 
 from pellucid.benchmark.bench_model import BenchModel
 from pellucid.loaded_model import LoadedModel
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 
 def engine_model(model: BenchModel) -> LoadedModel:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pellucid.step_weights import Arithmetic
+from pellucid.engine.step_weights import Arithmetic
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.workloads import Workload
-from pellucid.step_weights import Arithmetic
+from pellucid.engine.step_weights import Arithmetic
 
 
 @dataclass(frozen=True)

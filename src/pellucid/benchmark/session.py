@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid import formulas
-from pellucid.available_memory import available_memory
 from pellucid.backends.base import Backend, KVCache
 from pellucid.benchmark.bench_model import BenchModel
 from pellucid.benchmark.kv_plan import plan_kv_cache
@@ -17,7 +16,8 @@ from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
-from pellucid.memory import MemoryPlan
+from pellucid.memory.available_memory import available_memory
+from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager

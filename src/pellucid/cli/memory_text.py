@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pellucid.cli.units import num_bytes
 
 if TYPE_CHECKING:
-    from pellucid.memory import MemoryPlan
+    from pellucid.memory.memory_plan import MemoryPlan
 
 
 def memory_line(plan: "MemoryPlan") -> str:

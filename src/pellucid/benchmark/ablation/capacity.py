@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pellucid.benchmark.ablation.requests import MixedRequest
-from pellucid.memory import blocks_for
+from pellucid.memory.memory_plan import blocks_for
 
 NUM_CONTEXTS = 4  # the memory that is shared out: room for this many whole contexts
 

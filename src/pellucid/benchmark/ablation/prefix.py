@@ -11,7 +11,7 @@ from pellucid.benchmark.ablation.requests import random_prompt
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
-from pellucid.memory import blocks_for
+from pellucid.memory.memory_plan import blocks_for
 from pellucid.sampling_params import SamplingParams
 
 PROMPT_TOKENS = 2000

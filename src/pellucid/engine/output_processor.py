@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pellucid.detokenizer import IncrementalDetokenizer
 from pellucid.execution.sampler import SampledToken, TokenLogprob, TokenLogprobs
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
 from pellucid.scheduling.beam_group import BeamGroup
 from pellucid.scheduling.beam_search import Hypothesis
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
-from pellucid.stop_strings import StopStringMatcher
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.detokenizer import IncrementalDetokenizer
+from pellucid.text.stop_strings import StopStringMatcher
+from pellucid.text.tokenizer import Tokenizer
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from pellucid.async_stream import AsyncTokenStream
 from pellucid.engine import LLMEngine
+from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.outputs import CompletionDelta, RequestOutput
 
 Result = TypeVar("Result")

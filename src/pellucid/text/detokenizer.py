@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pellucid.tokenizer import Tokenizer
+    from pellucid.text.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:

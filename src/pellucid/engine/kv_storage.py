@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pellucid.available_memory import available_memory
 from pellucid.backends.base import KVCache
 from pellucid.config import EngineConfig
 from pellucid.event_bus import EventBus
@@ -19,7 +18,8 @@ from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.swap_file import SwapFile
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.weights_identity import weights_identity
-from pellucid.memory import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
+from pellucid.memory.available_memory import available_memory
+from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
 
 LOGIT_BYTES = 4
 

@@ -8,7 +8,7 @@ from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
 from pellucid.scheduling.request import Request
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
 MAX_CACHE_SALT = 256  # characters

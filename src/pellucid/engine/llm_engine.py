@@ -3,26 +3,26 @@
 import time
 from collections.abc import Callable, Collection
 
-from pellucid.answers import Answers
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine_events import Ceilings, StepCosts, hello, telling_of_progress
+from pellucid.engine.answers import Answers
+from pellucid.engine.engine_events import Ceilings, StepCosts, hello, telling_of_progress
+from pellucid.engine.kv_storage import make_kv_storage
+from pellucid.engine.output_processor import OutputProcessor
+from pellucid.engine.request_maker import RequestMaker
+from pellucid.engine.step_executor import StepExecutor
+from pellucid.engine.step_recorder import StepRecorder
+from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
-from pellucid.kv_storage import make_kv_storage
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
-from pellucid.output_processor import OutputProcessor
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
-from pellucid.request_maker import RequestMaker
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.step_executor import StepExecutor
-from pellucid.step_recorder import StepRecorder
-from pellucid.step_weights import step_weights
 
 
 class LLMEngine:

@@ -9,7 +9,7 @@ from functools import cached_property
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
-from pellucid.chat_template import ChatTemplate, check_messages
+from pellucid.text.chat_template import ChatTemplate, check_messages
 
 # Noncharacters: Unicode keeps them for a program's own use (Unicode 16, section 23.7)
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"

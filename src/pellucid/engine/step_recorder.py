@@ -5,22 +5,22 @@ from collections.abc import Mapping, Sequence
 
 from pellucid import formulas
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine_events import (
+from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
     request_ledger,
     to_us,
     token_chosen,
 )
+from pellucid.engine.output_processor import Answer
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.forward_batch import logits_rows
 from pellucid.execution.model_runner import StepResult
 from pellucid.ledger import Ledger, LedgerBook, StepTimes, Work
-from pellucid.output_processor import Answer
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import SchedulerOutput
-from pellucid.tokenizer import Tokenizer
+from pellucid.text.tokenizer import Tokenizer
 
 
 class StepRecorder:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from pellucid.chat_encoding import ChatEncoder
-from pellucid.chat_template import ChatTemplate, check_text
-from pellucid.token_bytes import TokenBytes
-from pellucid.tokenizer_files import read_tokenizer_files
+from pellucid.text.chat_encoding import ChatEncoder
+from pellucid.text.chat_template import ChatTemplate, check_text
+from pellucid.text.token_bytes import TokenBytes
+from pellucid.text.tokenizer_files import read_tokenizer_files
 
 
 class Tokenizer:

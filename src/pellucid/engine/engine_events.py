@@ -10,6 +10,7 @@ from typing import Literal
 
 from pellucid import __version__, formulas
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine.step_weights import StepWeights
 from pellucid.event_bus import EventBus
 from pellucid.events import (
     Hello,
@@ -29,9 +30,8 @@ from pellucid.execution.token_observation import TokenObservation
 from pellucid.ledger import Ledger, Part, StepTimes, Work
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.parameters import Progress
-from pellucid.memory import MemoryPlan
+from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.scheduling.request import Request
-from pellucid.step_weights import StepWeights
 
 NUM_BOOT_ID_BYTES = 8
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.engine.output_processor import Answer, OutputProcessor, failure
+from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import StepResult
-from pellucid.output_processor import Answer, OutputProcessor, failure
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.beam_group import BeamGroup
@@ -12,7 +13,6 @@ from pellucid.scheduling.beam_search import Hypothesis
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
-from pellucid.step_recorder import StepRecorder
 
 
 class Answers:
