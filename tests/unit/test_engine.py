@@ -304,6 +304,15 @@ def test_a_bad_parameter_queues_nothing() -> None:
     assert not engine.has_unfinished_requests
 
 
+def test_a_request_id_that_is_made_avoids_those_that_callers_chose() -> None:
+    engine = fake_engine()
+    chosen = engine.add_request("abc", SamplingParams(max_tokens=2), "request-0")
+    made = engine.add_request("abc", SamplingParams(max_tokens=2))
+    run(engine)
+    assert chosen.request_id != made.request_id
+    assert chosen.finished and made.finished
+
+
 def test_the_same_id_twice_is_refused() -> None:
     engine = fake_engine()
     engine.add_request("abc", SamplingParams(), "mine")

@@ -1,5 +1,6 @@
 """The engine: schedule, execute, update, emit."""
 
+import itertools
 import time
 from collections.abc import Callable, Collection
 
@@ -100,7 +101,7 @@ class LLMEngine:
         self._answers = Answers(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
         self.events.introduce(hello(config, model, weights, storage.plan, ceilings, age_us))
-        self._num_requests = 0
+        self._request_numbers = itertools.count()
 
     @classmethod
     def from_config(
@@ -183,7 +184,7 @@ class LLMEngine:
             ValueError: the prompt or a parameter cannot be served; nothing was queued.
         """
         if request_id is None:
-            request_id = f"request-{self._num_requests}"
+            request_id = self._unused_request_id()
         if request_id in self._answers.outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encode(prompt)
@@ -200,7 +201,6 @@ class LLMEngine:
         self._answers.start(output, requests, params)
         for request in requests:
             self._recorder.add(request, request_id, encoded.encoded_time)
-        self._num_requests += 1
         return output
 
     def step(self) -> list[CompletionDelta]:
@@ -230,6 +230,10 @@ class LLMEngine:
             The ends of its answers that were under way.
         """
         return self._answers.close_ended(self._answers.abort(request_id), self.clock())
+
+    def _unused_request_id(self) -> str:
+        names = (f"request-{number}" for number in self._request_numbers)
+        return next(name for name in names if name not in self._answers.outputs)
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
