@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated_file import write_or_check
 from typer.main import get_command
 
 from pellucid.cli.app import app
@@ -100,16 +101,5 @@ def unindented(text: str) -> str:
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
-def main() -> int:
-    expected = reference()
-    if "--check" not in sys.argv[1:]:
-        REFERENCE.write_text(expected, encoding="utf-8")
-        return 0
-    if REFERENCE.exists() and REFERENCE.read_text(encoding="utf-8") == expected:
-        return 0
-    print(f"{REFERENCE.name} is stale: run python docs/{Path(__file__).name}", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(REFERENCE, reference()))

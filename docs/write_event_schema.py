@@ -11,6 +11,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from generated_file import write_or_check
+
 from pellucid import events
 
 SCHEMA = Path(__file__).parents[1] / "src/pellucid/schema/events.v1.json"
@@ -76,17 +78,5 @@ def item(hint: Any) -> dict[str, Any]:
     return value(hint)
 
 
-def main() -> int:
-    expected = json.dumps(schema(), indent=1) + "\n"
-    if "--check" not in sys.argv[1:]:
-        SCHEMA.parent.mkdir(exist_ok=True)
-        SCHEMA.write_text(expected, encoding="utf-8")
-        return 0
-    if SCHEMA.exists() and SCHEMA.read_text(encoding="utf-8") == expected:
-        return 0
-    print(f"{SCHEMA.name} is stale: run python docs/{Path(__file__).name}", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(SCHEMA, json.dumps(schema(), indent=1) + "\n"))
