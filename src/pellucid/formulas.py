@@ -128,11 +128,6 @@ def kv_bytes(shape: ModelShape, start: int, end: int, bytes_per_position: float)
     return positions * bytes_per_position
 
 
-def kv_elements_per_token(shape: ModelShape) -> int:
-    """Numbers that one position adds to the KV cache: K and V of every layer."""
-    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-
-
 def token_passes(num_prompt_tokens: int, num_output_tokens: int, use_kv_cache: bool) -> int:
     """Tokens that pass through the model to give `num_output_tokens`.
 

@@ -8,10 +8,6 @@ class SwapSlots:
         self.num_slots = num_slots
         self._free = list(range(num_slots - 1, -1, -1))
 
-    @property
-    def num_free_slots(self) -> int:
-        return len(self._free)
-
     def take(self) -> int | None:
         """A slot, or None if all are taken."""
         return self._free.pop() if self._free else None
