@@ -32,7 +32,7 @@ help:
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
-	@echo 'make stub         rewrite _native.pyi after a change to csrc/bindings.cpp'
+	@echo 'make stub         rewrite _native.pyi after a change in csrc/bindings'
 	@echo 'make clean        remove $(VENV), build/ and caches'
 	@echo 'Another interpreter: make PYTHON=python3.12 ...'
 

@@ -1,0 +1,17 @@
+// What each file here adds to the extension module pellucid._native. Nothing outside of this folder
+// knows Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace pellucid {
+
+void bind_cpu_info(nanobind::module_& m);
+void bind_runtime(nanobind::module_& m);
+void bind_weights(nanobind::module_& m);
+void bind_quantize(nanobind::module_& m);
+void bind_kv_cache(nanobind::module_& m);
+void bind_program(nanobind::module_& m);
+void bind_program_attention(nanobind::module_& m);
+
+}  // namespace pellucid

@@ -1,0 +1,107 @@
+// KVCache.
+#include "kv_cache.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace pellucid {
+namespace {
+
+KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
+                 std::int64_t head_dim, std::int64_t block_size) {
+  const auto format = find_kv_format(dtype);
+  require(format.has_value(), "kv_cache_dtype='" + dtype + "': allowed are f32, bf16, int8, int4");
+  require(num_layers >= 1 && num_kv_heads >= 1, "num_layers, num_kv_heads: must be at least 1");
+  require(head_dim >= 8 && head_dim <= 512 && head_dim % 8 == 0,
+          "head_dim=" + std::to_string(head_dim) +
+              ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
+  require(block_size >= 16 && block_size % 16 == 0,
+          "block_size=" + std::to_string(block_size) + ": must be a multiple of 16");
+  return {*format, num_layers, num_kv_heads, head_dim, block_size};
+}
+
+using BlockBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBlockBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void check_block(const KVCache& cache, std::int64_t block_id) {
+  require(block_id >= 0 && block_id < cache.num_blocks(),
+          "block_id=" + std::to_string(block_id) + ": is not in the cache");
+}
+
+void check_block_size(const KVCache& cache, std::size_t num_bytes) {
+  require(static_cast<std::int64_t>(num_bytes) == cache.bytes_per_block(),
+          "data: has " + std::to_string(num_bytes) + " bytes, a block " +
+              std::to_string(cache.bytes_per_block()));
+}
+
+void copy_block(KVCache& self, std::int64_t source_id, std::int64_t target_id) {
+  check_block(self, source_id);
+  check_block(self, target_id);
+  require(source_id != target_id, "target_id: must not be source_id");
+  const nb::gil_scoped_release without_gil;
+  self.copy_block(source_id, target_id);
+}
+
+void read_block(KVCache& self, std::int64_t block_id, const BlockBytes& data) {
+  check_block(self, block_id);
+  check_block_size(self, data.size());
+  const nb::gil_scoped_release without_gil;
+  self.read_block(block_id, data.data());
+}
+
+void write_block(KVCache& self, std::int64_t block_id, const ConstBlockBytes& data) {
+  check_block(self, block_id);
+  check_block_size(self, data.size());
+  const nb::gil_scoped_release without_gil;
+  self.write_block(block_id, data.data());
+}
+
+}  // namespace
+
+void bind_kv_cache(nb::module_& m) {
+  nb::class_<KVCache>(m, "KVCache", "Keys and values of all layers, in blocks.")
+      .def(
+          "__init__",
+          [](KVCache* self, const std::string& dtype, std::int64_t num_layers,
+             std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size,
+             std::int64_t num_blocks) {
+            require(num_blocks >= 1, "num_blocks: must be at least 1");
+            new (self) KVCache(kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size),
+                               num_blocks);
+          },
+          "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a, "num_blocks"_a)
+      .def_prop_ro("num_bytes", &KVCache::num_bytes)
+      .def_prop_ro("num_blocks", &KVCache::num_blocks)
+      .def_prop_ro("block_size", [](const KVCache& self) { return self.shape().block_size; })
+      .def_prop_ro("num_kv_heads", [](const KVCache& self) { return self.shape().num_kv_heads; })
+      .def_prop_ro("head_dim", [](const KVCache& self) { return self.shape().head_dim; })
+      .def_prop_ro("bytes_per_block", &KVCache::bytes_per_block,
+                   "Of one block in all layers, scales and padding included.")
+      .def("copy_block", &copy_block, "source_id"_a, "target_id"_a,
+           "Makes a block hold what another one holds, in all layers.")
+      .def("read_block", &read_block, "block_id"_a, "data"_a,
+           "Fills `data` [bytes_per_block] with what a block holds, layer after layer.")
+      .def("write_block", &write_block, "block_id"_a, "data"_a,
+           "Makes a block hold what `read_block` gave, of a cache of the same shape.");
+  m.def(
+      "kv_bytes_per_block",
+      [](const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
+         std::int64_t head_dim, std::int64_t block_size) {
+        return kv_bytes_per_block(kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size));
+      },
+      "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a,
+      "Bytes of one block in all layers, scales and padding included.");
+}
+
+}  // namespace pellucid

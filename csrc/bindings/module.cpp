@@ -1,0 +1,13 @@
+// The extension module pellucid._native.
+#include "bindings/bindings.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "pellucid's native kernels and what they need to know about the machine.";
+  pellucid::bind_cpu_info(m);
+  pellucid::bind_runtime(m);
+  pellucid::bind_weights(m);
+  pellucid::bind_quantize(m);
+  pellucid::bind_kv_cache(m);
+  pellucid::bind_program(m);
+  pellucid::bind_program_attention(m);
+}

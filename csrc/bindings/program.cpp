@@ -1,0 +1,172 @@
+// Program: a forward as ops, planned, and run.
+#include "program.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "bindings/program_arguments.h"
+#include "bindings/run_program.h"
+#include "program_attention.h"
+#include "program_ops.h"
+#include "thread_pool.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace pellucid {
+namespace {
+
+Floats floats(const FloatVector& vector) {
+  return std::make_shared<const std::vector<float>>(vector.data(), vector.data() + vector.size());
+}
+
+ActivationFunction activation_named(const std::string& name) {
+  if (name == "silu") return ActivationFunction::kSilu;
+  if (name == "gelu") return ActivationFunction::kGelu;
+  if (name == "gelu_tanh") return ActivationFunction::kGeluTanh;
+  throw nb::value_error(("activation='" + name + "': allowed are silu, gelu, gelu_tanh").c_str());
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::enum_<RowSet>(m, "RowSet", "Which rows a buffer has.")
+      .value("TOKENS", RowSet::kTokens, "All of the step.")
+      .value("LOGITS", RowSet::kLogits, "Those whose logits are wanted.");
+  nb::enum_<Indices>(m, "Indices", "Where an embedding finds its rows' numbers.")
+      .value("TOKEN_IDS", Indices::kTokenIds)
+      .value("POSITIONS", Indices::kPositions);
+
+  nb::class_<Program>(
+      m, "Program",
+      "A decoder's forward as a flat list of ops over buffers of rows. Operands are "
+      "(buffer, first column).")
+      .def(
+          "__init__",
+          [](Program* self, const KernelTable& kernels, std::shared_ptr<ThreadPool> pool,
+             std::int64_t max_rows, std::size_t small_step_bytes) {
+            new (self) Program(kernels, std::move(pool), max_rows, small_step_bytes);
+          },
+          "kernels"_a, "pool"_a, "max_rows"_a, "small_step_bytes"_a,
+          "Steps that read fewer bytes of weights than `small_step_bytes` (more, the more rows "
+          "they "
+          "have) stay on the caller's thread.")
+      .def("add_buffer", &Program::add_buffer, "rows"_a, "width"_a)
+      .def(
+          "input",
+          [](Program& self, int input, std::int64_t width, const BufferView& y) {
+            add_input(self, input, width, view(y));
+          },
+          "input"_a, "width"_a, "y"_a)
+      .def(
+          "embed",
+          [](Program& self, Indices indices, std::shared_ptr<LinearWeights> table, float scale,
+             const BufferView& y) { add_embed(self, indices, std::move(table), scale, view(y)); },
+          "indices"_a, "table"_a, "scale"_a, "y"_a)
+      .def(
+          "linear",
+          [](Program& self, RowSet rows, const BufferView& x,
+             std::shared_ptr<LinearWeights> weights, const BufferView& y, bool add_to_y) {
+            add_linear(self, rows, view(x), std::move(weights), view(y), add_to_y);
+          },
+          "rows"_a, "x"_a, "weights"_a, "y"_a, "add_to_y"_a)
+      .def(
+          "rms_norm",
+          [](Program& self, RowSet rows, const BufferView& x, const FloatVector& weight, float eps,
+             std::int64_t num_vectors, const BufferView& y) {
+            add_rms_norm(self, rows, view(x), floats(weight), eps, num_vectors, view(y));
+          },
+          "rows"_a, "x"_a, "weight"_a, "eps"_a, "num_vectors"_a, "y"_a)
+      .def(
+          "layer_norm",
+          [](Program& self, RowSet rows, const BufferView& x, const FloatVector& weight,
+             const FloatVector& bias, float eps, std::int64_t num_vectors, const BufferView& y) {
+            add_layer_norm(self, rows, view(x), floats(weight), floats(bias), eps, num_vectors,
+                           view(y));
+          },
+          "rows"_a, "x"_a, "weight"_a, "bias"_a, "eps"_a, "num_vectors"_a, "y"_a)
+      .def(
+          "rotations",
+          [](Program& self, int index, std::int64_t dim, float factor, const BufferView& y) {
+            add_rotations(self, index, dim, factor, view(y));
+          },
+          "index"_a, "dim"_a, "factor"_a, "y"_a)
+      .def(
+          "rope",
+          [](Program& self, const BufferView& x, const BufferView& rotations,
+             std::int64_t num_heads, std::int64_t head_dim, std::int64_t dim, const BufferView& y) {
+            add_rope(self, view(x), view(rotations), num_heads, head_dim, dim, view(y));
+          },
+          "x"_a, "rotations"_a, "num_heads"_a, "head_dim"_a, "dim"_a, "y"_a)
+      .def(
+          "activate",
+          [](Program& self, RowSet rows, const BufferView& x, const std::string& activation,
+             std::int64_t width, const BufferView& y) {
+            add_activate(self, rows, view(x), activation_named(activation), width, view(y));
+          },
+          "rows"_a, "x"_a, "activation"_a, "width"_a, "y"_a)
+      .def(
+          "gated_activate",
+          [](Program& self, RowSet rows, const BufferView& x, const std::string& activation,
+             std::int64_t width, const BufferView& y) {
+            add_gated_activate(self, rows, view(x), activation_named(activation), width, view(y));
+          },
+          "rows"_a, "x"_a, "activation"_a, "width"_a, "y"_a)
+      .def(
+          "add",
+          [](Program& self, RowSet rows, const BufferView& a, const BufferView& b,
+             std::int64_t width,
+             const BufferView& y) { add_sum(self, rows, view(a), view(b), width, view(y)); },
+          "rows"_a, "a"_a, "b"_a, "width"_a, "y"_a)
+      .def(
+          "softcap",
+          [](Program& self, RowSet rows, const BufferView& x, float cap, std::int64_t width,
+             const BufferView& y) { add_softcap(self, rows, view(x), cap, width, view(y)); },
+          "rows"_a, "x"_a, "cap"_a, "width"_a, "y"_a)
+      .def(
+          "gather",
+          [](Program& self, const BufferView& x, std::int64_t width, const BufferView& y) {
+            add_gather(self, view(x), width, view(y));
+          },
+          "x"_a, "width"_a, "y"_a)
+      .def(
+          "store_kv",
+          [](Program& self, std::int64_t layer, const BufferView& k, const BufferView& v,
+             std::int64_t num_kv_heads) {
+            add_store_kv(self, layer, view(k), view(v), num_kv_heads);
+          },
+          "layer"_a, "k"_a, "v"_a, "num_kv_heads"_a)
+      .def(
+          "finish",
+          [](Program& self, std::optional<int> output) {
+            if (output) self.set_output(*output);
+            self.finish();
+          },
+          "output"_a.none(), "Plans the memory; `output` is the buffer that callers get, if any.")
+      .def_prop_ro("max_rows", &Program::max_rows)
+      .def_prop_ro("output_width", &Program::output_width)
+      .def_prop_ro("output_rows", &Program::output_rows)
+      .def_prop_ro("scratch_bytes", &Program::scratch_bytes)
+      .def_prop_ro("stage_names", &Program::stage_names, "What runs between two barriers.")
+      .def("run", &run_program, "output"_a, "token_ids"_a, "positions"_a, "slot_mapping"_a,
+           "query_start"_a, "seq_lens"_a, "block_tables"_a, "logits_indices"_a, "frequencies"_a,
+           "inputs"_a, "kv_cache"_a.none() = nb::none(), "stage_seconds"_a = nb::none(),
+           "One step. `stage_seconds` is filled if given.");
+}
+
+}  // namespace pellucid

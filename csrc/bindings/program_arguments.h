@@ -1,0 +1,15 @@
+// Operands of a program's ops as Python hands them over.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "program.h"
+
+namespace pellucid {
+
+using BufferView = std::pair<int, std::int64_t>;  // buffer, first column
+
+inline View view(const BufferView& pair) { return {pair.first, pair.second}; }
+
+}  // namespace pellucid

@@ -1,0 +1,89 @@
+#include "bindings/run_program.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <string>
+
+namespace pellucid {
+namespace {
+
+std::vector<ConstRows> const_rows(const std::vector<FloatMatrix>& arrays) {
+  std::vector<ConstRows> rows;
+  for (const FloatMatrix& array : arrays) {
+    rows.push_back({array.data(), static_cast<std::int64_t>(array.shape(0)),
+                    static_cast<std::int64_t>(array.shape(1))});
+  }
+  return rows;
+}
+
+// What a wrong number in them would make the kernels read or write out of bounds.
+void check_cache_arrays(const Step& step, const KVCache& cache) {
+  const std::int64_t block_size = cache.shape().block_size;
+  const std::int64_t num_slots = cache.num_blocks() * block_size;
+  for (std::int64_t t = 0; t < step.num_tokens; ++t) {
+    require(step.slot_mapping[t] >= 0 && step.slot_mapping[t] < num_slots,
+            "slot_mapping: " + std::to_string(step.slot_mapping[t]) + " is not in the cache");
+  }
+  if (step.num_requests == 0) return;
+  require(step.query_start[0] == 0 && step.query_start[step.num_requests] == step.num_tokens,
+          "query_start: must go from 0 to the number of tokens");
+  for (std::int64_t b = 0; b < step.num_requests; ++b) {
+    const std::int64_t q_len = step.query_start[b + 1] - step.query_start[b];
+    const std::int64_t num_blocks = (step.seq_lens[b] + block_size - 1) / block_size;
+    require(q_len >= 1 && q_len <= step.seq_lens[b] && num_blocks <= step.max_blocks,
+            "seq_lens: do not fit query_start and block_tables");
+    for (std::int64_t i = 0; i < num_blocks; ++i) {
+      const std::int32_t block = step.block_tables[b * step.max_blocks + i];
+      require(block >= 0 && block < cache.num_blocks(),
+              "block_tables: " + std::to_string(block) + " is not in the cache");
+    }
+  }
+}
+
+}  // namespace
+
+void run_program(Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
+                 const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
+                 const IntMatrix& block_tables, const Ints& logits_indices,
+                 const std::vector<FloatMatrix>& frequencies,
+                 const std::vector<FloatMatrix>& inputs, KVCache* kv_cache,
+                 const std::optional<Seconds>& stage_seconds) {
+  Step step;
+  step.num_tokens = static_cast<std::int64_t>(token_ids.size());
+  step.num_requests = static_cast<std::int64_t>(seq_lens.size());
+  step.num_logits = static_cast<std::int64_t>(logits_indices.size());
+  step.max_blocks = static_cast<std::int64_t>(block_tables.shape(1));
+  step.token_ids = token_ids.data();
+  step.positions = positions.data();
+  step.slot_mapping = slot_mapping.data();
+  step.query_start = query_start.data();
+  step.seq_lens = seq_lens.data();
+  step.block_tables = block_tables.data();
+  step.logits_indices = logits_indices.data();
+  step.frequencies = const_rows(frequencies);
+  step.inputs = const_rows(inputs);
+  step.kv_cache = kv_cache;
+  step.output = output.data();
+  step.stage_seconds = stage_seconds ? stage_seconds->data() : nullptr;
+
+  const std::size_t num_tokens = token_ids.size();
+  require(step.num_tokens <= self.max_rows(), "token_ids: more rows than the program was made for");
+  require(positions.size() == num_tokens && slot_mapping.size() == num_tokens,
+          "positions, slot_mapping: must be as long as token_ids");
+  require(query_start.size() == seq_lens.size() + 1 && block_tables.shape(0) == seq_lens.size(),
+          "query_start, block_tables: must have a row for each of seq_lens");
+  require(!stage_seconds || stage_seconds->size() == self.stage_names().size(),
+          "stage_seconds: must have one number per stage");
+  const std::int64_t output_rows =
+      self.output_rows() == RowSet::kTokens ? step.num_tokens : step.num_logits;
+  require(static_cast<std::int64_t>(output.shape(0)) == output_rows &&
+              static_cast<std::int64_t>(output.shape(1)) == self.output_width(),
+          "output: must be [" + std::to_string(output_rows) + ", " +
+              std::to_string(self.output_width()) + "]");
+  if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
+  const nanobind::gil_scoped_release without_gil;
+  self.run(step);
+}
+
+}  // namespace pellucid

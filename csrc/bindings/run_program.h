@@ -1,0 +1,33 @@
+// One step of a program over arrays of Python.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "kv_cache.h"
+#include "program.h"
+
+namespace pellucid {
+
+using Ints = nanobind::ndarray<const std::int32_t, nanobind::ndim<1>, nanobind::c_contig,
+                               nanobind::device::cpu>;
+using IntMatrix = nanobind::ndarray<const std::int32_t, nanobind::ndim<2>, nanobind::c_contig,
+                                    nanobind::device::cpu>;
+using Slots = nanobind::ndarray<const std::int64_t, nanobind::ndim<1>, nanobind::c_contig,
+                                nanobind::device::cpu>;
+using Output =
+    nanobind::ndarray<float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
+using Seconds =
+    nanobind::ndarray<double, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+// ValueError if arrays do not fit each other, the program or the cache.
+void run_program(Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
+                 const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
+                 const IntMatrix& block_tables, const Ints& logits_indices,
+                 const std::vector<FloatMatrix>& frequencies,
+                 const std::vector<FloatMatrix>& inputs, KVCache* kv_cache,
+                 const std::optional<Seconds>& stage_seconds);
+
+}  // namespace pellucid

@@ -1,0 +1,140 @@
+// LinearWeights and what packs them.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "packed_matrix.h"
+#include "program_ops.h"
+#include "thread_pool.h"
+#include "weight_memory.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace pellucid {
+namespace {
+
+using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using AnyOptional = std::optional<AnyArray>;
+
+std::size_t item_bytes(const AnyArray& array) { return (array.dtype().bits + 7u) / 8u; }
+
+// Whether an array of numbers of `num_bytes` is there exactly if it is wanted, and has `size` of
+// them.
+void check_part(const char* name, const FormatInfo& info, const AnyOptional& part, bool is_wanted,
+                std::int64_t size, std::size_t num_bytes) {
+  const std::string format = "format='" + std::string(info.name) + "'";
+  require(part.has_value() == is_wanted,
+          std::string(name) + ": " + format + " has " + (is_wanted ? "them" : "none"));
+  require(!is_wanted ||
+              (static_cast<std::int64_t>(part->size()) == size && item_bytes(*part) == num_bytes),
+          std::string(name) + ": " + format + " needs " + std::to_string(size) + " of " +
+              std::to_string(num_bytes) + " bytes each");
+}
+
+template <class T = void>
+const T* data_of(const AnyOptional& part) {
+  return part ? static_cast<const T*>(part->data()) : nullptr;
+}
+
+std::shared_ptr<LinearWeights> pack_weights(
+    const std::string& format_name, const AnyMatrix& weights, const AnyOptional& scales,
+    const AnyOptional& zero_points, const AnyOptional& minimums, const AnyOptional& scale_factors,
+    const AnyOptional& minimum_factors, std::optional<std::int64_t> num_inputs,
+    const std::optional<FloatVector>& bias, const std::string& activations, ThreadPool& pool,
+    std::shared_ptr<WeightMemory> memory) {
+  const Format format = format_named(format_name);
+  const FormatInfo& info = format_info(format);
+  require(activations == "native" || activations == "f32",
+          "activations='" + activations + "': allowed are native, f32");
+  const auto num_outputs = static_cast<std::int64_t>(weights.shape(0));
+  const auto num_columns = static_cast<std::int64_t>(weights.shape(1));
+  const std::int64_t k = num_inputs.value_or(info.weight_bits == 4 ? 2 * num_columns : num_columns);
+  require(num_outputs >= 1 && k >= 1, "weights: must not be empty");
+  require(num_columns == (info.weight_bits == 4 ? (k + 1) / 2 : k),
+          "num_inputs=" + std::to_string(k) + " does not fit weights of " +
+              std::to_string(num_columns) + " columns");
+  require((weights.dtype().bits + 7) / 8 == (info.weight_bits == 4 ? 1 : info.weight_bits / 8),
+          "weights: numbers of another size than format='" + format_name + "' has");
+
+  const std::int64_t num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
+  const std::int64_t num_blocks = (k + kBlockInputs - 1) / kBlockInputs;
+  const std::int64_t all_groups = num_outputs * num_groups, all_blocks = num_outputs * num_blocks;
+  const auto scale_bytes = static_cast<std::size_t>(group_scale_bytes(info));
+  require(!info.is_integer || k <= 65536,
+          "num_inputs=" + std::to_string(k) + ": integer formats allow up to 65536");
+  if (has_channel_scales(info)) {
+    check_part("scales", info, scales, true, num_outputs, sizeof(float));
+  } else {
+    check_part("scales", info, scales, info.has_group_scales, all_groups, scale_bytes);
+  }
+  check_part("zero_points", info, zero_points, info.has_zero_points, all_groups, 1);
+  check_part("minimums", info, minimums, info.has_minimums, all_groups, scale_bytes);
+  check_part("scale_factors", info, scale_factors, info.has_factors, all_blocks, 2);
+  check_part("minimum_factors", info, minimum_factors, info.has_factors && info.has_minimums,
+             all_blocks, 2);
+  require(!bias || static_cast<std::int64_t>(bias->size()) == num_outputs,
+          "bias: must have one number per row of weights");
+
+  const auto kind = activations == "f32" ? Activations::kF32 : Activations::kNative;
+  auto packed = std::make_shared<LinearWeights>(
+      LinearWeights{PackedMatrix(format, num_outputs, k, kind, std::move(memory)), {}});
+  if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
+  const WeightSource source{weights.data(),
+                            data_of(scales),
+                            data_of<std::uint8_t>(zero_points),
+                            data_of(minimums),
+                            data_of<std::uint16_t>(scale_factors),
+                            data_of<std::uint16_t>(minimum_factors)};
+  const nb::gil_scoped_release without_gil;
+  pool.run([&](Worker& worker) {
+    worker.parallel_for(packed->matrix.num_panels(), 4, [&](std::int64_t begin, std::int64_t end) {
+      packed->matrix.pack(source, begin, end);
+    });
+  });
+  return packed;
+}
+
+}  // namespace
+
+void bind_weights(nb::module_& m) {
+  nb::class_<WeightMemory>(
+      m, "WeightMemory", "Memory for all matrices of a model, which is being made ready meanwhile.")
+      .def(nb::init<std::size_t>(), "num_bytes"_a);
+  nb::class_<LinearWeights>(m, "LinearWeights",
+                            "A weight matrix [N, K] in the kernels' layout, and its bias [N].")
+      .def_prop_ro("num_outputs",
+                   [](const LinearWeights& self) { return self.matrix.num_outputs(); })
+      .def_prop_ro("num_inputs", [](const LinearWeights& self) { return self.matrix.num_inputs(); })
+      .def_prop_ro("num_bytes",
+                   [](const LinearWeights& self) {
+                     return self.matrix.num_bytes() + sizeof(float) * self.bias.size();
+                   })
+      .def_prop_ro("format", [](const LinearWeights& self) {
+        return format_info(self.matrix.format()).name;
+      });
+  m.def(
+      "pack_weights", &pack_weights, "format"_a, "weights"_a, "scales"_a = nb::none(),
+      "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "scale_factors"_a = nb::none(),
+      "minimum_factors"_a = nb::none(), "num_inputs"_a = nb::none(), "bias"_a = nb::none(),
+      nb::kw_only(), "activations"_a = "native", "pool"_a, "memory"_a = nb::none(),
+      "Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, "
+      "int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low "
+      "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N]; `zero_points` u8 and "
+      "`minimums` f16 [N, groups]. In formats with factors, scales and minimums are s8, to be "
+      "multiplied with f16 [N, ceil(K / 256)]. activations=\"f32\" multiplies dequantized weights "
+      "with x as it comes.");
+}
+
+}  // namespace pellucid
