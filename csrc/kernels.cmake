@@ -40,5 +40,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
 endif()
 set_source_files_properties(csrc/kernels/level_portable.cpp PROPERTIES
   COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS}")
+# Codes made of weights, and weights of codes, are the same bits everywhere too.
+set_source_files_properties(csrc/packed_matrix.cpp csrc/quantize.cpp PROPERTIES
+  COMPILE_OPTIONS -ffp-contract=off)
 
 target_sources(pellucid_core PRIVATE ${PELLUCID_KERNEL_SOURCES})
