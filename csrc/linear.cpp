@@ -22,8 +22,11 @@ constexpr std::int64_t kInputMultiple = 128;
 struct ScratchLayout {
   std::int64_t stride;  // elements
   std::int64_t num_groups;
+  bool has_sums;
   std::int64_t scales;
+  std::int64_t raises;
   std::int64_t starts;
+  std::int64_t sums;
   std::int64_t num_bytes;
 };
 
@@ -41,18 +44,27 @@ ScratchLayout scratch_layout(const PackedMatrix& w, std::int64_t num_rows) {
   ScratchLayout layout;
   layout.stride = round_up(w.num_inputs(), kInputMultiple) + kRowPaddingBytes / bytes;
   layout.num_groups = info.has_group_scales ? w.view().num_tiles : 1;
-  const std::int64_t group_bytes =
-      is_quantized ? round_up(num_rows * layout.num_groups * 4, kAlignment) : 0;
+  const auto numbers = [&](std::int64_t count) { return round_up(count * 4, kAlignment); };
+  const std::int64_t row_bytes = is_quantized ? numbers(num_rows) : 0;
+  const std::int64_t group_bytes = is_quantized ? numbers(num_rows * layout.num_groups) : 0;
   layout.scales = round_up(num_rows * layout.stride * bytes, kAlignment);
-  layout.starts = layout.scales + group_bytes;
-  layout.num_bytes = layout.starts + group_bytes;
+  layout.raises = layout.scales + row_bytes;
+  layout.starts = layout.raises + group_bytes;
+  layout.sums = layout.starts + group_bytes;
+  layout.has_sums = is_quantized && info.has_minimums;
+  layout.num_bytes = layout.sums + (layout.has_sums ? group_bytes : 0);
   return layout;
 }
 
 PreparedRows rows_in(void* scratch, const ScratchLayout& layout) {
   auto* const bytes = static_cast<std::byte*>(scratch);
-  return {bytes, layout.stride, reinterpret_cast<float*>(bytes + layout.scales),
-          reinterpret_cast<std::int32_t*>(bytes + layout.starts), layout.num_groups};
+  return {bytes,
+          layout.stride,
+          reinterpret_cast<float*>(bytes + layout.scales),
+          reinterpret_cast<std::int32_t*>(bytes + layout.raises),
+          reinterpret_cast<std::int32_t*>(bytes + layout.starts),
+          layout.has_sums ? reinterpret_cast<float*>(bytes + layout.sums) : nullptr,
+          layout.num_groups};
 }
 
 const LinearKernel& kernel_of(const KernelTable& kernels, const PackedMatrix& w) {

@@ -5,10 +5,10 @@
 //
 //   f32, f16   products and sums in f32, k in order.
 //   bf16       x rounded to bf16 (nearest even), products summed in f32, k in pairs in order.
-//   integer    x quantized per group of the weights' format (int8-channel: per row) as
+//   integer    x quantized to a scale per row, which groups of the weights' format halve as
 //              kernels/prepare_rows.h says; products of a group summed exactly; then, groups in
-//              order, y += float(sum) * (x's scale * w's scale) in f32, and with minimums y += (x's
-//              scale * sum of x's codes) * minimum.
+//              order, y += float(sum) * (w's scale * 2^-halvings) in f32, and with minimums y +=
+//              (sum of x's codes * 2^-halvings) * minimum; at last y *= x's scale.
 //   kF32       weights dequantized to f32, products and sums in f32, k in order.
 #pragma once
 

@@ -20,15 +20,23 @@ struct PackedView {
   std::int64_t num_tiles;    // along K; the last one may be padded with weights of zero
 };
 
-// Rows of x as a format's kernels want them, in scratch memory: s8, bf16 or f32.
+// How often a group of s8 may halve the scale of its row, and what is then left of it.
+constexpr int kMaxHalvings = 31;
+constexpr float kMostHalved = 0x1p-31f;
+
+// Rows of x as a format's kernels want them, in scratch memory: s8, bf16 or f32. A value in s8 is
+// scale * 2^-halvings * code. Groups are added up in units of scale * kMostHalved, in which none
+// has a factor below one.
 struct PreparedRows {
   void* values;             // row r begins at r * stride elements; zero beyond num_inputs
   std::int64_t stride;      // elements
-  float* scales;            // [rows, num_groups], s8 only: value = scale * code
+  float* scales;            // [rows], s8 only
+  std::int32_t* raises;     // [rows, num_groups], s8 only: (kMaxHalvings - halvings) << 23, what to
+                            // add to a float's bits to have it times 2^(kMaxHalvings - halvings)
   std::int32_t* starts;     // [rows, num_groups], s8 only: what an accumulator starts with, that is
-                            // -zero point * sum of codes; -sum where zero points differ, or
-                            // where minimums need the sum itself
-  std::int64_t num_groups;  // groups of one row that share a scale
+                            // -zero point * sum of codes; -sum where zero points differ
+  float* sums;              // [rows, num_groups], for minimums only: sum of codes, raised
+  std::int64_t num_groups;  // groups of one row
 };
 
 struct LinearOutput {

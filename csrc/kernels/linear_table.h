@@ -12,9 +12,7 @@ namespace {
 template <class S, Format kFormat>
 constexpr LinearKernel group_kernel() {
   constexpr FormatInfo kInfo = format_info(kFormat);
-  constexpr bool kNeedsSums = kInfo.has_zero_points || kInfo.has_minimums;
-  constexpr int kZeroPoint = kNeedsSums ? 1 : CodesOf<S, kInfo.weight_bits>::kZeroPoint;
-  return {&prepare_quantized<S, kInfo.tile_inputs, kZeroPoint>,
+  return {&prepare_quantized<S, kInfo.tile_inputs, GroupTile<S, kFormat>::kZeroPoint>,
           &compute_panels<GroupTile<S, kFormat>>};
 }
 

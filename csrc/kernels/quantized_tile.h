@@ -70,15 +70,20 @@ inline __attribute__((always_inline)) void add_tile_products(
   }
 }
 
-// Groups with a scale each: a sum per group is exact, then scaled into a float.
+// Groups with a scale each: a sum per group is exact, then scaled into a float. The factor of a
+// group of activations, a power of two, is added to the exponents of the weights' scales: a product
+// would take a turn in the pipes of dot products. A scale of zero becomes 2^-127 times that factor,
+// far below what rounding loses of any other.
 template <class S, Format kFormat>
 struct GroupTile {
   static constexpr FormatInfo kInfo = format_info(kFormat);
   using Codes = CodesOf<S, kInfo.weight_bits>;
   static constexpr int kMaxRows = S::kMaxGroupRows;
-  // Where minimums need the sum of x's codes, the zero point is not in it yet.
-  static constexpr int kStartFactor =
-      !kInfo.has_minimums ? 1 : (kInfo.weight_bits == 8 ? Codes::kZeroPoint : 0);
+  // Of codes as they come into registers; 1 where columns have their own, to be multiplied with.
+  static constexpr int kZeroPoint = kInfo.has_zero_points ? 1
+                                    : kInfo.has_minimums && kInfo.weight_bits == 4
+                                        ? 0
+                                        : Codes::kZeroPoint;
 
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
@@ -100,8 +105,8 @@ struct GroupTile {
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
     const std::uint8_t* const tiles_end = tile + w.num_tiles * kTileBytes;
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
-    const float* x_scales = rows.scales + row * rows.num_groups;
-    const std::int32_t* starts = rows.starts + row * rows.num_groups;
+    const std::int32_t* const raises = rows.raises + row * rows.num_groups;
+    const std::int32_t* const starts = rows.starts + row * rows.num_groups;
 
     typename S::F32 totals[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
@@ -121,10 +126,11 @@ struct GroupTile {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const typename S::F32 x_scale = S::broadcast(x_scales[r * rows.num_groups + g]);
+        const typename S::I32 raise = S::broadcast_i32(raises[r * rows.num_groups + g]);
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
-          totals[r][v] = S::fma(S::to_f32(sums[r][v]), S::mul(x_scale, w_scale[v]), totals[r][v]);
+          totals[r][v] =
+              S::fma(S::to_f32(sums[r][v]), S::add_to_bits(w_scale[v], raise), totals[r][v]);
         }
       }
       if constexpr (kInfo.has_minimums) {
@@ -134,15 +140,17 @@ struct GroupTile {
           minimum[v] = load_scales<S, kFormat>(tile + minimums_at(kInfo),
                                                factors + 2 * kPanelOutputs, column + v * S::kLanes);
         }
-        add_minimums<kRows, kVectors>(minimum, x_scales + g, starts + g, rows.num_groups, totals);
+        add_minimums<kRows, kVectors>(minimum, rows.sums + row * rows.num_groups + g,
+                                      rows.num_groups, totals);
       }
       tile += kTileBytes;
       x += kInfo.tile_inputs;
     }
     for (int r = 0; r < kRows; ++r) {
+      const typename S::F32 unit = S::broadcast(rows.scales[row + r] * kMostHalved);
       for (int v = 0; v < kVectors; ++v) {
-        write_outputs<S>(totals[r][v], row + r, panel * kPanelOutputs + column + v * S::kLanes,
-                         w.num_outputs, output);
+        write_outputs<S>(S::mul(totals[r][v], unit), row + r,
+                         panel * kPanelOutputs + column + v * S::kLanes, w.num_outputs, output);
       }
     }
   }
@@ -150,14 +158,14 @@ struct GroupTile {
   // A weight's minimum meets every input of the group alike: their sum.
   template <int kRows, int kVectors>
   static inline __attribute__((always_inline)) void add_minimums(
-      const typename S::F32 (&minimum)[kVectors], const float* x_scales, const std::int32_t* starts,
-      std::int64_t stride, typename S::F32 (&totals)[kRows][kVectors]) {
+      const typename S::F32 (&minimum)[kVectors], const float* sums, std::int64_t stride,
+      typename S::F32 (&totals)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const float x_sum = x_scales[r * stride] * static_cast<float>(-starts[r * stride]);
+      const typename S::F32 sum = S::broadcast(sums[r * stride]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        totals[r][v] = S::fma(S::broadcast(x_sum), minimum[v], totals[r][v]);
+        totals[r][v] = S::fma(sum, minimum[v], totals[r][v]);
       }
     }
   }
@@ -169,7 +177,7 @@ struct GroupTile {
       typename S::I32 (&sums)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const typename S::I32 start = S::broadcast_i32(kStartFactor * starts[r * starts_stride]);
+      const typename S::I32 start = S::broadcast_i32(starts[r * starts_stride]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         if constexpr (kInfo.has_zero_points) {
@@ -219,8 +227,9 @@ struct ChannelTile {
     for (int r = 0; r < kRows; ++r) {
       const typename S::F32 x_scale = S::broadcast(rows.scales[row + r]);
       for (int v = 0; v < kVectors; ++v) {
-        const typename S::F32 scale = S::mul(x_scale, S::load(w_scales + v * S::kLanes));
-        write_outputs<S>(S::mul(S::to_f32(sums[r][v]), scale), row + r,
+        const typename S::F32 total =
+            S::mul(S::to_f32(sums[r][v]), S::load(w_scales + v * S::kLanes));
+        write_outputs<S>(S::mul(total, x_scale), row + r,
                          panel * kPanelOutputs + column + v * S::kLanes, w.num_outputs, output);
       }
     }

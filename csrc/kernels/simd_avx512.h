@@ -49,6 +49,9 @@ struct Simd {
   static I32 zero_i32() { return _mm512_setzero_si512(); }
   static I32 broadcast_i32(std::int32_t x) { return _mm512_set1_epi32(x); }
   static F32 to_f32(I32 x) { return _mm512_cvtepi32_ps(x); }
+  static F32 add_to_bits(F32 a, I32 b) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), b));
+  }
   static I32 round(F32 x) { return _mm512_cvtps_epi32(x); }
   static I32 add_i32(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
   static I32 sub_i32(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }

@@ -85,6 +85,14 @@ struct Simd {
   static F32 to_f32(const I32& x) {
     return each<F32>([&](int i) { return static_cast<float>(x.lane[i]); });
   }
+  // The float whose bits are those of a, as an integer, + b.
+  static F32 add_to_bits(const F32& a, const I32& b) {
+    return each<F32>([&](int i) {
+      std::uint32_t bits;
+      __builtin_memcpy(&bits, &a.lane[i], sizeof(bits));
+      return float_of_bits(bits + static_cast<std::uint32_t>(b.lane[i]));
+    });
+  }
   // To the nearest integer, ties to even; |x| < 2^22.
   static I32 round(const F32& x) {
     constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: its last bit is worth one

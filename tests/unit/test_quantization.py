@@ -152,24 +152,49 @@ def test_nibbles_are_packed_low_first_and_padded_with_zeros():
 # -- activations -----------------------------------------------------------------------------------
 
 
-@given(seeds, st.integers(1, 4), st.integers(1, 100), st.sampled_from([32, 128]))
-def test_activations_one_by_one(seed, num_rows, num_inputs, group_size):
-    x = np.random.default_rng(seed).normal(size=(num_rows, num_inputs)).astype(np.float32)
-    codes, scales = quantize_activations(x, group_size)
+@given(
+    seeds,
+    st.integers(1, 4),
+    st.integers(1, 100),
+    st.sampled_from([32, 128]),
+    st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_activations_one_by_one(seed, num_rows, num_inputs, group_size, spread):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32)
+    x *= np.exp2(rng.integers(-40, 40, x.shape).astype(np.float32) * spread)
+    rows = quantize_activations(x, group_size)
     for row in range(num_rows):
+        row_max = np.float32(max(map(abs, x[row])))
+        assert rows.scales[row] == row_max / np.float32(127)
         for start in range(0, num_inputs, group_size):
             group = x[row, start : start + group_size]
-            amax = np.float32(max(map(abs, group)))
+            group_max = np.float32(max(map(abs, group)))
+            halvings = 0
+            while halvings < 31 and group_max * np.float32(2) ** (halvings + 1) <= row_max:
+                halvings += 1
             index = row, start // group_size
-            assert scales[index] == amax / np.float32(127)
-            expected = [int(np.rint(value * (np.float32(127) / amax))) for value in group]
-            assert codes[index][: len(group)].tolist() == expected
-            assert not codes[index][len(group) :].any()
+            assert rows.shares[index] == 2.0**-halvings
+            inverse = np.float32(127) / row_max * np.float32(2**halvings)
+            expected = [int(np.rint(value * inverse)) for value in group]
+            assert rows.codes[index][: len(group)].tolist() == expected
+            assert not rows.codes[index][len(group) :].any()
 
 
 def test_ties_go_to_the_even_code():
     x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5]], np.float32)
-    assert quantize_activations(x, 32)[0][0, 0, :6].tolist() == [127, 0, 2, 2, 0, -2]
+    assert quantize_activations(x, 32).codes[0, 0, :6].tolist() == [127, 0, 2, 2, 0, -2]
+
+
+def test_the_codes_of_a_group_use_at_least_half_of_their_range():
+    """Down to 2^-31 of the row's maximum; below, the step stays what it is there."""
+    x = np.zeros((1, 40 * 32), np.float32)
+    x[0, ::32] = 1.5 * np.exp2(-np.arange(40, dtype=np.float32))
+    x[0, 32] = 1.0  # 1.5 times less: not halved
+    rows = quantize_activations(x, 32)
+    codes = rows.codes[0, :, 0].tolist()
+    assert codes == [127, 85] + [127] * 30 + [64, 32, 16, 8, 4, 2, 1, 0]
+    assert rows.shares[0].tolist() == [1, 1] + [2.0**-n for n in range(2, 32)] + [2.0**-31] * 8
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -182,8 +207,8 @@ def test_what_is_not_finite_is_seen_in_every_output(bad):
 
 def test_tiny_activations_count_as_zero():
     x = np.full((1, 32), 1e-38, np.float32)
-    codes, scales = quantize_activations(x, 32)
-    assert not codes.any() and not scales.any()
+    rows = quantize_activations(x, 32)
+    assert not rows.codes.any() and not rows.scales.any()
 
 
 # -- linear and embed ------------------------------------------------------------------------------
@@ -199,19 +224,21 @@ def test_linear_is_its_definition(
     matrix = random_matrix(weight_format, num_outputs, num_inputs, rng)
     bias = rng.normal(size=num_outputs).astype(np.float32) if has_bias else None
     x = rng.normal(size=(num_tokens, num_inputs)).astype(np.float32)
-    codes, scales = quantize_activations(x, weight_format.group_size or num_inputs)
-    num_groups = scales.shape[1]
-    centered = np.zeros((num_outputs, codes[0].size), np.int64)
+    rows = quantize_activations(x, weight_format.group_size or num_inputs)
+    num_groups = rows.shares.shape[1]
+    centered = np.zeros((num_outputs, rows.codes[0].size), np.int64)
     centered[:, :num_inputs] = matrix.centered_codes()
     centered = centered.reshape(num_outputs, num_groups, -1)
     weight_scales, minimums = matrix.group_scales(), matrix.group_minimums()
     y = np.zeros((num_tokens, num_outputs), np.float32)
     for group in range(num_groups):
-        products = codes[:, group].astype(np.int64) @ centered[:, group].T
-        y += products.astype(np.float32) * (scales[:, group, None] * weight_scales[:, group])
+        shares = rows.shares[:, group, None]
+        products = rows.codes[:, group].astype(np.int64) @ centered[:, group].T
+        y += products.astype(np.float32) * (weight_scales[:, group] * shares)
         if minimums is not None:
-            sums = codes[:, group].sum(axis=-1, dtype=np.int64).astype(np.float32)
-            y += (scales[:, group] * sums)[:, None] * minimums[:, group]
+            sums = rows.codes[:, group].sum(axis=-1, dtype=np.int64, keepdims=True)
+            y += (sums.astype(np.float32) * shares) * minimums[:, group]
+    y = y * rows.scales[:, None]
     y = y if bias is None else y + bias
     assert (OPS.linear(x, OPS.matrix(matrix, bias)) == y).all()
 
@@ -222,8 +249,8 @@ def test_linear_is_close_to_the_floats(weight_format, seed, num_inputs):
     matrix = random_matrix(weight_format, 7, num_inputs, rng)
     x = rng.normal(size=(5, num_inputs)).astype(np.float32)
     exact = x.astype(np.float64) @ matrix.dequantize().T.astype(np.float64)
-    _, scales = quantize_activations(x, num_inputs)
-    half_steps = scales[:, 0, None] * 0.501 * np.abs(matrix.dequantize()).sum(axis=1)
+    row_scales = quantize_activations(x, num_inputs).scales  # no group's is larger
+    half_steps = row_scales[:, None] * 0.501 * np.abs(matrix.dequantize()).sum(axis=1)
     assert (np.abs(OPS.linear(x, OPS.matrix(matrix)) - exact) <= half_steps + 1e-3).all()
 
 

@@ -31,19 +31,23 @@ class NumpyQuantizedMatrix:
     def linear(self, x: Array) -> Array:
         """x [T, K] -> [T, N] in x's dtype: an exact integer product per group; then, in group order,
 
-        y += product * (x's scale * weight's scale)
-        y += (x's scale * sum of x's codes) * minimum, where the weights have minimums.
+        y += product * (weight's scale * group's share of x's scale)
+        y += (sum of x's codes * group's share of x's scale) * minimum, where the weights have minimums;
+
+        and at last y * x's scale.
         """
         num_groups, group_size, num_outputs = self.codes.shape
-        x_codes, x_scales = quantize_activations(x, group_size)
+        rows = quantize_activations(x, group_size)
         scales, minimums = self.matrix.group_scales(), self.matrix.group_minimums()
         y = np.zeros((len(x), num_outputs), x.dtype)
         for group in range(num_groups):
-            products = x_codes[:, group].astype(self.codes.dtype) @ self.codes[group]
-            y += products.astype(np.float32) * (x_scales[:, group, None] * scales[:, group])
+            shares = rows.shares[:, group, None]
+            products = rows.codes[:, group].astype(self.codes.dtype) @ self.codes[group]
+            y += products.astype(np.float32) * (scales[:, group] * shares)
             if minimums is not None:
-                sums = x_codes[:, group].sum(axis=-1, dtype=np.int32).astype(np.float32)
-                y += (x_scales[:, group] * sums)[:, None] * minimums[:, group]
+                sums = rows.codes[:, group].sum(axis=-1, dtype=np.int32, keepdims=True)
+                y += (sums.astype(np.float32) * shares) * minimums[:, group]
+        y *= rows.scales[:, None]
         return y if self.bias is None else y + self.bias
 
     def embed(self, token_ids: IntArray) -> Array:

@@ -196,6 +196,12 @@ struct DefinedRow {
   std::vector<double> scales;  // per group
 };
 
+float max_abs(const float* x, std::int64_t begin, std::int64_t end) {
+  float max = 0.0f;
+  for (std::int64_t i = begin; i < end; ++i) max = std::max(max, std::fabs(x[i]));
+  return max;
+}
+
 DefinedRow define_row(const float* x, const Weights& w, Activations activations) {
   const FormatInfo& info = format_info(w.format);
   DefinedRow row{{x, x + w.k}, {}};
@@ -204,22 +210,28 @@ DefinedRow define_row(const float* x, const Weights& w, Activations activations)
     for (double& value : row.values) value = float_from_bf16(bf16_bits(static_cast<float>(value)));
   }
   if (!info.is_integer) return row;
+  const float row_max = max_abs(x, 0, w.k);
+  const bool is_zero = row_max < 0x1p-80f;
+  const float scale = is_zero ? 0.0f : row_max / 127.0f;
+  const float inverse = is_zero ? 0.0f : 127.0f / row_max;
   for (std::int64_t g = 0; g < w.num_groups; ++g) {
     const std::int64_t begin = info.has_group_scales ? g * info.tile_inputs : 0;
     const std::int64_t end =
         info.has_group_scales ? std::min<std::int64_t>(begin + info.tile_inputs, w.k) : w.k;
-    float amax = 0.0f;
-    for (std::int64_t i = begin; i < end; ++i) amax = std::max(amax, std::fabs(x[i]));
-    const bool is_zero = amax < 0x1p-100f;
-    row.scales.push_back(is_zero ? 0.0 : double{amax / 127.0f});
-    const float inverse = is_zero ? 0.0f : 127.0f / amax;
-    for (std::int64_t i = begin; i < end; ++i) row.values[i] = std::nearbyint(x[i] * inverse);
+    const double group_max = double{max_abs(x, begin, end)};
+    int halvings = 0;
+    while (halvings < 31 && std::ldexp(group_max, halvings + 1) <= double{row_max}) ++halvings;
+    row.scales.push_back(std::ldexp(double{scale}, -halvings));
+    for (std::int64_t i = begin; i < end; ++i) {
+      row.values[i] = std::nearbyint(x[i] * std::ldexp(inverse, halvings));
+    }
   }
   return row;
 }
 
 // A dot product and a bound of what f32 may lose of it: each of the terms that are added in f32 is
-// rounded at most twice as it is made, and each of the additions once.
+// rounded at most twice as it is made, each of the additions once, and their sum once where it
+// meets the scale of a row.
 struct Defined {
   double value, tolerance;
 };
@@ -354,6 +366,31 @@ void test_extreme_rows(const KernelTable& kernels, const Weights& w) {
   }
 }
 
+// Output n sees group n of x alone, each of which is half as large as the one before: all other
+// scales are zero.
+void test_small_groups(const KernelTable& kernels, Format format, std::mt19937& random) {
+  const std::int64_t num_groups = 40, k = num_groups * format_info(format).tile_inputs;
+  Weights w = random_weights(format, num_groups, k, random);
+  for (auto* bytes : {&w.scales, &w.minimums}) {
+    auto* const numbers = reinterpret_cast<std::uint16_t*>(bytes->data());
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(bytes->size()) / 2; ++i) {
+      numbers[i] = i / num_groups == i % num_groups ? 0x1c00 : 0;
+    }
+  }
+  std::vector<float> x = random_rows(1, k, random), y(num_groups);
+  for (std::int64_t i = 0; i < k; ++i) x[i] = std::ldexp(x[i], -static_cast<int>(w.group_of(i)));
+  linear(kernels, packed(w), x.data(), 1, y.data(), {});
+  const DefinedRow row = define_row(x.data(), w, Activations::kNative);
+  for (std::int64_t n = 0; n < num_groups; ++n) {
+    const Defined defined = define_output(row, w, n);
+    // Scales of zero may count as 2^-127, of sums of up to 2^22 in each of less than 2^6 groups.
+    const double tolerance = defined.tolerance + row.scales[0] * 0x1p-99;
+    check(std::fabs(double{y[n]} - defined.value) <= tolerance,
+          describe(kernels, w, Activations::kNative) + " small group " + std::to_string(n) + ": " +
+              std::to_string(y[n]) + ", defined " + std::to_string(defined.value));
+  }
+}
+
 void test_packing(const Weights& w) {
   const PackedMatrix matrix = packed(w);
   Weights back = w;
@@ -427,11 +464,15 @@ void test_format(Format format, const std::vector<const KernelTable*>& tables) {
 
 int main() {
   const std::vector<const KernelTable*> tables = supported_kernel_tables();
+  std::mt19937 random(1);
   for (int format = 0; format < kNumFormats; ++format) {
     test_format(static_cast<Format>(format), tables);
   }
   for (const KernelTable* kernels : tables) {
     test_longest_channel(*kernels);
+    for (const Format format : {Format::kInt8, Format::kInt4, Format::kInt8Min, Format::kInt4Min}) {
+      test_small_groups(*kernels, format, random);
+    }
     std::printf("%s ", kernels->isa);
   }
   std::printf("ok\n");

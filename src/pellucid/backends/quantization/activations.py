@@ -1,43 +1,67 @@
 """How the rows that meet integer weights become integers themselves, at run time."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 LARGEST_CODE = 127
-SMALLEST_AMAX = np.float32(2.0**-100)  # below, 127 / amax would overflow
+SMALLEST_AMAX = np.float32(2.0**-80)  # below, halved scales and their inverses could leave f32
+MAX_HALVINGS = 31
+_MANTISSA_BITS = 23
 
 
-def quantize_activations(
-    x: npt.NDArray[Any], group_size: int
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Dynamic symmetric int8, in IEEE single precision, one scale per group of neighbouring inputs.
+@dataclass(frozen=True)
+class QuantizedRows:
+    """A code q of row t and group g stands for scales[t] * shares[t, g] * q.
 
-        scale = amax / 127,  code = round to nearest even(x * (127 / amax)),  amax = max |x|
+    Args:
+        codes: [T, groups, group_size], -127 .. 127.
+        shares: [T, groups], powers of two from 2^-31 to 1.
+        scales: [T].
+    """
 
-    A group whose amax is below 2^-100 counts as zero. One with an infinity or a NaN gets the scale
-    NaN, so that it is seen in every output.
+    codes: npt.NDArray[np.int8]
+    shares: npt.NDArray[np.float32]
+    scales: npt.NDArray[np.float32]
+
+
+def quantize_activations(x: npt.NDArray[Any], group_size: int) -> QuantizedRows:
+    """Dynamic symmetric int8, in IEEE single precision: a scale per row, which each group of neighbouring
+    inputs halves as often as its own numbers allow, so that a group's factor is a power of two.
+
+        scale = row max / 127
+        halvings = the most, up to 31, with group max * 2^halvings <= row max
+        code = round to nearest even(x * (127 / row max * 2^halvings)),  maxima of |x|
+
+    A row whose max is below 2^-80 counts as zero. One with an infinity or a NaN gets the scale NaN, so
+    that it is seen in every output.
 
     Args:
         x: [T, K].
         group_size: inputs that share a scale. Zeros stand for what the last group lacks.
-
-    Returns:
-        codes [T, groups, group_size], scales [T, groups].
     """
     num_rows, num_inputs = x.shape
     num_groups = -(-num_inputs // group_size)
     padded = np.zeros((num_rows, num_groups * group_size), np.float32)
     padded[:, :num_inputs] = x
-    groups = padded.reshape(num_rows, num_groups, group_size)
 
-    amax = np.abs(groups).max(axis=-1)
-    finite = np.isfinite(amax)
-    used = finite & (amax >= SMALLEST_AMAX)
-    safe = np.where(used, amax, np.float32(1))
-    inverse = np.where(used, np.float32(LARGEST_CODE) / safe, np.float32(0))
-    groups[~finite] = 0
-    codes = np.rint(groups * inverse[:, :, None]).astype(np.int8)
-    scales = np.where(used, safe / np.float32(LARGEST_CODE), np.float32(0))
-    return codes, np.where(finite, scales, np.float32(np.nan))
+    row_max = np.abs(padded).max(axis=-1)
+    finite = np.isfinite(row_max)
+    used = finite & (row_max >= SMALLEST_AMAX)
+    padded[~used] = 0
+    row_max = np.where(used, row_max, np.float32(1))
+    scales = np.where(used, row_max / np.float32(LARGEST_CODE), np.float32(0))
+
+    groups = padded.reshape(num_rows, num_groups, group_size)
+    group_max = np.abs(groups).max(axis=-1)
+    # Floats as integers: of their difference, what is above the mantissa.
+    exponents = (row_max[:, None].view(np.int32) - group_max.view(np.int32)) >> _MANTISSA_BITS
+    halvings = np.minimum(exponents, MAX_HALVINGS)
+    inverses = np.ldexp((np.float32(LARGEST_CODE) / row_max)[:, None], halvings)
+    return QuantizedRows(
+        np.rint(groups * inverses[:, :, None]).astype(np.int8),
+        np.ldexp(np.float32(1), -halvings),
+        np.where(finite, scales, np.float32(np.nan)),
+    )
