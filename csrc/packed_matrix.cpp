@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "float_bits.h"
+#include "panel_columns.h"
 
 namespace pellucid {
 namespace {
@@ -106,30 +107,15 @@ void for_each_cell(const Column& column, std::int64_t begin, std::int64_t end, M
   }
 }
 
-// The rows of a panel, `row_bytes` each, to their cells. A cache line of each row is read at a
-// time, for at a distance that is a power of two few lines stay in the first-level cache.
+// The rows of a panel, `row_bytes` each, to their cells.
 template <class Cell, Reorder kReorder>
 void pack_rows(const Column& first, const std::uint8_t* rows, std::int64_t row_bytes,
                std::int64_t num_rows, std::uint8_t* packed) {
-  constexpr std::int64_t kCellBytes = sizeof(Cell);
-  constexpr int kLineCells = 64 / sizeof(Cell);
-  const std::int64_t num_cells = ceil_div(row_bytes, kCellBytes);
-  for (std::int64_t begin = 0; begin < num_cells; begin += kLineCells) {
-    const std::int64_t count = std::min<std::int64_t>(kLineCells, num_cells - begin);
-    const std::int64_t at = begin * kCellBytes;  // the last cell may be longer than the row
-    const std::int64_t num_bytes = std::min(count * kCellBytes, row_bytes - at);
-    Cell lines[kPanelOutputs][kLineCells] = {};
-    for (std::int64_t row = 0; row < num_rows; ++row) {
-      std::memcpy(lines[row], rows + row * row_bytes + at, static_cast<std::size_t>(num_bytes));
-      for (Cell& cell : lines[row]) cell = static_cast<Cell>(kReorder(cell));
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      Cell step[kPanelOutputs];
-      for (int row = 0; row < kPanelOutputs; ++row) step[row] = lines[row][i];
-      std::memcpy(packed + first.cell(begin + i), step,
-                  static_cast<std::size_t>(num_rows * kCellBytes));
-    }
-  }
+  const std::int64_t step_bytes = kPanelOutputs * std::int64_t{sizeof(Cell)};
+  const StepPlaces places{first.cell(0), tile_weight_bytes(first.info) / step_bytes,
+                          tile_bytes(first.info)};
+  rows_to_columns<Cell>(rows, row_bytes, num_rows, places, packed,
+                        [](Cell cell) { return static_cast<Cell>(kReorder(cell)); });
 }
 
 // Copies bytes [begin, end) of a row back from their cells. The last cell may be longer than what
@@ -207,6 +193,50 @@ float load_scale(const FormatInfo& info, const std::uint8_t* stored, const std::
          static_cast<float>(load_as<std::int8_t>(stored));
 }
 
+// Rows of the source that make up a panel.
+struct PanelRows {
+  std::int64_t begin, count;
+};
+
+// Arrays [N, num_steps] of numbers that stand in steps of 32 in the packed matrix, the first one at
+// byte `place`.
+template <class T>
+void pack_numbers(const void* array, std::int64_t num_steps, const PanelRows& rows,
+                  std::int64_t place, std::int64_t step_distance, std::uint8_t* packed) {
+  const std::int64_t row_bytes = num_steps * std::int64_t{sizeof(T)};
+  rows_to_columns<T>(static_cast<const std::uint8_t*>(array) + rows.begin * row_bytes, row_bytes,
+                     rows.count, {place, 1, step_distance}, packed,
+                     [](T number) { return number; });
+}
+
+// What belongs to the codes of a panel, whose first column is `first`.
+void pack_scales(const WeightSource& source, const Column& first, std::int64_t num_tiles,
+                 const PanelRows& rows, std::uint8_t* packed) {
+  const FormatInfo& info = first.info;
+  if (has_channel_scales(info)) {
+    return pack_numbers<float>(source.scales, 1, rows, first.channel_scale(), 0, packed);
+  }
+  const auto pack_groups =
+      info.has_factors ? &pack_numbers<std::uint8_t> : &pack_numbers<std::uint16_t>;
+  const std::int64_t tile = tile_bytes(info);
+  pack_groups(source.scales, num_tiles, rows, first.group_scale(0), tile, packed);
+  if (info.has_minimums)
+    pack_groups(source.minimums, num_tiles, rows, first.minimum(0), tile, packed);
+  if (info.has_zero_points) {
+    pack_numbers<std::uint8_t>(source.zero_points, num_tiles, rows, first.zero_point(0), tile,
+                               packed);
+  }
+  if (!info.has_factors) return;
+  const std::int64_t num_blocks = ceil_div(num_tiles, kBlockInputs / info.tile_inputs);
+  const std::int64_t block = factor_bytes(info);
+  pack_numbers<std::uint16_t>(source.scale_factors, num_blocks, rows, first.scale_factor(0), block,
+                              packed);
+  if (info.has_minimums) {
+    pack_numbers<std::uint16_t>(source.minimum_factors, num_blocks, rows, first.minimum_factor(0),
+                                block, packed);
+  }
+}
+
 // Calls move(place of an f16 in the packed matrix, its index in a matrix [N, blocks], whether it is
 // of minimums) for each factor of an output.
 template <class Move>
@@ -254,41 +284,13 @@ void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
   const FormatInfo& info = format_info(format_);
   const CellCopy copy = cell_copy(info);
   const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
-  std::uint8_t* const packed = panels_;
   const auto* const rows = static_cast<const std::uint8_t*>(source.weights);
   for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const std::int64_t output = panel * kPanelOutputs;
-    const std::int64_t num_rows = std::min<std::int64_t>(kPanelOutputs, num_outputs() - output);
-    copy.pack(column_of(info, view_, output), rows + output * row_bytes, row_bytes, num_rows,
-              packed);
-  }
-  if (!info.is_integer) return;
-  const std::int64_t last = std::min(panel_end * kPanelOutputs, num_outputs());
-  for (std::int64_t output = panel_begin * kPanelOutputs; output < last; ++output) {
-    const Column column = column_of(info, view_, output);
-    if (has_channel_scales(info)) {
-      std::memcpy(packed + column.channel_scale(),
-                  static_cast<const float*>(source.scales) + output, sizeof(float));
-    }
-    if (!info.has_group_scales) continue;
-    const std::int64_t scale_bytes = group_scale_bytes(info);
-    for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
-      const std::int64_t group = output * view_.num_tiles + g;
-      copy_group_scale(info, packed + column.group_scale(g),
-                       static_cast<const std::byte*>(source.scales) + group * scale_bytes);
-      if (info.has_zero_points) packed[column.zero_point(g)] = source.zero_points[group];
-      if (info.has_minimums) {
-        copy_group_scale(info, packed + column.minimum(g),
-                         static_cast<const std::byte*>(source.minimums) + group * scale_bytes);
-      }
-    }
-    if (!info.has_factors) continue;
-    for_each_factor(column, output, view_.num_tiles,
-                    [&](std::int64_t place, std::int64_t at, bool is_minimum) {
-                      std::memcpy(packed + place,
-                                  (is_minimum ? source.minimum_factors : source.scale_factors) + at,
-                                  sizeof(std::uint16_t));
-                    });
+    const PanelRows from{output, std::min<std::int64_t>(kPanelOutputs, num_outputs() - output)};
+    const Column first = column_of(info, view_, output);
+    copy.pack(first, rows + output * row_bytes, row_bytes, from.count, panels_);
+    if (info.is_integer) pack_scales(source, first, view_.num_tiles, from, panels_);
   }
 }
 

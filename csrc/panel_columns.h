@@ -1,0 +1,117 @@
+// Turning rows into the columns of a panel (packed_matrix.h): the whole work of packing, so that it
+// is done at the speed of memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "format.h"
+
+namespace pellucid {
+
+// Where steps of 32 columns stand in a packed matrix.
+struct StepPlaces {
+  std::int64_t begin;       // byte of the first step
+  std::int64_t tile_steps;  // that lie side by side
+  std::int64_t tile_bytes;  // from a tile's first step to the next tile's
+};
+
+// Calls move(index of a step, its byte) for `num_steps` steps of `step_bytes`, in order.
+class StepCursor {
+ public:
+  StepCursor(const StepPlaces& places, std::int64_t step_bytes)
+      : places_(places), step_bytes_(step_bytes), place_(places.begin) {}
+
+  // The byte of the next step.
+  std::int64_t next() {
+    const std::int64_t place = place_;
+    place_ += step_bytes_;
+    if (++step_ == places_.tile_steps) {
+      step_ = 0;
+      place_ += places_.tile_bytes - places_.tile_steps * step_bytes_;
+    }
+    return place;
+  }
+
+ private:
+  const StepPlaces places_;
+  const std::int64_t step_bytes_;
+  std::int64_t place_;
+  std::int64_t step_ = 0;
+};
+
+// steps[i][row] = lines[row][i].
+template <class Cell, int kNumSteps>
+void transpose(const Cell (&lines)[kPanelOutputs][kNumSteps],
+               Cell (&steps)[kNumSteps][kPanelOutputs]) {
+  for (int i = 0; i < kNumSteps; ++i) {
+    for (int row = 0; row < kPanelOutputs; ++row) steps[i][row] = lines[row][i];
+  }
+}
+
+// Four rows and four steps at a time, which compilers do not find.
+template <int kNumSteps>
+void transpose(const std::uint32_t (&lines)[kPanelOutputs][kNumSteps],
+               std::uint32_t (&steps)[kNumSteps][kPanelOutputs]) {
+  typedef std::uint32_t Quad __attribute__((vector_size(16)));
+  static_assert(kNumSteps % 4 == 0 && kPanelOutputs % 4 == 0, "whole squares");
+  for (int i = 0; i < kNumSteps; i += 4) {
+    for (int row = 0; row < kPanelOutputs; row += 4) {
+      Quad in[4], pairs[4], out[4];
+      for (int j = 0; j < 4; ++j) std::memcpy(&in[j], &lines[row + j][i], sizeof(Quad));
+      pairs[0] = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+      pairs[1] = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+      pairs[2] = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+      pairs[3] = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+      out[0] = __builtin_shufflevector(pairs[0], pairs[1], 0, 1, 4, 5);
+      out[1] = __builtin_shufflevector(pairs[0], pairs[1], 2, 3, 6, 7);
+      out[2] = __builtin_shufflevector(pairs[2], pairs[3], 0, 1, 4, 5);
+      out[3] = __builtin_shufflevector(pairs[2], pairs[3], 2, 3, 6, 7);
+      for (int j = 0; j < 4; ++j) std::memcpy(&steps[i + j][row], &out[j], sizeof(Quad));
+    }
+  }
+}
+
+// Moves up to 32 rows of `row_bytes` each, which follow each other, into columns of cells, each put
+// through `reorder`. The last cell may be longer than what is left of a row. A cache line of each
+// row is read at a time, for at a distance that is a power of two few lines stay in the first-level
+// cache; and as the processor's own prefetching does not follow 32 streams, the lines behind are
+// asked for.
+template <class Cell, class Reorder>
+void rows_to_columns(const std::uint8_t* rows, std::int64_t row_bytes, std::int64_t num_rows,
+                     const StepPlaces& places, std::uint8_t* packed, Reorder reorder) {
+  constexpr std::int64_t kCellBytes = sizeof(Cell), kLineBytes = 64, kAhead = 8 * kLineBytes;
+  constexpr std::int64_t kLineCells = kLineBytes / kCellBytes;
+  StepCursor cursor(places, kPanelOutputs * kCellBytes);
+  Cell lines[kPanelOutputs][kLineCells] = {}, steps[kLineCells][kPanelOutputs];
+  // Sizes that are known to the compiler make moves of copies.
+  const auto copy = [](void* to, const void* from, std::int64_t size, auto whole) {
+    if (size == whole) {
+      std::memcpy(to, from, whole);
+    } else {
+      std::memcpy(to, from, static_cast<std::size_t>(size));
+    }
+  };
+  using Line = std::integral_constant<std::int64_t, kLineBytes>;
+  using Step = std::integral_constant<std::int64_t, kPanelOutputs * kCellBytes>;
+  for (std::int64_t begin = 0; begin < row_bytes; begin += kLineBytes) {
+    const std::int64_t num_bytes = std::min(kLineBytes, row_bytes - begin);
+    if (num_bytes < kLineBytes) std::memset(lines, 0, sizeof(lines));
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      const std::uint8_t* const line = rows + row * row_bytes + begin;
+      __builtin_prefetch(line + kAhead);
+      copy(lines[row], line, num_bytes, Line{});
+      for (Cell& cell : lines[row]) cell = reorder(cell);
+    }
+    transpose(lines, steps);
+    const std::int64_t num_steps = (num_bytes + kCellBytes - 1) / kCellBytes;
+    for (std::int64_t i = 0; i < num_steps; ++i) {
+      copy(packed + cursor.next(), steps[i], num_rows * kCellBytes, Step{});
+    }
+  }
+}
+
+}  // namespace pellucid
