@@ -11,7 +11,7 @@ from typing import Any
 from generated_file import write_or_check
 from typer.main import get_command
 
-from pellucid.cli.app import app
+from pellucid.cli.app import make_app
 
 REFERENCE = Path(__file__).with_name("cli.md")
 HEADER = """\
@@ -38,7 +38,7 @@ line says what was used, the seed included.
 
 
 def reference() -> str:
-    command: Any = get_command(app)
+    command: Any = get_command(make_app())
     with command.make_context("pellucid", [], resilient_parsing=True) as context:
         usages = {
             name: " ".join(verb.collect_usage_pieces(context))

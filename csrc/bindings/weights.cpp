@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
@@ -18,6 +19,7 @@
 #include "program_ops.h"
 #include "thread_pool.h"
 #include "weight_memory.h"
+#include "weight_packer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -48,12 +50,19 @@ const T* data_of(const AnyOptional& part) {
   return part ? static_cast<const T*>(part->data()) : nullptr;
 }
 
+// What a packing needs until it is done.
+struct PackingOwner {
+  std::shared_ptr<LinearWeights> weights;
+  AnyMatrix rows;
+  std::vector<AnyOptional> parts;
+};
+
 std::shared_ptr<LinearWeights> pack_weights(
     const std::string& format_name, const AnyMatrix& weights, const AnyOptional& scales,
     const AnyOptional& zero_points, const AnyOptional& minimums, const AnyOptional& scale_factors,
     const AnyOptional& minimum_factors, std::optional<std::int64_t> num_inputs,
     const std::optional<FloatVector>& bias, const std::string& activations, ThreadPool& pool,
-    std::shared_ptr<WeightMemory> memory) {
+    std::shared_ptr<WeightMemory> memory, WeightPacker* packer) {
   const Format format = format_named(format_name);
   const FormatInfo& info = format_info(format);
   require(activations == "native" || activations == "f32",
@@ -97,6 +106,17 @@ std::shared_ptr<LinearWeights> pack_weights(
                             data_of(minimums),
                             data_of<std::uint16_t>(scale_factors),
                             data_of<std::uint16_t>(minimum_factors)};
+  if (packer != nullptr) {
+    const std::vector<AnyOptional> parts = {scales, zero_points, minimums, scale_factors,
+                                            minimum_factors};
+    std::vector<Packing::Bytes> files = {{weights.data(), weights.nbytes()}};
+    for (const AnyOptional& part : parts) {
+      if (part) files.push_back({part->data(), part->nbytes()});
+    }
+    packer->add({&packed->matrix, source, std::move(files),
+                 std::make_shared<PackingOwner>(PackingOwner{packed, weights, parts})});
+    return packed;
+  }
   const nb::gil_scoped_release without_gil;
   pool.run([&](Worker& worker) {
     worker.parallel_for(packed->matrix.num_panels(), 4, [&](std::int64_t begin, std::int64_t end) {
@@ -109,9 +129,15 @@ std::shared_ptr<LinearWeights> pack_weights(
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-  nb::class_<WeightMemory>(
-      m, "WeightMemory", "Memory for all matrices of a model, which is being made ready meanwhile.")
+  nb::class_<WeightMemory>(m, "WeightMemory", "Memory for all matrices of a model.")
       .def(nb::init<std::size_t>(), "num_bytes"_a);
+  nb::class_<WeightPacker>(m, "WeightPacker", "Packs matrices on a thread of its own.")
+      .def(nb::init<>())
+      .def_prop_ro("waiting_bytes", &WeightPacker::waiting_bytes,
+                   "Bytes of files that are yet to be packed.")
+      .def("help", &WeightPacker::help, "pool"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Packs some tens of megabytes on all threads of `pool`. Returns the bytes of files that "
+           "are yet to be packed; 0: all matrices are ready.");
   nb::class_<LinearWeights>(m, "LinearWeights",
                             "A weight matrix [N, K] in the kernels' layout, and its bias [N].")
       .def_prop_ro("num_outputs",
@@ -129,12 +155,14 @@ void bind_weights(nb::module_& m) {
       "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "scale_factors"_a = nb::none(),
       "minimum_factors"_a = nb::none(), "num_inputs"_a = nb::none(), "bias"_a = nb::none(),
       nb::kw_only(), "activations"_a = "native", "pool"_a, "memory"_a = nb::none(),
+      "packer"_a = nb::none(),
       "Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, "
       "int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low "
       "half. `scales` are f16 [N, groups], for \"int8-channel\" f32 [N]; `zero_points` u8 and "
       "`minimums` f16 [N, groups]. In formats with factors, scales and minimums are s8, to be "
       "multiplied with f16 [N, ceil(K / 256)]. activations=\"f32\" multiplies dequantized weights "
-      "with x as it comes.");
+      "with x as it comes. With a `packer` the arrays are views of mapped files, and the matrix is "
+      "ready when its `help` says so.");
 }
 
 }  // namespace pellucid

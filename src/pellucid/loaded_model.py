@@ -6,7 +6,7 @@ from pathlib import Path
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.loading.decoder import make_decoder
+from pellucid.loading.decoder import finish_weights, make_decoder
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
@@ -42,10 +42,10 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     weights = plan_weights(stored, backend, config.quantization)
     check_weights_fit(stored, weights, config.quantization, available_memory())
     backend.expect_weights(weights.total)
-    # Before the weights: what reading it takes for a while is free again when they need it.
-    tokenizer = _load_tokenizer(stored)
-    give_back_free_memory()
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
+    tokenizer = _load_tokenizer(stored)  # on one core, while the other one packs weights
+    give_back_free_memory()
+    finish_weights(stored, backend, on_progress)
     return LoadedModel(
         stored.path,
         stored.config,

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 import pytest
 from typer.main import get_command
 
-from pellucid.cli.app import app
+from pellucid.cli.app import make_app
 from pellucid.cli.options import ModelOptions, SamplingOptions, StopOptions, takes_options
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
@@ -25,7 +25,7 @@ def test_options_left_out_change_no_parameter(group: type) -> None:
 
 
 def test_every_verb_has_the_options_of_its_groups() -> None:
-    verbs = get_command(app).commands  # type: ignore[attr-defined]
+    verbs = get_command(make_app()).commands  # type: ignore[attr-defined]
     for verb in ("run", "chat", "compare"):
         names = {parameter.name for parameter in verbs[verb].params}
         assert names >= {field.name for field in (*fields(ModelOptions), *fields(SamplingOptions))}

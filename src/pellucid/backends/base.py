@@ -116,7 +116,18 @@ class Backend(ABC):
 
     @abstractmethod
     def expect_weights(self, num_bytes: int) -> None:
-        """Says that matrices of `num_bytes` in all are about to come: memory can be made ready."""
+        """Says that matrices of `num_bytes` in all are about to come. Until `compile`, those that are
+        views of mapped files may be read when `matrix` has returned."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of files, that matrices made so far are yet to be read from."""
+        return 0
+
+    def read_weights(self) -> int:
+        """Reads some of what waits, on all threads. Returns what is left of `waiting_bytes`; `compile`
+        reads all."""
+        return 0
 
     @abstractmethod
     def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:

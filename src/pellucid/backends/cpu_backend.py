@@ -26,6 +26,7 @@ from pellucid.backends.cpu_kv_cache import (
     make_cpu_kv_cache,
 )
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
+from pellucid.backends.mapped_arrays import is_mapped
 from pellucid.backends.native import (
     Indices,
     LinearWeights,
@@ -33,6 +34,7 @@ from pellucid.backends.native import (
     RowSet,
     ThreadPool,
     WeightMemory,
+    WeightPacker,
     find_kernels,
     kv_bytes_per_block,
     pack_weights,
@@ -116,7 +118,9 @@ class CpuBackend(NumpyBackend):
         self.pool = ThreadPool(num_threads)
         self.max_rows = max_rows
         self.small_step_bytes = small_step_bytes
-        self._memory: WeightMemory | None = None  # for matrices that are being loaded
+        # Where matrices go that are being loaded, and who packs them meanwhile.
+        self._memory: WeightMemory | None = None
+        self._packer: WeightPacker | None = None
 
     @property
     def identity(self) -> str:
@@ -125,7 +129,14 @@ class CpuBackend(NumpyBackend):
     # -- load time --------------------------------------------------------------------------------
 
     def expect_weights(self, num_bytes: int) -> None:
-        self._memory = WeightMemory(num_bytes)
+        self._memory, self._packer = WeightMemory(num_bytes), WeightPacker()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return 0 if self._packer is None else self._packer.waiting_bytes
+
+    def read_weights(self) -> int:
+        return 0 if self._packer is None else self._packer.help(self.pool)
 
     def matrix(  # type: ignore[override]  # the handle is opaque
         self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None
@@ -149,6 +160,7 @@ class CpuBackend(NumpyBackend):
                 activations=activations,
                 pool=self.pool,
                 memory=self._memory,
+                packer=self._packer if all(map(is_mapped, weight.arrays.values())) else None,
             )
         name, bits = _float_bits(weight)
         return pack_weights(
@@ -158,6 +170,7 @@ class CpuBackend(NumpyBackend):
             activations=activations,
             pool=self.pool,
             memory=self._memory,
+            packer=self._packer if is_mapped(weight) else None,
         )
 
     def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
@@ -198,7 +211,9 @@ class CpuBackend(NumpyBackend):
         trace = Trace()
         handles: Any = TracedKVCache(config)  # a cache only as far as forward looks
         logits: Any = decoder.forward(symbolic_batch(trace), handles)
-        self._memory = None  # its matrices keep it
+        while self.read_weights() > 0:
+            pass
+        self._memory = self._packer = None  # its matrices keep the memory
         return CompiledDecoder(self, trace, logits)
 
     # -- per step ---------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -10,27 +11,28 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pellucid import __version__
-from pellucid.cli.ablate import ablate
-from pellucid.cli.bench import bench
-from pellucid.cli.chat import chat
-from pellucid.cli.compare import compare
-from pellucid.cli.eval_kv import eval_kv
-from pellucid.cli.explain import explain
 from pellucid.cli.options import takes_options
-from pellucid.cli.quantize import quantize
-from pellucid.cli.run import run
 from pellucid.cli.status import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE
 from pellucid.cli.terminal import note
 
-app = typer.Typer(
-    name="pellucid",
-    add_completion=False,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
-)
-for verb in (run, chat, compare, explain, bench, ablate, eval_kv, quantize):
-    app.command()(takes_options(verb))
+# Each is a function in a file of its name, with _ for -.
+VERBS = ("run", "chat", "compare", "explain", "bench", "ablate", "eval-kv", "quantize")
+
+
+def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """The command line with these verbs. Only their files are imported."""
+    app = typer.Typer(
+        name="pellucid",
+        add_completion=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="rich",
+    )
+    app.callback()(_pellucid)
+    for verb in verbs:
+        name = verb.replace("-", "_")
+        app.command(verb)(takes_options(getattr(import_module(f"pellucid.cli.{name}"), name)))
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,7 +41,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _pellucid(
     version: Annotated[
         bool,
@@ -77,7 +78,8 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    command = get_command(app)
+    asked = [verb for verb in VERBS if arguments[:1] == [verb]]
+    command = get_command(make_app(asked or VERBS))
     try:
         with command.make_context("pellucid", arguments) as context:
             command.invoke(context)

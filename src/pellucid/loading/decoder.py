@@ -47,3 +47,17 @@ def make_decoder(
     decoder = decoder_class(model.config.architecture)(model.config, parameters, backend)
     parameters.check_all_used()
     return decoder
+
+
+def finish_weights(
+    model: StoredModel, backend: Backend, on_progress: Progress | None = None
+) -> None:
+    """Has `backend` read what `make_decoder` left to it. Arguments are those of `make_decoder`."""
+    total = sum(
+        model.tensors.info(name).num_bytes
+        for name in model.tensors
+        if not model.names.unused.fullmatch(name)
+    )
+    while waiting := backend.read_weights():
+        if on_progress is not None:
+            on_progress(total - waiting, total)

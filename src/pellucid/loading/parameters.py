@@ -34,7 +34,7 @@ class CheckpointParameters:
         config: what config.json says of them.
         backend: makes the handles.
         weight_format: what all matrices are quantized to; None keeps each as it is stored.
-        on_progress: called after each tensor.
+        on_progress: called after each tensor; not counted are bytes that the backend is yet to read.
     """
 
     def __init__(
@@ -171,7 +171,8 @@ class CheckpointParameters:
         self._unread.discard(name)
         self._done_bytes += self._checkpoint.info(name).num_bytes
         if self._on_progress is not None:
-            self._on_progress(self._done_bytes, self._total_bytes)
+            done = max(0, self._done_bytes - self._backend.waiting_bytes)
+            self._on_progress(done, self._total_bytes)
 
     def _drop_tied_head(self) -> None:
         """Some checkpoints hold the shared matrix twice."""

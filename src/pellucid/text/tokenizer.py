@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
 
@@ -51,17 +52,7 @@ class Tokenizer:
         bos, eos = special_tokens.get("bos_token"), special_tokens.get("eos_token")
         self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
         self.eos_token_id: int | None = None if eos is None else backend.token_to_id(eos)
-        optional = self.special_token_ids - {self.bos_token_id, self.eos_token_id}
-        token, largest = max(
-            (item for item in backend.get_vocab().items() if item[1] not in optional),
-            key=lambda item: item[1],
-            default=("", -1),
-        )
-        if largest >= vocab_size:
-            raise ValueError(
-                f"tokenizer of {model} does not fit: token {token!r} has id {largest}, but the model"
-                f" has a vocabulary of {vocab_size}"
-            )
+        self._check_ids(self.special_token_ids - {self.bos_token_id, self.eos_token_id})
         self._chat = None
         if chat_template is not None:
             self._chat = ChatEncoder(backend, ChatTemplate(chat_template, special_tokens, model))
@@ -181,6 +172,24 @@ class Tokenizer:
             for text in (stripped, " " + stripped) if stripped else (word,):
                 found[tuple(self.encode(text, add_special_tokens=False))] = None
         return tuple(found)
+
+    def _check_ids(self, optional: AbstractSet[int | None]) -> None:
+        """Raises a ValueError for a token that the model lacks and whose id is not `optional`."""
+        backend = self._backend
+        # A dictionary of all tokens takes a tenth of a second; mostly it is enough to count them.
+        num_known = sum(backend.id_to_token(i) is not None for i in range(self.vocab_size))
+        if num_known == backend.get_vocab_size():
+            return
+        token, largest = max(
+            (item for item in backend.get_vocab().items() if item[1] not in optional),
+            key=lambda item: item[1],
+            default=("", -1),
+        )
+        if largest >= self.vocab_size:
+            raise ValueError(
+                f"tokenizer of {self._model} does not fit: token {token!r} has id {largest}, but the"
+                f" model has a vocabulary of {self.vocab_size}"
+            )
 
     def _require_chat(self) -> ChatEncoder:
         if self._chat is None:

@@ -16,7 +16,7 @@ using namespace pellucid;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Taken and written by several threads while pages are still being asked for.
+// Taken and written by several threads.
 void test_parts_are_apart() {
   WeightMemory memory(320 * kMiB);
   std::vector<std::thread> threads;

@@ -1,0 +1,71 @@
+"""Weights that are packed while their caller goes on are those that are packed at once."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.mapped_arrays import is_mapped
+from pellucid.backends.quantization.formats import FORMATS
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.loading.mapped_file import MappedFile
+
+SHAPE = (1000, 320)
+
+
+@pytest.fixture
+def weight():
+    return np.random.default_rng(1).standard_normal(SHAPE, np.float32)
+
+
+def mapped(path: Path, array):
+    """`array` in a file, as a view of it."""
+    path.write_bytes(array.tobytes())
+    return MappedFile(path).bytes.view(array.dtype).reshape(array.shape)
+
+
+def test_views_of_files_are_told_from_other_arrays(tmp_path, weight):
+    view = mapped(tmp_path / "weight", weight)
+    assert is_mapped(view) and is_mapped(view[3:].T) and is_mapped(np.ascontiguousarray(view))
+    assert not is_mapped(weight) and not is_mapped(view.copy()) and not is_mapped(view + 1)
+    assert not is_mapped(np.frombuffer(b"12345678", np.float32))
+
+
+def check(on_file, at_once):
+    """Makes the same matrix of both and multiplies with it."""
+    x = np.random.default_rng(2).standard_normal((3, SHAPE[1]), np.float32)
+    plain, ahead = CpuBackend(2), CpuBackend(2)
+    ahead.expect_weights(1 << 20)
+    handles = [ahead.matrix(on_file) for _ in range(5)]
+    assert ahead.waiting_bytes > 0  # so few are left to those who help
+    while ahead.read_weights() > 0:
+        pass
+    expected = plain.linear(x, plain.matrix(at_once))
+    for handle in handles:
+        np.testing.assert_array_equal(ahead.linear(x, handle), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_floats(tmp_path, weight, dtype):
+    weight = weight.astype(dtype)
+    check(mapped(tmp_path / "weight", weight), weight)
+
+
+@pytest.mark.parametrize("name", ["int8", "int8-channel", "int4", "int4-g128-zp"])
+def test_integers(tmp_path, weight, name):
+    matrix = quantize_matrix(weight, FORMATS[name])
+    arrays = {part: mapped(tmp_path / part, array) for part, array in matrix.arrays.items()}
+    check(QuantizedMatrix(matrix.format, matrix.num_inputs, **arrays), matrix)
+
+
+def test_other_arrays_are_packed_at_once(weight):
+    ahead = CpuBackend(2)
+    ahead.expect_weights(1 << 20)
+    handle = ahead.matrix(weight)
+    assert ahead.waiting_bytes == ahead.read_weights() == 0
+    x = np.ones((1, SHAPE[1]), np.float32)
+    plain = CpuBackend(2)
+    np.testing.assert_array_equal(ahead.linear(x, handle), plain.linear(x, plain.matrix(weight)))
