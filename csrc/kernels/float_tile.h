@@ -15,12 +15,18 @@ struct FloatTile {
   static constexpr FormatInfo kInfo = format_info(Weights::kFormat);
   static constexpr int kMaxRows = S::kMaxFloatRows;
 
+  // Of a Lookahead.
+  static std::int64_t num_steps(const PackedView& w, int num_rows) {
+    const std::int64_t num_strides = (w.num_tiles + kStrideTiles - 1) / kStrideTiles;
+    return num_strides * (kPanelOutputs / (S::float_vectors(num_rows) * S::kLanes));
+  }
+
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
-                  std::int64_t row, const LinearOutput& output) {
+                  std::int64_t row, Lookahead& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::float_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
-      run_columns<kRows, kVectors>(w, panel, column, rows, row, output);
+      run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
     }
   }
 
@@ -30,10 +36,13 @@ struct FloatTile {
   static constexpr int kStepInputs = kStepFactors * kFactorInputs;
   static constexpr int kStepBytes = kPanelOutputs * kStepInputs * kInfo.weight_bits / 8;
   static constexpr int kTileSteps = kInfo.tile_inputs / kStepInputs;
+  // Tiles between two looks ahead: where one is an input or two, a look at each would be felt.
+  static constexpr int kStrideTiles = kInfo.tile_inputs < 16 ? 16 / kInfo.tile_inputs : 1;
 
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
-                          const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+                          const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+                          const LinearOutput& output) {
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
     const std::uint8_t* const tiles_end = tile + w.num_tiles * tile_bytes(kInfo);
     const auto* x = static_cast<const typename Weights::Input*>(rows.values) + row * rows.stride;
@@ -42,18 +51,23 @@ struct FloatTile {
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) sums[r][v] = S::zero();
     }
-    for (std::int64_t t = 0; t < w.num_tiles; ++t) {
-      const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, t);
-      typename Weights::Scale scales[kVectors];
+    for (std::int64_t t = 0; t < w.num_tiles;) {
+      ahead.step();
+      const std::int64_t stride_end =
+          t + kStrideTiles < w.num_tiles ? t + kStrideTiles : w.num_tiles;
+      for (; t < stride_end; ++t) {
+        const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, t);
+        typename Weights::Scale scales[kVectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        scales[v] = Weights::load_scale(tile, factors, column + v * S::kLanes);
+        for (int v = 0; v < kVectors; ++v) {
+          scales[v] = Weights::load_scale(tile, factors, column + v * S::kLanes);
+        }
+        for (int step = 0; step < kTileSteps; ++step) {
+          add_step<kRows, kVectors>(tile + step * kStepBytes, column, scales, x, rows.stride, sums);
+          x += kStepInputs;
+        }
+        tile += tile_bytes(kInfo);
       }
-      for (int step = 0; step < kTileSteps; ++step) {
-        add_step<kRows, kVectors>(tile + step * kStepBytes, column, scales, x, rows.stride, sums);
-        x += kStepInputs;
-      }
-      tile += tile_bytes(kInfo);
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "linear_kernels.h"
+#include "lookahead.h"
 
 namespace pellucid {
 namespace {
@@ -28,35 +29,48 @@ void write_outputs(typename S::F32 sum, std::int64_t row, std::int64_t column,
 // Calls Tile::run<rows> with the number of rows made a constant.
 template <class Tile, int kRows = Tile::kMaxRows>
 void run_tile(std::int64_t num_rows, const PackedView& w, std::int64_t panel,
-              const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+              const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+              const LinearOutput& output) {
   if constexpr (kRows > 1) {
     if (num_rows < kRows) {
-      return run_tile<Tile, kRows - 1>(num_rows, w, panel, rows, row, output);
+      return run_tile<Tile, kRows - 1>(num_rows, w, panel, rows, row, ahead, output);
     }
   }
-  Tile::template run<kRows>(w, panel, rows, row, output);
+  Tile::template run<kRows>(w, panel, rows, row, ahead, output);
 }
 
-// Weights that stay in the second-level cache while all rows pass by.
-constexpr std::int64_t kBlockBytes = 512 * 1024;
+// Weights that are read from the second-level cache by one tile of rows after the other; a panel at
+// least.
+constexpr std::int64_t kBlockBytes = 64 << 10;
+
+// What two blocks may take of that cache: three quarters of a megabyte.
+constexpr std::int64_t kTwoBlocksBytes = 768 << 10;
 
 // Phase 2. A block of panels comes from memory once and is reread from the second-level cache by
 // each tile of rows, which itself stays in the first while it meets the panels of the block. Tiles
-// are of even size: eight rows are 4 + 4, not 6 + 2. There is no software prefetch: measured on Zen
-// 4, any distance from 2 KiB to the next block made small batches slower, up to twice for int8.
+// are of even size: eight rows are 4 + 4, not 6 + 2. Each of them fetches its share of the next
+// block meanwhile, so that memory works all the time and not for the first tile alone. A single
+// tile reads memory in order, which processors foresee.
 template <class Tile>
 void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
                     std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,
                     const LinearOutput& output) {
-  const std::int64_t num_tiles = (row_end - row_begin + Tile::kMaxRows - 1) / Tile::kMaxRows;
+  const std::int64_t num_panels = (w.num_outputs + kPanelOutputs - 1) / kPanelOutputs;
+  const std::int64_t num_row_tiles = (row_end - row_begin + Tile::kMaxRows - 1) / Tile::kMaxRows;
   const std::int64_t block = kBlockBytes / w.panel_bytes > 1 ? kBlockBytes / w.panel_bytes : 1;
+  const bool looks_ahead = num_row_tiles > 1 && 2 * block * w.panel_bytes <= kTwoBlocksBytes;
+  const std::int64_t share = (w.panel_bytes + num_row_tiles - 1) / num_row_tiles;
   for (std::int64_t begin = panel_begin; begin < panel_end; begin += block) {
     const std::int64_t end = begin + block < panel_end ? begin + block : panel_end;
     std::int64_t row = row_begin;
-    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
-      const std::int64_t tile_rows = (row_end - row) / (num_tiles - tile);
+    for (std::int64_t tile = 0; tile < num_row_tiles; ++tile) {
+      const std::int64_t tile_rows = (row_end - row) / (num_row_tiles - tile);
       for (std::int64_t panel = begin; panel < end; ++panel) {
-        run_tile<Tile>(tile_rows, w, panel, rows, row, output);
+        const bool has_next = looks_ahead && panel + block < num_panels;
+        const std::int64_t next = has_next ? panel + block : panel;
+        Lookahead ahead(w.panels + next * w.panel_bytes + tile * share, has_next ? share : 0,
+                        Tile::num_steps(w, static_cast<int>(tile_rows)));
+        run_tile<Tile>(tile_rows, w, panel, rows, row, ahead, output);
       }
       row += tile_rows;
     }

@@ -85,19 +85,25 @@ struct GroupTile {
                                         ? 0
                                         : Codes::kZeroPoint;
 
+  // Of a Lookahead.
+  static std::int64_t num_steps(const PackedView& w, int num_rows) {
+    return w.num_tiles * (kPanelOutputs / (S::quantized_vectors(num_rows) * S::kLanes));
+  }
+
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
-                  std::int64_t row, const LinearOutput& output) {
+                  std::int64_t row, Lookahead& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::quantized_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
-      run_columns<kRows, kVectors>(w, panel, column, rows, row, output);
+      run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
     }
   }
 
  private:
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
-                          const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+                          const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+                          const LinearOutput& output) {
     constexpr std::int64_t kWeightBytes = tile_weight_bytes(kInfo);
     constexpr std::int64_t kTileBytes = tile_bytes(kInfo);
     constexpr int kSteps = kInfo.tile_inputs / (4 * Codes::kQuads);
@@ -113,6 +119,7 @@ struct GroupTile {
       for (int v = 0; v < kVectors; ++v) totals[r][v] = S::zero();
     }
     for (std::int64_t g = 0; g < w.num_tiles; ++g) {
+      ahead.step();
       typename S::I32 sums[kRows][kVectors];
       start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, starts + g,
                                   rows.num_groups, sums);
@@ -197,19 +204,25 @@ struct ChannelTile {
   using Codes = Codes8<S>;
   static constexpr int kMaxRows = S::kMaxChannelRows;
 
+  // Of a Lookahead.
+  static std::int64_t num_steps(const PackedView& w, int num_rows) {
+    return w.num_tiles * (kPanelOutputs / (S::float_vectors(num_rows) * S::kLanes));
+  }
+
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
-                  std::int64_t row, const LinearOutput& output) {
+                  std::int64_t row, Lookahead& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::float_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
-      run_columns<kRows, kVectors>(w, panel, column, rows, row, output);
+      run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
     }
   }
 
  private:
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
-                          const PreparedRows& rows, std::int64_t row, const LinearOutput& output) {
+                          const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+                          const LinearOutput& output) {
     constexpr int kSteps = kInfo.tile_inputs / 4;
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
@@ -219,6 +232,7 @@ struct ChannelTile {
       for (int v = 0; v < kVectors; ++v) sums[r][v] = S::broadcast_i32(rows.starts[row + r]);
     }
     for (std::int64_t t = 0; t < w.num_tiles; ++t) {
+      ahead.step();
       add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
       tile += tile_bytes(kInfo);
       x += kInfo.tile_inputs;
