@@ -13,9 +13,12 @@ set(PELLUCID_KERNEL_SOURCES
 # on what the compiler makes of the tile around it. How vectors are passed differs between levels,
 # but none are passed between files, so that warning is off.
 set(PELLUCID_KERNEL_OPTIONS -O3 -ffp-contract=off -Wno-psabi)
+set(PELLUCID_PORTABLE_OPTIONS ${PELLUCID_KERNEL_OPTIONS})
 if(PELLUCID_SANITIZE)
-  # Unrolled and instrumented, a level takes the optimizer ten minutes.
+  # Unrolled and instrumented, a level takes the optimizer ten minutes. The portable one, whose
+  # vectors are loops, would then run for as long.
   list(APPEND PELLUCID_KERNEL_OPTIONS -O0)
+  list(APPEND PELLUCID_PORTABLE_OPTIONS -Og -fno-sanitize-address-use-after-scope)
 endif()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
@@ -39,7 +42,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-march=armv8.2-a+dotprod")
 endif()
 set_source_files_properties(csrc/kernels/level_portable.cpp PROPERTIES
-  COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS}")
+  COMPILE_OPTIONS "${PELLUCID_PORTABLE_OPTIONS}")
 # Codes made of weights, and weights of codes, are the same bits everywhere too.
 set_source_files_properties(csrc/packed_matrix.cpp csrc/quantize.cpp PROPERTIES
   COMPILE_OPTIONS -ffp-contract=off)

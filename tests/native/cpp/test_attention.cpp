@@ -82,38 +82,33 @@ class Engine {
     }
   }
 
-  // y of the shares' rows, [T, H, D]. What comes before a share has been run before.
-  std::vector<float> step(const std::vector<Share>& shares) {
-    std::vector<std::int32_t> query_start{0}, seq_lens, tables;
-    std::vector<std::int64_t> slots;
-    std::vector<float> q, k, v;
-    const std::int64_t block_size = cache_.shape().block_size;
-    const std::int64_t widest = ceil_div(kMaxLength, block_size);
+  // Stores K and V of the shares, as steps before did whose y nobody looks at.
+  void fill(const std::vector<Share>& shares) {
     for (const Share& share : shares) {
-      std::vector<std::int32_t>& table = block_table(share.sequence);
-      while (static_cast<std::int64_t>(table.size()) < ceil_div(share.end, block_size)) {
-        CHECK(!free_blocks_.empty());
-        table.push_back(free_blocks_.back());
-        free_blocks_.pop_back();
-      }
-      for (std::int64_t p = share.begin; p < share.end; ++p) {
-        slots.push_back(table[static_cast<std::size_t>(p / block_size)] * block_size +
-                        p % block_size);
-      }
-      const auto append = [&](std::vector<float>& all, const std::vector<float>& own,
-                              std::int64_t size) {
-        all.insert(all.end(), own.begin() + share.begin * size, own.begin() + share.end * size);
-      };
-      append(q, share.sequence->q, model_.q_size());
-      append(k, share.sequence->k, model_.kv_size());
-      append(v, share.sequence->v, model_.kv_size());
-      query_start.push_back(static_cast<std::int32_t>(slots.size()));
+      const std::vector<std::int64_t> slots = slots_of(share);
+      const std::int64_t at = share.begin * model_.kv_size();
+      store({share.sequence->k.data() + at, share.sequence->v.data() + at, model_.kv_size(),
+             slots.data()},
+            static_cast<std::int64_t>(slots.size()));
+    }
+  }
+
+  // y of the shares' rows, [T, H, D]. What comes before a share has been stored before.
+  std::vector<float> step(const std::vector<Share>& shares) {
+    fill(shares);
+    std::vector<std::int32_t> query_start{0}, seq_lens, tables;
+    std::vector<float> q;
+    const std::int64_t widest = ceil_div(kMaxLength, cache_.shape().block_size);
+    for (const Share& share : shares) {
+      q.insert(q.end(), share.sequence->q.begin() + share.begin * model_.q_size(),
+               share.sequence->q.begin() + share.end * model_.q_size());
+      query_start.push_back(query_start.back() +
+                            static_cast<std::int32_t>(share.end - share.begin));
       seq_lens.push_back(static_cast<std::int32_t>(share.end));
+      const std::vector<std::int32_t>& table = block_table(share.sequence);
       tables.insert(tables.end(), table.begin(), table.end());
       tables.resize(seq_lens.size() * static_cast<std::size_t>(widest), -1);
     }
-    const auto num_tokens = static_cast<std::int64_t>(slots.size());
-    store({k.data(), v.data(), model_.kv_size(), slots.data()}, num_tokens);
 
     plan_.make({static_cast<std::int64_t>(shares.size()), query_start.data(), seq_lens.data(),
                 tables.data(), widest},
@@ -146,6 +141,23 @@ class Engine {
 
   static AttentionLimits limits(const Model& model, int num_threads) {
     return {1024, 16, kMaxLength, model.num_heads, model.num_kv_heads, model.head_dim, num_threads};
+  }
+
+  // Of a share's positions, in blocks that are the sequence's own from now on.
+  std::vector<std::int64_t> slots_of(const Share& share) {
+    const std::int64_t block_size = cache_.shape().block_size;
+    std::vector<std::int32_t>& table = block_table(share.sequence);
+    while (static_cast<std::int64_t>(table.size()) < ceil_div(share.end, block_size)) {
+      CHECK(!free_blocks_.empty());
+      table.push_back(free_blocks_.back());
+      free_blocks_.pop_back();
+    }
+    std::vector<std::int64_t> slots;
+    for (std::int64_t p = share.begin; p < share.end; ++p) {
+      slots.push_back(table[static_cast<std::size_t>(p / block_size)] * block_size +
+                      p % block_size);
+    }
+    return slots;
   }
 
   // Head by head, as threads share it out.
@@ -384,7 +396,7 @@ double check_definition(const Model& model, std::int64_t block_size, int num_thr
   double worst = 0;
   for (const KernelTable* kernels : supported_kernel_tables()) {
     Engine engine(*kernels, model, block_size, num_threads, 7);
-    engine.step({{&chunk, 0, 250}, {&decode, 0, 599}});
+    engine.fill({{&chunk, 0, 250}, {&decode, 0, 599}});
     const std::vector<float> y = engine.step(shares);
     for (const Check& c : checks) {
       for (std::int64_t d = 0; d < model.head_dim; ++d) {
@@ -411,7 +423,7 @@ bool same_bits(const float* a, const float* b, std::size_t size) {
 // One request's rows, however it is cut into steps and whatever runs beside it.
 void check_invariance(const KernelTable& kernels, const Model& model) {
   constexpr std::int64_t kLength = 293;  // into the second range, and no multiple of anything
-  const Sequence sequence(model, kLength, 4), other(model, 550, 5);
+  const Sequence sequence(model, kLength, 4), other(model, 330, 5);
   const std::vector<float> whole = Engine(kernels, model, 32, 1, 1).step({{&sequence, 0, kLength}});
   const auto compare = [&](const std::vector<float>& rows, std::int64_t begin,
                            const std::string& what) {
@@ -451,12 +463,11 @@ void check_invariance(const KernelTable& kernels, const Model& model) {
   Engine alone(kernels, model, 32, 1, 4), split(kernels, model, 64, 6, 5);
   const Sequence deep(model, 700, 6);
   const std::vector<float> expected = alone.step({{&deep, 0, 700}});
-  split.step({{&deep, 0, 699}});
-  const std::int64_t num_splits = split.num_splits_seen();
+  split.fill({{&deep, 0, 699}});
   const std::vector<float> last = split.step({{&deep, 699, 700}});
   check(same_bits(last.data(), expected.data() + 699 * model.q_size(), last.size()),
         describe(kernels, model) + ": bits differ when split over threads");
-  CHECK(model.sliding_window > 0 || split.num_splits_seen() > num_splits);
+  CHECK(model.sliding_window > 0 || split.num_splits_seen() > 0);
   CHECK(alone.num_splits_seen() == 0);
 }
 
