@@ -34,6 +34,7 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.config import LongRopeScaling
 from pellucid.loading.decoder import load_decoder
+from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.stored_model import open_stored_model
@@ -304,6 +305,26 @@ def test_bad_values_are_named(
     monkeypatch.setattr(GgufFile, "__init__", with_another_value)
     with pytest.raises(ValueError, match=rf"model\.gguf: {message}"):
         open_stored_model(file)
+
+
+ABSURD = [0, -1, 1, 2**31, 2**62, 0.0, -1.0, 1e-40, 1e38, np.nan, np.inf, "", "x", True, [], [1, 2]]
+
+
+@pytest.mark.parametrize("family", GGUF_FAMILIES)
+def test_absurd_facts_are_refused_by_name_or_make_a_config(family: str, tmp_path: Path) -> None:
+    file = GgufFile(write_both(tmp_path, family))
+    good = dict(file.metadata)
+    architecture = good["general.architecture"]
+    facts = [key for key in good if key.startswith((f"{architecture}.", "tokenizer.ggml.bos"))]
+    others = ("attention.key_length", "attention.sliding_window", "rope.scaling.factor")
+    for key in [*facts, *(f"{architecture}.{other}" for other in others)]:
+        for value in ABSURD:
+            file.metadata = good | {key: value}
+            try:
+                read_gguf_config(file, {})
+            except ValueError as error:
+                if "model.gguf: " not in str(error):
+                    raise AssertionError(f"{key}={value}: {error}: which file?") from error
 
 
 @pytest.mark.parametrize("tensor_type", [Type.Q8_0, Type.Q4_1])

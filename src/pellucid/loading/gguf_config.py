@@ -188,6 +188,8 @@ def _llama_like(metadata: _Metadata, float_tensors: Mapping[str, Any]) -> dict[s
     family = _FAMILIES[metadata.architecture]
     hidden_size, num_heads = metadata.integer(_EMBEDDING), metadata.integer(_HEADS)
     head_dim = metadata.optional_integer(_KEY_LENGTH) or hidden_size // num_heads
+    if head_dim == 0:
+        raise metadata.error(_HEADS, f"must be at most the embedding's {hidden_size}")
     if metadata.get(_VALUE_LENGTH, head_dim) != head_dim:
         raise metadata.error(_VALUE_LENGTH, f"must be the head's {head_dim}")
     values: dict[str, Any] = {
