@@ -23,27 +23,46 @@ constexpr std::int64_t kInner = 96, kVocab = 70, kLayers = 3;
 constexpr std::int64_t kMaxRows = 160;
 constexpr std::int32_t kBlockSize = 16, kBlocks = 5;  // of a request
 
-Weights random_weights(std::mt19937& random, std::int64_t num_outputs, std::int64_t num_inputs) {
+// What a decoder computes with.
+struct Arithmetic {
+  const KernelTable* kernels;
+  Format weights;  // kF32 or kInt8
+  KVFormat cache;
+};
+
+Weights random_weights(std::mt19937& random, Format format, std::int64_t num_outputs,
+                       std::int64_t num_inputs) {
   std::normal_distribution<float> normal(0.0f, 1.0f / 8);
-  std::vector<float> numbers(static_cast<std::size_t>(num_outputs * num_inputs));
+  const auto size = static_cast<std::size_t>(num_outputs * num_inputs);
+  std::vector<float> numbers(size);
   for (float& x : numbers) x = normal(random);
   auto weights = std::make_shared<LinearWeights>(
-      LinearWeights{PackedMatrix(Format::kF32, num_outputs, num_inputs), {}});
-  const WeightSource source{numbers.data()};
-  weights->matrix.pack(source, 0, weights->matrix.num_panels());
+      LinearWeights{PackedMatrix(format, num_outputs, num_inputs), {}});
+  if (format == Format::kF32) {
+    weights->matrix.pack({numbers.data()}, 0, weights->matrix.num_panels());
+    return weights;
+  }
+  constexpr std::uint16_t kHundredth = 0x211f;  // in f16
+  std::vector<std::int8_t> codes;
+  for (const float x : numbers) codes.push_back(static_cast<std::int8_t>(100 * x));
+  const std::vector<std::uint16_t> scales(size, kHundredth);  // more than there are groups
+  weights->matrix.pack({codes.data(), scales.data()}, 0, weights->matrix.num_panels());
   return weights;
 }
 
 // A small decoder, as tracing would put it together.
-std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
+std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
+                                      std::shared_ptr<ThreadPool> pool) {
   std::mt19937 random(0);
-  auto program =
-      std::make_unique<Program>(*find_kernel_table("portable"), std::move(pool), kMaxRows,
-                                /*small_step_bytes=*/0);
+  const auto weights = [&](std::int64_t num_outputs, std::int64_t num_inputs) {
+    return random_weights(random, arithmetic.weights, num_outputs, num_inputs);
+  };
+  auto program = std::make_unique<Program>(*arithmetic.kernels, std::move(pool), kMaxRows,
+                                           /*small_step_bytes=*/0);
   const auto ones = std::make_shared<const std::vector<float>>(kHidden, 1.0f);
   ProgramAttention attention(
       *program, {kMaxRows, kMaxRows, 256, kHeads, kKVHeads, kHeadDim, program->num_threads()});
-  const Weights table = random_weights(random, kVocab, kHidden);
+  const Weights table = weights(kVocab, kHidden);
   const View x{program->add_buffer(RowSet::kTokens, kHidden)};
   const View rotations{program->add_buffer(RowSet::kTokens, kHeadDim)};
   add_embed(*program, Indices::kTokenIds, table, 2.0f, x);
@@ -55,20 +74,17 @@ std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
     const View v{qkv.buffer, kHidden + kKVHeads * kHeadDim};
     const View heads{program->add_buffer(RowSet::kTokens, kHidden)};
     add_rms_norm(*program, RowSet::kTokens, x, ones, 1e-5f, 1, normed);
-    add_linear(*program, RowSet::kTokens, normed, random_weights(random, kQkv, kHidden), qkv,
-               false);
+    add_linear(*program, RowSet::kTokens, normed, weights(kQkv, kHidden), qkv, false);
     add_rope(*program, qkv, rotations, kHeads, kHeadDim, kHeadDim, qkv);
     add_rope(*program, k, rotations, kKVHeads, kHeadDim, kHeadDim, k);
     add_store_kv(*program, layer, k, v, kKVHeads);
     attention.add_attention(layer, qkv, {0.25f, 0.0f, 0}, heads);
-    add_linear(*program, RowSet::kTokens, heads, random_weights(random, kHidden, kHidden), x, true);
+    add_linear(*program, RowSet::kTokens, heads, weights(kHidden, kHidden), x, true);
     const View gate_up{program->add_buffer(RowSet::kTokens, 2 * kInner)};
-    add_linear(*program, RowSet::kTokens, x, random_weights(random, 2 * kInner, kHidden), gate_up,
-               false);
+    add_linear(*program, RowSet::kTokens, x, weights(2 * kInner, kHidden), gate_up, false);
     add_gated_activate(*program, RowSet::kTokens, gate_up, ActivationFunction::kSilu, kInner,
                        gate_up);
-    add_linear(*program, RowSet::kTokens, gate_up, random_weights(random, kHidden, kInner), x,
-               true);
+    add_linear(*program, RowSet::kTokens, gate_up, weights(kHidden, kInner), x, true);
   }
   const View last{program->add_buffer(RowSet::kLogits, kHidden)};
   const View logits{program->add_buffer(RowSet::kLogits, kVocab)};
@@ -80,8 +96,8 @@ std::unique_ptr<Program> make_program(std::shared_ptr<ThreadPool> pool) {
 }
 
 // Two requests, each a prompt of `num_tokens`, then one token each: the logits of all rows.
-std::vector<float> logits_of(Program& program, std::int32_t num_tokens) {
-  KVCache cache({KVFormat::kF32, kLayers, kKVHeads, kHeadDim, kBlockSize}, 2 * kBlocks);
+std::vector<float> logits_of(Program& program, KVFormat cache_format, std::int32_t num_tokens) {
+  KVCache cache({cache_format, kLayers, kKVHeads, kHeadDim, kBlockSize}, 2 * kBlocks);
   std::vector<float> frequencies(kHeadDim / 2);
   for (std::size_t i = 0; i < frequencies.size(); ++i)
     frequencies[i] = 1.0f / static_cast<float>(1 << i);
@@ -127,12 +143,13 @@ std::vector<float> logits_of(Program& program, std::int32_t num_tokens) {
   return all;
 }
 
-void threads_change_no_bit() {
-  const auto alone = make_program(std::make_shared<ThreadPool>(1));
+void threads_change_no_bit(const Arithmetic& arithmetic) {
+  const auto alone = make_program(arithmetic, std::make_shared<ThreadPool>(1));
   for (const int num_threads : {2, 3}) {
-    const auto program = make_program(std::make_shared<ThreadPool>(num_threads));
+    const auto program = make_program(arithmetic, std::make_shared<ThreadPool>(num_threads));
     for (const std::int32_t num_tokens : {1, 7, 19, 40, 75}) {  // the last ones go by row
-      CHECK(logits_of(*program, num_tokens) == logits_of(*alone, num_tokens));
+      CHECK(logits_of(*program, arithmetic.cache, num_tokens) ==
+            logits_of(*alone, arithmetic.cache, num_tokens));
     }
   }
 }
@@ -178,7 +195,10 @@ void buffers_keep_their_numbers() {
 }  // namespace
 
 int main() {
-  threads_change_no_bit();
+  threads_change_no_bit({find_kernel_table("portable"), Format::kF32, KVFormat::kF32});
+  for (const KernelTable* kernels : supported_kernel_tables()) {
+    threads_change_no_bit({kernels, Format::kInt8, KVFormat::kInt8});
+  }
   buffers_keep_their_numbers();
   std::printf("ok\n");
 }
