@@ -1,6 +1,7 @@
 # What runs kernels: threads, and a step's program over them.
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
+  csrc/gguf_blocks.cpp
   csrc/program.cpp
   csrc/program_attention.cpp
   csrc/program_ops.cpp

@@ -10,6 +10,7 @@ void bind_cpu_info(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_weights(nanobind::module_& m);
 void bind_quantize(nanobind::module_& m);
+void bind_gguf_blocks(nanobind::module_& m);
 void bind_kv_cache(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_program_attention(nanobind::module_& m);

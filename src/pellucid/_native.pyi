@@ -177,6 +177,14 @@ def quantize_weights(format: str, float_format: str, weights: Annotated[NDArray,
     Quantizes `weights` [N, K], f32 or bits of f16 or bf16, all finite, into arrays of the shapes that `pack_weights` takes. Scales that f16 cannot hold become infinite.
     """
 
+def block_types() -> list[str]:
+    """The types that `unpack_blocks` knows, by GGUF's names."""
+
+def unpack_blocks(block_type: str, rows: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray, dict(order='C', device='cpu')], scales: Annotated[NDArray, dict(order='C', device='cpu')], minimums: Annotated[NDArray, dict(order='C', device='cpu')] | None = None, scale_factors: Annotated[NDArray, dict(order='C', device='cpu')] | None = None, minimum_factors: Annotated[NDArray, dict(order='C', device='cpu')] | None = None, *, pool: ThreadPool) -> None:
+    """
+    Fills the arrays of a matrix, of the shapes that `pack_weights` takes, with the numbers in `rows` of blocks [N, bytes].
+    """
+
 class KVCache:
     """Keys and values of all layers, in blocks."""
 

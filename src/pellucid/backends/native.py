@@ -15,6 +15,7 @@ try:
         ThreadPool,
         WeightMemory,
         WeightPacker,
+        block_types,
         cpu_info,
         find_kernels,
         kernel_levels,
@@ -22,6 +23,7 @@ try:
         measure_roofline,
         pack_weights,
         quantize_weights,
+        unpack_blocks,
     )
     from pellucid._native import (
         __file__ as EXTENSION_FILE,
@@ -48,6 +50,7 @@ __all__ = [
     "ThreadPool",
     "WeightMemory",
     "WeightPacker",
+    "block_types",
     "cpu_info",
     "find_kernels",
     "kernel_levels",
@@ -55,4 +58,5 @@ __all__ = [
     "measure_roofline",
     "pack_weights",
     "quantize_weights",
+    "unpack_blocks",
 ]

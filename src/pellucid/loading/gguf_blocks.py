@@ -60,6 +60,12 @@ def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
     return matrix
 
 
+def inputs_of_row(num_bytes: int, block_type: Type) -> int:
+    """The numbers in a row of blocks."""
+    block_size, block_bytes = GGML_QUANT_SIZES[block_type]
+    return num_bytes // block_bytes * block_size
+
+
 def format_of_blocks(block_type: Type) -> IntegerFormat:
     """The format of `matrix_from_blocks`."""
     _, block_bytes = GGML_QUANT_SIZES[block_type]

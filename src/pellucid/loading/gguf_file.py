@@ -206,7 +206,7 @@ class _Header:
         if value_type == GGUFValueType.ARRAY:
             raise self._error(f"{key} is an array of arrays: not supported")
         if value_type == GGUFValueType.STRING:
-            return [self._string(key, MAX_HEADER_BYTES) for _ in range(length)]
+            return self._strings(length, key)
         number = _NUMBERS[value_type]
         data = self._take(length * struct.calcsize(number), key)
         values = list(struct.unpack(f"<{length}{number}", data))
@@ -236,6 +236,25 @@ class _Header:
             return self._take(length, what).decode()
         except UnicodeDecodeError as error:
             raise self._error(f"{what} is not UTF-8: {error}") from None
+
+    def _strings(self, count: int, key: str) -> list[str]:
+        """As many calls of `_string`, which would take half a second for a large vocabulary and its merges."""
+        view, at, limit = self._view, self._at, min(self._file_bytes, MAX_HEADER_BYTES)
+        read_length = struct.Struct("<Q").unpack_from
+        strings = []
+        try:
+            for _ in range(count):
+                start = at + 8
+                end = start + read_length(view, at)[0]
+                if end > limit:
+                    break
+                strings.append(view[start:end].decode())
+                at = end
+        except (struct.error, UnicodeDecodeError):
+            pass
+        self._at = at
+        # Whoever stopped early has met something to complain of.
+        return strings + [self._string(key, MAX_HEADER_BYTES) for _ in range(count - len(strings))]
 
     def _count(self, what: str, limit: int) -> int:
         count: int = self._number("Q", what)

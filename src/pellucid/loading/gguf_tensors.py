@@ -1,7 +1,8 @@
 """The tensors of a GGUF file as the numbers or the codes that they hold, none of them changed."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from gguf.quants import dequantize
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.loading.gguf_blocks import BLOCK_TYPES, format_of_blocks, matrix_from_blocks
+from pellucid.loading.gguf_blocks import (
+    BLOCK_TYPES,
+    Bytes,
+    format_of_blocks,
+    matrix_from_blocks,
+)
 from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
 
 _FLOATS: Mapping[Type, Any] = {
@@ -41,6 +47,14 @@ class GgufTensors:
         self.location = file.path
         self._file = file
         self._num_heads = num_heads
+
+    @cached_property
+    def _matrix_from_blocks(self) -> Callable[[Bytes, Type], QuantizedMatrix]:
+        try:
+            from pellucid.loading.native_blocks import NativeBlocks
+        except ModuleNotFoundError:  # the extension is not built: many times slower
+            return matrix_from_blocks
+        return NativeBlocks().matrix
 
     def __contains__(self, name: object) -> bool:
         return name in self._file.tensors
@@ -91,7 +105,7 @@ class GgufTensors:
             numbers: npt.NDArray[Any] = rows.view(_FLOATS[info.type]).reshape(info.shape)
             return np.require(numbers, requirements="A")
         if info.type in BLOCK_TYPES and len(info.shape) == 2:
-            return matrix_from_blocks(rows, info.type)
+            return self._matrix_from_blocks(rows, info.type)
         if info.type in BLOCK_TYPES:  # norms and biases, of any number of dimensions
             return _dequantize(rows, info)
         supported = [each.name for each in (*_FLOATS, *BLOCK_TYPES)]

@@ -164,12 +164,12 @@ class _Vocabulary:
             raise ValueError(f"{metadata.path}: tokenizer.ggml.tokens holds {twice!r} twice")
         types = self.numbers("tokenizer.ggml.token_type", _TokenType.NORMAL)
         self.types = dict(zip(self.tokens, types, strict=True))
-        # Rows of the model without a token have a placeholder in the list.
-        self.ids = {
-            token: token_id
-            for token, token_id in self.ids.items()
-            if self.types[token] != _TokenType.UNUSED
-        }
+        if _TokenType.UNUSED in types:  # rows of the model without a token have a placeholder
+            self.ids = {
+                token: token_id
+                for token, token_id in self.ids.items()
+                if self.types[token] != _TokenType.UNUSED
+            }
 
     def numbers(self, key: str, default: float) -> Sequence[Any]:
         """One number per token."""
@@ -177,7 +177,7 @@ class _Vocabulary:
         if values is None:
             return [default] * len(self.tokens)
         is_list = isinstance(values, list) and len(values) == len(self.tokens)
-        if not is_list or not all(type(value) in (int, float) for value in values):
+        if not is_list or not set(map(type, values)) <= {int, float}:
             raise ValueError(
                 f"{self._metadata.path}: {key}: must hold a number for each of the "
                 f"{len(self.tokens)} tokens"
@@ -213,12 +213,7 @@ def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Toke
     merges = metadata.optional_strings("tokenizer.ggml.merges")
     if merges is None:
         raise metadata.error("tokenizer.ggml.merges", "must be a list of strings")
-    pairs = []
-    for merge in merges:
-        left, space, right = merge[1:].partition(" ")  # a token may begin with a space
-        if not space:
-            raise ValueError(f"{metadata.path}: tokenizer.ggml.merges holds {merge!r}: no pair")
-        pairs.append((merge[0] + left, right))
+    pairs = _pairs(metadata, merges)
     backend = Tokenizer(models.BPE(vocabulary.ids, pairs, ignore_merges=splitting.ignore_merges))
     if splitting.composes:
         backend.normalizer = normalizers.NFC()
@@ -230,6 +225,19 @@ def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Toke
     )
     backend.decoder = decoders.ByteLevel()
     return backend, splitting.adds_bos
+
+
+def _pairs(metadata: JsonObject, merges: Sequence[str]) -> list[tuple[str, str]]:
+    """Both sides of each merge, the first of which may begin with a space."""
+    if all(merge.find(" ") == merge.rfind(" ") > 0 for merge in merges):  # the usual form
+        return [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+    pairs = []
+    for merge in merges:
+        left, space, right = merge[1:].partition(" ")
+        if not space:
+            raise ValueError(f"{metadata.path}: tokenizer.ggml.merges holds {merge!r}: no pair")
+        pairs.append((merge[0] + left, right))
+    return pairs
 
 
 def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokenizer:

@@ -1,0 +1,161 @@
+#include "gguf_blocks.h"
+
+#include <cstring>
+
+namespace pellucid {
+namespace {
+
+constexpr int kSmallBlock = 32, kLargeBlock = 256;  // inputs
+constexpr int kScaleBytes = 2;                      // f16
+constexpr int kPackedScaleBytes = 12;               // of Q4_K and Q5_K
+constexpr std::uint16_t kF16Sign = 0x8000;
+
+// Two neighbours: the low halves of both bytes, and the high ones, as a byte of two codes.
+std::uint8_t low_pair(std::uint16_t two) {
+  return static_cast<std::uint8_t>((two & 0x0f) | (two >> 4 & 0xf0));
+}
+std::uint8_t high_pair(std::uint16_t two) {
+  return static_cast<std::uint8_t>((two >> 4 & 0x0f) | (two >> 8 & 0xf0));
+}
+
+// Codes of 4 bits in `size` bytes: all low halves come first, then all high ones.
+template <int size>
+void pack_halves(const std::uint8_t* halves, std::uint8_t* codes) {
+  for (int i = 0; i < size / 2; ++i) {
+    const auto two = static_cast<std::uint16_t>(halves[2 * i] | halves[2 * i + 1] << 8);
+    codes[i] = low_pair(two);
+    codes[size / 2 + i] = high_pair(two);
+  }
+}
+
+void copy_f16(const std::uint8_t* from, std::uint16_t* to, std::uint16_t flipped = 0) {
+  std::uint16_t number;
+  std::memcpy(&number, from, sizeof(number));
+  *to = number ^ flipped;
+}
+
+std::uint16_t* f16(void* array) { return static_cast<std::uint16_t*>(array); }
+std::uint8_t* bytes(void* array) { return static_cast<std::uint8_t*>(array); }
+
+// Scales and minimums of the 8 groups of a block: 6 bits of each are in 12 bytes, in three rows of
+// four: scales 0..3, minimums 0..3, and the low halves of all others, whose upper two bits are the
+// upper two bits of the first rows.
+void unpack_k_scales(const std::uint8_t* packed, std::uint8_t* scales, std::uint8_t* minimums) {
+  for (int i = 0; i < 4; ++i) {
+    const int scale = packed[i], minimum = packed[4 + i], low = packed[8 + i];
+    scales[i] = static_cast<std::uint8_t>(scale & 63);
+    minimums[i] = static_cast<std::uint8_t>(minimum & 63);
+    scales[4 + i] = static_cast<std::uint8_t>((low & 15) | (scale >> 2 & 48));
+    minimums[4 + i] = static_cast<std::uint8_t>(low >> 4 | (minimum >> 2 & 48));
+  }
+}
+
+// Each takes one block, the `index`-th of all.
+
+void q8_0(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  copy_f16(block, f16(target.scales) + index);
+  std::memcpy(bytes(target.weights) + index * kSmallBlock, block + kScaleBytes, kSmallBlock);
+}
+
+void q4_0(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  copy_f16(block, f16(target.scales) + index);
+  pack_halves<16>(block + kScaleBytes, bytes(target.weights) + index * 16);
+}
+
+void q4_1(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  copy_f16(block, f16(target.scales) + index);
+  copy_f16(block + kScaleBytes, f16(target.minimums) + index);
+  pack_halves<16>(block + 2 * kScaleBytes, bytes(target.weights) + index * 16);
+}
+
+// Codes of 5 bits: 32 fifth bits, then 16 bytes of halves.
+void unpack_fifth_bits(const std::uint8_t* block, int zero_point, std::uint8_t* codes) {
+  std::uint32_t fifth;
+  std::memcpy(&fifth, block, sizeof(fifth));
+  const std::uint8_t* const halves = block + sizeof(fifth);
+  for (int i = 0; i < 16; ++i) {
+    const int low = (halves[i] & 15) | static_cast<int>(fifth >> i & 1) << 4;
+    const int high = halves[i] >> 4 | static_cast<int>(fifth >> (16 + i) & 1) << 4;
+    codes[i] = static_cast<std::uint8_t>(low - zero_point);
+    codes[16 + i] = static_cast<std::uint8_t>(high - zero_point);
+  }
+}
+
+void q5_0(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  copy_f16(block, f16(target.scales) + index);
+  unpack_fifth_bits(block + kScaleBytes, 16, bytes(target.weights) + index * kSmallBlock);
+}
+
+void q5_1(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  copy_f16(block, f16(target.scales) + index);
+  copy_f16(block + kScaleBytes, f16(target.minimums) + index);
+  unpack_fifth_bits(block + 2 * kScaleBytes, 0, bytes(target.weights) + index * kSmallBlock);
+}
+
+// What Q4_K and Q5_K begin with; returns what follows. Minimums are subtracted there.
+const std::uint8_t* unpack_k_head(const std::uint8_t* block, std::int64_t index,
+                                  const WeightTarget& target) {
+  copy_f16(block, target.scale_factors + index);
+  copy_f16(block + kScaleBytes, target.minimum_factors + index, kF16Sign);
+  const std::uint8_t* const packed = block + 2 * kScaleBytes;
+  unpack_k_scales(packed, bytes(target.scales) + 8 * index, bytes(target.minimums) + 8 * index);
+  return packed + kPackedScaleBytes;
+}
+
+void q4_k(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  const std::uint8_t* const halves = unpack_k_head(block, index, target);
+  std::uint8_t* const codes = bytes(target.weights) + index * kLargeBlock / 2;
+  for (int run = 0; run < 128; run += 32) pack_halves<32>(halves + run, codes + run);
+}
+
+void q5_k(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  const std::uint8_t* const fifth = unpack_k_head(block, index, target);
+  const std::uint8_t* const halves = fifth + 32;
+  std::uint8_t* codes = bytes(target.weights) + index * kLargeBlock;
+  for (int group = 0; group < 8; ++group, codes += 32) {
+    const std::uint8_t* const run = halves + group / 2 * 32;
+    const int shift = group % 2 * 4;
+    for (int i = 0; i < 32; ++i) {
+      codes[i] = static_cast<std::uint8_t>((run[i] >> shift & 15) | (fifth[i] >> group & 1) << 4);
+    }
+  }
+}
+
+void q6_k(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  const std::uint8_t* const halves = block;
+  const std::uint8_t* const upper = block + 128;
+  const std::uint8_t* const scales = block + 192;
+  std::memcpy(bytes(target.scales) + 16 * index, scales, 16);
+  copy_f16(scales + 16, target.scale_factors + index);
+  std::uint8_t* codes = bytes(target.weights) + index * kLargeBlock;
+  for (int group = 0; group < 8; ++group, codes += 32) {  // four of each half of the block
+    const int half = group / 4, part = group % 4;
+    const std::uint8_t* const run = halves + half * 64 + part % 2 * 32;
+    for (int i = 0; i < 32; ++i) {
+      const int low = run[i] >> (part / 2 * 4) & 15;
+      codes[i] =
+          static_cast<std::uint8_t>((low | (upper[half * 32 + i] >> (2 * part) & 3) << 4) - 32);
+    }
+  }
+}
+
+template <int kBlockBytes, void (*kUnpack)(const std::uint8_t*, std::int64_t, const WeightTarget&)>
+void unpack_all(const std::uint8_t* blocks, std::int64_t begin, std::int64_t end,
+                const WeightTarget& target) {
+  for (std::int64_t i = begin; i < end; ++i) kUnpack(blocks + i * kBlockBytes, i, target);
+}
+
+}  // namespace
+
+const BlockType kBlockTypes[kNumBlockTypes] = {
+    {"Q8_0", Format::kInt8, kSmallBlock, 34, &unpack_all<34, q8_0>},
+    {"Q4_0", Format::kInt4, kSmallBlock, 18, &unpack_all<18, q4_0>},
+    {"Q4_1", Format::kInt4Min, kSmallBlock, 20, &unpack_all<20, q4_1>},
+    {"Q5_0", Format::kInt8, kSmallBlock, 22, &unpack_all<22, q5_0>},
+    {"Q5_1", Format::kInt8Min, kSmallBlock, 24, &unpack_all<24, q5_1>},
+    {"Q4_K", Format::kInt4K, kLargeBlock, 144, &unpack_all<144, q4_k>},
+    {"Q5_K", Format::kInt8K, kLargeBlock, 176, &unpack_all<176, q5_k>},
+    {"Q6_K", Format::kInt8K16, kLargeBlock, 210, &unpack_all<210, q6_k>},
+};
+
+}  // namespace pellucid
