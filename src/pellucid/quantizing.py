@@ -20,10 +20,12 @@ from pellucid.loading.quantized_writer import QuantizedWriter
 from pellucid.loading.stored_model import StoredModel, open_stored_model
 from pellucid.loading.tensor_source import as_floats
 from pellucid.models.registry import decoder_class
+from pellucid.text.compact_tokenizer import compact_tokenizer
+from pellucid.text.tokenizer_files import TOKENIZER_FILE
 
 # Copied as they are. Sums of the weights would be wrong, so SHA256SUMS is not among them.
 _COPIED = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "chat_template.json", "generation_config.json"),
     *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE"),
 )
@@ -137,6 +139,8 @@ def _write(
     config = dict(read_json_object(stored.path / CONFIG_FILE).values)
     config[CONFIG_KEY] = quantization_config(weight_format)
     (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+    if (tokenizer := stored.path / TOKENIZER_FILE).is_file():
+        (partial / TOKENIZER_FILE).write_bytes(compact_tokenizer(tokenizer.read_bytes()))
     for name in _COPIED:
         if (stored.path / name).is_file():
             shutil.copyfile(stored.path / name, partial / name)

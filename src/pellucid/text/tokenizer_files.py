@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+TOKENIZER_FILE = "tokenizer.json"
 MAX_FILE_BYTES = 256 << 20
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -71,7 +72,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_backend(directory: Path) -> Backend:
-    path = directory / "tokenizer.json"
+    path = directory / TOKENIZER_FILE
     if not path.is_file():
         others = ("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken")
         found = sorted(file.name for other in others for file in directory.glob(other))
