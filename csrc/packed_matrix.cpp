@@ -87,8 +87,8 @@ std::uint32_t keep(std::uint32_t cell) { return cell; }
 
 using Reorder = std::uint32_t (*)(std::uint32_t);
 
-// Rows are moved in pieces: long enough to be read as a stream, short enough for what is written of
-// 32 rows to stay in the first-level cache. A multiple of every format's share of a tile.
+// Rows are copied back in pieces: long enough to be written as a stream, short enough for what is
+// read for 32 rows to stay in the first-level cache. A multiple of every format's share of a tile.
 constexpr std::int64_t kPieceBytes = 512;
 
 // Calls move(byte in the row, its place in the packed matrix) for the cells of a column that begin
@@ -220,8 +220,9 @@ void pack_scales(const WeightSource& source, const Column& first, std::int64_t n
       info.has_factors ? &pack_numbers<std::uint8_t> : &pack_numbers<std::uint16_t>;
   const std::int64_t tile = tile_bytes(info);
   pack_groups(source.scales, num_tiles, rows, first.group_scale(0), tile, packed);
-  if (info.has_minimums)
+  if (info.has_minimums) {
     pack_groups(source.minimums, num_tiles, rows, first.minimum(0), tile, packed);
+  }
   if (info.has_zero_points) {
     pack_numbers<std::uint8_t>(source.zero_points, num_tiles, rows, first.zero_point(0), tile,
                                packed);

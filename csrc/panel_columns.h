@@ -19,7 +19,7 @@ struct StepPlaces {
   std::int64_t tile_bytes;  // from a tile's first step to the next tile's
 };
 
-// Calls move(index of a step, its byte) for `num_steps` steps of `step_bytes`, in order.
+// Walks along steps of `step_bytes` each.
 class StepCursor {
  public:
   StepCursor(const StepPlaces& places, std::int64_t step_bytes)

@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> StoredModel:
             num_heads[f"blk.{layer}.attn_k"] = config.num_kv_heads
     [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
     names = get_tensor_name_map(gguf_architecture, n_blocks=1)
-    return StoredModel(
+    model = StoredModel(
         path,
         config,
         GgufTensors(file, num_heads),
@@ -46,3 +46,5 @@ def open_gguf(path: Path) -> StoredModel:
         default_sampling_params=read_gguf_sampling_params(file),
         tokenizer=read_gguf_tokenizer(JsonObject(path, file.metadata)),
     )
+    file.metadata.clear()  # strings by the hundred thousand that nobody asks for any more
+    return model
