@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import Counter
 
+from pellucid.backends.base import StepDecoder
 from pellucid.backends.cpu_backend import CompiledDecoder
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
@@ -19,7 +20,7 @@ from pellucid.sampling_params import SamplingParams
 WARM_UP_STEPS = 10
 
 
-class TimedDecoder:
+class TimedDecoder(StepDecoder):
     """Takes notes of every step of one decoder."""
 
     def __init__(self, decoder: CompiledDecoder) -> None:
@@ -28,11 +29,11 @@ class TimedDecoder:
         self.own_seconds: list[float] = []
         self.stages: list[list[tuple[str, float]]] = []
 
-    def forward(self, batch, kv_cache):
+    def step(self, batch, kv_cache):
         start = time.perf_counter()
-        stages = self._decoder.profile(batch, kv_cache)  # writes to the cache what forward writes
+        stages = self._decoder.profile(batch, kv_cache)  # writes to the cache what step writes
         begin = time.perf_counter()
-        logits = self._decoder.forward(batch, kv_cache)
+        logits = self._decoder.step(batch, kv_cache)
         end = time.perf_counter()
         self.own_seconds.append(begin - start)
         self.forward_seconds.append(end - begin)

@@ -12,6 +12,7 @@
 
 #include "aligned_buffer.h"
 #include "kernel_table.h"
+#include "largest.h"
 #include "row_block.h"
 #include "thread_pool.h"
 
@@ -49,6 +50,7 @@ struct Step {
   std::vector<ConstRows> inputs;       // per input: [T, width]
   KVCache* kv_cache = nullptr;
   float* output = nullptr;          // [rows, width] of the program's output
+  LargestMark* largest = nullptr;   // [R], zeros: told where logits are largest; or null
   double* stage_seconds = nullptr;  // [num_stages], or null: nobody looks
 
   std::int64_t num_rows(RowSet rows) const {

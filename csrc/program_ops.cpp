@@ -1,6 +1,7 @@
 #include "program_ops.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -52,7 +53,9 @@ void add_embed(Program& program, Indices indices, Weights table, float scale, Vi
       });
 }
 
-void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y) {
+void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y,
+                bool notes_largest) {
+  assert(!notes_largest || rows == RowSet::kLogits);
   const PackedMatrix& matrix = weights->matrix;  // alive as long as the phases' copies of weights
   program.add_weight_bytes(matrix.num_bytes());
   const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
@@ -71,6 +74,14 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
         linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
                        step.num_rows(rows), block.begin, block.end, panels.begin, panels.end,
                        output);
+        if (!notes_largest || step.largest == nullptr) return;
+        const std::int64_t begin = panels.begin * kPanelOutputs;
+        const std::int64_t end =
+            std::min(panels.end * kPanelOutputs, weights->matrix.num_outputs());
+        for (std::int64_t r = block.begin; r < block.end; ++r) {
+          note_largest(program.kernels(), program.row({y.buffer}, r), y.column + begin,
+                       y.column + end, step.largest[r]);
+        }
       });
 }
 
@@ -151,6 +162,14 @@ void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t 
   program.add_row_phase(
       "softcap", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
         program.kernels().elementwise.softcap(program.row(x, r), cap, width, program.row(y, r));
+      });
+}
+
+void add_largest(Program& program, View x, std::int64_t width) {
+  program.add_row_phase(
+      "largest", RowSet::kLogits, {x.buffer}, [=, &program](const Step& step, std::int64_t r) {
+        if (step.largest == nullptr) return;
+        note_largest(program.kernels(), program.row(x, r), 0, width, step.largest[r]);
       });
 }
 

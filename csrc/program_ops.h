@@ -30,8 +30,10 @@ void add_input(Program& program, int input, std::int64_t width, View y);
 
 void add_embed(Program& program, Indices indices, Weights table, float scale, View y);
 
-// y = x W^T + b, or y += that.
-void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y);
+// y = x W^T + b, or y += that. Of logits, step.largest may be told where they are largest: whoever
+// writes them has them in its cache.
+void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y,
+                bool notes_largest = false);
 
 void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float eps,
                   std::int64_t num_vectors, View y);
@@ -57,6 +59,9 @@ void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunctio
 void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y);
 
 void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y);
+
+// Tells step.largest where the logits x are largest.
+void add_largest(Program& program, View x, std::int64_t width);
 
 // The rows step.logits_indices of x, [T] -> [R].
 void add_gather(Program& program, View x, std::int64_t width, View y);

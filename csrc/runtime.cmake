@@ -2,6 +2,7 @@
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/gguf_blocks.cpp
+  csrc/largest.cpp
   csrc/program.cpp
   csrc/program_attention.cpp
   csrc/program_ops.cpp

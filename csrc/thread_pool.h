@@ -46,7 +46,7 @@ class alignas(kCacheLine) Epoch {
   // What was written before is seen by whoever waited.
   void advance();
 
-  // Until the number is another than `seen`: spins for `kSpinTime`, then parks.
+  // Until the number is another than `seen`: spins, then lets others go first, then parks.
   void wait_beyond(std::uint32_t seen);
 
  private:

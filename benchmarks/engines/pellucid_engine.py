@@ -8,7 +8,7 @@ from engines.traffic import Served, TrafficRequest
 from engines.worker import Stopwatch, Task, Test, serve
 
 from pellucid import SamplingParams, __version__
-from pellucid.backends.base import Array, Decoder, ForwardBatch, KVCache
+from pellucid.backends.base import ForwardBatch, KVCache, StepDecoder, StepLogits
 from pellucid.benchmark.bench_model import BenchModel, stored_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
@@ -20,16 +20,16 @@ from pellucid.text.tokenizer import Tokenizer
 QUANTIZATIONS = {"int4": "int4", "int8": "int8", "int8-channel": "int8-channel", "bf16": "none"}
 
 
-class TimedDecoder:
+class TimedDecoder(StepDecoder):
     """Adds up what a decoder takes."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: StepDecoder) -> None:
         self._decoder = decoder
         self.seconds = 0.0
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
         stopwatch = Stopwatch()
-        logits = self._decoder.forward(batch, kv_cache)
+        logits = self._decoder.step(batch, kv_cache)
         self.seconds += stopwatch.seconds
         return logits
 

@@ -81,10 +81,12 @@ void bind_program(nb::module_& m) {
       .def(
           "linear",
           [](Program& self, RowSet rows, const BufferView& x,
-             std::shared_ptr<LinearWeights> weights, const BufferView& y, bool add_to_y) {
-            add_linear(self, rows, view(x), std::move(weights), view(y), add_to_y);
+             std::shared_ptr<LinearWeights> weights, const BufferView& y, bool add_to_y,
+             bool notes_largest) {
+            require(!notes_largest || rows == RowSet::kLogits, "notes_largest: is for logits");
+            add_linear(self, rows, view(x), std::move(weights), view(y), add_to_y, notes_largest);
           },
-          "rows"_a, "x"_a, "weights"_a, "y"_a, "add_to_y"_a)
+          "rows"_a, "x"_a, "weights"_a, "y"_a, "add_to_y"_a, "notes_largest"_a = false)
       .def(
           "rms_norm",
           [](Program& self, RowSet rows, const BufferView& x, const FloatVector& weight, float eps,
@@ -139,6 +141,12 @@ void bind_program(nb::module_& m) {
              const BufferView& y) { add_softcap(self, rows, view(x), cap, width, view(y)); },
           "rows"_a, "x"_a, "cap"_a, "width"_a, "y"_a)
       .def(
+          "largest",
+          [](Program& self, const BufferView& x, std::int64_t width) {
+            add_largest(self, view(x), width);
+          },
+          "x"_a, "width"_a)
+      .def(
           "gather",
           [](Program& self, const BufferView& x, std::int64_t width, const BufferView& y) {
             add_gather(self, view(x), width, view(y));
@@ -166,7 +174,9 @@ void bind_program(nb::module_& m) {
       .def("run", &run_program, "output"_a, "token_ids"_a, "positions"_a, "slot_mapping"_a,
            "query_start"_a, "seq_lens"_a, "block_tables"_a, "logits_indices"_a, "frequencies"_a,
            "inputs"_a, "kv_cache"_a.none() = nb::none(), "stage_seconds"_a = nb::none(),
-           "One step. `stage_seconds` is filled if given.");
+           "One step. `stage_seconds` is filled if given. Returns where each row of logits is "
+           "largest, the first of equals, the first NaN if there is one; nothing if the program "
+           "does not note it.");
 }
 
 }  // namespace pellucid

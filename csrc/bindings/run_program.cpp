@@ -43,12 +43,13 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
 
 }  // namespace
 
-void run_program(Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
-                 const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
-                 const IntMatrix& block_tables, const Ints& logits_indices,
-                 const std::vector<FloatMatrix>& frequencies,
-                 const std::vector<FloatMatrix>& inputs, KVCache* kv_cache,
-                 const std::optional<Seconds>& stage_seconds) {
+std::vector<std::int64_t> run_program(Program& self, const Output& output, const Ints& token_ids,
+                                      const Ints& positions, const Slots& slot_mapping,
+                                      const Ints& query_start, const Ints& seq_lens,
+                                      const IntMatrix& block_tables, const Ints& logits_indices,
+                                      const std::vector<FloatMatrix>& frequencies,
+                                      const std::vector<FloatMatrix>& inputs, KVCache* kv_cache,
+                                      const std::optional<Seconds>& stage_seconds) {
   Step step;
   step.num_tokens = static_cast<std::int64_t>(token_ids.size());
   step.num_requests = static_cast<std::int64_t>(seq_lens.size());
@@ -82,8 +83,17 @@ void run_program(Program& self, const Output& output, const Ints& token_ids, con
           "output: must be [" + std::to_string(output_rows) + ", " +
               std::to_string(self.output_width()) + "]");
   if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
-  const nanobind::gil_scoped_release without_gil;
-  self.run(step);
+  std::vector<LargestMark> marks(logits_indices.size());
+  step.largest = marks.data();
+  {
+    const nanobind::gil_scoped_release without_gil;
+    self.run(step);
+  }
+  std::vector<std::int64_t> columns;
+  for (const LargestMark mark : marks) {
+    if (mark != 0) columns.push_back(column_of(mark));
+  }
+  return columns;
 }
 
 }  // namespace pellucid

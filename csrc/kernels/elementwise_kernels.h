@@ -29,6 +29,8 @@ struct ElementwiseKernels {
   void (*scale)(const float* x, float factor, std::int64_t size, float* y);
   // cap * tanh(x / cap).
   void (*softcap)(const float* x, float cap, std::int64_t size, float* y);
+  // The largest of x [size], size >= 1; NaN if any is NaN.
+  float (*largest)(const float* x, std::int64_t size);
 };
 
 }  // namespace pellucid

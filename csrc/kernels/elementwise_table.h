@@ -88,6 +88,27 @@ inline void softcap(const float* x, float cap, std::int64_t size, float* y) {
   map(size, y, [&](auto at) { return cap * tanh(at(x) / cap); });
 }
 
+inline float largest(const float* x, std::int64_t size) {
+  constexpr float kInfinity = __builtin_inff();
+  Lanes peaks = -kInfinity, nans = 0.0f;
+  std::int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Lanes own = WholeVector{i}(x);
+    peaks = max(own, peaks);  // which a NaN does not change
+    nans += where_equal(own, own, 0.0f, 1.0f);
+  }
+  float peak = -kInfinity, num_nans = 0.0f;
+  for (; i < size; ++i) {
+    peak = x[i] > peak ? x[i] : peak;
+    num_nans += x[i] == x[i] ? 0.0f : 1.0f;
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    peak = peaks[lane] > peak ? peaks[lane] : peak;
+    num_nans += nans[lane];
+  }
+  return num_nans == 0.0f ? peak : __builtin_nanf("");
+}
+
 constexpr ElementwiseKernels kernels() {
   return {&rms_norm,
           &layer_norm,
@@ -96,7 +117,8 @@ constexpr ElementwiseKernels kernels() {
           {&gated_activate<Silu>, &gated_activate<Gelu>, &gated_activate<GeluTanh>},
           &add,
           &scale,
-          &softcap};
+          &softcap,
+          &largest};
 }
 
 }  // namespace elementwise

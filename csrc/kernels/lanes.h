@@ -85,6 +85,11 @@ PELLUCID_INLINE Lanes where_less(Lanes a, Lanes b, Lanes yes, Lanes no) {
   return each([](Vector x, Vector y, Vector u, Vector v) { return x < y ? u : v; }, a, b, yes, no);
 }
 
+// a == b ? yes : no, in each lane.
+PELLUCID_INLINE Lanes where_equal(Lanes a, Lanes b, Lanes yes, Lanes no) {
+  return each([](Vector x, Vector y, Vector u, Vector v) { return x == y ? u : v; }, a, b, yes, no);
+}
+
 // 2^n of whole numbers n, -126 <= n <= 127; 0 for n = -127.
 PELLUCID_INLINE Lanes power_of_two(Lanes n) {
   return each(

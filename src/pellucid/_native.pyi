@@ -257,7 +257,7 @@ class Program:
 
     def embed(self, indices: Indices, table: LinearWeights, scale: float, y: tuple[int, int]) -> None: ...
 
-    def linear(self, rows: RowSet, x: tuple[int, int], weights: LinearWeights, y: tuple[int, int], add_to_y: bool) -> None: ...
+    def linear(self, rows: RowSet, x: tuple[int, int], weights: LinearWeights, y: tuple[int, int], add_to_y: bool, notes_largest: bool = False) -> None: ...
 
     def rms_norm(self, rows: RowSet, x: tuple[int, int], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, num_vectors: int, y: tuple[int, int]) -> None: ...
 
@@ -274,6 +274,8 @@ class Program:
     def add(self, rows: RowSet, a: tuple[int, int], b: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
 
     def softcap(self, rows: RowSet, x: tuple[int, int], cap: float, width: int, y: tuple[int, int]) -> None: ...
+
+    def largest(self, x: tuple[int, int], width: int) -> None: ...
 
     def gather(self, x: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
 
@@ -298,8 +300,10 @@ class Program:
     def stage_names(self) -> list[str]:
         """What runs between two barriers."""
 
-    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None) -> None:
-        """One step. `stage_seconds` is filled if given."""
+    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None) -> list[int]:
+        """
+        One step. `stage_seconds` is filled if given. Returns where each row of logits is largest, the first of equals, the first NaN if there is one; nothing if the program does not note it.
+        """
 
 class ProgramAttention:
     """Adds attention over the paged cache to a program."""

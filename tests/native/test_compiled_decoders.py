@@ -35,6 +35,27 @@ def test_compiled_is_op_by_op(checkpoint):
                 assert (own == wanted).all()
 
 
+class LookingForTheLargest:
+    """Checks what each step of a compiled decoder notes."""
+
+    def __init__(self, decoder):
+        self._decoder = decoder
+
+    def forward(self, batch, kv_cache):
+        logits = self._decoder.step(batch, kv_cache)
+        assert logits.largest == logits.rows.argmax(axis=1).tolist()
+        return logits.rows
+
+
+@pytest.mark.parametrize("max_rows", [512, 7])
+def test_steps_note_where_logits_are_largest(checkpoint, max_rows):
+    ops = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=max_rows)
+    decoder, config = load_decoder(checkpoint, ops)
+    decoder = LookingForTheLargest(ops.compile(decoder, config))
+    logits_in_steps(decoder, config, ops, TEXTS, whole(LENGTHS))
+    logits_in_steps(decoder, config, ops, TEXTS[:1], chunks(LENGTHS[0], 20))
+
+
 def test_compiled_is_close_to_numpy(checkpoint):
     """A misplaced buffer would be far off. Rows after rows of rounding are not bounded tightly."""
     native, exact = CpuBackend(quantize_activations=False), NumpyBackend(np.float64)

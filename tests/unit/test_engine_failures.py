@@ -51,10 +51,10 @@ def test_a_sampler_that_fails_on_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
     outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2, 3)]
     sample = engine.model_runner.sampler.sample
 
-    def poisoned(logits: Array, row: SamplingRow) -> SampledToken:
+    def poisoned(logits: Array, row: SamplingRow, largest: int | None) -> SampledToken:
         if row.prompt_token_ids[0] == 2 and len(row.output_token_ids) == 4:
             explode()
-        return sample(logits, row)
+        return sample(logits, row, largest)
 
     monkeypatch.setattr(engine.model_runner.sampler, "sample", poisoned)
     deltas = run(engine)

@@ -99,6 +99,27 @@ class Decoder(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class StepLogits:
+    """What a step computed.
+
+    Attributes:
+        rows: [R, V] of the rows `ForwardBatch.logits_indices`.
+        largest: [R] `rows.argmax(axis=1)`, as far as somebody noted it; else empty.
+    """
+
+    rows: Array
+    largest: Sequence[int] = ()
+
+
+class StepDecoder(ABC):
+    """A decoder that notes where its logits are largest while it writes them."""
+
+    @abstractmethod
+    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
+        """What `Decoder.forward` gives, and where it is largest."""
+
+
 class Backend(ABC):
     """Load-time constructors and the ops. Arrays in and out are [T, ...] in the backend's own dtype."""
 

@@ -6,7 +6,7 @@ per step.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.arithmetic_identity import extension_identity
-from pellucid.backends.base import Array, Decoder, ForwardBatch, IntArray, KVCache
+from pellucid.backends.base import (
+    Array,
+    Decoder,
+    ForwardBatch,
+    IntArray,
+    KVCache,
+    StepDecoder,
+    StepLogits,
+)
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import (
     CpuKVCache,
@@ -44,6 +52,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.backends.quantization.weights import check_scales
+from pellucid.backends.rope_frequencies import depends_on_length
 from pellucid.backends.tracing import (
     BufferView,
     Heads,
@@ -236,24 +245,7 @@ class CpuBackend(NumpyBackend):
     def linear(self, x: Rows, weight: LinearWeights | JoinedWeights) -> Rows:  # type: ignore[override]
         if not isinstance(x, SymbolicArray):
             return self._run_on(lambda x: self.linear(x, weight), x)
-        rows = x.rows
-        joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
-        x.trace.weights += joined.parts
-
-        def emit(
-            to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool
-        ) -> None:
-            buffer, column = y
-            for part, start in zip(joined.parts, joined.starts, strict=True):
-                to.program.linear(rows, x[0], part, (buffer, column + start), add_to_y)
-
-        return x.trace.record(
-            "linear",
-            [x],
-            (weight.num_outputs,),
-            partial(emit, add_to_y=False),
-            accumulate=partial(emit, add_to_y=True),
-        )
+        return _record_linear(x, weight)
 
     def rms_norm(self, x: Rows, weight: Array, eps: float) -> Rows:
         if not isinstance(x, SymbolicArray):
@@ -366,17 +358,22 @@ class CpuBackend(NumpyBackend):
     def logits(self, x: Rows, weight: LinearWeights, softcap: float | None = None) -> Rows:  # type: ignore[override]
         if not isinstance(x, SymbolicArray):
             return self._run_on(lambda x: self.logits(x, weight, softcap), x)
-        logits = self.linear(x, weight)
+        notes_largest = x.rows is RowSet.LOGITS  # not where the op runs alone
         if softcap is None:
-            return logits
+            return _record_linear(x, weight, notes_largest)
         rows, width = x.rows, weight.num_outputs
-        return x.trace.record(
+        logits = x.trace.record(
             "softcap",
-            [logits],
-            logits.shape,
+            [_record_linear(x, weight)],
+            (width,),
             lambda to, x, y: to.program.softcap(rows, x[0], softcap, width, y),
             can_overwrite=True,
         )
+        if notes_largest:
+            x.trace.record_effect(
+                "largest", [logits], lambda to, x, _: to.program.largest(x[0], width)
+            )
+        return logits
 
     # -- ops on real arrays -----------------------------------------------------------------------
 
@@ -412,35 +409,43 @@ class CpuBackend(NumpyBackend):
         program = self.new_program(max(num_rows, 1))
         build(trace, result, program)
         output = np.empty((num_rows, program.output_width), np.float32)
-        self.run(program, trace.ropes, batch, kv_cache, output, inputs)
+        frequencies = [self.frequencies(rope, batch.rope_lens) for rope in trace.ropes]
+        self.run(program, frequencies, batch, kv_cache, output, inputs)
         return output if result is None else output.reshape(num_rows, *result.shape)
 
     def new_program(self, max_rows: int) -> Program:
         """An empty program for steps of at most `max_rows` tokens."""
         return Program(self.kernels, self.pool, max_rows, self.small_step_bytes)
 
+    def frequencies(self, rope: RopeConfig, lengths: IntArray) -> Array:
+        """Radians per position, [T, dim / 2], or [1, dim / 2] if the same for every length [T] of text."""
+        return self._frequencies(rope, lengths)[0]
+
     def run(
         self,
         program: Program,
-        ropes: Iterable[RopeConfig],
+        frequencies: Sequence[Array],
         batch: ForwardBatch,
         kv_cache: CpuKVCache | None,
         output: Array,
         inputs: Sequence[Array] = (),
         stage_seconds: npt.NDArray[np.float64] | None = None,
-    ) -> None:
+    ) -> list[int]:
         """One call of `program`.
 
         Args:
             program: made from a trace.
-            ropes: the trace's.
+            frequencies: of each of the trace's rotations.
             batch: at most as many rows as the program was made for.
             kv_cache: where the program's layers are.
             output: [T or R, width], is filled.
             inputs: [T, width] each.
             stage_seconds: [stages], is filled if given.
+
+        Returns:
+            [R] where each row of logits is largest; empty if the program does not note it.
         """
-        program.run(
+        return program.run(
             output,
             _int32(batch.token_ids),
             _int32(batch.positions),
@@ -449,14 +454,14 @@ class CpuBackend(NumpyBackend):
             _int32(batch.seq_lens),
             _int32(batch.block_tables),
             _int32(batch.logits_indices),
-            [self._frequencies(rope, batch.rope_lens)[0] for rope in ropes],
-            list(inputs),
+            frequencies,
+            inputs,
             None if kv_cache is None else kv_cache.native,
             stage_seconds,
         )
 
 
-class CompiledDecoder:
+class CompiledDecoder(StepDecoder):
     """A decoder whose forward is a program; made by `CpuBackend.compile`.
 
     Args:
@@ -470,7 +475,12 @@ class CompiledDecoder:
 
     def __init__(self, backend: CpuBackend, trace: Trace, logits: SymbolicArray) -> None:
         self._backend = backend
-        self._ropes = tuple(trace.ropes)
+        no_lengths = np.zeros(0, np.int32)
+        # With the radians per position of those that are the same for texts of all lengths.
+        self._ropes = tuple(
+            (rope, None if depends_on_length(rope) else backend.frequencies(rope, no_lengths))
+            for rope in trace.ropes
+        )
         self.weights = tuple(trace.weights)
         self._program = backend.new_program(backend.max_rows)
         build(trace, logits, self._program)
@@ -482,16 +492,19 @@ class CompiledDecoder:
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         """Logits [R, V] of the rows `batch.logits_indices`."""
+        return self.step(batch, kv_cache).rows
+
+    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
         assert isinstance(kv_cache, CpuKVCache)
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
         if len(batch.token_ids) <= self._program.max_rows:
-            self._backend.run(self._program, self._ropes, batch, kv_cache, logits)
-            return logits
+            return StepLogits(logits, self._run(batch, kv_cache, logits))
+        largest = np.empty(len(logits), np.int64)
         for part in slices(batch, self._program.max_rows):
             rows = np.empty((len(part.logits_rows), logits.shape[1]), np.float32)
-            self._backend.run(self._program, self._ropes, part.batch, kv_cache, rows)
+            largest[part.logits_rows] = self._run(part.batch, kv_cache, rows)
             logits[part.logits_rows] = rows
-        return logits
+        return StepLogits(logits, largest.tolist())
 
     def profile(self, batch: ForwardBatch, kv_cache: CpuKVCache) -> list[tuple[str, float]]:
         """Runs a step of at most `max_rows` rows; the name and the seconds of each stage, that is of
@@ -499,10 +512,45 @@ class CompiledDecoder:
         names = self._program.stage_names
         seconds = np.zeros(len(names))
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
-        self._backend.run(
-            self._program, self._ropes, batch, kv_cache, logits, stage_seconds=seconds
-        )
+        self._run(batch, kv_cache, logits, seconds)
         return list(zip(names, seconds.tolist(), strict=True))
+
+    def _run(
+        self,
+        batch: ForwardBatch,
+        kv_cache: CpuKVCache,
+        logits: Array,
+        stage_seconds: npt.NDArray[np.float64] | None = None,
+    ) -> list[int]:
+        frequencies = [
+            self._backend.frequencies(rope, batch.rope_lens) if fixed is None else fixed
+            for rope, fixed in self._ropes
+        ]
+        return self._backend.run(
+            self._program, frequencies, batch, kv_cache, logits, stage_seconds=stage_seconds
+        )
+
+
+def _record_linear(
+    x: SymbolicArray, weight: LinearWeights | JoinedWeights, notes_largest: bool = False
+) -> SymbolicArray:
+    """x @ weight.T + bias; of logits, where they are largest may be noted."""
+    rows = x.rows
+    joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
+    x.trace.weights += joined.parts
+
+    def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
+        buffer, column = y
+        for part, start in zip(joined.parts, joined.starts, strict=True):
+            to.program.linear(rows, x[0], part, (buffer, column + start), add_to_y, notes_largest)
+
+    return x.trace.record(
+        "linear",
+        [x],
+        (weight.num_outputs,),
+        partial(emit, add_to_y=False),
+        accumulate=partial(emit, add_to_y=True),
+    )
 
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:

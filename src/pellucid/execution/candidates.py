@@ -1,5 +1,6 @@
 """The tokens that may still be sampled, and their distribution."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ def check_finite(peak: float) -> None:
     Raises:
         NonFiniteLogitsError: a logit is NaN or +inf, or all of them are -inf.
     """
-    if not np.isfinite(peak):
+    if not math.isfinite(peak):
         raise NonFiniteLogitsError(
             f"the model's logits for this request define no distribution: the largest is {peak}"
         )

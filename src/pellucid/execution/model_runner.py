@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pellucid.backends.base import Array, Decoder, KVCache
+from pellucid.backends.base import Array, Decoder, KVCache, StepDecoder, StepLogits
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.forward_batch import (
     build_forward_batch,
@@ -53,7 +53,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoder | StepDecoder,
         kv_cache: KVCache,
         block_size: int,
         sampler: Sampler,
@@ -73,32 +73,33 @@ class ModelRunner:
         """
         self._block_transfer.run(ops)
 
-    def execute(self, scheduled: Sequence[ScheduledRequest]) -> Array:
-        """Computes the shares of one step, at least one: the logits [R, V] of all `logits_rows`."""
+    def execute(self, scheduled: Sequence[ScheduledRequest]) -> StepLogits:
+        """Computes the shares of one step, at least one: the logits of all `logits_rows`."""
         batch = build_forward_batch(scheduled, self.block_size)
-        return self.decoder.forward(batch, self.kv_cache)
+        if isinstance(self.decoder, StepDecoder):
+            return self.decoder.step(batch, self.kv_cache)
+        return StepLogits(self.decoder.forward(batch, self.kv_cache))
 
     def sample(
         self,
         scheduled: Sequence[ScheduledRequest],
-        logits: Array,
+        logits: StepLogits,
         watches: Callable[[str], bool] | None = None,
     ) -> StepResult:
         """Takes what the requests of a step want from their rows of logits. Whatever goes wrong there
         concerns one request alone.
 
         Args:
-            logits: [R, V] as `execute` gave them.
+            logits: as `execute` gave them.
             watches: whether to look closer at the choices of a request, by its id; None: at nobody's.
         """
         result = StepResult()
-        first = 0
+        end = 0
         for share in scheduled:
-            rows = logits_rows(share)
-            own = logits[first : first + len(rows)]
-            first += len(rows)
+            begin, end = end, end + len(logits_rows(share))
             try:
-                self._read_prompt(share, own, result)
+                if share.request.params.prompt_logprobs is not None:
+                    self._read_prompt(share, logits.rows[begin:end], result)
             except Exception as error:
                 result.errors[share.request.request_id] = error
             for request in share.samplers:
@@ -106,7 +107,7 @@ class ModelRunner:
                     continue
                 try:
                     observe = watches is not None and watches(request.request_id)
-                    self._sample(request, own[-1], result, observe)
+                    self._sample(request, logits, end - 1, result, observe)
                 except Exception as error:
                     result.errors[request.request_id] = error
         return result
@@ -125,8 +126,10 @@ class ModelRunner:
             logits[: len(rows)], following, num_top
         )
 
-    def _sample(self, request: Request, logits: Array, result: StepResult, observe: bool) -> None:
-        """Chooses a request's next token, or its beam's candidates, from a row of logits [V]."""
+    def _sample(
+        self, request: Request, logits: StepLogits, index: int, result: StepResult, observe: bool
+    ) -> None:
+        """Chooses a request's next token, or its beam's candidates, from row `index` of the logits."""
         row = SamplingRow(
             params=request.params,
             prompt_token_ids=request.prompt_token_ids,
@@ -138,12 +141,13 @@ class ModelRunner:
         )
         if request.num_candidates:
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
-                logits, row, request.num_candidates
+                logits.rows[index], row, request.num_candidates
             )
             return
         if observe:
-            sampled, observation = self.sampler.observe(logits, row)
+            sampled, observation = self.sampler.observe(logits.rows[index], row)
             result.observations[request.request_id] = observation
         else:
-            sampled = self.sampler.sample(logits, row)
+            largest = logits.largest[index] if logits.largest else None
+            sampled = self.sampler.sample(logits.rows[index], row, largest)
         result.sampled[request.request_id] = sampled

@@ -44,12 +44,13 @@ class NoTokenLeftError(ValueError):
 class Sampler:
     """Turns a row of logits [V] into a token. Errors concern this row's request alone."""
 
-    def sample(self, logits: Logits, row: SamplingRow) -> SampledToken:
+    def sample(self, logits: Logits, row: SamplingRow, largest: int | None = None) -> SampledToken:
         """Chooses the token at `row.position`.
 
         Args:
             logits: [V], float32 or float64.
             row: what the request asks for and its tokens so far.
+            largest: `logits.argmax()`, if it is known.
 
         Raises:
             NonFiniteLogitsError: a logit is NaN or +inf, or all are -inf.
@@ -57,7 +58,9 @@ class Sampler:
             ValueError: a penalty is too extreme for these logits.
         """
         if row.params.num_logprobs is None and _takes_argmax(row):
-            token_id = int(logits.argmax())  # of a NaN, if there is one
+            token_id = (
+                int(logits.argmax()) if largest is None else largest
+            )  # a NaN, if there is one
             check_finite(logits[token_id])
             return SampledToken(token_id)
 
