@@ -17,8 +17,8 @@ namespace {
 // spins keeps others off its core.
 constexpr std::chrono::microseconds kSpinTime{50};
 
-// Longer than the engine needs between two steps of a small model: waking a parked thread costs the
-// one that wakes it 20 microseconds, and itself 60. Whoever else has work gets the core meanwhile.
+// Longer than the engine needs between two steps of a small model: to wake a parked thread takes
+// some 30 microseconds. Whoever else has work gets the core meanwhile.
 constexpr std::chrono::microseconds kYieldTime{500};
 
 constexpr int kPausesPerLookAtTheClock = 32;
