@@ -5,66 +5,41 @@
 namespace pellucid {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kCacheLine = 64;
 
-// Rows further apart than they need to be, for their own sake: at a power of two the rows of a tile
-// would share one set of the first-level cache.
-constexpr std::int64_t kRowPaddingBytes = 64;
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
+bool is_quantized(const PackedMatrix& w) {
+  return format_info(w.format()).is_integer && w.activations() == Activations::kNative;
 }
 
-// Inputs of a row that kernels read, and that vectors of any level write whole.
-constexpr std::int64_t kInputMultiple = 128;
+// Of what a prepared row consists of.
+std::int64_t element_bytes(const PackedMatrix& w) {
+  if (is_quantized(w)) return 1;
+  return w.format() == Format::kBF16 && w.activations() == Activations::kNative ? 2 : 4;
+}
 
-// Where the parts of the scratch begin, in bytes.
-struct ScratchLayout {
-  std::int64_t stride;  // elements
-  std::int64_t num_groups;
-  bool has_sums;
-  std::int64_t scales;
-  std::int64_t raises;
-  std::int64_t starts;
-  std::int64_t sums;
-  std::int64_t num_bytes;
-};
-
-int element_bytes(const PackedMatrix& w) {
-  if (w.activations() == Activations::kF32) return 4;
+std::int64_t row_bytes(const PackedMatrix& w) {
   const FormatInfo& info = format_info(w.format());
-  if (info.is_integer) return 1;
-  return w.format() == Format::kBF16 ? 2 : 4;
+  if (is_quantized(w)) {
+    const std::int64_t num_tiles = w.view().num_tiles;
+    const std::int64_t num_groups = info.has_group_scales ? num_tiles : 1;
+    return num_tiles * info.tile_inputs + num_groups * group_facts_bytes(info);
+  }
+  constexpr std::int64_t kMultiple = 128;  // what vectors of any level write whole
+  return ceil_div(w.num_inputs(), kMultiple) * kMultiple * element_bytes(w);
 }
 
-ScratchLayout scratch_layout(const PackedMatrix& w, std::int64_t num_rows) {
-  const std::int64_t bytes = element_bytes(w);
-  const FormatInfo& info = format_info(w.format());
-  const bool is_quantized = info.is_integer && w.activations() == Activations::kNative;
-  ScratchLayout layout;
-  layout.stride = round_up(w.num_inputs(), kInputMultiple) + kRowPaddingBytes / bytes;
-  layout.num_groups = info.has_group_scales ? w.view().num_tiles : 1;
-  const auto numbers = [&](std::int64_t count) { return round_up(count * 4, kAlignment); };
-  const std::int64_t row_bytes = is_quantized ? numbers(num_rows) : 0;
-  const std::int64_t group_bytes = is_quantized ? numbers(num_rows * layout.num_groups) : 0;
-  layout.scales = round_up(num_rows * layout.stride * bytes, kAlignment);
-  layout.raises = layout.scales + row_bytes;
-  layout.starts = layout.raises + group_bytes;
-  layout.sums = layout.starts + group_bytes;
-  layout.has_sums = is_quantized && info.has_minimums;
-  layout.num_bytes = layout.sums + (layout.has_sums ? group_bytes : 0);
-  return layout;
+// From row to row: an odd number of lines, for at a power of two the rows of a tile would share one
+// set of the first-level cache.
+std::int64_t row_stride_bytes(const PackedMatrix& w) {
+  return (ceil_div(row_bytes(w), kCacheLine) | 1) * kCacheLine;
 }
 
-PreparedRows rows_in(void* scratch, const ScratchLayout& layout) {
-  auto* const bytes = static_cast<std::byte*>(scratch);
-  return {bytes,
-          layout.stride,
-          reinterpret_cast<float*>(bytes + layout.scales),
-          reinterpret_cast<std::int32_t*>(bytes + layout.raises),
-          reinterpret_cast<std::int32_t*>(bytes + layout.starts),
-          layout.has_sums ? reinterpret_cast<float*>(bytes + layout.sums) : nullptr,
-          layout.num_groups};
+PreparedRows rows_in(void* scratch, const PackedMatrix& w, std::int64_t num_rows) {
+  auto* const values = static_cast<std::byte*>(scratch);
+  const std::int64_t stride = row_stride_bytes(w);
+  return {values, stride / element_bytes(w), reinterpret_cast<float*>(values + num_rows * stride)};
 }
 
 const LinearKernel& kernel_of(const KernelTable& kernels, const PackedMatrix& w) {
@@ -74,7 +49,8 @@ const LinearKernel& kernel_of(const KernelTable& kernels, const PackedMatrix& w)
 }  // namespace
 
 std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows) {
-  return static_cast<std::size_t>(scratch_layout(w, num_rows).num_bytes);
+  const std::int64_t scale_bytes = is_quantized(w) ? sizeof(float) : 0;
+  return static_cast<std::size_t>(num_rows * (row_stride_bytes(w) + scale_bytes));
 }
 
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,
@@ -82,8 +58,7 @@ void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const flo
                     std::int64_t num_rows, void* scratch) {
   assert(0 <= row_begin && row_begin <= row_end && row_end <= num_rows);
   kernel_of(kernels, w)
-      .prepare(w.view(), x, x_stride, row_begin, row_end,
-               rows_in(scratch, scratch_layout(w, num_rows)));
+      .prepare(w.view(), x, x_stride, row_begin, row_end, rows_in(scratch, w, num_rows));
 }
 
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,
@@ -93,8 +68,8 @@ void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scr
   assert(0 <= panel_begin && panel_begin <= panel_end && panel_end <= w.num_panels());
   if (row_begin == row_end) return;
   kernel_of(kernels, w)
-      .compute(w.view(), rows_in(scratch, scratch_layout(w, num_rows)), row_begin, row_end,
-               panel_begin, panel_end, output);
+      .compute(w.view(), rows_in(scratch, w, num_rows), row_begin, row_end, panel_begin, panel_end,
+               output);
 }
 
 }  // namespace pellucid

@@ -5,6 +5,7 @@
 // number of rows run the same code.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "../format.h"
@@ -24,19 +25,25 @@ struct PackedView {
 constexpr int kMaxHalvings = 31;
 constexpr float kMostHalved = 0x1p-31f;
 
-// Rows of x as a format's kernels want them, in scratch memory: s8, bf16 or f32. A value in s8 is
-// scale * 2^-halvings * code. Groups are added up in units of scale * kMostHalved, in which none
-// has a factor below one.
+// What stands behind the codes of a group. A value is its row's scale * 2^-halvings * code. Groups
+// are added up in units of scale * kMostHalved, in which none has a factor below one.
+struct GroupFacts {
+  std::int32_t start;  // of an accumulator: -zero point * sum of codes; -sum where columns have
+                       // zero points of their own
+  std::int32_t raise;  // (kMaxHalvings - halvings) << 23: added to a float's bits, it multiplies
+  float sum;           // of codes, raised; there for minimums only
+};
+
+constexpr std::int64_t group_facts_bytes(const FormatInfo& info) {
+  return info.has_minimums ? sizeof(GroupFacts) : offsetof(GroupFacts, sum);
+}
+
+// Rows of x as a format's kernels want them, in scratch memory: floats, zero beyond num_inputs; or,
+// for integer formats, each group's s8 codes and facts, so that a row is one stream.
 struct PreparedRows {
-  void* values;             // row r begins at r * stride elements; zero beyond num_inputs
-  std::int64_t stride;      // elements
-  float* scales;            // [rows], s8 only
-  std::int32_t* raises;     // [rows, num_groups], s8 only: (kMaxHalvings - halvings) << 23, what to
-                            // add to a float's bits to have it times 2^(kMaxHalvings - halvings)
-  std::int32_t* starts;     // [rows, num_groups], s8 only: what an accumulator starts with, that is
-                            // -zero point * sum of codes; -sum where zero points differ
-  float* sums;              // [rows, num_groups], for minimums only: sum of codes, raised
-  std::int64_t num_groups;  // groups of one row
+  void* values;         // f32, bf16, or bytes
+  std::int64_t stride;  // from row to row, in such
+  float* scales;        // [rows], for integer formats only
 };
 
 struct LinearOutput {

@@ -11,14 +11,14 @@ namespace {
 
 template <class S, Format kFormat>
 constexpr LinearKernel group_kernel() {
-  constexpr FormatInfo kInfo = format_info(kFormat);
-  return {&prepare_quantized<S, kInfo.tile_inputs, GroupTile<S, kFormat>::kZeroPoint>,
-          &compute_panels<GroupTile<S, kFormat>>};
+  using Tile = GroupTile<S, kFormat>;
+  return {&prepare_quantized<S, kFormat, Tile::kZeroPoint>, &compute_panels<Tile>};
 }
 
 template <class S>
 constexpr LinearKernel channel_kernel() {
-  return {&prepare_quantized<S, 0, Codes8<S>::kZeroPoint>, &compute_panels<ChannelTile<S>>};
+  return {&prepare_quantized<S, Format::kInt8Channel, Codes8<S>::kZeroPoint>,
+          &compute_panels<ChannelTile<S>>};
 }
 
 template <class S, class Weights>

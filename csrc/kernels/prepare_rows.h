@@ -13,70 +13,93 @@ namespace {
 // and of the least scale of a group, amax / 127 * 2^-kMaxHalvings, leaves the normal floats.
 constexpr std::int32_t kSmallestRowBits = 0x17800000;
 
-// A row that is zero, or whose every output is to be NaN.
-inline void prepare_constant(std::int64_t row, std::int64_t num_codes, float scale,
-                             const PreparedRows& rows) {
-  std::int8_t* const codes = static_cast<std::int8_t*>(rows.values) + row * rows.stride;
-  __builtin_memset(codes, 0, static_cast<std::size_t>(num_codes));
-  for (std::int64_t i = row * rows.num_groups; i < (row + 1) * rows.num_groups; ++i) {
-    rows.raises[i] = 0;
-    rows.starts[i] = 0;
-    if (rows.sums != nullptr) rows.sums[i] = 0.0f;
-  }
-  rows.scales[row] = scale;
-}
-
-// For integer formats: s8 codes and a scale per row, which a group may halve. In IEEE single
-// precision, with max |x| of the row and of the group,
+// A row on its way to s8 codes and one scale, which a group may halve. In IEEE single precision,
+// with max |x| of the row and of the group,
 //     scale = row max / 127
 //     halvings = the most, up to kMaxHalvings, with group max * 2^halvings <= row max
 //     code = round to nearest even(x * (127 / row max * 2^halvings))
 // so that x is about scale * 2^-halvings * code. A row whose max is below 2^-80 counts as zero, and
 // one with an infinity or a NaN gets the scale NaN, so that it is seen in every output.
-// kZeroPoint is that of the weights' codes as the kernel's loads give them, 1 if zero points differ
-// from column to column.
-template <class S, int kGroupInputs, int kZeroPoint>
-void prepare_quantized(const PackedView& w, const float* x, std::int64_t x_stride,
-                       std::int64_t row_begin, std::int64_t row_end, const PreparedRows& rows) {
-  constexpr std::int64_t kLeastInputs = 32;  // what a row of one group is padded to a multiple of
-  const std::int64_t padded_inputs =
-      (w.num_inputs + kLeastInputs - 1) / kLeastInputs * kLeastInputs;
-  const std::int64_t group = kGroupInputs > 0 ? kGroupInputs : padded_inputs;
-  const auto group_size = [&](std::int64_t g) {
-    const std::int64_t rest = w.num_inputs - g * group;
-    return rest < group ? rest : group;
-  };
-  for (std::int64_t r = row_begin; r < row_end; ++r) {
-    const float* const x_row = x + r * x_stride;
-    std::int8_t* const codes = static_cast<std::int8_t*>(rows.values) + r * rows.stride;
-    std::int32_t* const raises = rows.raises + r * rows.num_groups;  // at first max |x| as bits
+// kZeroPoint is that of the weights' codes as the kernel's loads give them, 1 if columns have zero
+// points of their own.
+template <class S, Format kFormat, int kZeroPoint>
+struct QuantizedRow {
+  static constexpr FormatInfo kInfo = format_info(kFormat);
+
+  const float* x;
+  std::int64_t num_inputs;
+  std::int64_t padded_inputs;  // those of whole tiles
+  std::int8_t* groups;
+
+  // Without group scales the row is one group.
+  std::int64_t group_inputs() const {
+    return kInfo.has_group_scales ? kInfo.tile_inputs : padded_inputs;
+  }
+  std::int64_t num_groups() const { return padded_inputs / group_inputs(); }
+  std::int8_t* codes(std::int64_t g) const {
+    return groups + g * (group_inputs() + group_facts_bytes(kInfo));
+  }
+  GroupFacts& facts(std::int64_t g) const {
+    return *reinterpret_cast<GroupFacts*>(codes(g) + group_inputs());
+  }
+  const float* inputs(std::int64_t g) const { return x + g * group_inputs(); }
+  std::int64_t size(std::int64_t g) const {
+    const std::int64_t rest = num_inputs - g * group_inputs();
+    return rest < group_inputs() ? rest : group_inputs();
+  }
+
+  // Returns the scale of the row.
+  float quantize() const {
     std::int32_t max_bits = 0;
-    for (std::int64_t g = 0; g < rows.num_groups; ++g) {
-      raises[g] = max_abs_bits<S>(x_row + g * group, group_size(g), group);
-      if (raises[g] > max_bits) max_bits = raises[g];
+    for (std::int64_t g = 0; g < num_groups(); ++g) {
+      const std::int32_t bits = max_abs_bits<S>(inputs(g), size(g), group_inputs());
+      facts(g).raise = bits;  // for the second round
+      if (bits > max_bits) max_bits = bits;
     }
     if (max_bits < kSmallestRowBits || max_bits >= kInfinityBits) {
-      const float scale = max_bits < kSmallestRowBits ? 0.0f : float_of_bits(kNaNBits);
-      prepare_constant(r, rows.num_groups * group, scale, rows);
-      continue;
+      clear();
+      return max_bits < kSmallestRowBits ? 0.0f : float_of_bits(kNaNBits);
     }
     const float row_max = float_of_bits(max_bits);
     const std::int32_t inverse_bits = bits_of_float(127.0f / row_max);
-    rows.scales[r] = row_max / 127.0f;
-    for (std::int64_t g = 0; g < rows.num_groups; ++g) {
+    for (std::int64_t g = 0; g < num_groups(); ++g) {
       // Of the difference of two floats as bits, what is above the mantissa.
-      const std::int32_t quotient = (max_bits - raises[g]) >> kMantissaBits;
-      const std::int32_t halvings = quotient < kMaxHalvings ? quotient : kMaxHalvings;
+      const std::int32_t exponent = (max_bits - facts(g).raise) >> kMantissaBits;
+      const std::int32_t halvings = exponent < kMaxHalvings ? exponent : kMaxHalvings;
       const float inverse = float_of_bits(inverse_bits + (halvings << kMantissaBits));
       const std::int32_t sum =
-          round_to_codes<S>(x_row + g * group, group_size(g), group, inverse, codes + g * group);
-      raises[g] = (kMaxHalvings - halvings) << kMantissaBits;
-      rows.starts[r * rows.num_groups + g] = -kZeroPoint * sum;
-      if (rows.sums != nullptr) {
-        rows.sums[r * rows.num_groups + g] =
-            static_cast<float>(sum) * float_of_bits(kOneBits + raises[g]);
-      }
+          round_to_codes<S>(inputs(g), size(g), group_inputs(), inverse, codes(g));
+      set_facts(g, sum, (kMaxHalvings - halvings) << kMantissaBits);
     }
+    return row_max / 127.0f;
+  }
+
+  void clear() const {
+    for (std::int64_t g = 0; g < num_groups(); ++g) {
+      __builtin_memset(codes(g), 0, static_cast<std::size_t>(group_inputs()));
+      set_facts(g, 0, 0);
+    }
+  }
+
+  void set_facts(std::int64_t g, std::int32_t sum, std::int32_t raise) const {
+    facts(g).start = -kZeroPoint * sum;
+    facts(g).raise = raise;
+    if constexpr (kInfo.has_minimums) {
+      facts(g).sum = static_cast<float>(sum) * float_of_bits(kOneBits + raise);
+    }
+  }
+};
+
+// For integer formats.
+template <class S, Format kFormat, int kZeroPoint>
+void prepare_quantized(const PackedView& w, const float* x, std::int64_t x_stride,
+                       std::int64_t row_begin, std::int64_t row_end, const PreparedRows& rows) {
+  const std::int64_t padded_inputs = w.num_tiles * format_info(kFormat).tile_inputs;
+  for (std::int64_t r = row_begin; r < row_end; ++r) {
+    const QuantizedRow<S, kFormat, kZeroPoint> row{
+        x + r * x_stride, w.num_inputs, padded_inputs,
+        static_cast<std::int8_t*>(rows.values) + r * rows.stride};
+    rows.scales[r] = row.quantize();
   }
 }
 

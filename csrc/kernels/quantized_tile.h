@@ -111,8 +111,6 @@ struct GroupTile {
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
     const std::uint8_t* const tiles_end = tile + w.num_tiles * kTileBytes;
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
-    const std::int32_t* const raises = rows.raises + row * rows.num_groups;
-    const std::int32_t* const starts = rows.starts + row * rows.num_groups;
 
     typename S::F32 totals[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
@@ -121,8 +119,7 @@ struct GroupTile {
     for (std::int64_t g = 0; g < w.num_tiles; ++g) {
       ahead.step();
       typename S::I32 sums[kRows][kVectors];
-      start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, starts + g,
-                                  rows.num_groups, sums);
+      start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, x, rows.stride, sums);
       add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
 
       const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, g);
@@ -133,7 +130,7 @@ struct GroupTile {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const typename S::I32 raise = S::broadcast_i32(raises[r * rows.num_groups + g]);
+        const typename S::I32 raise = S::broadcast_i32(facts(x + r * rows.stride).raise);
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
           totals[r][v] =
@@ -147,11 +144,10 @@ struct GroupTile {
           minimum[v] = load_scales<S, kFormat>(tile + minimums_at(kInfo),
                                                factors + 2 * kPanelOutputs, column + v * S::kLanes);
         }
-        add_minimums<kRows, kVectors>(minimum, rows.sums + row * rows.num_groups + g,
-                                      rows.num_groups, totals);
+        add_minimums<kRows, kVectors>(minimum, x, rows.stride, totals);
       }
       tile += kTileBytes;
-      x += kInfo.tile_inputs;
+      x += kInfo.tile_inputs + group_facts_bytes(kInfo);
     }
     for (int r = 0; r < kRows; ++r) {
       const typename S::F32 unit = S::broadcast(rows.scales[row + r] * kMostHalved);
@@ -162,14 +158,19 @@ struct GroupTile {
     }
   }
 
+  // Of the group of a row whose codes begin at x.
+  static const GroupFacts& facts(const std::int8_t* x) {
+    return *reinterpret_cast<const GroupFacts*>(x + kInfo.tile_inputs);
+  }
+
   // A weight's minimum meets every input of the group alike: their sum.
   template <int kRows, int kVectors>
   static inline __attribute__((always_inline)) void add_minimums(
-      const typename S::F32 (&minimum)[kVectors], const float* sums, std::int64_t stride,
+      const typename S::F32 (&minimum)[kVectors], const std::int8_t* x, std::int64_t x_stride,
       typename S::F32 (&totals)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const typename S::F32 sum = S::broadcast(sums[r * stride]);
+      const typename S::F32 sum = S::broadcast(facts(x + r * x_stride).sum);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         totals[r][v] = S::fma(sum, minimum[v], totals[r][v]);
@@ -180,11 +181,11 @@ struct GroupTile {
   // -zero point * sum of x's codes: the zero point costs no more than clearing a register.
   template <int kRows, int kVectors>
   static inline __attribute__((always_inline)) void start_sums(
-      const std::uint8_t* zero_points, const std::int32_t* starts, std::int64_t starts_stride,
+      const std::uint8_t* zero_points, const std::int8_t* x, std::int64_t x_stride,
       typename S::I32 (&sums)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const typename S::I32 start = S::broadcast_i32(starts[r * starts_stride]);
+      const typename S::I32 start = S::broadcast_i32(facts(x + r * x_stride).start);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         if constexpr (kInfo.has_zero_points) {
@@ -228,8 +229,10 @@ struct ChannelTile {
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
 
     typename S::I32 sums[kRows][kVectors];
+    const std::int8_t* const row_end = x + w.num_tiles * kInfo.tile_inputs;
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) sums[r][v] = S::broadcast_i32(rows.starts[row + r]);
+      const auto* const facts = reinterpret_cast<const GroupFacts*>(row_end + r * rows.stride);
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = S::broadcast_i32(facts->start);
     }
     for (std::int64_t t = 0; t < w.num_tiles; ++t) {
       ahead.step();

@@ -72,7 +72,8 @@ def test_linear_of_integers(ops, name, num_tokens, num_columns):
     matrix = quantize_matrix(normal(2, 70, num_columns), FORMATS[name])
     y = ops.linear(x, ops.matrix(matrix, bias))
     sizes = np.abs(x).max(axis=1, keepdims=True) * np.abs(matrix.dequantize()).sum(axis=1) + 1
-    # Products are exact; what both sides round are scales and the sum over groups.
+    # Products are exact; what both sides round are terms, their sum over groups, and its product with
+    # the row's scale.
     num_roundings = 2 * (matrix.format.num_groups(num_columns) + 4)
     assert_close(
         y, DEFINITION.linear(x, DEFINITION.matrix(matrix, bias)), num_roundings * EPS * sizes
