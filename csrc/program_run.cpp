@@ -16,7 +16,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // Whether each thread takes its rows through all weights: where computing takes longer than reading
 // them. The more threads read, the slower each one does.
 bool goes_by_row(std::int64_t num_rows, std::int64_t num_threads) {
-  constexpr std::int64_t kRowsPerReader = 16;
+  constexpr std::int64_t kRowsPerReader = 8;
   return num_rows >= kRowsPerReader * num_threads * num_threads;
 }
 
