@@ -8,6 +8,7 @@
 #include "attention_products.h"
 #include "float_weights.h"
 #include "prepare_rows.h"
+#include "softmax.h"
 
 namespace pellucid {
 namespace {
@@ -26,10 +27,6 @@ template <class S, class Weights, int kRows_, int kVectors>
 struct FloatAttention {
   using Input = typename Weights::Input;
   static constexpr int kMaxRows = kRows_;
-
-  struct Probabilities {
-    Input values[kMaxRows][kRangeTokens];
-  };
 
   static void prepare(const KVView& kv, const float* q, std::int64_t row,
                       const QueryRows& queries) {
@@ -72,40 +69,34 @@ struct FloatAttention {
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                      std::int64_t row, Prefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
+    Queries<kRows> q(kv, queries, row);
     std::int64_t key = 0;
     for (; key + kVectors * S::kLanes <= num_keys; key += kVectors * S::kLanes) {
-      score_tile<kRows, kVectors>(kv, queries, keys, row, key, prefetcher, scores);
+      score_tile<kRows, kVectors>(kv, q, keys, key, prefetcher, scores);
     }
     for (; key < num_keys; key += S::kLanes) {
-      score_tile<kRows, 1>(kv, queries, keys, row, key, prefetcher, scores);
+      score_tile<kRows, 1>(kv, q, keys, key, prefetcher, scores);
     }
   }
 
-  // `scores` holds probabilities [num_keys] by now.
-  static void pack(const KVView&, const KeyRange& keys, std::int64_t, const float* scores,
-                   std::int64_t row, Probabilities& packed) {
-    for (std::int64_t key = 0; key < keys.num_tiles * kTileTokens; key += S::kLanes) {
-      round_to<S>(packed.values[row] + key, S::load(scores + key));
-    }
-  }
-
-  // Sums of values [kRows][padded_dim]. visible_ends[r] is the number of keys that a row sees.
+  // Sums of probabilities, 2^(score - max), and of values. `scores` [kRows][kRangeTokens];
+  // visible_ends[r] is the number of keys that a row sees.
   template <int kRows>
-  static void values(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
-                     const std::int64_t* visible_ends, Prefetcher& prefetcher, float* sums) {
+  static void values(const KVView& kv, const KeyRange& keys, const float* scores,
+                     const std::int64_t* visible_ends, Prefetcher& prefetcher,
+                     const Partials& result) {
+    Probabilities<kRows> probabilities(scores, result.max);
+    for (int r = 0; r < kRows; ++r) probabilities.make(r, 0);
     std::int64_t d = 0;
     for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
-      value_tile<kRows, kVectors>(kv, keys, packed, d, prefetcher, sums);
+      value_tile<kRows, kVectors>(kv, keys, d, probabilities, prefetcher, result.values);
     }
     for (; d < kv.padded_dim; d += S::kLanes) {
-      value_tile<kRows, 1>(kv, keys, packed, d, prefetcher, sums);
+      value_tile<kRows, 1>(kv, keys, d, probabilities, prefetcher, result.values);
     }
-    if (!keys.ends_with_queries) return;
-    for (int r = 0; r < kRows; ++r) {
-      for (d = 0; d < kv.padded_dim; d += S::kLanes) {
-        add_last_tile(kv, keys, packed.values[r], visible_ends[r], d, prefetcher,
-                      sums + r * kv.padded_dim);
-      }
+    for (int r = 0; r < kRows; ++r) result.total[r] = softmax::sum(softmax::load(probabilities.totals[r]));
+    if (keys.ends_with_queries) {
+      add_last_tile(kv, keys, probabilities.rounded[0], visible_ends, kRows, result.values);
     }
   }
 
@@ -113,14 +104,52 @@ struct FloatAttention {
   static constexpr int kCellInputs = Weights::kFactorInputs;
   static constexpr int kCellBytes = kCellInputs * static_cast<int>(sizeof(Input));
   static constexpr std::int64_t kKeyStepBytes = kTileTokens * kCellBytes;
+  static constexpr int kTileSteps = kTileTokens / kCellInputs;
+  static_assert(kMaxRows <= kTileSteps, "a row's probabilities are made at each step of a tile");
 
   static std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
   static std::int64_t value_step_bytes(const KVView& kv) { return kv.padded_dim * kCellBytes; }
 
+  // Probabilities of a range, made from scores a tile of a row at a time.
+  template <int kRows>
+  struct Probabilities {
+    Probabilities(const float* scores, const float* max) : scores(scores), max(max) {}
+
+    inline __attribute__((always_inline)) void make(std::int64_t row, std::int64_t tile) {
+      const std::int64_t key = tile * kTileTokens;
+      for (int i = 0; i < kTileTokens; i += S::kLanes) {
+        const typename S::F32 exact = softmax::exp2_of_negative<S>(S::sub(
+            S::load(scores + row * kRangeTokens + key + i), S::broadcast(max[row])));
+        S::store(totals[row] + i, S::add(S::load(totals[row] + i), exact));
+        round_to<S>(rounded[row] + key + i, exact);
+      }
+    }
+
+    const float* const scores;  // [kRows][kRangeTokens]
+    const float* const max;     // [kRows]
+    alignas(64) float totals[kRows][kTileTokens] = {};
+    alignas(64) Input rounded[kRows][kRangeTokens];
+  };
+
+  // Rows of queries at distances that the compiler knows: then one register addresses them all.
+  template <int kRows>
+  struct Queries {
+    Queries(const KVView& kv, const QueryRows& queries, std::int64_t row)
+        : scales(queries.scales + row) {
+      const Input* const from = static_cast<const Input*>(queries.values) + row * kv.padded_dim;
+      for (int r = 0; r < kRows; ++r) {
+        __builtin_memcpy(values[r], from + r * kv.padded_dim,
+                         sizeof(Input) * static_cast<std::size_t>(kv.padded_dim));
+      }
+    }
+
+    const float* const scales;
+    alignas(64) Input values[kRows][kMaxHeadDim];
+  };
+
   template <int kRows, int kTileVectors>
-  static void score_tile(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                         std::int64_t row, std::int64_t key, Prefetcher& prefetcher,
-                         float* scores) {
+  static void score_tile(const KVView& kv, const Queries<kRows>& q, const KeyRange& keys,
+                         std::int64_t key, Prefetcher& prefetcher, float* scores) {
     const std::uint8_t* columns[kTileVectors];
     typename S::F32 sums[kRows][kTileVectors];
     for (int v = 0; v < kTileVectors; ++v) {
@@ -128,21 +157,23 @@ struct FloatAttention {
       columns[v] = keys.tiles[column / kTileTokens] + column % kTileTokens * kCellBytes;
       for (int r = 0; r < kRows; ++r) sums[r][v] = S::zero();
     }
-    const Input* const q = static_cast<const Input*>(queries.values) + row * kv.padded_dim;
     add_float_products<S, Weights, kRows, kTileVectors>(
-        columns, kKeyStepBytes, kv.padded_dim / kCellInputs, q, kv.padded_dim, prefetcher, sums);
+        columns, kKeyStepBytes, kv.padded_dim / kCellInputs, q.values[0], kMaxHeadDim,
+        [&](std::int64_t) { prefetcher.step(); }, sums);
     for (int r = 0; r < kRows; ++r) {
-      const typename S::F32 scale = S::broadcast(queries.scales[row + r]);
+      const typename S::F32 scale = S::broadcast(q.scales[r]);
       for (int v = 0; v < kTileVectors; ++v) {
         S::store(scores + r * kRangeTokens + key + v * S::kLanes, S::mul(sums[r][v], scale));
       }
     }
   }
 
-  // Over the tiles whose keys all rows may see.
+  // Over the tiles whose keys all rows may see. Meanwhile, with the first dimensions, each tile's
+  // probabilities are made one tile ahead of their products.
   template <int kRows, int kTileVectors>
-  static void value_tile(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
-                         std::int64_t d, Prefetcher& prefetcher, float* result) {
+  static void value_tile(const KVView& kv, const KeyRange& keys, std::int64_t d,
+                         Probabilities<kRows>& probabilities, Prefetcher& prefetcher,
+                         float* result) {
     typename S::F32 sums[kRows][kTileVectors];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) sums[r][v] = S::zero();
@@ -153,9 +184,15 @@ struct FloatAttention {
       for (int v = 0; v < kTileVectors; ++v) {
         columns[v] = keys.tiles[t] + kv.value_offset + (d + v * S::kLanes) * kCellBytes;
       }
+      const std::int64_t num_to_make = d == 0 && t + 1 < keys.num_tiles ? kRows : 0;
       add_float_products<S, Weights, kRows, kTileVectors>(
-          columns, value_step_bytes(kv), kTileTokens / kCellInputs,
-          packed.values[0] + t * kTileTokens, kRangeTokens, prefetcher, sums);
+          columns, value_step_bytes(kv), kTileSteps, probabilities.rounded[0] + t * kTileTokens,
+          kRangeTokens,
+          [&](std::int64_t step) {
+            prefetcher.step();
+            if (step < num_to_make) probabilities.make(step, t + 1);
+          },
+          sums);
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) {
@@ -164,27 +201,69 @@ struct FloatAttention {
     }
   }
 
-  // The tile in which the query stands, as far as it sees: what lies beyond may be the rests of
-  // another request, infinities and all, or this request's own future.
-  static void add_last_tile(const KVView& kv, const KeyRange& keys, const Input* probabilities,
-                            std::int64_t visible_end, std::int64_t d, Prefetcher& prefetcher,
-                            float* sums) {
-    const std::int64_t first_key = (keys.num_tiles - 1) * kTileTokens;
-    const std::int64_t num_steps = (visible_end - first_key) / kCellInputs;
-    const Input* const p = probabilities + first_key;
-    const std::uint8_t* const columns[1] = {keys.tiles[keys.num_tiles - 1] + kv.value_offset +
-                                            d * kCellBytes};
-    typename S::F32 sum[1][1] = {{S::load(sums + d)}};
-    add_float_products<S, Weights, 1, 1>(columns, value_step_bytes(kv), num_steps, p, kRangeTokens,
-                                         prefetcher, sum);
-    if constexpr (kCellInputs == 2) {
-      if ((visible_end - first_key) % kCellInputs != 0) {  // half of a pair
-        const typename S::Pairs w = S::load_pairs(columns[0] + num_steps * value_step_bytes(kv));
-        const typename S::Pairs pair = S::broadcast_pair(p + num_steps * kCellInputs);
-        sum[0][0] = S::fma(S::low_bf16(w), S::low_bf16(pair), sum[0][0]);
+  // Rows of one token over the tile in which they stand, as far as they see: what lies beyond may
+  // be the rests of another request, infinities and all, or this request's own future.
+  struct LastTile {
+    template <int kRows>
+    static void run(const KVView& kv, const std::uint8_t* values, std::int64_t num_keys,
+                    const Input* probabilities, float* sums) {
+      std::int64_t d = 0;
+      for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
+        add<kRows, kVectors>(kv, values + d * kCellBytes, num_keys, probabilities, sums + d);
+      }
+      for (; d < kv.padded_dim; d += S::kLanes) {
+        add<kRows, 1>(kv, values + d * kCellBytes, num_keys, probabilities, sums + d);
       }
     }
-    S::store(sums + d, sum[0][0]);
+
+   private:
+    template <int kRows, int kTileVectors>
+    static void add(const KVView& kv, const std::uint8_t* values, std::int64_t num_keys,
+                    const Input* probabilities, float* result) {
+      const std::uint8_t* columns[kTileVectors];
+      typename S::F32 sums[kRows][kTileVectors];
+      for (int v = 0; v < kTileVectors; ++v) {
+        columns[v] = values + v * S::kLanes * kCellBytes;
+        for (int r = 0; r < kRows; ++r) {
+          sums[r][v] = S::load(result + r * kv.padded_dim + v * S::kLanes);
+        }
+      }
+      const std::int64_t num_steps = num_keys / kCellInputs;
+      add_float_products<S, Weights, kRows, kTileVectors>(
+          columns, value_step_bytes(kv), num_steps, probabilities, kRangeTokens,
+          [](std::int64_t) {}, sums);
+      if constexpr (kCellInputs == 2) {
+        if (num_keys % kCellInputs != 0) {  // half of a pair
+          const std::int64_t at = num_steps * value_step_bytes(kv);
+          for (int r = 0; r < kRows; ++r) {
+            const Input* const pair = probabilities + r * kRangeTokens + num_steps * kCellInputs;
+            const typename S::F32 p = S::low_bf16(S::broadcast_pair(pair));
+            for (int v = 0; v < kTileVectors; ++v) {
+              const typename S::F32 w = S::low_bf16(S::load_pairs(columns[v] + at));
+              sums[r][v] = S::fma(w, p, sums[r][v]);
+            }
+          }
+        }
+      }
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kTileVectors; ++v) {
+          S::store(result + r * kv.padded_dim + v * S::kLanes, sums[r][v]);
+        }
+      }
+    }
+  };
+
+  static void add_last_tile(const KVView& kv, const KeyRange& keys, const Input* probabilities,
+                            const std::int64_t* visible_ends, std::int64_t num_rows, float* sums) {
+    const std::int64_t first_key = (keys.num_tiles - 1) * kTileTokens;
+    for (std::int64_t row = 0, end = 0; row < num_rows; row = end) {
+      while (end < num_rows && visible_ends[end] == visible_ends[row]) ++end;
+      with_rows<LastTile, kMaxRows>(end - row, kv,
+                                    keys.tiles[keys.num_tiles - 1] + kv.value_offset,
+                                    visible_ends[row] - first_key,
+                                    probabilities + row * kRangeTokens + first_key,
+                                    sums + row * kv.padded_dim);
+    }
   }
 };
 

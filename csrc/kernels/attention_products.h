@@ -12,14 +12,15 @@
 namespace pellucid {
 namespace {
 
-// Weights is one of float_weights.h that needs no scale.
-template <class S, class Weights, int kRows, int kVectors>
+// Weights is one of float_weights.h that needs no scale. before_step(step) is what is done in the
+// shadow of the products.
+template <class S, class Weights, int kRows, int kVectors, class F>
 inline __attribute__((always_inline)) void add_float_products(
     const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
-    const typename Weights::Input* x, std::int64_t x_stride, Prefetcher& prefetcher,
+    const typename Weights::Input* x, std::int64_t x_stride, F before_step,
     typename S::F32 (&sums)[kRows][kVectors]) {
   for (std::int64_t step = 0; step < num_steps; ++step) {
-    prefetcher.step();
+    before_step(step);
     typename Weights::Factor w[kVectors][Weights::kStepFactors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) Weights::load(columns[v] + step * step_bytes, 0, {}, w[v]);

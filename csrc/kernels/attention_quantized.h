@@ -152,6 +152,35 @@ struct QuantizedAttention {
     }
   }
 
+  // Sums of probabilities, 2^(score - max), and of values. `scores` [kRows][kRangeTokens];
+  // visible_ends[r] is the number of keys that a row sees.
+  template <int kRows>
+  static void values(const KVView& kv, const KeyRange& keys, float* scores,
+                     const std::int64_t* visible_ends, Prefetcher& prefetcher,
+                     const Partials& result) {
+    alignas(64) Probabilities packed;
+    for (int r = 0; r < kRows; ++r) {
+      float* const row = scores + r * kRangeTokens;
+      softmax::Lanes totals = 0.0f;
+      for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
+        for (int i = 0; i < kTileTokens; i += S::kLanes) {
+          float* const at = row + t * kTileTokens + i;
+          S::store(at, softmax::exp2_of_negative<S>(S::sub(S::load(at), S::broadcast(result.max[r]))));
+        }
+        totals += softmax::load(row + t * kTileTokens);
+      }
+      result.total[r] = softmax::sum(totals);
+      pack(kv, keys, visible_ends[r], row, r, packed);
+    }
+    std::int64_t d = 0;
+    for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
+      value_tile<kRows, kVectors>(kv, keys, packed, d, prefetcher, result.values);
+    }
+    for (; d < kv.padded_dim; d += S::kLanes) {
+      value_tile<kRows, 1>(kv, keys, packed, d, prefetcher, result.values);
+    }
+  }
+
   // `scores` holds probabilities [num_keys] by now.
   static void pack(const KVView& kv, const KeyRange& keys, std::int64_t visible_end,
                    const float* scores, std::int64_t row, Probabilities& packed) {
@@ -169,19 +198,6 @@ struct QuantizedAttention {
         for (std::int64_t i = visible_end; i < keys.num_tiles * kTileTokens; ++i) products[i] = 0;
       }
       quantize_probabilities(keys.num_tiles, products, packed.groups[row][g]);
-    }
-  }
-
-  // Sums of values [kRows][padded_dim].
-  template <int kRows>
-  static void values(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
-                     const std::int64_t*, Prefetcher& prefetcher, float* sums) {
-    std::int64_t d = 0;
-    for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
-      value_tile<kRows, kVectors>(kv, keys, packed, d, prefetcher, sums);
-    }
-    for (; d < kv.padded_dim; d += S::kLanes) {
-      value_tile<kRows, 1>(kv, keys, packed, d, prefetcher, sums);
     }
   }
 

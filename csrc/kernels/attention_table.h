@@ -33,7 +33,6 @@ struct RowBlock {
                   const AttentionOptions& options, std::int64_t row, Prefetcher& prefetcher,
                   const Partials& result) {
     alignas(64) float scores[kRows][kRangeTokens];
-    alignas(64) typename F::Probabilities probabilities;
     std::int64_t visible_ends[kRows];
 
     F::template scores<kRows>(kv, queries, keys, row, prefetcher, scores[0]);
@@ -42,12 +41,11 @@ struct RowBlock {
       visible_ends[r] = visible.end;
       if (options.softcap > 0) softmax::cap_scores(options.softcap, keys.num_tiles, scores[r]);
       softmax::hide_scores(visible.begin, visible.end, keys.num_tiles * kTileTokens, scores[r]);
-      softmax::exponentiate(keys.num_tiles, scores[r], prefetcher, &result.max[row + r],
-                            &result.total[row + r]);
-      F::pack(kv, keys, visible.end, scores[r], r, probabilities);
+      result.max[row + r] = softmax::greatest(keys.num_tiles, scores[r]);
     }
-    F::template values<kRows>(kv, keys, probabilities, visible_ends, prefetcher,
-                              result.values + row * kv.padded_dim);
+    F::template values<kRows>(kv, keys, scores[0], visible_ends, prefetcher,
+                              {result.max + row, result.total + row,
+                               result.values + row * kv.padded_dim});
   }
 };
 
@@ -56,8 +54,7 @@ void attend(const KVView& kv, const QueryRows& queries, const KeyRange& keys, co
             const AttentionOptions& options, const Partials& result) {
   // Blocks of even size: eight rows are 4 + 4, not 6 + 2.
   const std::int64_t num_blocks = (queries.num_rows + F::kMaxRows - 1) / F::kMaxRows;
-  Prefetcher prefetcher(kv, next,
-                        (num_blocks * F::num_steps(kv) + queries.num_rows) * keys.num_tiles);
+  Prefetcher prefetcher(kv, next, num_blocks * F::num_steps(kv) * keys.num_tiles);
   std::int64_t row = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t num_rows = (queries.num_rows - row) / (num_blocks - block);
@@ -99,12 +96,12 @@ constexpr AttentionKernel attention_kernel() {
 // f32. In the order of KVFormat.
 template <class S, int kRows, int kVectors>
 constexpr AttentionKernels attention_kernels() {
-  constexpr int kCodeVectors = kVectors > 1 ? kVectors / 2 : 1;
+  constexpr int kCodeVectors = kVectors; //TMP
   return {{attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),
            attention_kernel<FloatAttention<S, BF16Pairs<S>, kRows, kVectors>>(),
            attention_kernel<QuantizedAttention<S, Codes8<S>, kRows, kCodeVectors>>(),
            attention_kernel<QuantizedAttention<S, Codes4<S>, kRows, kCodeVectors>>()},
-          &softmax::fold,
+          &softmax::fold<S>,
           &softmax::finish};
 }
 

@@ -49,7 +49,9 @@ struct Simd {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   static F32 add(F32 a, F32 b) { return _mm256_add_ps(a, b); }
+  static F32 sub(F32 a, F32 b) { return _mm256_sub_ps(a, b); }
   static F32 mul(F32 a, F32 b) { return _mm256_mul_ps(a, b); }
+  static F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
   static F32 fma(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
 
   static I32 zero_i32() { return _mm256_setzero_si256(); }
@@ -59,6 +61,9 @@ struct Simd {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), b));
   }
   static I32 round(F32 x) { return _mm256_cvtps_epi32(x); }
+  static F32 power_of_two(I32 n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(add_i32(n, broadcast_i32(127)), 23));
+  }
   static I32 add_i32(I32 a, I32 b) { return _mm256_add_epi32(a, b); }
   static I32 sub_i32(I32 a, I32 b) { return _mm256_sub_epi32(a, b); }
   static I32 load_u8(const std::uint8_t* p) {

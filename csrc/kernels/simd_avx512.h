@@ -43,7 +43,9 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
+  static F32 sub(F32 a, F32 b) { return _mm512_sub_ps(a, b); }
   static F32 mul(F32 a, F32 b) { return _mm512_mul_ps(a, b); }
+  static F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
   static F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
 
   static I32 zero_i32() { return _mm512_setzero_si512(); }
@@ -53,6 +55,9 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), b));
   }
   static I32 round(F32 x) { return _mm512_cvtps_epi32(x); }
+  static F32 power_of_two(I32 n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(add_i32(n, broadcast_i32(127)), 23));
+  }
   static I32 add_i32(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
   static I32 sub_i32(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }
   static I32 load_u8(const std::uint8_t* p) {

@@ -46,7 +46,9 @@ struct Simd {
     return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16));
   }
   static F32 add(F32 a, F32 b) { return vaddq_f32(a, b); }
+  static F32 sub(F32 a, F32 b) { return vsubq_f32(a, b); }
   static F32 mul(F32 a, F32 b) { return vmulq_f32(a, b); }
+  static F32 max(F32 a, F32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static F32 fma(F32 a, F32 b, F32 c) { return vfmaq_f32(c, a, b); }
 
   static I32 zero_i32() { return broadcast_i32(0); }
@@ -56,6 +58,9 @@ struct Simd {
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), b));
   }
   static I32 round(F32 x) { return vcvtnq_s32_f32(x); }
+  static F32 power_of_two(I32 n) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(add_i32(n, broadcast_i32(127)), 23));
+  }
   static I32 add_i32(I32 a, I32 b) { return vaddq_s32(a, b); }
   static I32 sub_i32(I32 a, I32 b) { return vsubq_s32(a, b); }
   static I32 load_u8(const std::uint8_t* p) {

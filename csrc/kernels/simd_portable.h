@@ -70,8 +70,15 @@ struct Simd {
   static F32 add(const F32& a, const F32& b) {
     return each<F32>([&](int i) { return a.lane[i] + b.lane[i]; });
   }
+  static F32 sub(const F32& a, const F32& b) {
+    return each<F32>([&](int i) { return a.lane[i] - b.lane[i]; });
+  }
   static F32 mul(const F32& a, const F32& b) {
     return each<F32>([&](int i) { return a.lane[i] * b.lane[i]; });
+  }
+  // The greater one; b where either is not a number.
+  static F32 max(const F32& a, const F32& b) {
+    return each<F32>([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
   }
   // a * b + c; rounded once where the level has such an instruction, here twice.
   static F32 fma(const F32& a, const F32& b, const F32& c) {
@@ -100,6 +107,11 @@ struct Simd {
       const float shifted = x.lane[i] + kShift;
       return static_cast<std::int32_t>(shifted - kShift);
     });
+  }
+  // 2^n for -126 <= n <= 127; 0 for -127.
+  static F32 power_of_two(const I32& n) {
+    return each<F32>(
+        [&](int i) { return float_of_bits(static_cast<std::uint32_t>(n.lane[i] + 127) << 23); });
   }
   static I32 add_i32(const I32& a, const I32& b) {
     return each<I32>([&](int i) { return a.lane[i] + b.lane[i]; });
