@@ -69,7 +69,7 @@ struct FloatAttention {
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                      std::int64_t row, Prefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
-    Queries<kRows> q(kv, queries, row);
+    const LocalQueries<Input, kRows> q(queries, kv.padded_dim, row);
     std::int64_t key = 0;
     for (; key + kVectors * S::kLanes <= num_keys; key += kVectors * S::kLanes) {
       score_tile<kRows, kVectors>(kv, q, keys, key, prefetcher, scores);
@@ -94,7 +94,8 @@ struct FloatAttention {
     for (; d < kv.padded_dim; d += S::kLanes) {
       value_tile<kRows, 1>(kv, keys, d, probabilities, prefetcher, result.values);
     }
-    for (int r = 0; r < kRows; ++r) result.total[r] = softmax::sum(softmax::load(probabilities.totals[r]));
+    for (int r = 0; r < kRows; ++r)
+      result.total[r] = softmax::sum(softmax::load(probabilities.totals[r]));
     if (keys.ends_with_queries) {
       add_last_tile(kv, keys, probabilities.rounded[0], visible_ends, kRows, result.values);
     }
@@ -118,8 +119,8 @@ struct FloatAttention {
     inline __attribute__((always_inline)) void make(std::int64_t row, std::int64_t tile) {
       const std::int64_t key = tile * kTileTokens;
       for (int i = 0; i < kTileTokens; i += S::kLanes) {
-        const typename S::F32 exact = softmax::exp2_of_negative<S>(S::sub(
-            S::load(scores + row * kRangeTokens + key + i), S::broadcast(max[row])));
+        const typename S::F32 exact = softmax::exp2_of_negative<S>(
+            S::sub(S::load(scores + row * kRangeTokens + key + i), S::broadcast(max[row])));
         S::store(totals[row] + i, S::add(S::load(totals[row] + i), exact));
         round_to<S>(rounded[row] + key + i, exact);
       }
@@ -131,25 +132,10 @@ struct FloatAttention {
     alignas(64) Input rounded[kRows][kRangeTokens];
   };
 
-  // Rows of queries at distances that the compiler knows: then one register addresses them all.
-  template <int kRows>
-  struct Queries {
-    Queries(const KVView& kv, const QueryRows& queries, std::int64_t row)
-        : scales(queries.scales + row) {
-      const Input* const from = static_cast<const Input*>(queries.values) + row * kv.padded_dim;
-      for (int r = 0; r < kRows; ++r) {
-        __builtin_memcpy(values[r], from + r * kv.padded_dim,
-                         sizeof(Input) * static_cast<std::size_t>(kv.padded_dim));
-      }
-    }
-
-    const float* const scales;
-    alignas(64) Input values[kRows][kMaxHeadDim];
-  };
-
   template <int kRows, int kTileVectors>
-  static void score_tile(const KVView& kv, const Queries<kRows>& q, const KeyRange& keys,
-                         std::int64_t key, Prefetcher& prefetcher, float* scores) {
+  static void score_tile(const KVView& kv, const LocalQueries<Input, kRows>& q,
+                         const KeyRange& keys, std::int64_t key, Prefetcher& prefetcher,
+                         float* scores) {
     const std::uint8_t* columns[kTileVectors];
     typename S::F32 sums[kRows][kTileVectors];
     for (int v = 0; v < kTileVectors; ++v) {
@@ -258,8 +244,7 @@ struct FloatAttention {
     const std::int64_t first_key = (keys.num_tiles - 1) * kTileTokens;
     for (std::int64_t row = 0, end = 0; row < num_rows; row = end) {
       while (end < num_rows && visible_ends[end] == visible_ends[row]) ++end;
-      with_rows<LastTile, kMaxRows>(end - row, kv,
-                                    keys.tiles[keys.num_tiles - 1] + kv.value_offset,
+      with_rows<LastTile, kMaxRows>(end - row, kv, keys.tiles[keys.num_tiles - 1] + kv.value_offset,
                                     visible_ends[row] - first_key,
                                     probabilities + row * kRangeTokens + first_key,
                                     sums + row * kv.padded_dim);

@@ -3,8 +3,10 @@
 // probabilities, inputs tokens and columns dimensions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "attention_kernels.h"
 #include "float_weights.h"
 #include "prefetcher.h"
 #include "quantized_tile.h"
@@ -61,6 +63,22 @@ inline __attribute__((always_inline)) void add_code_products(
     }
   }
 }
+
+// Rows of queries at a distance that the compiler knows: one register addresses them all.
+template <class Input, int kRows>
+struct LocalQueries {
+  LocalQueries(const QueryRows& queries, std::int64_t padded_dim, std::int64_t row)
+      : scales(queries.scales + row) {
+    const Input* const from = static_cast<const Input*>(queries.values) + row * padded_dim;
+    for (int r = 0; r < kRows; ++r) {
+      __builtin_memcpy(values[r], from + r * padded_dim,
+                       sizeof(Input) * static_cast<std::size_t>(padded_dim));
+    }
+  }
+
+  const float* const scales;  // [kRows]
+  alignas(64) Input values[kRows][kMaxHeadDim];
+};
 
 // Calls f.template run<kRows, kVectors>(...) so that `num_rows` becomes a constant.
 template <class F, int kRows, class... Arguments>

@@ -13,6 +13,7 @@
 #include "prepare_rows.h"
 #include "probability_codes.h"
 #include "quantized_tile.h"
+#include "softmax.h"
 
 namespace pellucid {
 namespace {
@@ -95,6 +96,7 @@ struct QuantizedAttention {
   // What is added to codes of values, see add_value_products().
   static constexpr int kValueZero = kBits == 8 ? 0 : 8;
   static constexpr std::int64_t kKeyStepBytes = kTileTokens * kCellBytes;
+  static constexpr int kTileQuads = kTileTokens / 4;
   static_assert(kInt4GroupDims % (kVectors * S::kLanes) == 0, "a vector's dimensions share scales");
 
  public:
@@ -143,34 +145,42 @@ struct QuantizedAttention {
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                      std::int64_t row, Prefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
+    const LocalQueries<std::int8_t, kRows> q(queries, kv.padded_dim, row);
+    const std::int32_t* const starts = queries.starts + row * kv.num_groups;
     std::int64_t key = 0;
     for (; key + kVectors * S::kLanes <= num_keys; key += kVectors * S::kLanes) {
-      score_tile<kRows, kVectors>(kv, queries, keys, row, key, prefetcher, scores);
+      score_tile<kRows, kVectors>(kv, q, starts, keys, key, prefetcher, scores);
     }
     for (; key < num_keys; key += S::kLanes) {
-      score_tile<kRows, 1>(kv, queries, keys, row, key, prefetcher, scores);
+      score_tile<kRows, 1>(kv, q, starts, keys, key, prefetcher, scores);
     }
   }
 
-  // Sums of probabilities, 2^(score - max), and of values. `scores` [kRows][kRangeTokens];
-  // visible_ends[r] is the number of keys that a row sees.
+  // Sums of probabilities, 2^(score - max), and of values. `scores` [kRows][kRangeTokens], which
+  // become probabilities; visible_ends[r] is the number of keys that a row sees, in no row less
+  // than in the row before.
   template <int kRows>
   static void values(const KVView& kv, const KeyRange& keys, float* scores,
                      const std::int64_t* visible_ends, Prefetcher& prefetcher,
                      const Partials& result) {
-    alignas(64) Probabilities packed;
-    for (int r = 0; r < kRows; ++r) {
+    const std::int64_t num_keys = keys.num_tiles * kTileTokens;
+    const std::int64_t num_strips = (keys.num_tiles + kStripTiles - 1) / kStripTiles;
+    const std::int64_t num_codes = num_strips * kStripTiles * kTileTokens;
+    alignas(64) float scales[kMaxGroups][kRangeTokens];
+    load_value_scales(kv, keys, num_codes, scales);
+    Probabilities packed;
+    for (int r = kRows - 1; r >= 0; --r) {
       float* const row = scores + r * kRangeTokens;
-      softmax::Lanes totals = 0.0f;
-      for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
-        for (int i = 0; i < kTileTokens; i += S::kLanes) {
-          float* const at = row + t * kTileTokens + i;
-          S::store(at, softmax::exp2_of_negative<S>(S::sub(S::load(at), S::broadcast(result.max[r]))));
+      result.total[r] = softmax::exponentiate<S>(keys.num_tiles, result.max[r], row);
+      for (std::int64_t i = num_keys; i < num_codes; ++i) row[i] = 0.0f;
+      for (std::int64_t g = 0; g < kv.num_groups; ++g) {
+        // Scales beyond what the query sees may be the rests of another request, infinities and
+        // all. No row that is left sees more.
+        if (keys.ends_with_queries) {
+          for (std::int64_t i = visible_ends[r]; i < num_keys; ++i) scales[g][i] = 0.0f;
         }
-        totals += softmax::load(row + t * kTileTokens);
+        quantize_probabilities<kValueZero != 0>(num_strips, row, scales[g], packed.groups[r][g]);
       }
-      result.total[r] = softmax::sum(totals);
-      pack(kv, keys, visible_ends[r], row, r, packed);
     }
     std::int64_t d = 0;
     for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
@@ -178,26 +188,6 @@ struct QuantizedAttention {
     }
     for (; d < kv.padded_dim; d += S::kLanes) {
       value_tile<kRows, 1>(kv, keys, packed, d, prefetcher, result.values);
-    }
-  }
-
-  // `scores` holds probabilities [num_keys] by now.
-  static void pack(const KVView& kv, const KeyRange& keys, std::int64_t visible_end,
-                   const float* scores, std::int64_t row, Probabilities& packed) {
-    for (std::int64_t g = 0; g < kv.num_groups; ++g) {
-      alignas(64) float products[kRangeTokens];
-      for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
-        const std::uint16_t* const scales = value_scales(kv, keys.tiles[t]) + g * kTileTokens;
-        for (std::int64_t i = 0; i < kTileTokens; i += S::kLanes) {
-          S::store(products + t * kTileTokens + i,
-                   S::mul(S::load(scores + t * kTileTokens + i), S::load_bf16(scales + i)));
-        }
-      }
-      // Scales beyond what the query sees may be the rests of another request, infinities and all.
-      if (keys.ends_with_queries) {
-        for (std::int64_t i = visible_end; i < keys.num_tiles * kTileTokens; ++i) products[i] = 0;
-      }
-      quantize_probabilities(keys.num_tiles, products, packed.groups[row][g]);
     }
   }
 
@@ -217,6 +207,20 @@ struct QuantizedAttention {
   }
   static std::uint16_t* value_scales(const KVView& kv, std::uint8_t* tile) {
     return key_scales(kv, tile) + kv.num_groups * kTileTokens;
+  }
+
+  // Scales of a range's values in f32, zeros up to `num_codes`.
+  static void load_value_scales(const KVView& kv, const KeyRange& keys, std::int64_t num_codes,
+                                float (&scales)[kMaxGroups][kRangeTokens]) {
+    for (std::int64_t g = 0; g < kv.num_groups; ++g) {
+      for (std::int64_t t = 0; t < keys.num_tiles; ++t) {
+        const std::uint16_t* const stored = value_scales(kv, keys.tiles[t]) + g * kTileTokens;
+        for (std::int64_t i = 0; i < kTileTokens; i += S::kLanes) {
+          S::store(scales[g] + t * kTileTokens + i, S::load_bf16(stored + i));
+        }
+      }
+      for (std::int64_t i = keys.num_tiles * kTileTokens; i < num_codes; ++i) scales[g][i] = 0.0f;
+    }
   }
 
   // Calls put_code(d, code) for every dimension and sets the token's scales.
@@ -245,9 +249,9 @@ struct QuantizedAttention {
   }
 
   template <int kRows, int kTileVectors>
-  static void score_tile(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                         std::int64_t row, std::int64_t key, Prefetcher& prefetcher,
-                         float* scores) {
+  static void score_tile(const KVView& kv, const LocalQueries<std::int8_t, kRows>& q,
+                         const std::int32_t* starts, const KeyRange& keys, std::int64_t key,
+                         Prefetcher& prefetcher, float* scores) {
     const std::uint8_t* columns[kTileVectors];
     const std::uint16_t* scales[kTileVectors];
     typename S::F32 totals[kRows][kTileVectors];
@@ -259,8 +263,7 @@ struct QuantizedAttention {
       for (int r = 0; r < kRows; ++r) totals[r][v] = S::zero();
     }
     const std::int64_t num_steps = group_dims(kv) / kCellInputs;
-    const std::int8_t* q = static_cast<const std::int8_t*>(queries.values) + row * kv.padded_dim;
-    const std::int32_t* starts = queries.starts + row * kv.num_groups;
+    const std::int8_t* codes = q.values[0];
     for (std::int64_t g = 0; g < kv.num_groups; ++g) {
       typename S::I32 sums[kRows][kTileVectors];
       for (int r = 0; r < kRows; ++r) {
@@ -268,8 +271,8 @@ struct QuantizedAttention {
           sums[r][v] = S::broadcast_i32(starts[r * kv.num_groups + g]);
         }
       }
-      add_code_products<S, Codes, kRows, kTileVectors>(columns, kKeyStepBytes, num_steps, q,
-                                                       kv.padded_dim, prefetcher, sums);
+      add_code_products<S, Codes, kRows, kTileVectors>(columns, kKeyStepBytes, num_steps, codes,
+                                                       kMaxHeadDim, prefetcher, sums);
       for (int v = 0; v < kTileVectors; ++v) {
         const typename S::F32 scale = S::load_bf16(scales[v] + g * kTileTokens);
         for (int r = 0; r < kRows; ++r) {
@@ -277,10 +280,10 @@ struct QuantizedAttention {
         }
         columns[v] += num_steps * kKeyStepBytes;
       }
-      q += group_dims(kv);
+      codes += group_dims(kv);
     }
     for (int r = 0; r < kRows; ++r) {
-      const typename S::F32 scale = S::broadcast(queries.scales[row + r]);
+      const typename S::F32 scale = S::broadcast(q.scales[r]);
       for (int v = 0; v < kTileVectors; ++v) {
         S::store(scores + r * kRangeTokens + key + v * S::kLanes, S::mul(totals[r][v], scale));
       }
@@ -298,11 +301,14 @@ struct QuantizedAttention {
     for (std::int64_t strip = 0; strip < keys.num_tiles; strip += kStripTiles) {
       const std::int64_t rest = keys.num_tiles - strip;
       const std::int64_t num_tiles = rest < kStripTiles ? rest : kStripTiles;
-      for (std::int64_t quad = 0; quad < kTileQuads; ++quad) {
-        const std::int64_t share = strip / kStripTiles * kTileQuads + quad;
+#pragma GCC unroll 4
+      for (int quad = 0; quad < kTileQuads; ++quad) {
         typename S::I32 sums[kRows][kTileVectors];
         for (int r = 0; r < kRows; ++r) {
-          const std::int32_t start = -kValueZero * packed.groups[r][g].sums[share];
+          std::int32_t start = 0;
+          if constexpr (kValueZero != 0) {
+            start = -kValueZero * packed.groups[r][g].sums[strip / kStripTiles][4 * quad];
+          }
           for (int v = 0; v < kTileVectors; ++v) sums[r][v] = S::broadcast_i32(start);
         }
         for (std::int64_t t = strip; t < strip + num_tiles; ++t) {
@@ -312,7 +318,8 @@ struct QuantizedAttention {
               packed.groups[0][g].codes + t * kTileTokens + quad * 4, sums);
         }
         for (int r = 0; r < kRows; ++r) {
-          const typename S::F32 scale = S::broadcast(packed.groups[r][g].scales[share]);
+          const typename S::F32 scale =
+              S::broadcast(packed.groups[r][g].scales[strip / kStripTiles][4 * quad]);
           for (int v = 0; v < kTileVectors; ++v) {
             totals[r][v] = S::fma(S::to_f32(sums[r][v]), scale, totals[r][v]);
           }
@@ -329,8 +336,8 @@ struct QuantizedAttention {
   // Products with four tokens of a tile, the quad'th four.
   template <int kRows, int kTileVectors>
   static inline __attribute__((always_inline)) void add_value_products(
-      const std::uint8_t* values, std::int64_t step_bytes, std::int64_t quad,
-      const std::int8_t* codes, typename S::I32 (&sums)[kRows][kTileVectors]) {
+      const std::uint8_t* values, std::int64_t step_bytes, int quad, const std::int8_t* codes,
+      typename S::I32 (&sums)[kRows][kTileVectors]) {
     constexpr std::int64_t kCodesStride = kMaxGroups * std::int64_t{sizeof(ProbabilityCodes)};
     typename S::Quads w[kTileVectors];
 #pragma GCC unroll 8

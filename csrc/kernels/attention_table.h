@@ -43,9 +43,9 @@ struct RowBlock {
       softmax::hide_scores(visible.begin, visible.end, keys.num_tiles * kTileTokens, scores[r]);
       result.max[row + r] = softmax::greatest(keys.num_tiles, scores[r]);
     }
-    F::template values<kRows>(kv, keys, scores[0], visible_ends, prefetcher,
-                              {result.max + row, result.total + row,
-                               result.values + row * kv.padded_dim});
+    F::template values<kRows>(
+        kv, keys, scores[0], visible_ends, prefetcher,
+        {result.max + row, result.total + row, result.values + row * kv.padded_dim});
   }
 };
 
@@ -92,11 +92,10 @@ constexpr AttentionKernel attention_kernel() {
   return {&store_tokens<F>, &prepare_query<F>, &attend<F>};
 }
 
-// kRows x kVectors sums fit in registers beside the operands; integer sums need as many again in
-// f32. In the order of KVFormat.
-template <class S, int kRows, int kVectors>
+// kRows x kVectors sums fit in registers beside the operands, kRows x kCodeVectors integer sums
+// beside as many in f32. In the order of KVFormat.
+template <class S, int kRows, int kVectors, int kCodeVectors>
 constexpr AttentionKernels attention_kernels() {
-  constexpr int kCodeVectors = kVectors; //TMP
   return {{attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),
            attention_kernel<FloatAttention<S, BF16Pairs<S>, kRows, kVectors>>(),
            attention_kernel<QuantizedAttention<S, Codes8<S>, kRows, kCodeVectors>>(),

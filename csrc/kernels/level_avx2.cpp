@@ -13,7 +13,7 @@ const KernelTable kAvx2Kernels = {"avx2",
                                   linear_kernels<Simd>(),
                                   peak_kernels<Simd>(),
                                   elementwise::kernels(),
-                                  attention_kernels<Simd, 4, 2>(),
+                                  attention_kernels<Simd, 4, 2, 1>(),
                                   quantize::kernels()};
 
 }  // namespace pellucid

@@ -13,7 +13,7 @@ const KernelTable kAvx512Kernels = {"avx512",
                                     linear_kernels<Simd>(),
                                     peak_kernels<Simd>(),
                                     elementwise::kernels(),
-                                    attention_kernels<Simd, 7, 2>(),
+                                    attention_kernels<Simd, 7, 2, 2>(),
                                     quantize::kernels()};
 
 }  // namespace pellucid

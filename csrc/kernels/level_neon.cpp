@@ -13,7 +13,7 @@ const KernelTable kNeonKernels = {"neon",
                                   linear_kernels<Simd>(),
                                   peak_kernels<Simd>(),
                                   elementwise::kernels(),
-                                  attention_kernels<Simd, 4, 4>(),
+                                  attention_kernels<Simd, 4, 4, 2>(),
                                   quantize::kernels()};
 
 }  // namespace pellucid

@@ -13,7 +13,7 @@ const KernelTable kPortableKernels = {"portable",
                                       linear_kernels<Simd>(),
                                       peak_kernels<Simd>(),
                                       elementwise::kernels(),
-                                      attention_kernels<Simd, 2, 1>(),
+                                      attention_kernels<Simd, 2, 1, 1>(),
                                       quantize::kernels()};
 
 }  // namespace pellucid

@@ -42,6 +42,10 @@ PELLUCID_INLINE float reduce(Lanes x, F f) {
   return f(even, odd);
 }
 
+PELLUCID_INLINE float sum(Lanes x) {
+  return reduce(x, [](auto a, auto b) { return a + b; });
+}
+
 // 2^x for x <= 0, within 2 ulp; exactly 0 below -126.5. The polynomial is the best of degree 5 that
 // is 1 at 0, by its relative error on [-1/2, 1/2] (linear programming on 4001 Chebyshev nodes, then
 // a search among its neighbours in f32).
@@ -86,8 +90,17 @@ PELLUCID_INLINE float greatest(std::int64_t num_tiles, const float* scores) {
   return reduce(maxima, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-PELLUCID_INLINE float sum(Lanes x) {
-  return reduce(x, [](auto a, auto b) { return a + b; });
+// Scores become 2^(score - max); their sum.
+template <class S>
+PELLUCID_INLINE float exponentiate(std::int64_t num_tiles, float max, float* scores) {
+  Lanes totals = 0.0f;
+  for (std::int64_t t = 0; t < num_tiles; ++t, scores += kTileTokens) {
+    for (int i = 0; i < kTileTokens; i += S::kLanes) {
+      S::store(scores + i, exp2_of_negative<S>(S::sub(S::load(scores + i), S::broadcast(max))));
+    }
+    totals += load(scores);
+  }
+  return sum(totals);
 }
 
 template <class S>
