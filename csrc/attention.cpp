@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cfloat>
 
 namespace pellucid {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kRowsAhead = 16;  // about as many as are computed while memory answers
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -60,12 +60,6 @@ Buffers buffers_in(Scratch& scratch, std::int64_t num_rows, std::int64_t padded_
   return buffers;
 }
 
-void clear(const Partials& partials, std::int64_t num_rows, std::int64_t padded_dim) {
-  std::fill_n(partials.max, num_rows, -FLT_MAX);
-  std::fill_n(partials.total, num_rows, 0.0f);
-  std::fill_n(partials.values, num_rows * padded_dim, 0.0f);
-}
-
 // Item by item of one layer.
 struct AttentionRun {
   const AttentionKernels& kernels;
@@ -81,7 +75,6 @@ struct AttentionRun {
     prepare(item);
     const std::int64_t num_rows = buffers.queries.num_rows;
     const bool is_whole = item.split < 0;
-    if (is_whole) clear(buffers.folded, num_rows, layer.padded_dim);
     KeyRange keys = key_range(item, item.range_begin);
     for (std::int64_t range = item.range_begin; range < item.range_end; ++range) {
       KeyRange next{};
@@ -90,19 +83,22 @@ struct AttentionRun {
       } else if (following != nullptr) {
         next = key_range(*following, following->range_begin);
       }
-      const Partials result = is_whole ? buffers.next : plan.partials(item, range);
+      const bool is_first = range == item.range_begin;
+      Partials result = is_first ? buffers.folded : buffers.next;
+      if (!is_whole) result = plan.partials(item, range);
       kernel.attend(layer, buffers.queries, keys, next, options, result);
-      if (is_whole) kernels.fold(result, num_rows, layer.padded_dim, buffers.folded);
+      if (is_whole && !is_first) kernels.fold(result, num_rows, layer.padded_dim, buffers.folded);
       keys = next;
     }
     if (is_whole) {
-      finish(item);
+      finish(item, buffers.folded);
     } else if (plan.finish_item(item)) {
-      clear(buffers.folded, num_rows, layer.padded_dim);
-      for (std::int64_t range = plan.split_begin(item); range < plan.split_end(item); ++range) {
-        kernels.fold(plan.partials(item, range), num_rows, layer.padded_dim, buffers.folded);
+      const std::int64_t first = plan.split_begin(item);
+      const Partials folded = plan.partials(item, first);
+      for (std::int64_t range = first + 1; range < plan.split_end(item); ++range) {
+        kernels.fold(plan.partials(item, range), num_rows, layer.padded_dim, folded);
       }
-      finish(item);
+      finish(item, folded);
     }
   }
 
@@ -122,13 +118,26 @@ struct AttentionRun {
     queries.rows_per_token = rows_per_token();
     queries.first_position = item.first_position;
     for (std::int64_t row = 0; row < queries.num_rows; ++row) {
+      fetch_ahead(item, row + kRowsAhead);
       kernel.prepare(layer, arrays.q + offset(item, row, arrays.q_stride), options, row, queries);
     }
   }
 
-  void finish(const AttentionItem& item) const {
+  // A row of q, soon to be read, and of y, to be written at the end.
+  void fetch_ahead(const AttentionItem& item, std::int64_t row) const {
+    if (row >= buffers.queries.num_rows) return;
+    const float* const q = arrays.q + offset(item, row, arrays.q_stride);
+    const float* const y = arrays.y + offset(item, row, arrays.y_stride);
+    constexpr std::int64_t kLineFloats = kAlignment / sizeof(float);
+    for (std::int64_t d = 0; d < layer.head_dim; d += kLineFloats) {
+      __builtin_prefetch(q + d);
+      __builtin_prefetch(y + d, 1);
+    }
+  }
+
+  void finish(const AttentionItem& item, const Partials& folded) const {
     for (std::int64_t row = 0; row < buffers.queries.num_rows; ++row) {
-      kernels.finish(buffers.folded, row, layer.padded_dim, layer.head_dim,
+      kernels.finish(folded, row, layer.padded_dim, layer.head_dim,
                      arrays.y + offset(item, row, arrays.y_stride));
     }
   }

@@ -94,8 +94,9 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
   const AttentionOptions attention{0.125f, 0, 0};
 
   double best = 1e9;
-  // Many layers per run, so that waking the threads does not count.
-  const std::int64_t layers_per_run = std::min<std::int64_t>(kv_shape.num_layers, 16);
+  // Many layers per run of single tokens, so that waking the threads does not count.
+  const std::int64_t layers_per_run =
+      q_len > 1 ? 1 : std::min<std::int64_t>(kv_shape.num_layers, 16);
   std::int64_t layer = 0;
   for (const double end = now() + options.seconds; now() < end;) {
     const double begin = now();

@@ -57,8 +57,8 @@ struct FloatAttention {
     }
   }
 
-  // Steps of products that a block of rows takes with a tile of keys.
-  static std::int64_t num_steps(const KVView& kv) {
+  // Steps that a block of rows, however many, takes with a tile of keys.
+  static std::int64_t num_steps(const KVView& kv, std::int64_t) {
     const std::int64_t num_vectors = kv.padded_dim / S::kLanes;
     return kTileTokens / kCellInputs * (num_vectors / kVectors + num_vectors % kVectors) +
            kv.padded_dim / kCellInputs * kTileTokens / (kVectors * S::kLanes);

@@ -133,10 +133,10 @@ struct QuantizedAttention {
     });
   }
 
-  // Steps of products that a block of rows takes with a tile of keys.
-  static std::int64_t num_steps(const KVView& kv) {
+  // Steps that a block of rows takes with a tile of keys.
+  static std::int64_t num_steps(const KVView& kv, std::int64_t num_rows) {
     const std::int64_t num_vectors = kv.padded_dim / S::kLanes;
-    return kTileTokens / kCellInputs * (num_vectors / kVectors + num_vectors % kVectors) +
+    return kTileQuads * (num_vectors / kVectors + num_vectors % kVectors) + num_rows +
            kv.padded_dim / kCellInputs * kTileTokens / (kVectors * S::kLanes);
   }
 
@@ -171,7 +171,7 @@ struct QuantizedAttention {
     Probabilities packed;
     for (int r = kRows - 1; r >= 0; --r) {
       float* const row = scores + r * kRangeTokens;
-      result.total[r] = softmax::exponentiate<S>(keys.num_tiles, result.max[r], row);
+      result.total[r] = softmax::exponentiate<S>(keys.num_tiles, result.max[r], prefetcher, row);
       for (std::int64_t i = num_keys; i < num_codes; ++i) row[i] = 0.0f;
       for (std::int64_t g = 0; g < kv.num_groups; ++g) {
         // Scales beyond what the query sees may be the rests of another request, infinities and

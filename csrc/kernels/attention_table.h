@@ -54,7 +54,8 @@ void attend(const KVView& kv, const QueryRows& queries, const KeyRange& keys, co
             const AttentionOptions& options, const Partials& result) {
   // Blocks of even size: eight rows are 4 + 4, not 6 + 2.
   const std::int64_t num_blocks = (queries.num_rows + F::kMaxRows - 1) / F::kMaxRows;
-  Prefetcher prefetcher(kv, next, num_blocks * F::num_steps(kv) * keys.num_tiles);
+  const std::int64_t rows_per_block = queries.num_rows / num_blocks;
+  Prefetcher prefetcher(kv, next, num_blocks * F::num_steps(kv, rows_per_block) * keys.num_tiles);
   std::int64_t row = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t num_rows = (queries.num_rows - row) / (num_blocks - block);

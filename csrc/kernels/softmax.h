@@ -7,6 +7,7 @@
 
 #include "attention_kernels.h"
 #include "lanes.h"
+#include "prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -92,9 +93,11 @@ PELLUCID_INLINE float greatest(std::int64_t num_tiles, const float* scores) {
 
 // Scores become 2^(score - max); their sum.
 template <class S>
-PELLUCID_INLINE float exponentiate(std::int64_t num_tiles, float max, float* scores) {
+PELLUCID_INLINE float exponentiate(std::int64_t num_tiles, float max, Prefetcher& prefetcher,
+                                   float* scores) {
   Lanes totals = 0.0f;
   for (std::int64_t t = 0; t < num_tiles; ++t, scores += kTileTokens) {
+    prefetcher.step();
     for (int i = 0; i < kTileTokens; i += S::kLanes) {
       S::store(scores + i, exp2_of_negative<S>(S::sub(S::load(scores + i), S::broadcast(max))));
     }
