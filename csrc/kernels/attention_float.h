@@ -7,7 +7,7 @@
 #include "attention_kernels.h"
 #include "attention_products.h"
 #include "float_weights.h"
-#include "prepare_rows.h"
+#include "int8_codes.h"
 #include "softmax.h"
 
 namespace pellucid {

@@ -9,8 +9,8 @@
 
 #include "attention_kernels.h"
 #include "attention_products.h"
+#include "int8_codes.h"
 #include "prefetcher.h"
-#include "prepare_rows.h"
 #include "probability_codes.h"
 #include "quantized_tile.h"
 #include "softmax.h"
