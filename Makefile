@@ -47,7 +47,7 @@ test: test-native $(VENV)/.dev
 test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
-# Minutes: kernels are not optimized then.
+# Minutes: kernels are hardly optimized then.
 test-sanitized: $(VENV)/.build-tools
 	$(CMAKE_TESTS) -B build/sanitized -DPELLUCID_SANITIZE=address,undefined
 	$(BIN)/cmake --build build/sanitized

@@ -307,7 +307,9 @@ struct QuantizedAttention {
         for (int r = 0; r < kRows; ++r) {
           std::int32_t start = 0;
           if constexpr (kValueZero != 0) {
-            start = -kValueZero * packed.groups[r][g].sums[strip / kStripTiles][4 * quad];
+            start = static_cast<std::int32_t>(
+                -kValueZero *
+                std::int64_t{packed.groups[r][g].sums[strip / kStripTiles][4 * quad]});
           }
           for (int v = 0; v < kTileVectors; ++v) sums[r][v] = S::broadcast_i32(start);
         }

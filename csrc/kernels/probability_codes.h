@@ -42,6 +42,7 @@ inline void quantize_probabilities(std::int64_t num_strips, const float* probabi
   using elementwise::Lanes;
   using elementwise::WholeVector;
   typedef std::int8_t Codes __attribute__((vector_size(kVectorLanes)));
+  typedef std::uint32_t UnsignedVector __attribute__((vector_size(4 * kVectorLanes)));
   constexpr float kSmallest = 0x1p-100f;  // keeps the inverse finite
   constexpr float kRound = 12582912.0f;   // 1.5 * 2^23: adding it leaves no bits for fractions
 
@@ -57,7 +58,7 @@ inline void quantize_probabilities(std::int64_t num_strips, const float* probabi
     }
     over_quads(max.vectors, [](auto a, auto b) { return a > b ? a : b; });
     const Lanes inverse = 127.0f / max;
-    IntVector sums[kVectors] = {};
+    UnsignedVector sums[kVectors] = {};  // codes of NaN are any number, their sum wraps
 #pragma GCC unroll 4
     for (int t = 0; t < kStripTiles; ++t) {
       const Lanes rounded = (tiles[t] * inverse + kRound) - kRound;
@@ -67,7 +68,7 @@ inline void quantize_probabilities(std::int64_t num_strips, const float* probabi
         const Codes bytes = __builtin_convertvector(codes, Codes);
         __builtin_memcpy(result.codes + first + t * kTileTokens + v * kVectorLanes, &bytes,
                          sizeof(bytes));
-        if constexpr (kWithSums) sums[v] += codes;
+        if constexpr (kWithSums) sums[v] += reinterpret_cast<UnsignedVector>(codes);
       }
     }
     WholeVector{0}.store(result.scales[strip], max * (1.0f / 127.0f));
