@@ -12,7 +12,7 @@ import time
 from collections import Counter
 
 from pellucid.backends.base import StepDecoder
-from pellucid.backends.cpu_backend import CompiledDecoder
+from pellucid.backends.compiled_decoder import CompiledDecoder
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.sampling_params import SamplingParams

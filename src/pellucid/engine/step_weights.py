@@ -64,7 +64,7 @@ def step_weights(
         head_bytes = matrix_bytes(config.vocab_size, config.hidden_size)
         return StepWeights(layer_bytes, head_bytes, "f32")
 
-    from pellucid.backends.cpu_backend import CompiledDecoder  # needs the native extension
+    from pellucid.backends.compiled_decoder import CompiledDecoder  # needs the native extension
 
     assert isinstance(decoder, CompiledDecoder)
     *layers, head = decoder.weights

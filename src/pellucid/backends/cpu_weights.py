@@ -1,0 +1,136 @@
+"""Weight matrices on their way into the layout of the native kernels."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
+from pellucid.backends.mapped_arrays import is_mapped
+from pellucid.backends.native import (
+    Kernels,
+    LinearWeights,
+    ThreadPool,
+    WeightMemory,
+    WeightPacker,
+    pack_weights,
+    quantize_weights,
+)
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
+from pellucid.backends.quantization.weights import check_scales
+
+_FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class JoinedWeights:
+    """Matrices whose rows are one matrix's."""
+
+    parts: tuple[LinearWeights, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        return sum(part.num_outputs for part in self.parts)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first output of each part."""
+        return tuple(accumulate((part.num_outputs for part in self.parts[:-1]), initial=0))
+
+
+class CpuWeights:
+    """Packs and quantizes matrices, on all threads.
+
+    Args:
+        kernels: choose the codes when a matrix is quantized.
+        pool: the threads.
+        quantize_activations: whether rows are rounded where they meet weights of fewer bits.
+    """
+
+    def __init__(self, kernels: Kernels, pool: ThreadPool, quantize_activations: bool) -> None:
+        self._kernels = kernels
+        self._pool = pool
+        self._activations = "native" if quantize_activations else "f32"
+        # Where matrices go that are being loaded, and who packs them meanwhile.
+        self._memory: WeightMemory | None = None
+        self._packer: WeightPacker | None = None
+
+    def expect(self, num_bytes: int) -> None:
+        """Until `finish`, matrices that are views of mapped files are packed behind their caller's back."""
+        self._memory, self._packer = WeightMemory(num_bytes), WeightPacker()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of files, that are yet to be packed."""
+        return 0 if self._packer is None else self._packer.waiting_bytes
+
+    def read(self) -> int:
+        """Packs some of what waits. Returns what is left of `waiting_bytes`."""
+        return 0 if self._packer is None else self._packer.help(self._pool)
+
+    def finish(self) -> None:
+        """Packs all that waits."""
+        while self.read() > 0:
+            pass
+        self._memory = self._packer = None  # the matrices keep their memory
+
+    def pack(
+        self, weight: WeightMatrix, bias: npt.NDArray[np.float32] | None
+    ) -> LinearWeights | JoinedWeights:
+        """`weight` [N, K] and its bias [N] as a handle, no value changed."""
+        if isinstance(weight, JoinedMatrix):
+            parts = zip(weight.parts, weight.split(bias), strict=True)
+            return JoinedWeights(tuple(self._pack(part, own) for part, own in parts))
+        return self._pack(weight, bias)
+
+    def _pack(self, weight: UniformMatrix, bias: npt.NDArray[np.float32] | None) -> LinearWeights:
+        parts: dict[str, Any] = {}
+        if isinstance(weight, QuantizedMatrix):
+            arrays = {name: np.ascontiguousarray(array) for name, array in weight.arrays.items()}
+            name, rows = weight.format.name, arrays.pop("codes")
+            parts = {**arrays, "num_inputs": weight.num_inputs}
+            may_wait = all(map(is_mapped, weight.arrays.values()))
+        else:
+            name, rows = _float_bits(weight)
+            may_wait = is_mapped(weight)
+        return pack_weights(
+            name,
+            rows,
+            **parts,
+            bias=bias,
+            activations=self._activations,
+            pool=self._pool,
+            memory=self._memory,
+            packer=self._packer if may_wait else None,
+        )
+
+    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
+        """`weight` [N, K] of floats in `weight_format`, as `quantize_matrix` defines it."""
+        matrix = empty_matrix(weight_format, *weight.shape)
+        name, bits = _float_bits(weight)
+        quantize_weights(
+            weight_format.name,
+            name,
+            bits,
+            matrix.codes,
+            matrix.scales,
+            matrix.zero_points,
+            kernels=self._kernels,
+            pool=self._pool,
+        )
+        check_scales(matrix, weight)
+        return matrix
+
+
+def _float_bits(weight: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
+    """The native name of a float format, and a matrix in it."""
+    if weight.dtype.name not in _FLOAT_FORMATS:
+        weight = weight.astype(np.float32)
+    bits = np.ascontiguousarray(weight)
+    if bits.dtype == ml_dtypes.bfloat16:
+        bits = bits.view(np.uint16)  # the buffer protocol has no name for it
+    return _FLOAT_FORMATS[weight.dtype.name], bits

@@ -1,0 +1,153 @@
+"""The ops on symbolic arrays: each records itself as an instruction of a program."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from pellucid.backends.base import Array
+from pellucid.backends.cpu_kv_cache import CpuKVLayer
+from pellucid.backends.cpu_weights import JoinedWeights
+from pellucid.backends.native import Indices, LinearWeights, RowSet
+from pellucid.backends.tracing import (
+    BufferView,
+    Heads,
+    ProgramBuilder,
+    SymbolicArray,
+    SymbolicIndices,
+)
+from pellucid.config import Activation, RopeConfig
+
+_INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
+
+
+def embed(token_ids: SymbolicIndices, table: LinearWeights, scale: float) -> SymbolicArray:
+    indices = _INDICES[token_ids.name]
+    return token_ids.trace.record(
+        "embed",
+        [],
+        (table.num_inputs,),
+        lambda to, _, y: to.program.embed(indices, table, scale, y),
+        rows=RowSet.TOKENS,
+    )
+
+
+def linear(
+    x: SymbolicArray, weight: LinearWeights | JoinedWeights, notes_largest: bool = False
+) -> SymbolicArray:
+    """x @ weight.T + bias; of logits, where they are largest may be noted."""
+    rows = x.rows
+    joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
+    x.trace.weights += joined.parts
+
+    def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
+        buffer, column = y
+        for part, start in zip(joined.parts, joined.starts, strict=True):
+            to.program.linear(rows, x[0], part, (buffer, column + start), add_to_y, notes_largest)
+
+    return x.trace.record(
+        "linear",
+        [x],
+        (weight.num_outputs,),
+        partial(emit, add_to_y=False),
+        accumulate=partial(emit, add_to_y=True),
+    )
+
+
+def rms_norm(x: SymbolicArray, weight: Array, eps: float) -> SymbolicArray:
+    rows, num_vectors = x.rows, x.operand.width // len(weight)
+    return x.trace.record(
+        "rms_norm",
+        [x],
+        x.shape,
+        lambda to, x, y: to.program.rms_norm(rows, x[0], weight, eps, num_vectors, y),
+        can_overwrite=True,
+    )
+
+
+def layer_norm(x: SymbolicArray, weight: Array, bias: Array, eps: float) -> SymbolicArray:
+    rows, num_vectors = x.rows, x.operand.width // len(weight)
+    return x.trace.record(
+        "layer_norm",
+        [x],
+        x.shape,
+        lambda to, x, y: to.program.layer_norm(rows, x[0], weight, bias, eps, num_vectors, y),
+        can_overwrite=True,
+    )
+
+
+def rope(x: SymbolicArray, table: RopeConfig) -> SymbolicArray:
+    num_heads, head_dim = x.shape
+    rotations = x.trace.rotations(table)
+    return x.trace.record(
+        "rope",
+        [x, rotations],
+        x.shape,
+        lambda to, x, y: to.program.rope(x[0], x[1], num_heads, head_dim, table.dim, y),
+        can_overwrite=True,
+    )
+
+
+def activate(x: SymbolicArray, activation: Activation) -> SymbolicArray:
+    rows, width = x.rows, x.operand.width
+    return x.trace.record(
+        "activate",
+        [x],
+        x.shape,
+        lambda to, x, y: to.program.activate(rows, x[0], activation, width, y),
+        can_overwrite=True,
+    )
+
+
+def gated_activate(gate_up: SymbolicArray, activation: Activation) -> SymbolicArray:
+    rows, width = gate_up.rows, gate_up.operand.width // 2
+    return gate_up.trace.record(
+        "gated_activate",
+        [gate_up],
+        (width,),
+        lambda to, x, y: to.program.gated_activate(rows, x[0], activation, width, y),
+        can_overwrite=True,
+    )
+
+
+def store_kv(kv_layer: CpuKVLayer, k: SymbolicArray, v: SymbolicArray) -> None:
+    num_kv_heads, _ = k.shape
+    k.trace.record_effect(
+        "store_kv",
+        [k, v],
+        lambda to, x, _: to.program.store_kv(kv_layer.index, x[0], x[1], num_kv_heads),
+    )
+
+
+def paged_attention(
+    q: SymbolicArray,
+    kv_layer: CpuKVLayer,
+    scale: float,
+    sliding_window: int | None,
+    softcap: float | None,
+) -> SymbolicArray:
+    num_heads, head_dim = q.shape
+    heads = Heads(num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)
+    return q.trace.record(
+        "attention",
+        [q],
+        q.shape,
+        lambda to, x, y: to.attention(heads).paged_attention(
+            kv_layer.index, x[0], scale, sliding_window, softcap, y
+        ),
+    )
+
+
+def logits(x: SymbolicArray, weight: LinearWeights, softcap: float | None) -> SymbolicArray:
+    notes_largest = x.rows is RowSet.LOGITS  # not where the op runs alone
+    if softcap is None:
+        return linear(x, weight, notes_largest)
+    rows, width = x.rows, weight.num_outputs
+    capped = x.trace.record(
+        "softcap",
+        [linear(x, weight)],
+        (width,),
+        lambda to, x, y: to.program.softcap(rows, x[0], softcap, width, y),
+        can_overwrite=True,
+    )
+    if notes_largest:
+        x.trace.record_effect("largest", [capped], lambda to, x, _: to.program.largest(x[0], width))
+    return capped
