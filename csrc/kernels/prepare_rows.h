@@ -76,7 +76,9 @@ struct QuantizedRow {
 
   void clear() const {
     for (std::int64_t g = 0; g < num_groups(); ++g) {
-      __builtin_memset(codes(g), 0, static_cast<std::size_t>(group_inputs()));
+      for (std::int64_t i = 0; i < group_inputs(); i += S::kLanes) {
+        S::store_i8(codes(g) + i, S::zero_i32());
+      }
       set_facts(g, 0, 0);
     }
   }
