@@ -66,22 +66,29 @@ def write_plot(title: str, results: Sequence[Result], path: Path) -> None:
     from matplotlib.figure import Figure
 
     tests = list(dict.fromkeys(result.test for result in results))
-    figure = Figure(figsize=(3 * len(tests), 4), layout="constrained")
     engines = list(dict.fromkeys(result.engine for result in results))
-    for axes, test in zip(figure.subplots(1, len(tests), squeeze=False)[0], tests, strict=True):
+    columns = min(2, len(tests))
+    rows = -(-len(tests) // columns)
+    most = max(sum(result.test == test for result in results) for test in tests)
+    size = (5 * columns, rows * (1 + most / 4))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for test, axes in zip(tests, panels, strict=False):
         of_test = [result for result in results if result.test == test]
-        axes.bar(
-            [f"{result.engine}\n{result.weight_format}" for result in of_test],
+        axes.barh(
+            [f"{result.weight_format} {result.engine}" for result in of_test],
             [result.median for result in of_test],
-            yerr=[
+            xerr=[
                 [result.median - min(result.rates) for result in of_test],
                 [max(result.rates) - result.median for result in of_test],
             ],
             color=[f"C{engines.index(result.engine)}" for result in of_test],
         )
         axes.set_title(test)
-        axes.tick_params(axis="x", labelrotation=90)
-    figure.supylabel("tokens per second")
+        axes.invert_yaxis()  # as in the table
+    for axes in panels:
+        axes.set_axis_off()  # of an odd number of tests
+    figure.supxlabel("tokens per second")
     figure.suptitle(title, fontsize="medium")
     figure.savefig(path, dpi=150)
 
