@@ -10,6 +10,7 @@
 #include "attention_kernels.h"
 #include "attention_products.h"
 #include "int8_codes.h"
+#include "kv_quantizer.h"
 #include "prefetcher.h"
 #include "probability_codes.h"
 #include "quantized_tile.h"
@@ -17,71 +18,6 @@
 
 namespace pellucid {
 namespace {
-
-// How a group of a token's numbers becomes codes that share a scale. Scales are kept as bf16,
-// rounded away from zero before codes are made with them: codes fit the scale that is kept, and
-// stay within their bits. The scale is 0 for a group of zeros, and infinite for one that is not
-// finite: zero times infinity is seen in every result.
-inline std::uint16_t scale_bits(float scale) {
-  std::uint32_t bits;
-  __builtin_memcpy(&bits, &scale, sizeof(bits));
-  return static_cast<std::uint16_t>((bits + 0xffffu) >> 16);
-}
-
-inline float scale_of_bits(std::uint16_t bits) {
-  return float_of_bits(static_cast<std::int32_t>(std::uint32_t{bits} << 16));
-}
-
-constexpr std::uint16_t kInfiniteScale = 0x7f80;
-
-template <class S, int kBits>
-struct Quantizer;
-
-// scale = amax / 127, code = round(x / scale).
-template <class S>
-struct Quantizer<S, 8> {
-  static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,
-                                std::int8_t* codes) {
-    const std::int32_t bits = max_abs_bits<S>(x, size, padded);
-    if (bits < kSmallestBits || bits >= kInfinityBits) {
-      for (std::int64_t i = 0; i < padded; ++i) codes[i] = 0;
-      return bits < kSmallestBits ? std::uint16_t{0} : kInfiniteScale;
-    }
-    const std::uint16_t scale = scale_bits(float_of_bits(bits) / 127.0f);
-    round_to_codes<S>(x, size, padded, 1.0f / scale_of_bits(scale), codes);
-    return scale;
-  }
-};
-
-// The number of greatest magnitude becomes -8, so that all 16 codes are used (as in GGUF's Q4_0).
-template <class S>
-struct Quantizer<S, 4> {
-  static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,
-                                std::int8_t* codes) {
-    constexpr float kSmallest = 0x1p-100f;  // below it 8 / amax would overflow
-    __builtin_memset(codes, 0, static_cast<std::size_t>(padded));
-    float extreme = 0.0f, amax = 0.0f;
-    bool is_finite = true;
-    for (std::int64_t i = 0; i < size; ++i) {
-      const float magnitude = __builtin_fabsf(x[i]);
-      is_finite = is_finite && magnitude <= __FLT_MAX__;
-      if (magnitude > amax) {
-        amax = magnitude;
-        extreme = x[i];
-      }
-    }
-    if (!is_finite) return kInfiniteScale;
-    if (amax < kSmallest) return 0;
-    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no bits for fractions
-    const std::uint16_t scale = scale_bits(extreme / -8.0f);
-    const float inverse = 1.0f / scale_of_bits(scale);
-    for (std::int64_t i = 0; i < size; ++i) {
-      const float code = (x[i] * inverse + kRound) - kRound;
-      codes[i] = static_cast<std::int8_t>(code > 7.0f ? 7.0f : code);
-    }
-    return scale;
-  }
-};
 
 // Codes is Codes8 or Codes4; kVectors * S::kLanes divides kInt4GroupDims.
 template <class S, class Codes, int kRows_, int kVectors>
