@@ -58,10 +58,8 @@ class Sampler:
             ValueError: a penalty is too extreme for these logits.
         """
         if row.params.num_logprobs is None and _takes_argmax(row):
-            token_id = (
-                int(logits.argmax()) if largest is None else largest
-            )  # a NaN, if there is one
-            check_finite(logits[token_id])
+            token_id = int(logits.argmax()) if largest is None else largest
+            check_finite(logits[token_id])  # it is a NaN, if there is one
             return SampledToken(token_id)
 
         return _choose(logits, row, self.distribution(logits, row))
