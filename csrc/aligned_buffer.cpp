@@ -8,15 +8,13 @@
 #include <limits>
 #include <new>
 
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-std::size_t round_up(std::size_t n, std::size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

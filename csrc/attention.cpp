@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cassert>
 
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kRowsAhead = 16;  // about as many as are computed while memory answers
-
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 std::int64_t max_rows(const AttentionLimits& limits) {
   return std::min<std::int64_t>(kTileTokens, limits.max_tokens) * limits.heads_per_kv_head();

@@ -4,13 +4,13 @@
 #include <cassert>
 #include <tuple>
 
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
 // Items per thread that a step is cut into if it has too few: enough for threads to end together.
 constexpr std::int64_t kItemsPerThread = 4;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Reading a key costs about as much as eight queries cost that it is multiplied with.
 std::int64_t cost_of(std::int64_t num_keys, std::int64_t num_rows) {

@@ -2,12 +2,12 @@
 
 #include <cassert>
 
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
 constexpr std::int64_t kCacheLine = 64;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 bool is_quantized(const PackedMatrix& w) {
   return format_info(w.format()).is_integer && w.activations() == Activations::kNative;
@@ -27,7 +27,7 @@ std::int64_t row_bytes(const PackedMatrix& w) {
     return num_tiles * info.tile_inputs + num_groups * group_facts_bytes(info);
   }
   constexpr std::int64_t kMultiple = 128;  // what vectors of any level write whole
-  return ceil_div(w.num_inputs(), kMultiple) * kMultiple * element_bytes(w);
+  return round_up(w.num_inputs(), kMultiple) * element_bytes(w);
 }
 
 // From row to row: an odd number of lines, for at a power of two the rows of a tile would share one

@@ -9,14 +9,13 @@
 
 #include "float_bits.h"
 #include "panel_columns.h"
+#include "rounding.h"
 
 namespace pellucid {
 namespace {
 
 // Of a row whose products of 8 bits are summed in 32 from end to end.
 constexpr std::int64_t kMaxChannelInputs = 65536;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t panel_bytes(const FormatInfo& info, std::int64_t num_inputs) {
   const std::int64_t scale_bytes =

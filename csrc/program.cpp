@@ -6,15 +6,13 @@
 #include <numeric>
 #include <utility>
 
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
 constexpr std::int64_t kLineFloats = static_cast<std::int64_t>(kCacheLine / sizeof(float));
 constexpr std::int64_t kMaxRowsPerGrab = 16;  // so that a row is still in cache in the next phase
-
-std::size_t round_up(std::size_t n, std::size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

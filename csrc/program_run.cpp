@@ -4,14 +4,13 @@
 #include <chrono>
 
 #include "program.h"
+#include "rounding.h"
 
 namespace pellucid {
 namespace {
 
 // Rows of a block, so that what lies between its phases stays in a second-level cache.
 constexpr std::int64_t kMaxRowsPerBlock = 64;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Whether each thread takes its rows through all weights: where computing takes longer than reading
 // them. The more threads read, the slower each one does.

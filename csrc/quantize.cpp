@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "float_bits.h"
+#include "rounding.h"
 
 namespace pellucid {
 namespace {
@@ -14,8 +15,6 @@ constexpr float kLargestInt8 = 127.0f;
 constexpr float kSymmetricZeroPoint = 8.0f;
 constexpr float kHighestInt4 = 15.0f;
 constexpr float kSmallestScale = 0x1p-125f;  // below, a float has no inverse
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class T>
 T load_at(const void* numbers, std::int64_t index) {

@@ -1,5 +1,7 @@
 #include "weight_memory.h"
 
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
@@ -14,7 +16,7 @@ std::size_t with_padding(std::size_t num_bytes) { return num_bytes + num_bytes /
 WeightMemory::WeightMemory(std::size_t num_bytes) : buffer_(with_padding(num_bytes)) {}
 
 std::byte* WeightMemory::take(std::size_t num_bytes) {
-  const std::size_t rounded = (num_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  const std::size_t rounded = round_up(num_bytes, kCacheLine);
   const std::size_t begin = num_taken_.fetch_add(rounded);
   if (begin > buffer_.size() || rounded > buffer_.size() - begin) {
     num_taken_ -= rounded;
