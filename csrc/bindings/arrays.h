@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <sstream>
 #include <string>
 
 #include "format.h"
@@ -17,9 +18,14 @@ using FloatVector =
 using FloatMatrix =
     nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
 
-// ValueError that says `what`.
-inline void require(bool condition, const std::string& what) {
-  if (!condition) throw nanobind::value_error(what.c_str());
+// ValueError that says `what`, strings and numbers one after the other: put together only then, for
+// a step checks thousands of numbers.
+template <class... Parts>
+void require(bool condition, const Parts&... what) {
+  if (condition) return;
+  std::ostringstream text;
+  (text << ... << what);
+  throw nanobind::value_error(text.str().c_str());
 }
 
 // ValueError if there is no such format.

@@ -45,7 +45,7 @@ void* checked(const char* name, const OptionalArray& array, bool is_wanted,
               std::int64_t num_bytes) {
   require(array.has_value() == is_wanted &&
               (!is_wanted || static_cast<std::int64_t>(array->nbytes()) == num_bytes),
-          std::string(name) + ": wrong size");
+          name, ": wrong size");
   return array ? array->data() : nullptr;
 }
 

@@ -21,13 +21,12 @@ namespace {
 KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
                  std::int64_t head_dim, std::int64_t block_size) {
   const auto format = find_kv_format(dtype);
-  require(format.has_value(), "kv_cache_dtype='" + dtype + "': allowed are f32, bf16, int8, int4");
+  require(format.has_value(), "kv_cache_dtype='", dtype, "': allowed are f32, bf16, int8, int4");
   require(num_layers >= 1 && num_kv_heads >= 1, "num_layers, num_kv_heads: must be at least 1");
-  require(head_dim >= 8 && head_dim <= 512 && head_dim % 8 == 0,
-          "head_dim=" + std::to_string(head_dim) +
-              ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
-  require(block_size >= 16 && block_size % 16 == 0,
-          "block_size=" + std::to_string(block_size) + ": must be a multiple of 16");
+  require(head_dim >= 8 && head_dim <= 512 && head_dim % 8 == 0, "head_dim=", head_dim,
+          ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
+  require(block_size >= 16 && block_size % 16 == 0, "block_size=", block_size,
+          ": must be a multiple of 16");
   return {*format, num_layers, num_kv_heads, head_dim, block_size};
 }
 
@@ -35,14 +34,13 @@ using BlockBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::devi
 using ConstBlockBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check_block(const KVCache& cache, std::int64_t block_id) {
-  require(block_id >= 0 && block_id < cache.num_blocks(),
-          "block_id=" + std::to_string(block_id) + ": is not in the cache");
+  require(block_id >= 0 && block_id < cache.num_blocks(), "block_id=", block_id,
+          ": is not in the cache");
 }
 
 void check_block_size(const KVCache& cache, std::size_t num_bytes) {
-  require(static_cast<std::int64_t>(num_bytes) == cache.bytes_per_block(),
-          "data: has " + std::to_string(num_bytes) + " bytes, a block " +
-              std::to_string(cache.bytes_per_block()));
+  require(static_cast<std::int64_t>(num_bytes) == cache.bytes_per_block(), "data: has ", num_bytes,
+          " bytes, a block ", cache.bytes_per_block());
 }
 
 void copy_block(KVCache& self, std::int64_t source_id, std::int64_t target_id) {

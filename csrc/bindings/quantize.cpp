@@ -32,13 +32,13 @@ void quantize_weights(const std::string& format_name, const std::string& float_f
   const Format format = format_named(format_name), from = format_named(float_format_name);
   const FormatInfo& info = format_info(format);
   const FormatInfo& from_info = format_info(from);
-  require(info.is_integer && !info.has_minimums && !info.has_factors,
-          "format='" + format_name + "': nothing is quantized to it");
+  require(info.is_integer && !info.has_minimums && !info.has_factors, "format='", format_name,
+          "': nothing is quantized to it");
   const auto num_outputs = static_cast<std::int64_t>(weights.shape(0));
   const auto k = static_cast<std::int64_t>(weights.shape(1));
   require(num_outputs >= 1 && k >= 1, "weights: must not be empty");
   require(!from_info.is_integer && (weights.dtype().bits + 7) / 8 == from_info.weight_bits / 8,
-          "float_format='" + float_format_name + "': does not fit the weights");
+          "float_format='", float_format_name, "': does not fit the weights");
   const std::int64_t num_groups =
       num_outputs *
       (info.has_group_scales ? (k + info.tile_inputs - 1) / info.tile_inputs : std::int64_t{1});

@@ -3,7 +3,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
-#include <string>
 
 namespace pellucid {
 namespace {
@@ -23,7 +22,7 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
   const std::int64_t num_slots = cache.num_blocks() * block_size;
   for (std::int64_t t = 0; t < step.num_tokens; ++t) {
     require(step.slot_mapping[t] >= 0 && step.slot_mapping[t] < num_slots,
-            "slot_mapping: " + std::to_string(step.slot_mapping[t]) + " is not in the cache");
+            "slot_mapping: ", step.slot_mapping[t], " is not in the cache");
   }
   if (step.num_requests == 0) return;
   require(step.query_start[0] == 0 && step.query_start[step.num_requests] == step.num_tokens,
@@ -35,8 +34,8 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
             "seq_lens: do not fit query_start and block_tables");
     for (std::int64_t i = 0; i < num_blocks; ++i) {
       const std::int32_t block = step.block_tables[b * step.max_blocks + i];
-      require(block >= 0 && block < cache.num_blocks(),
-              "block_tables: " + std::to_string(block) + " is not in the cache");
+      require(block >= 0 && block < cache.num_blocks(), "block_tables: ", block,
+              " is not in the cache");
     }
   }
 }
@@ -80,8 +79,7 @@ std::vector<std::int64_t> run_program(Program& self, const Output& output, const
       self.output_rows() == RowSet::kTokens ? step.num_tokens : step.num_logits;
   require(static_cast<std::int64_t>(output.shape(0)) == output_rows &&
               static_cast<std::int64_t>(output.shape(1)) == self.output_width(),
-          "output: must be [" + std::to_string(output_rows) + ", " +
-              std::to_string(self.output_width()) + "]");
+          "output: must be [", output_rows, ", ", self.output_width(), "]");
   if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
   std::vector<LargestMark> marks(logits_indices.size());
   step.largest = marks.data();

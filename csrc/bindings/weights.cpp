@@ -36,13 +36,11 @@ std::size_t item_bytes(const AnyArray& array) { return (array.dtype().bits + 7u)
 // them.
 void check_part(const char* name, const FormatInfo& info, const AnyOptional& part, bool is_wanted,
                 std::int64_t size, std::size_t num_bytes) {
-  const std::string format = "format='" + std::string(info.name) + "'";
-  require(part.has_value() == is_wanted,
-          std::string(name) + ": " + format + " has " + (is_wanted ? "them" : "none"));
+  require(part.has_value() == is_wanted, name, ": format='", info.name, "' has ",
+          is_wanted ? "them" : "none");
   require(!is_wanted ||
               (static_cast<std::int64_t>(part->size()) == size && item_bytes(*part) == num_bytes),
-          std::string(name) + ": " + format + " needs " + std::to_string(size) + " of " +
-              std::to_string(num_bytes) + " bytes each");
+          name, ": format='", info.name, "' needs ", size, " of ", num_bytes, " bytes each");
 }
 
 template <class T = void>
@@ -65,24 +63,22 @@ std::shared_ptr<LinearWeights> pack_weights(
     std::shared_ptr<WeightMemory> memory, WeightPacker* packer) {
   const Format format = format_named(format_name);
   const FormatInfo& info = format_info(format);
-  require(activations == "native" || activations == "f32",
-          "activations='" + activations + "': allowed are native, f32");
+  require(activations == "native" || activations == "f32", "activations='", activations,
+          "': allowed are native, f32");
   const auto num_outputs = static_cast<std::int64_t>(weights.shape(0));
   const auto num_columns = static_cast<std::int64_t>(weights.shape(1));
   const std::int64_t k = num_inputs.value_or(info.weight_bits == 4 ? 2 * num_columns : num_columns);
   require(num_outputs >= 1 && k >= 1, "weights: must not be empty");
-  require(num_columns == (info.weight_bits == 4 ? (k + 1) / 2 : k),
-          "num_inputs=" + std::to_string(k) + " does not fit weights of " +
-              std::to_string(num_columns) + " columns");
+  require(num_columns == (info.weight_bits == 4 ? (k + 1) / 2 : k), "num_inputs=", k,
+          " does not fit weights of ", num_columns, " columns");
   require((weights.dtype().bits + 7) / 8 == (info.weight_bits == 4 ? 1 : info.weight_bits / 8),
-          "weights: numbers of another size than format='" + format_name + "' has");
+          "weights: numbers of another size than format='", format_name, "' has");
 
   const std::int64_t num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
   const std::int64_t num_blocks = (k + kBlockInputs - 1) / kBlockInputs;
   const std::int64_t all_groups = num_outputs * num_groups, all_blocks = num_outputs * num_blocks;
   const auto scale_bytes = static_cast<std::size_t>(group_scale_bytes(info));
-  require(!info.is_integer || k <= 65536,
-          "num_inputs=" + std::to_string(k) + ": integer formats allow up to 65536");
+  require(!info.is_integer || k <= 65536, "num_inputs=", k, ": integer formats allow up to 65536");
   if (has_channel_scales(info)) {
     check_part("scales", info, scales, true, num_outputs, sizeof(float));
   } else {
