@@ -5,7 +5,7 @@ from pathlib import Path
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import ModelConfig
-from pellucid.loading.parameters import CheckpointParameters, Progress
+from pellucid.loading.parameters import CheckpointParameters, Progress, bytes_to_read
 from pellucid.loading.stored_model import StoredModel, open_stored_model
 from pellucid.models.registry import decoder_class
 
@@ -53,11 +53,7 @@ def finish_weights(
     model: StoredModel, backend: Backend, on_progress: Progress | None = None
 ) -> None:
     """Has `backend` read what `make_decoder` left to it. Arguments are those of `make_decoder`."""
-    total = sum(
-        model.tensors.info(name).num_bytes
-        for name in model.tensors
-        if not model.names.unused.fullmatch(name)
-    )
+    total = bytes_to_read(model.tensors, model.names)
     while waiting := backend.read_weights():
         if on_progress is not None:
             on_progress(total - waiting, total)

@@ -25,6 +25,12 @@ Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 _MAX_NAMES_SHOWN = 5
 
 
+def bytes_to_read(checkpoint: TensorSource, names: WeightNames) -> int:
+    """Of the tensors of a checkpoint, but for those that no model uses."""
+    used = (name for name in checkpoint if not names.unused.fullmatch(name))
+    return sum(checkpoint.info(name).num_bytes for name in used)
+
+
 class CheckpointParameters:
     """The `Parameters` of a checkpoint: finds, checks and joins tensors for a backend.
 
@@ -53,7 +59,7 @@ class CheckpointParameters:
         self._on_progress = on_progress
         self._names = names
         self._unread = {name for name in checkpoint if not self._names.unused.fullmatch(name)}
-        self._total_bytes = sum(checkpoint.info(name).num_bytes for name in self._unread)
+        self._total_bytes = bytes_to_read(checkpoint, names)
         self._done_bytes = 0
         self._in_use: list[str] = []  # tensors behind the weight at hand
 
