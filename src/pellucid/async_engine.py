@@ -12,7 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.outputs import CompletionDelta
-from pellucid.prompts import Prompt
+from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 
 __all__ = ["AsyncLLMEngine", "AsyncTokenStream", "EngineStoppedError", "TooManyRequestsError"]
@@ -60,9 +60,20 @@ class AsyncLLMEngine:
         """Loads what `config` names."""
         return cls(LLMEngine.from_config(config), max_requests)
 
+    async def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The tokens of a prompt, made off the event loop and off the engine's thread.
+
+        Args:
+            prompt: text, token ids, or a conversation.
+
+        Raises:
+            ValueError: the prompt cannot be served.
+        """
+        return await asyncio.to_thread(self._engine.encode, prompt)
+
     async def add_request(
         self,
-        prompt: Prompt,
+        prompt: Prompt | EncodedPrompt,
         params: RequestParams | None = None,
         request_id: str | None = None,
         *,
@@ -72,7 +83,7 @@ class AsyncLLMEngine:
         """Queues a request.
 
         Args:
-            prompt: text, token ids, or a conversation.
+            prompt: text, token ids, or a conversation; or what `encode` made of it.
             params: how to choose, or how to search, and when to stop; left out, `SamplingParams()`.
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
@@ -89,7 +100,7 @@ class AsyncLLMEngine:
         self._thread.admit()
         try:
             # Not on the engine's thread: a long text or a chat template would hold up every request.
-            encoded = await asyncio.to_thread(self._engine.encode, prompt)
+            encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
         except BaseException:
             self._thread.give_up()
             raise
@@ -113,7 +124,7 @@ class AsyncLLMEngine:
 
     async def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | EncodedPrompt,
         params: RequestParams | None = None,
         request_id: str | None = None,
         *,

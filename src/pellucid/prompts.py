@@ -39,3 +39,20 @@ class EncodedPrompt:
     end_token_ids: frozenset[int]
     arrival_time: float
     encoded_time: float
+
+
+class PromptTooLongError(ValueError):
+    """A prompt leaves no room for an answer in the context.
+
+    Args:
+        num_tokens: of the prompt.
+        max_model_len: longest prompt + output.
+    """
+
+    def __init__(self, num_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"prompt: has {num_tokens} tokens; the context of {max_model_len} tokens"
+            " must hold it and at least one more"
+        )
+        self.num_tokens = num_tokens
+        self.max_model_len = max_model_len

@@ -480,3 +480,13 @@ def test_a_forgotten_engine_ends() -> None:
         thread.join(0.05)
     assert gone() is None
     assert not thread.is_alive()
+
+
+def test_an_encoded_prompt_is_taken_as_it_is() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        encoded = await engine.encode(PROMPT)
+        output = await (await engine.add_request(encoded, LONG)).complete()
+        assert encoded.token_ids == tuple(PROMPT)
+        assert output.outputs == alone(PROMPT, LONG).outputs
+
+    run(serve)

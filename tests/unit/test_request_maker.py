@@ -4,6 +4,7 @@ import pytest
 
 from pellucid.config import LongRopeScaling, RopeConfig
 from pellucid.engine.request_maker import RequestMaker
+from pellucid.prompts import PromptTooLongError
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeClock, FakeTokenizer, fake_engine, fake_model_config
 
@@ -74,3 +75,9 @@ def test_beyond_the_trained_length_only_prompts_of_one_length_share_blocks() -> 
     }
     assert salts[4] == salts[8]
     assert len(set(salts.values())) == 3
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused_with_both_lengths() -> None:
+    with pytest.raises(PromptTooLongError, match="has 64 tokens; the context of 64") as refused:
+        maker(64).encode([1] * 64, FakeClock())
+    assert (refused.value.num_tokens, refused.value.max_model_len) == (64, 64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
-from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
+from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
 from pellucid.scheduling.request import Request
 from pellucid.text.tokenizer import Tokenizer
 
@@ -112,10 +112,7 @@ class RequestMaker:
             if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
                 raise ValueError(f"prompt: token id {token_id!r} is not in 0 .. {vocab_size - 1}")
         if len(token_ids) >= self._max_model_len:
-            raise ValueError(
-                f"prompt: has {len(token_ids)} tokens; the context of {self._max_model_len} tokens"
-                " must hold it and at least one more"
-            )
+            raise PromptTooLongError(len(token_ids), self._max_model_len)
         return token_ids
 
     def _cache_salt(self, cache_salt: str | None, num_prompt_tokens: int) -> bytes:
