@@ -8,9 +8,10 @@ from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import finish_weights, make_decoder
 from pellucid.loading.hub import resolve_model
+from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
-from pellucid.loading.stored_model import StoredModel, open_stored_model
+from pellucid.loading.stored_model import StoredModel
 from pellucid.memory.available_memory import available_memory
 from pellucid.memory.free_memory import give_back_free_memory
 from pellucid.sampling_params import SamplingParams

@@ -14,10 +14,11 @@ from pellucid.config import EngineConfig
 from pellucid.loading.hf_config import CONFIG_FILE
 from pellucid.loading.hub import resolve_model
 from pellucid.loading.json_object import read_json_object
+from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters, Progress
 from pellucid.loading.quantized_layout import CONFIG_KEY, quantization_config
 from pellucid.loading.quantized_writer import QuantizedWriter
-from pellucid.loading.stored_model import StoredModel, open_stored_model
+from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import as_floats
 from pellucid.models.registry import decoder_class
 from pellucid.text.compact_tokenizer import compact_tokenizer

@@ -11,9 +11,9 @@ from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loading.hub import BUNDLED_MODEL
+from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters
 from pellucid.loading.planned_weights import plan_weights
-from pellucid.loading.stored_model import open_stored_model
 from pellucid.models.registry import decoder_class
 
 MIB = 1 << 20

@@ -37,7 +37,7 @@ from pellucid.loading.decoder import load_decoder
 from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_tensors import GgufTensors
-from pellucid.loading.stored_model import open_stored_model
+from pellucid.loading.open_model import open_stored_model
 from pellucid.text.tokenizer import Tokenizer
 from support.checkpoints import write_checkpoint
 from support.decoding import prompt_logits

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.loading import checksums
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hf_config import read_model_config
@@ -436,3 +437,28 @@ def test_checksum_of_a_file_elsewhere(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path, "llama")
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {name}\n")
     assert "must be a file beside it" in refusal(tmp_path)
+
+
+def test_checksum_of_a_file_with_many_names_is_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path, "llama")
+    config = (tmp_path / "config.json").read_bytes()
+    (tmp_path / "link.json").symlink_to("config.json")
+    line = f"{hashlib.sha256(config).hexdigest()}  "
+    (tmp_path / "SHA256SUMS").write_text(
+        "".join(f"{line}{name}\n" for name in ["config.json", "./config.json", "link.json"] * 1000)
+    )
+    hashed: list[Path] = []
+    sha256 = checksums._sha256
+    monkeypatch.setattr(checksums, "_sha256", lambda path: hashed.append(path) or sha256(path))
+    load(tmp_path)
+    assert hashed == [tmp_path / "config.json"]
+
+
+def test_checksums_that_contradict_each_other(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    lines = (f"{digit * 64}  config.json\n" for digit in "01")
+    (tmp_path / "SHA256SUMS").write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"line 2 gives 'config.json' another digest"):
+        load(tmp_path)

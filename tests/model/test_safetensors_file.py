@@ -112,7 +112,9 @@ def test_no_file(path: Path) -> None:
 
 def test_directory(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(ValueError, match=r"model\.safetensors: cannot be mapped"):
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors: must be a regular file, not a directory"
+    ):
         SafetensorsFile(path)
 
 

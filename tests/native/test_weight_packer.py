@@ -11,7 +11,7 @@ from pellucid.backends.mapped_arrays import is_mapped
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.loading.mapped_file import MappedFile
+from pellucid.loading.files import MappedFile
 
 SHAPE = (1000, 320)
 

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType as Type
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading.decoder import load_decoder
-from pellucid.loading.stored_model import open_stored_model
+from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
 from support.decoding import prompt_logits
 from support.gguf_files import GGUF_OVERRIDES, write_gguf

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.loading.generation_config import read_default_sampling_params
+from pellucid.loading.hf_config import read_default_sampling_params
 from pellucid.sampling_params import SamplingParams
 
 

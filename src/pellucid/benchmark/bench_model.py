@@ -13,10 +13,10 @@ from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.step_weights import StepWeights, planned_matrix_bytes, step_weights
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import resolve_model
+from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.random_parameters import RandomParameters
-from pellucid.loading.stored_model import open_stored_model
 from pellucid.memory.available_memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape

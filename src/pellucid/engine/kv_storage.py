@@ -17,7 +17,7 @@ from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.swap_file import SwapFile
 from pellucid.loaded_model import LoadedModel
-from pellucid.loading.weights_identity import weights_identity
+from pellucid.loading.checksums import weights_identity
 from pellucid.memory.available_memory import available_memory
 from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
 

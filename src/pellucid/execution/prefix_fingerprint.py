@@ -16,7 +16,7 @@ def prefix_fingerprint(
     Args:
         config: formats of weights, activations and cache, and the block size matter.
         model_config: all of it matters.
-        weights: `loading.weights_identity`.
+        weights: `loading.checksums.weights_identity`.
         backend: who computes, and on which instructions.
     """
     facts = (

@@ -5,8 +5,9 @@ from pathlib import Path
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import ModelConfig
+from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters, Progress, bytes_to_read
-from pellucid.loading.stored_model import StoredModel, open_stored_model
+from pellucid.loading.stored_model import StoredModel
 from pellucid.models.registry import decoder_class
 
 

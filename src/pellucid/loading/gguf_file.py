@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
-from pellucid.loading.mapped_file import MappedFile
+from pellucid.loading.files import MappedFile, open_regular
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -100,15 +100,13 @@ class _Header:
         self._path = path
         self._at = 0
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 self._file_bytes = file.seek(0, 2)
                 if self._file_bytes == 0:
                     raise self._error("the file is empty")
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                     self._view = view
                     self._read()
-        except FileNotFoundError:
-            raise ValueError(f"{path}: no such file") from None
         except OSError as error:
             raise ValueError(f"{path}: cannot be mapped: {error}") from None
 

@@ -21,6 +21,7 @@ from tokenizers import (
 )
 
 from pellucid.loading.json_object import JsonObject
+from pellucid.loading.stored_model import StoredTokenizer
 
 
 class _TokenType(IntEnum):
@@ -30,21 +31,6 @@ class _TokenType(IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
-
-
-@dataclass(frozen=True)
-class StoredTokenizer:
-    """A tokenizer that a model's file holds.
-
-    Args:
-        backend: text to ids and back.
-        special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
-        chat_template: its source, None if the model has none.
-    """
-
-    backend: Tokenizer
-    special_tokens: dict[str, str]
-    chat_template: str | None
 
 
 # -- how byte-level BPE splits text into words -----------------------------------------------------

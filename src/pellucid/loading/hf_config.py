@@ -1,4 +1,4 @@
-"""config.json and generation_config.json -> ModelConfig.
+"""config.json and generation_config.json -> ModelConfig and default sampling parameters.
 
 One function per family. A missing key means what it means in transformers' configuration of that
 family, except for sizes, which have no default here: a guess would only be wrong later.
@@ -9,15 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pellucid.config import Activation, ModelConfig, RopeConfig
 from pellucid.loading.json_object import JsonObject, read_json_object
 from pellucid.loading.quantized_layout import read_quantization_config
 from pellucid.loading.rope_config import read_rope
+from pellucid.sampling_params import SamplingParams
 
 CONFIG_FILE = "config.json"
 GENERATION_CONFIG_FILE = "generation_config.json"
+# What vLLM takes from generation_config.json, and typical_p. Limits on length are the caller's.
+_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 
 _MAX_LAYERS = 10_000  # far above any model: a damaged count must not fill the memory
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -46,6 +49,29 @@ def read_model_config(directory: Path) -> ModelConfig:
     eos_token_ids = dict.fromkeys([*model.eos_token_ids, *_generation_eos_token_ids(directory)])
     # Small models keep the ids of large ones; an id beyond the vocabulary is never sampled.
     return replace(model, eos_token_ids=tuple(i for i in eos_token_ids if i < model.vocab_size))
+
+
+def read_default_sampling_params(directory: Path) -> SamplingParams:
+    """`SamplingParams()` with what generation_config.json in `directory` says instead.
+
+    `do_sample: false` means temperature 0. A key that is missing or null changes nothing.
+
+    Raises:
+        ValueError: the file is not JSON or a value is not allowed.
+    """
+    path = directory / GENERATION_CONFIG_FILE
+    if not path.exists():
+        return SamplingParams()
+    config = read_json_object(path)
+    given: dict[str, Any] = {
+        name: value for name in _SAMPLING_KEYS if (value := config.values.get(name)) is not None
+    }
+    if not config.boolean("do_sample", True):
+        given["temperature"] = 0.0
+    try:
+        return SamplingParams(**given)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def parse_model_config(config: JsonObject) -> ModelConfig:

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pellucid.loading.files import read_bytes
+
+# A list takes up to fifty times the memory of its two characters.
+_MAX_BYTES = 16 << 20
+_MAX_CONTAINERS = 100_000
+
 MAX_INTEGER = 2**31 - 1
 MAX_NUMBER = 1e12
 _MAX_SHOWN = 120  # characters of a value in a message
@@ -32,11 +38,7 @@ class JsonObject:
 
     def error(self, key: str, allowed: str) -> ValueError:
         """The error for `key`, to be raised."""
-        if key in self.values:
-            value = json.dumps(self.values[key])
-            got = f"={value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + ' ...'}"
-        else:
-            got = " is missing"
+        got = f"={_shown(self.values[key])}" if key in self.values else " is missing"
         return ValueError(f"{self.path}: {self._dotted(key)}{got}: {allowed}")
 
     def integer(
@@ -126,16 +128,21 @@ class JsonObject:
         return f"{self.name}.{key}" if self.name else key
 
 
-def read_json_object(path: Path) -> JsonObject:
+def read_json_object(path: Path, max_bytes: int = _MAX_BYTES) -> JsonObject:
     """Reads a file that holds one JSON object.
 
     Raises:
-        ValueError: the file is missing, is not JSON, or holds something else than an object.
+        ValueError: the file is missing or too large, is not JSON, or holds something else than an object.
+        OSError: it cannot be read.
     """
+    data = read_bytes(path, max_bytes)
+    num_containers = data.count(b"[") + data.count(b"{")
+    if num_containers > _MAX_CONTAINERS:
+        raise ValueError(
+            f"{path}: has {num_containers} lists and objects: at most {_MAX_CONTAINERS} are read"
+        )
     try:
-        values = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
+        values = json.loads(data)
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply") from None
     except ValueError as error:  # JSON's and UTF-8's
@@ -143,6 +150,15 @@ def read_json_object(path: Path) -> JsonObject:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: must hold a JSON object, holds {type(values).__name__}")
     return JsonObject(path, values)
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, for a message."""
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "a deeply nested value"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ..."
 
 
 def _is_integer(value: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from pellucid.loading.mapped_file import MappedFile
+from pellucid.loading.files import MappedFile, open_regular
 
 _HEADER_LENGTH_BYTES = 8  # u64, little-endian, before the header
 
@@ -84,6 +84,7 @@ class SafetensorsFile:
 
 
 def _read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    open_regular(path).close()  # the library would wait for a FIFO
     try:
         # The library checks all of the header against the length of the file. It hands out copies
         # of tensors, though, so the data is mapped here, at the offsets that it found to be right.
@@ -93,8 +94,6 @@ def _read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
         raise ValueError(
             f"{path}: damaged safetensors file: {_explain(path, str(error))}"
         ) from None
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be mapped: {error}") from None
 
@@ -121,7 +120,7 @@ def _parse_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
             raise ValueError(f"{path}: the header names {name} twice")
         return values
 
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
         header = json.loads(file.read(length), object_pairs_hook=without_duplicates)
     metadata = header.pop("__metadata__", {})

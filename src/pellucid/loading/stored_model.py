@@ -1,34 +1,44 @@
-"""What the files of a model hold, whatever their layout."""
+"""A checkpoint that is open: its facts, its tensors and its tokenizer, whatever its file format."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.config import ModelConfig
-from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.generation_config import read_default_sampling_params
-from pellucid.loading.gguf_tokenizer import StoredTokenizer
-from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
-from pellucid.loading.integrity import verify_checksums
-from pellucid.loading.json_object import read_json_object
-from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.tensor_source import TensorSource
-from pellucid.loading.weight_names import WeightNames, own_weight_names, weight_names
+from pellucid.loading.weight_names import WeightNames
 from pellucid.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)
+class StoredTokenizer:
+    """A tokenizer that a model's file holds.
+
+    Args:
+        backend: text to ids and back.
+        special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
+        chat_template: its source, None if the model has none.
+    """
+
+    backend: Tokenizer
+    special_tokens: dict[str, str]
+    chat_template: str | None
+
+
+@dataclass(frozen=True)
 class StoredModel:
-    """A checkpoint: its facts, its tensors, and which of them is which weight of ours.
+    """A checkpoint: its facts, its tensors, and which of them make up each weight of a decoder.
 
     Args:
         path: the directory or the file.
         config: the facts.
         tensors: by the names of the files.
-        names: what makes up each weight of ours.
+        names: the tensors of each of the decoder's weights.
         weight_format: of all matrices, where `pellucid quantize` wrote them.
-        default_sampling_params: how the checkpoint's makers want it sampled.
-        tokenizer: None where it stands in the files that the tokenizers library reads.
+        default_sampling_params: the sampling parameters that the checkpoint recommends.
+        tokenizer: None where the tokenizer stands in tokenizer.json.
     """
 
     path: Path
@@ -38,36 +48,3 @@ class StoredModel:
     weight_format: IntegerFormat | None = None
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
     tokenizer: StoredTokenizer | None = None
-
-
-def open_stored_model(path: Path) -> StoredModel:
-    """Opens the checkpoint at `path` and checks what can be checked without reading weights.
-
-    Args:
-        path: a directory in Hugging Face layout, perhaps of `pellucid quantize`, or a GGUF file.
-
-    Raises:
-        ValueError: a file is missing or damaged, or the checkpoint is not one that we run.
-    """
-    if path.is_file():
-        # Imported here: directories do not need the gguf library, which takes a while.
-        from pellucid.loading.gguf_model import open_gguf
-
-        return open_gguf(path)
-    return _open_directory(path)
-
-
-def _open_directory(directory: Path) -> StoredModel:
-    verify_checksums(directory)
-    config = read_model_config(directory)
-    weight_format = read_quantization_config(read_json_object(directory / CONFIG_FILE))
-    checkpoint = Checkpoint(directory)
-    sampling_params = read_default_sampling_params(directory)
-    if weight_format is None:
-        names = weight_names(config.architecture)
-        return StoredModel(
-            directory, config, checkpoint, names, default_sampling_params=sampling_params
-        )
-    tensors = QuantizedCheckpoint(checkpoint, weight_format)
-    names = own_weight_names(config.architecture)
-    return StoredModel(directory, config, tensors, names, weight_format, sampling_params)

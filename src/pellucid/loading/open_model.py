@@ -1,0 +1,48 @@
+"""Opens a checkpoint: a directory in Hugging Face layout or a GGUF file."""
+
+from pathlib import Path
+
+from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.checksums import verify_checksums
+from pellucid.loading.hf_config import (
+    CONFIG_FILE,
+    read_default_sampling_params,
+    read_model_config,
+)
+from pellucid.loading.json_object import read_json_object
+from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
+from pellucid.loading.stored_model import StoredModel
+from pellucid.loading.weight_names import own_weight_names, weight_names
+
+
+def open_stored_model(path: Path) -> StoredModel:
+    """Opens the checkpoint at `path` and checks what can be checked without reading weights.
+
+    Args:
+        path: a directory in Hugging Face layout, perhaps of `pellucid quantize`, or a GGUF file.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the checkpoint is not one that we run.
+    """
+    if path.is_file():
+        # Imported here: directories do not need the gguf library, which takes a while.
+        from pellucid.loading.gguf_model import open_gguf
+
+        return open_gguf(path)
+    return _open_directory(path)
+
+
+def _open_directory(directory: Path) -> StoredModel:
+    verify_checksums(directory)
+    config = read_model_config(directory)
+    weight_format = read_quantization_config(read_json_object(directory / CONFIG_FILE))
+    checkpoint = Checkpoint(directory)
+    sampling_params = read_default_sampling_params(directory)
+    if weight_format is None:
+        names = weight_names(config.architecture)
+        return StoredModel(
+            directory, config, checkpoint, names, default_sampling_params=sampling_params
+        )
+    tensors = QuantizedCheckpoint(checkpoint, weight_format)
+    names = own_weight_names(config.architecture)
+    return StoredModel(directory, config, tensors, names, weight_format, sampling_params)
