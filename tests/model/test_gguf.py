@@ -231,6 +231,16 @@ def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> N
     assert qkv.format == INT8
 
 
+def test_values_that_change_nothing_load(tmp_path: Path) -> None:
+    def edit(writer: GGUFWriter) -> None:
+        writer.add_bool("llama.attention.causal", True)
+        writer.add_uint32("llama.nextn_predict_layers", 0)
+        writer.add_float32("llama.rope.scale_linear", 1.0)
+
+    plain = open_stored_model(write_both(tmp_path)).config
+    assert open_stored_model(write_both(tmp_path, edit=edit)).config == plain
+
+
 @pytest.mark.parametrize("tensor_type", [*FORMATS_OF_TYPES, Type.F16])
 def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> None:
     data = np.zeros((4, 256), np.float16)
@@ -249,8 +259,13 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda w: w.add_uint32("llama.expert_count", 8), "llama.expert_count=8: not supported"),
-        (lambda w: w.add_float32("llama.logit_scale", 2.0), "llama.logit_scale=2.0: not supported"),
+        (lambda w: w.add_uint32("llama.expert_count", 8), "llama.expert_count=8: supported is 0"),
+        (
+            lambda w: w.add_float32("llama.logit_scale", 2.0),
+            "llama.logit_scale=2.0: supported is 1",
+        ),
+        (lambda w: w.add_bool("llama.attention.causal", False), "causal=false: supported is true"),
+        (lambda w: w.add_float32("llama.time_mix", 1.0), "llama.time_mix=1.0: not supported"),
         (lambda w: w.add_uint16("split.count", 3), "split.count=3: must be one file"),
         (lambda w: w.add_string("llama.rope.scaling.type", "ntk"), 'scaling.type="ntk": supported'),
         (lambda w: w.add_float32("general.sampling.temp", -1.0), "general.sampling: temperature"),

@@ -236,3 +236,21 @@ def test_unused_tokens_stand_for_no_text() -> None:
     backend = read(metadata).backend
     assert backend.token_to_id("[PAD]") is None
     assert "[PAD]" not in backend.encode("[PAD]").tokens
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": [0.0, float("nan"), 0.0]}, r"nan for token 1: must be numbers"),
+        ({"token_type": [1, 99, 1]}, r"99: supported are 1 to 6"),
+        ({"token_type": [1, 1.5, 1]}, r"1\.5: supported are 1 to 6"),
+        ({"tokens": ["a", "b", "x" * 100_000]}, r"a token of 100000 characters: at most 256"),
+    ],
+)
+def test_bad_vocabulary(changes: dict[str, Any], message: str) -> None:
+    metadata = {"model": "llama", "tokens": ["a", "b", "ab"]} | changes
+    with pytest.raises(ValueError, match=rf"x\.gguf: tokenizer\.ggml\.\w+ holds {message}"):
+        read({f"tokenizer.ggml.{key}": value for key, value in metadata.items()})

@@ -1,5 +1,6 @@
 """The metadata of a GGUF file -> ModelConfig, by way of what config.json would say."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -40,9 +41,22 @@ _ROPE_KEYS = {
     _ATTENTION_FACTOR,
 }
 _YARN_KEYS = {_BETA_FAST, _BETA_SLOW}
-# What has no effect on a decoder, or only with a value that says "none".
+# Keys that no decoder reads, and keys that change nothing with the one value given here.
 _NOTES = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
-_MUST_BE_ZERO = {"expert_count", "expert_used_count", "rope.scaling.yarn_log_multiplier"}
+_NO_EFFECT: Mapping[str, float] = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0,
+    "attention.max_alibi_bias": 0,
+    "embedding_scale": 1,
+    "expert_count": 0,
+    "expert_shared_count": 0,
+    "expert_used_count": 0,
+    "logit_scale": 1,
+    "nextn_predict_layers": 0,
+    "residual_scale": 1,
+    "rope.scale_linear": 1,
+    "rope.scaling.yarn_log_multiplier": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -147,8 +161,10 @@ class _Metadata:
             key = full_key.removeprefix(self._prefix)
             if key == full_key or key in known or key in _NOTES:
                 continue
-            if key not in _MUST_BE_ZERO or value != 0:
+            if key not in _NO_EFFECT:
                 raise self.error(key, "not supported")
+            if value != _NO_EFFECT[key]:
+                raise self.error(key, f"supported is {json.dumps(_NO_EFFECT[key])}")
 
     def error(self, key: str, allowed: str) -> ValueError:
         return self._values.error(self._prefix + key, allowed)

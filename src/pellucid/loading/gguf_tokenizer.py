@@ -4,6 +4,7 @@ Two kinds exist in the families that we run: "gpt2", byte-level BPE, whose way o
 has a name of llama.cpp's; and "llama", SentencePiece's BPE, which has scores instead of merges.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -103,6 +104,9 @@ _SPECIAL_TOKENS = {
     "mask_token": "mask_token_id",
 }
 _SPACE = "▁"
+# Each way to split a token in two may be a merge. SentencePiece's own tokens have at most 16 characters
+# unless its trainer is told otherwise.
+_MAX_SCORED_CHARACTERS = 256
 
 
 def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
@@ -148,7 +152,12 @@ class _Vocabulary:
         if len(self.ids) < len(self.tokens):
             twice = next(token for i, token in enumerate(self.tokens) if self.ids[token] != i)
             raise ValueError(f"{metadata.path}: tokenizer.ggml.tokens holds {twice!r} twice")
-        types = self.numbers("tokenizer.ggml.token_type", _TokenType.NORMAL)
+        types = self._numbers("tokenizer.ggml.token_type", _TokenType.NORMAL)
+        if unknown := set(types).difference(_TokenType):
+            raise ValueError(
+                f"{metadata.path}: tokenizer.ggml.token_type holds {min(unknown)}: supported are "
+                f"{min(_TokenType)} to {max(_TokenType)}"
+            )
         self.types = dict(zip(self.tokens, types, strict=True))
         if _TokenType.UNUSED in types:  # rows of the model without a token have a placeholder
             self.ids = {
@@ -157,7 +166,18 @@ class _Vocabulary:
                 if self.types[token] != _TokenType.UNUSED
             }
 
-    def numbers(self, key: str, default: float) -> Sequence[Any]:
+    def scores(self) -> Sequence[float]:
+        """One per token; higher ones are merged first."""
+        scores = self._numbers("tokenizer.ggml.scores", 0.0)
+        if any(map(math.isnan, scores)):
+            token_id = next(i for i, score in enumerate(scores) if math.isnan(score))
+            raise ValueError(
+                f"{self._metadata.path}: tokenizer.ggml.scores holds nan for token {token_id}: "
+                "must be numbers"
+            )
+        return scores
+
+    def _numbers(self, key: str, default: float) -> Sequence[Any]:
         """One number per token."""
         values = self._metadata.values.get(key)
         if values is None:
@@ -227,12 +247,16 @@ def _pairs(metadata: JsonObject, merges: Sequence[str]) -> list[tuple[str, str]]
 
 
 def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokenizer:
-    scores = vocabulary.numbers("tokenizer.ggml.scores", 0.0)
     normal = [
         (token, score)
-        for token, score in zip(vocabulary.tokens, scores, strict=True)
+        for token, score in zip(vocabulary.tokens, vocabulary.scores(), strict=True)
         if vocabulary.types[token] == _TokenType.NORMAL
     ]
+    if (longest := max((len(token) for token, _ in normal), default=0)) > _MAX_SCORED_CHARACTERS:
+        raise ValueError(
+            f"{metadata.path}: tokenizer.ggml.tokens holds a token of {longest} characters: at most "
+            f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
+        )
     backend = Tokenizer(
         models.BPE(
             vocabulary.ids,
@@ -262,8 +286,11 @@ def _merges_from_scores(
     """
     merges = []
     for token, score in scored:
-        ways = [(token[:i], token[i:]) for i in range(1, len(token))]
-        ways = [(left, right) for left, right in ways if left in ids and right in ids]
+        ways = [
+            (left, right)
+            for i in range(1, len(token))
+            if (left := token[:i]) in ids and (right := token[i:]) in ids
+        ]
         ways.sort(key=lambda way: (ids[way[0]], ids[way[1]]))
         merges += [(score, len(left), len(right), left, right) for left, right in ways]
     merges.sort(key=lambda merge: merge[:3], reverse=True)
