@@ -12,6 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.outputs import CompletionDelta
+from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 
@@ -40,8 +41,7 @@ class AsyncLLMEngine:
     """
 
     def __init__(self, engine: LLMEngine, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
-        if not isinstance(max_requests, int) or max_requests < 1:
-            raise ValueError(f"max_requests={max_requests!r}: must be a whole number of at least 1")
+        max_requests = Interval(1).integer("max_requests", max_requests)
         if engine.has_unfinished_requests:
             raise ValueError("engine: has unfinished requests, which nobody would read")
         self.config = engine.config

@@ -1,7 +1,11 @@
-"""What does not change after start: the checkpoint's facts and the user's knobs."""
+"""The configuration of an engine, and the facts of a checkpoint; neither changes after start."""
 
+import os
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
+
+from pellucid.parameter_checks import Interval, refuse
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
@@ -120,29 +124,38 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The knobs of an engine. `LLM(...)` takes the same names.
+    """The settings of an engine. `LLM(...)` takes the same names.
 
     Args:
-        model: directory in Hugging Face layout, a GGUF file, a hub id, or None for the bundled model.
+        model: a directory in Hugging Face layout, a GGUF file or a hub id; None is the bundled model.
         revision: branch, tag or commit of a hub id.
-        backend: "auto" takes the fastest one that is built and supports the model.
-        quantization: format of the matrices in memory; "none" keeps the checkpoint's values. "int8" and
-            "int4" have a scale per 32 inputs, "-g128" per 128, "-channel" per output; "-zp" adds zero points.
-        quantize_activations: whether rows become int8 where they meet integer weights; False is slower.
+        backend: "cpu" runs native kernels, "numpy" the readable definition of every op; "auto" takes
+            "cpu" where it is built and supports the model.
+        quantization: format of the weight matrices in memory; "none" keeps the checkpoint's values.
+            "int8" and "int4" store one scale per 32 inputs, "-g128" one per 128, "-channel" one per
+            output; "-zp" adds zero points.
+        quantize_activations: round activations to int8 before products with integer weights. False is
+            more exact and slower.
         kv_cache_dtype: format of keys and values in the cache.
         block_size: tokens per KV block.
-        max_num_seqs: requests that may run in one step.
-        max_num_batched_tokens: tokens that one step may compute; longer prompts are cut into chunks.
-        max_model_len: longest prompt + output in tokens; None takes the model's own limit.
-        kv_cache_memory: bytes for KV blocks; None takes what is left, see `memory.plan_memory`.
-        num_kv_blocks: overrides the byte budget.
-        num_threads: compute threads; None takes the backend's own choice.
-        enable_prefix_caching: find blocks of earlier requests with the same leading tokens again.
-        prefix_cache_dir: directory in which such blocks outlive the engine; None keeps them in memory only.
-        prefix_cache_bytes: most bytes of files in that directory; the least recently used go first.
-        swap_space: bytes of a temporary file that keeps blocks of preempted requests; 0: they are computed
-            again.
-        use_kv_cache: False runs the naive loop, which computes the whole text again for every token.
+        max_num_seqs: most sequences in one step; 1..65,536.
+        max_num_batched_tokens: most tokens in one step; longer prompts are split. 1..1,048,576.
+        max_model_len: most tokens of prompt and output together, at least 2; None is the model's limit.
+        kv_cache_memory: bytes for KV blocks; None takes the memory that is left, see `plan_memory`.
+        num_kv_blocks: number of KV blocks; overrides `kv_cache_memory`.
+        memory_utilization: the share of the memory available after loading that the engine may use;
+            (0, 1].
+        num_threads: compute threads; None lets the backend choose.
+        enable_prefix_caching: reuse KV blocks of earlier requests that began with the same tokens.
+        prefix_cache_dir: directory that keeps such blocks after the engine ends; None keeps them in
+            memory only.
+        prefix_cache_bytes: most bytes of files in that directory; the least recently used are deleted.
+        swap_space: bytes of a temporary file for the blocks of preempted requests; 0 recomputes them.
+        use_kv_cache: False computes the whole text again for every token, as a naive loop would.
+        skip_tokenizer_init: load no tokenizer; prompts are token ids, and answers have no text.
+
+    Raises:
+        ValueError: names the field, its value and what is allowed.
     """
 
     model: str | None = None
@@ -157,42 +170,78 @@ class EngineConfig:
     max_model_len: int | None = None
     kv_cache_memory: int | None = None
     num_kv_blocks: int | None = None
+    memory_utilization: float = 0.9
     num_threads: int | None = None
     enable_prefix_caching: bool = True
     prefix_cache_dir: str | None = None
     prefix_cache_bytes: int = 4 << 30
     swap_space: int = 0
     use_kv_cache: bool = True
+    skip_tokenizer_init: bool = False
 
     def __post_init__(self) -> None:
-        choices = {
-            "backend": ("auto", "numpy", "cpu"),
-            "quantization": QUANTIZATIONS,
-            "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
-            "block_size": (16, 32, 64, 128),
-        }
-        for name, allowed in choices.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
-        for name in (
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "max_model_len",
-            "kv_cache_memory",
-            "num_kv_blocks",
-            "num_threads",
-            "prefix_cache_bytes",
-        ):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name}={value!r}: must be a whole number of at least 1")
-        if not isinstance(self.swap_space, int) or self.swap_space < 0:
-            raise ValueError(
-                f"swap_space={self.swap_space!r}: must be a whole number of bytes, or 0"
-            )
+        for name in ("model", "revision", "prefix_cache_dir"):
+            self._normalise(name, _checked_name(name, getattr(self, name)))
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices or not isinstance(value, str):
+                refuse(name, value, f"one of {', '.join(map(repr, choices))}")
+        for name in _SWITCHES:
+            if not isinstance(value := getattr(self, name), bool):
+                refuse(name, value, "True or False")
+        size = self.block_size
+        if type(size) is bool or not isinstance(size, Integral) or size not in BLOCK_SIZES:
+            refuse("block_size", size, f"one of {', '.join(map(str, BLOCK_SIZES))}")
+        self._normalise("block_size", int(size))
+        for name, interval in _SIZES.items():
+            self._normalise(name, interval.integer(name, getattr(self, name)))
+        for name, interval in _OPTIONAL_SIZES.items():
+            if (value := getattr(self, name)) is not None:
+                self._normalise(name, interval.integer(name, value))
+        share = _SHARE.real("memory_utilization", self.memory_utilization)
+        self._normalise("memory_utilization", share)
         if self.prefix_cache_dir is not None and not (
             self.enable_prefix_caching and self.use_kv_cache
         ):
             raise ValueError(
                 f"prefix_cache_dir={self.prefix_cache_dir!r}: needs enable_prefix_caching and use_kv_cache"
             )
+
+    def _normalise(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # only while this object is being made
+
+
+BLOCK_SIZES = (16, 32, 64, 128)
+_CHOICES = {
+    "backend": ("auto", "numpy", "cpu"),
+    "quantization": QUANTIZATIONS,
+    "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
+}
+_SWITCHES = (
+    "quantize_activations",
+    "enable_prefix_caching",
+    "use_kv_cache",
+    "skip_tokenizer_init",
+)
+# The upper ends only keep sizes computed from these fields within 64 bits; memory is checked by the plan.
+_SIZES = {
+    "max_num_seqs": Interval(1, 1 << 16),
+    "max_num_batched_tokens": Interval(1, 1 << 20),
+    "prefix_cache_bytes": Interval(1, 1 << 60),
+    "swap_space": Interval(0, 1 << 60),
+}
+_OPTIONAL_SIZES = {
+    "max_model_len": Interval(2, 1 << 30),  # one token of prompt, one of output
+    "kv_cache_memory": Interval(1, 1 << 60),
+    "num_kv_blocks": Interval(1, 1 << 31),
+    "num_threads": Interval(1, 1 << 16),
+}
+_SHARE = Interval(0, 1, above_low=True)
+
+
+def _checked_name(name: str, value: object) -> str | None:
+    """A name or path as text; None if there is none."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value is None or (isinstance(value, str) and value):
+        return value
+    return refuse(name, value, "a non-empty string or None")

@@ -15,6 +15,7 @@ from pellucid.loading.stored_model import StoredModel
 from pellucid.memory.available_memory import available_memory
 from pellucid.memory.free_memory import give_back_free_memory
 from pellucid.sampling_params import SamplingParams
+from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -44,7 +45,8 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     check_weights_fit(stored, weights, config.quantization, available_memory())
     backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
-    tokenizer = _load_tokenizer(stored)  # on one core, while the other one packs weights
+    # Runs on one core while the other one packs weights.
+    tokenizer = _load_tokenizer(stored, config.skip_tokenizer_init)
     give_back_free_memory()
     finish_weights(stored, backend, on_progress)
     return LoadedModel(
@@ -58,8 +60,10 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     )
 
 
-def _load_tokenizer(stored: StoredModel) -> Tokenizer:
+def _load_tokenizer(stored: StoredModel, skip: bool) -> Tokenizer:
     vocab_size = stored.config.vocab_size
+    if skip:
+        return NoTokenizer(vocab_size)
     if (found := stored.tokenizer) is None:
         return Tokenizer.load(stored.path, vocab_size)
     return Tokenizer(

@@ -1,4 +1,4 @@
-"""What the fields of a request's parameters may hold, and the errors that say so."""
+"""Checks of parameter values, and the errors that name the field, the value and what is allowed."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -90,6 +90,7 @@ class FakeBackend:
 class FakeTokenizer:
     """One character a token: ids 1 .. 26 are a .. z, the rest are other visible characters."""
 
+    makes_text = True
     end_of_turn_token_ids: tuple[int, ...] = ()
     special_token_ids: frozenset[int] = frozenset()
     alphabet = "#abcdefghijklmnopqrstuvwxyz .,!?"

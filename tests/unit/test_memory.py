@@ -14,7 +14,20 @@ def plan(available: int | None = None, **knobs: object):
 def test_the_users_blocks_win_over_the_users_bytes() -> None:
     assert plan(num_kv_blocks=13, kv_cache_memory=1).num_blocks == 13
     assert plan(kv_cache_memory=239).num_blocks == 23
-    assert plan(available=5, kv_cache_memory=239).num_blocks == 23  # the user knows better
+    assert plan(available=330, kv_cache_memory=239).num_blocks == 23  # no margin is kept then
+
+
+def test_a_cache_that_memory_cannot_hold_is_refused() -> None:
+    available = 2 << 30
+    with pytest.raises(ValueError, match=r"^num_kv_blocks=2147483648: .*20\.00 GiB.* 2\.00 GiB"):
+        plan(available, num_kv_blocks=1 << 31)
+    with pytest.raises(ValueError, match=r"^kv_cache_memory=1152921504606846976: "):
+        plan(available, kv_cache_memory=1 << 60)
+
+
+def test_memory_utilization_is_the_share_that_the_engine_may_use() -> None:
+    assert plan(available=500, memory_utilization=0.5).num_blocks == (500 - 100 - 250) // 10
+    assert plan(available=500, memory_utilization=1).num_blocks == 40
 
 
 def test_the_default_is_what_is_left_after_scratch_and_a_margin() -> None:

@@ -4,9 +4,10 @@ import pytest
 
 from pellucid.config import LongRopeScaling, RopeConfig
 from pellucid.engine.request_maker import RequestMaker
-from pellucid.prompts import PromptTooLongError
+from pellucid.prompts import ChatPrompt, PromptTooLongError
 from pellucid.sampling_params import SamplingParams
-from support.fake_model import FakeClock, FakeTokenizer, fake_engine, fake_model_config
+from pellucid.text.no_tokenizer import NoTokenizer
+from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_model_config
 
 
 def maker(context_length: int = 64) -> RequestMaker:
@@ -39,7 +40,9 @@ def test_every_salt_is_another_one() -> None:
 @pytest.mark.parametrize("priority", [1.0, "0", None, True, 2**31 + 1, -(2**31) - 1])
 def test_a_bad_priority_is_refused(priority: object) -> None:
     made = maker()
-    with pytest.raises(ValueError, match=r"priority=.*: must be a whole number in"):
+    with pytest.raises(
+        ValueError, match=r"priority=.*: must be a whole number of at least -2147483648 and"
+    ):
         made.make("r", made.encode([1], FakeClock()), SamplingParams(), priority=priority)
 
 
@@ -81,3 +84,15 @@ def test_a_prompt_without_room_for_an_answer_is_refused_with_both_lengths() -> N
     with pytest.raises(PromptTooLongError, match="has 64 tokens; the context of 64") as refused:
         maker(64).encode([1] * 64, FakeClock())
     assert (refused.value.num_tokens, refused.value.max_model_len) == (64, 64)
+
+
+def test_without_a_tokenizer_token_ids_are_the_only_prompts() -> None:
+    maker = RequestMaker(fake_model_config(), NoTokenizer(VOCAB_SIZE), max_model_len=64)
+    encoded = maker.encode([1, 2, 3], lambda: 0.0)
+    assert maker.make("r", encoded, SamplingParams())[0].prompt_token_ids == (1, 2, 3)
+    for prompt in ("text", ChatPrompt([{"role": "user", "content": "text"}])):
+        with pytest.raises(ValueError, match="no tokenizer is loaded; give the prompt as token id"):
+            maker.encode(prompt, lambda: 0.0)
+    for words in ({"stop": "x"}, {"bad_words": ["x"]}):
+        with pytest.raises(ValueError, match="skip_tokenizer_init=True"):
+            maker.make("r", encoded, SamplingParams(**words))

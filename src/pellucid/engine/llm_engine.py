@@ -147,16 +147,21 @@ class LLMEngine:
         """
         return self._request_maker.encode(prompt, self.clock)
 
-    def check_request(self, prompt: EncodedPrompt, params: RequestParams, request_id: str) -> None:
+    def check_request(
+        self, prompt: EncodedPrompt, params: RequestParams, request_id: str, priority: int = 0
+    ) -> None:
         """Refuses what `add_request` would refuse, and queues nothing. From any thread.
 
         Args:
-            request_id: what an error calls it.
+            prompt: as made by `encode`.
+            params: how to choose, or how to search, and when to stop.
+            request_id: what an error calls the request.
+            priority: lower is sooner.
 
         Raises:
             ValueError: the prompt or a parameter cannot be served.
         """
-        for request in self._request_maker.make(request_id, prompt, params):
+        for request in self._request_maker.make(request_id, prompt, params, priority):
             self.scheduler.check_fits(request)
 
     def add_request(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
+from pellucid.parameter_checks import Interval
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
 from pellucid.scheduling.request import Request
 from pellucid.text.tokenizer import Tokenizer
@@ -13,6 +14,7 @@ from pellucid.text.tokenizer import Tokenizer
 SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
 MAX_CACHE_SALT = 256  # characters
 MAX_PRIORITY = 2**31  # either way: times 10 s, still exact to microseconds in a double
+_PRIORITY = Interval(-MAX_PRIORITY, MAX_PRIORITY)
 
 
 class RequestMaker:
@@ -72,10 +74,15 @@ class RequestMaker:
         Raises:
             ValueError: names the field, the value and what is allowed.
         """
-        _check_priority(priority)
+        priority = _PRIORITY.integer("priority", priority)
         _check_cache_salt(cache_salt)
         sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
         sampling.check_vocabulary(self._config.vocab_size)
+        if sampling.stop and not self._tokenizer.makes_text:
+            raise ValueError(
+                f"stop={sampling.stop!r}: needs a tokenizer, and skip_tokenizer_init=True loads none;"
+                " stop_token_ids works"
+            )
         room = self._max_model_len - len(prompt.token_ids)
         first = Request(
             request_id=f"{request_id}/0",
@@ -128,13 +135,6 @@ class RequestMaker:
                 rope_length = num_prompt_tokens
         # Quoted: no salt that a caller chooses can look like another pair.
         return ascii((cache_salt, rope_length)).encode()
-
-
-def _check_priority(priority: int) -> None:
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
-        raise ValueError(
-            f"priority={priority!r}: must be a whole number in {-MAX_PRIORITY}..{MAX_PRIORITY}"
-        )
 
 
 def _check_cache_salt(cache_salt: str | None) -> None:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from pellucid.config import EngineConfig
 
-MARGIN_SHARE = 0.1  # of the memory that is available once the weights are loaded: left alone
-
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -72,15 +70,17 @@ def plan_memory(
     system's zeros, and blocks are touched one by one.
 
     Args:
-        config: `num_kv_blocks` wins over `kv_cache_memory` (bytes), which wins over what is left.
+        config: `num_kv_blocks` wins over `kv_cache_memory` (bytes), which wins over what is left;
+            `memory_utilization` is the share of `available` of which something can be left.
         needs: bytes.
         max_model_len: tokens of the longest sequence.
         available: bytes that the process can still take, its weights being loaded.
 
     Raises:
-        ValueError: not even one sequence of `max_model_len` tokens would fit.
+        ValueError: not one sequence of `max_model_len` tokens would fit, or the cache asked for would
+            not fit into the available memory.
     """
-    margin = 0 if available is None else int(available * MARGIN_SHARE)
+    margin = 0 if available is None else available - int(available * config.memory_utilization)
     blocks_per_context = blocks_for(max_model_len, config.block_size)
     if config.num_kv_blocks is not None:
         num_blocks, knob = config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}"
@@ -98,6 +98,12 @@ def plan_memory(
             f"{knob} gives {num_blocks} KV blocks of {needs.bytes_per_block} bytes, but one sequence of"
             f" max_model_len={max_model_len} tokens needs {blocks_per_context}: lower max_model_len"
             f" or set kv_cache_memory to at least {blocks_per_context * needs.bytes_per_block}"
+        )
+    kv_cache = num_blocks * needs.bytes_per_block
+    if available is not None and needs.scratch + kv_cache > available:
+        raise ValueError(
+            f"{knob}: the KV cache would take {kv_cache / 2**30:,.2f} GiB, but only"
+            f" {available / 2**30:,.2f} GiB of memory are available"
         )
     return MemoryPlan(
         needs.weights,

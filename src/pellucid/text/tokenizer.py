@@ -32,6 +32,8 @@ class Tokenizer:
             EOS: Gemma 3 1B has one for images, which its model lacks. Text with such a token is refused.
     """
 
+    makes_text = True  # NoTokenizer makes none
+
     def __init__(
         self,
         backend: Backend,

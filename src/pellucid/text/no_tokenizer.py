@@ -1,0 +1,37 @@
+"""The tokenizer of an engine that loads none: token ids in, token ids out (`skip_tokenizer_init`)."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+
+from pellucid.text.tokenizer import Tokenizer
+
+
+class NoTokenizer(Tokenizer):
+    """Gives every token id the empty text, and refuses to encode.
+
+    Args:
+        vocab_size: V of the model.
+    """
+
+    makes_text = False
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(Backend(WordLevel({}, unk_token="")), vocab_size, {})
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> NoReturn:
+        """Raises ValueError."""
+        raise ValueError(
+            "skip_tokenizer_init=True: no tokenizer is loaded; give the prompt as token ids"
+        )
+
+    def apply_chat_template(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises ValueError."""
+        self.encode("")
+
+    def encode_chat(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises ValueError."""
+        self.encode("")

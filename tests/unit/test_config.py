@@ -1,0 +1,66 @@
+"""EngineConfig: what each setting allows, and the errors that say so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid.config import EngineConfig
+
+BAD = {
+    "model": ["", 7, b"model", ["model"]],
+    "revision": ["", 7],
+    "backend": ["gpu", None, ["cpu"], True],
+    "quantization": ["fp8", None, 8],
+    "kv_cache_dtype": ["fp8", "auto", None],
+    "block_size": [0, 7, 48, 32.0, "32", True, None],
+    "max_num_seqs": [0, -1, 1.0, "64", True, None, 10**12],
+    "max_num_batched_tokens": [0, 2048.0, True, None, 10**12],
+    "max_model_len": [0, 1, 2.0, "2", True, 10**12],
+    "kv_cache_memory": [0, -1, 1e9, "1GiB", True, 10**30],
+    "num_kv_blocks": [0, 1.0, True, 10**12],
+    "memory_utilization": [0, -0.5, 1.01, "0.9", True, None, float("nan")],
+    "num_threads": [0, 1.5, True, 10**12],
+    "prefix_cache_dir": ["", 7, b"there"],
+    "prefix_cache_bytes": [0, None, True, 10**30],
+    "swap_space": [-1, 0.5, "1", None, True, 10**30],
+    "quantize_activations": ["false", 0, None],
+    "enable_prefix_caching": ["true", 1, None],
+    "use_kv_cache": ["false", 0, None],
+    "skip_tokenizer_init": ["false", 0, None],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD.items() for v in values])
+def test_a_value_that_is_not_allowed_is_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}=.*: must be ") as caught:
+        EngineConfig(**{name: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_every_field_is_checked() -> None:
+    assert BAD.keys() == EngineConfig.__dataclass_fields__.keys()
+
+
+def test_numbers_and_paths_of_other_libraries_become_pythons_own() -> None:
+    config = EngineConfig(
+        model=Path("there"),
+        max_num_seqs=np.int64(8),
+        block_size=np.int32(64),
+        memory_utilization=np.float32(0.5),
+        prefix_cache_dir=Path("here"),
+    )
+    assert config == EngineConfig(
+        model="there",
+        max_num_seqs=8,
+        block_size=64,
+        memory_utilization=0.5,
+        prefix_cache_dir="here",
+    )
+    assert type(config.max_num_seqs) is type(config.block_size) is int
+
+
+def test_a_prefix_cache_directory_needs_a_prefix_cache() -> None:
+    for knobs in ({"enable_prefix_caching": False}, {"use_kv_cache": False}):
+        with pytest.raises(ValueError, match="prefix_cache_dir='there': needs"):
+            EngineConfig(prefix_cache_dir="there", **knobs)
