@@ -67,7 +67,7 @@ def step(
             if request in failing:
                 scheduler.finish(request, FinishReason.ERROR)
             elif not request.waits_for_group:
-                sampled[request.request_id] = token_id
+                sampled[request.request_id] = [token_id]
     scheduler.update(output, sampled, now)
     scheduler.check_integrity()
     assert output.num_tokens <= scheduler.max_num_batched_tokens

@@ -243,7 +243,7 @@ class _Run:
 
     def _check_end(self, outputs: list[RequestOutput]) -> None:
         """Nothing is left in the engine, and what was streamed is what the outputs say."""
-        assert not self._engine.unfinished_request_ids and not self._engine._answers
+        assert not self._engine.unfinished_request_ids and not self._engine._completions
         pool = self._engine.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
         for output in outputs:

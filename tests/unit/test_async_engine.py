@@ -46,7 +46,7 @@ def run(
     asyncio.run(asyncio.wait_for(main(), 60))
     assert len(closed) == 1
     assert not engine.has_unfinished_requests
-    assert not engine.unfinished_request_ids and not engine._answers
+    assert not engine.unfinished_request_ids and not engine._completions
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.num_free_blocks == pool.num_blocks
     engine.scheduler.kv_cache_manager.check_integrity()

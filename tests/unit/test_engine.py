@@ -1,11 +1,12 @@
 """The engine around a fake model: what callers see, and that no request feels another one."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.engine.output_processor import Answer
+from pellucid.engine.output_processor import Completion
 from pellucid.execution.sampler import SampledToken
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -224,10 +225,10 @@ def test_of_ranked_answers_those_that_failed_come_last() -> None:
     request = next(r for r in engine.scheduler.running if r.stream == 0)
     append = engine.output_processor.append
 
-    def fail_once(answer: Answer, sampled: SampledToken) -> CompletionDelta:
-        if answer.request is request:
+    def fail_once(completion: Completion, sampled: Sequence[SampledToken]) -> list[int]:
+        if completion.request is request:
             raise RuntimeError("poisoned")
-        return append(answer, sampled)
+        return append(completion, sampled)
 
     engine.output_processor.append = fail_once
     run(engine)

@@ -5,10 +5,11 @@ import pytest
 
 from pellucid.backends.base import Array, ForwardBatch, KVCache
 from pellucid.engine import LLMEngine
+from pellucid.events import EventRecord, RequestStateChanged
 from pellucid.execution.sampler import SampledToken, SamplingRow
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
-from support.fake_model import FakeDecoder, fake_engine
+from support.fake_model import FakeClock, FakeDecoder, FakeTokenizer, fake_engine
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -72,7 +73,7 @@ def test_text_that_cannot_be_made(part: str, method: str, monkeypatch: pytest.Mo
     engine = fake_engine()
     outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2)]
     engine.step()
-    poisoned = engine._answers.under_way[f"{outputs[0].request_id}/0"]
+    poisoned = engine._completions.unfinished[f"{outputs[0].request_id}/0"]
     monkeypatch.setattr(getattr(poisoned, part), method, explode)
     run(engine)
     check_failed(outputs[0], "RuntimeError: poisoned")
@@ -85,7 +86,7 @@ def test_text_that_cannot_be_closed_when_the_caller_gives_up(
     engine = fake_engine()
     output = engine.add_request([1] * 9, PARAMS)
     engine.step()
-    answer_ = engine._answers.under_way[f"{output.request_id}/0"]
+    answer_ = engine._completions.unfinished[f"{output.request_id}/0"]
     monkeypatch.setattr(answer_.detokenizer, "flush", explode)
     (delta,) = engine.abort(output.request_id)
     assert delta.finish_reason == "error"
@@ -162,3 +163,65 @@ def test_blocks_that_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     check_fine(waiting)
     check_fine(again)
     assert again.num_cached_tokens == 0
+
+
+def test_blocks_that_cannot_be_moved_in_the_step_in_which_a_request_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+    engine = fake_engine(clock=clock)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, max_time=2.0)
+    late, other = engine.add_request([1] * 9, params), engine.add_request([2] * 9, PARAMS)
+    engine.step()
+    clock.now = 3.0
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model_runner, "transfer", explode)
+        deltas = engine.step()
+    assert len(deltas) == 2
+    assert (late.outputs[0].finish_reason, late.outputs[0].stop_reason) == ("length", "max_time")
+    check_failed(other, "RuntimeError: poisoned")
+    check_fine_after(engine)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_blocks_that_cannot_be_moved_in_the_step_that_completes_the_prompt_of_several(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The completion that computes the prompt fails; those that waited for it compute it anew."""
+    engine = fake_engine(max_num_batched_tokens=8)
+    params = SamplingParams(n=n, max_tokens=5, ignore_eos=True, seed=3)
+    output = engine.add_request([1] * 12, params)
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model_runner, "transfer", explode)
+        engine.step()
+    run(engine)
+    alone = fake_engine()
+    expected = alone.add_request([1] * 12, params)
+    run(alone)
+    assert output.outputs[0].finish_reason == "error"
+    assert output.outputs[1:] == expected.outputs[1:]
+    check_fine_after(engine)
+
+
+def check_fine_after(engine: LLMEngine) -> None:
+    again = engine.add_request([2] * 9, PARAMS)
+    run(engine)
+    check_fine(again)
+
+
+def test_a_stop_string_in_the_last_token_is_the_reason_for_output_and_events() -> None:
+    """Also where the token ends the request by itself."""
+    alone = answer([1] * 9)
+    last = FakeTokenizer.alphabet[alone[-1]]
+    engine = fake_engine()
+    records: list[EventRecord] = []
+    engine.events.subscribe(records.append)
+    params = SamplingParams(
+        temperature=0, max_tokens=12, ignore_eos=True, stop=[last], min_tokens=11
+    )
+    output = engine.add_request([1] * 9, params)
+    run(engine)
+    assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == ("stop", last)
+    changes = [r.event for r in records if isinstance(r.event, RequestStateChanged)]
+    assert (changes[-1].finish, changes[-1].reason) == ("stop", "stop")

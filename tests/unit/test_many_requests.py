@@ -108,7 +108,7 @@ def test_a_hundred_thousand_requests() -> None:
 
 def assert_nothing_is_left(engine: LLMEngine) -> None:
     assert not engine.has_unfinished_requests
-    assert not engine.unfinished_request_ids and not engine._answers
+    assert not engine.unfinished_request_ids and not engine._completions
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.num_free_blocks == pool.num_blocks
     engine.scheduler.kv_cache_manager.check_integrity()

@@ -111,8 +111,8 @@ def test_max_time_ends_running_and_waiting_requests() -> None:
         scheduler.add_request(request)
     step(scheduler, now=4.9)
     assert running.status is RequestStatus.RUNNING
-    output = step(scheduler, now=5.0)
-    assert output.expired == (running, waiting)
+    step(scheduler, now=5.0)
+    assert scheduler.take_ended() == (running, waiting)
     assert (waiting.finish_reason, waiting.stop_reason) == (FinishReason.LENGTH, "max_time")
     assert not scheduler.has_unfinished_requests
 

@@ -92,7 +92,8 @@ def test_all_leave_together() -> None:
     scheduler = make_scheduler()
     siblings = make_siblings(4, num_prompt_tokens=6, max_time=5.0)
     scheduler.add_request(*siblings)
-    assert step(scheduler, now=5.0).expired == tuple(siblings)
+    step(scheduler, now=5.0)
+    assert scheduler.take_ended() == tuple(siblings)
     assert not scheduler.has_unfinished_requests
 
 

@@ -198,7 +198,7 @@ class Trace:
                     scheduler.finish(sampler, FinishReason.ERROR)
                 else:
                     token_ids = sampler.token_ids(0, sampler.num_tokens)
-                    sampled[sampler.request_id] = next_token(token_ids, sampler.stream)
+                    sampled[sampler.request_id] = [next_token(token_ids, sampler.stream)]
         scheduler.update(output, sampled, self.now)
         self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         self.check_in_step()

@@ -172,7 +172,7 @@ class Session:
         if workload.depth:  # what prefill would have stored is there
             output = scheduler.schedule(now=0.0)
             assert all(share.samples for share in output.scheduled)
-            token_ids = {share.request.request_id: 0 for share in output.scheduled}
+            token_ids = {share.request.request_id: [0] for share in output.scheduled}
             scheduler.update(output, token_ids, now=0.0)
         return scheduler
 

@@ -176,13 +176,15 @@ def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
 
 def token_chosen(
     request: Request,
+    position: int,
     observation: TokenObservation,
     show: Callable[[int], str],
     itl_us: int | None,
 ) -> Token:
-    """The next token of a request, which does not have it yet.
+    """A token of a request, which does not have it yet.
 
     Args:
+        position: in the sequence, the prompt included.
         show: a token's text, alone.
         itl_us: since the token before.
     """
@@ -193,7 +195,7 @@ def token_chosen(
 
     return Token(
         req=request.request_id,
-        pos=request.num_tokens,
+        pos=position,
         id=chosen.token_id,
         text=show(chosen.token_id),
         src="target",

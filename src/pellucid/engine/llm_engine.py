@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine.answers import Answers
+from pellucid.engine.completions import Completions
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, telling_of_progress
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
@@ -95,10 +95,8 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
-        self._executor = StepExecutor(
-            self.model_runner, self.scheduler.kv_cache_manager, self.events, clock
-        )
-        self._answers = Answers(self.output_processor, self.scheduler, self._recorder)
+        self._executor = StepExecutor(self.model_runner, self.scheduler, self.events, clock)
+        self._completions = Completions(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
         self.events.introduce(hello(config, model, weights, storage.plan, ceilings, age_us))
         self._request_numbers = itertools.count()
@@ -130,7 +128,7 @@ class LLMEngine:
     @property
     def unfinished_request_ids(self) -> Collection[str]:
         """Of the requests under way."""
-        return self._answers.outputs.keys()
+        return self._completions.outputs.keys()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -190,7 +188,7 @@ class LLMEngine:
         """
         if request_id is None:
             request_id = self._unused_request_id()
-        if request_id in self._answers.outputs:
+        if request_id in self._completions.outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encode(prompt)
         requests = self._request_maker.make(request_id, encoded, params, priority, cache_salt)
@@ -203,7 +201,7 @@ class LLMEngine:
             metrics=RequestMetrics(arrival_time=encoded.arrival_time),
         )
         self.scheduler.add_request(*requests)
-        self._answers.start(output, requests, params)
+        self._completions.start(output, requests, params)
         for request in requests:
             self._recorder.add(request, request_id, encoded.encoded_time)
         return output
@@ -217,28 +215,35 @@ class LLMEngine:
         """
         times = self._recorder.begin_step(self.clock())
         output = self.scheduler.schedule(times.started)
-        self._recorder.book(output, self.scheduler.running, self._answers.under_way)
-        result = self._executor.run(output.scheduled, self._answers.requests, times)
-        self._answers.fail(result.errors)
-        self._recorder.observe_tokens(result, self._answers.under_way, times.sampled)
-        self.scheduler.update(output, result.token_ids, times.sampled)
+        self._recorder.book(output, self.scheduler.running, self._completions.unfinished)
+        result = self._executor.run(output.scheduled, times)
+        self._completions.fail(result.errors)
+        new = self._completions.append(result, times.sampled)
+        self._recorder.observe_tokens(
+            result, new.token_ids, self._completions.unfinished, times.sampled
+        )
+        self.scheduler.update(output, new.token_ids, times.sampled, new.stop_strings)
+        self._completions.advance_searches(result, times.sampled)
         self._executor.save_blocks()
-        deltas = self._answers.emit(output, result, times.sampled)
+        ended = self.scheduler.take_ended()
+        deltas = self._completions.deltas(new.token_ids, ended)
         times.emitted = self.clock()
         self._recorder.end_step(output)
-        return self._answers.close_ended(deltas, times.emitted)
+        return deltas + self._completions.close(ended, times.emitted)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
         """Ends a request at once, whatever it is doing; unknown and finished ids are ignored.
 
         Returns:
-            The ends of its answers that were under way.
+            The ends of its completions that were unfinished.
         """
-        return self._answers.close_ended(self._answers.abort(request_id), self.clock())
+        self._completions.abort(request_id)
+        ended = self.scheduler.take_ended()
+        return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
 
     def _unused_request_id(self) -> str:
         names = (f"request-{number}" for number in self._request_numbers)
-        return next(name for name in names if name not in self._answers.outputs)
+        return next(name for name in names if name not in self._completions.outputs)
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -7,39 +7,48 @@ from pellucid.execution.sampler import SampledToken, TokenLogprob, TokenLogprobs
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
 from pellucid.scheduling.beam_group import BeamGroup
 from pellucid.scheduling.beam_search import Hypothesis
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.request import FinishReason, Request
 from pellucid.text.detokenizer import IncrementalDetokenizer
 from pellucid.text.stop_strings import StopStringMatcher
 from pellucid.text.tokenizer import Tokenizer
 
 
 @dataclass(eq=False)
-class Answer:
-    """One sequence of a request on its way to the caller, or a beam of a search. Owned by the engine."""
+class Completion:
+    """One completion of a request on its way to the caller, or a beam of a search.
+
+    Attributes:
+        beams: the beam search whose k-th best sequence becomes the k-th completion.
+        text_is_complete: the text of all tokens is in `output`; nothing is held back.
+        num_sent_tokens, num_sent_characters: how much of `output` the caller has been given.
+    """
 
     request: Request
     request_output: RequestOutput
     detokenizer: IncrementalDetokenizer
     stop_strings: StopStringMatcher
-    beams: BeamGroup | None = None  # whose k-th best sequence becomes the k-th of its answers
+    beams: BeamGroup | None = None
+    text_is_complete: bool = False
+    num_sent_tokens: int = 0
+    num_sent_characters: int = 0
 
     @property
-    def completion(self) -> CompletionOutput:
+    def output(self) -> CompletionOutput:
         return self.request_output.outputs[self.request.stream]
 
     @property
-    def members(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[Request, ...]:
         """The requests that end together."""
         return (self.request,) if self.beams is None else self.beams.members
 
 
-def failure(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """What an error says to the caller of the request that it ended."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 class OutputProcessor:
-    """Turns what the runner sampled into what callers read.
+    """Makes the output that callers read of the tokens that the runner sampled.
 
     Args:
         tokenizer: the model's.
@@ -50,13 +59,13 @@ class OutputProcessor:
 
     def start(
         self, request: Request, request_output: RequestOutput, beams: BeamGroup | None = None
-    ) -> Answer:
+    ) -> Completion:
         params = request.params
         if params.logprobs is not None:
             request_output.outputs[request.stream].logprobs = []
         if params.num_logprobs is not None:
             request_output.outputs[request.stream].cumulative_logprob = 0.0
-        return Answer(
+        return Completion(
             request,
             request_output,
             IncrementalDetokenizer(
@@ -66,70 +75,59 @@ class OutputProcessor:
             beams,
         )
 
-    def append(self, answer: Answer, sampled: SampledToken) -> CompletionDelta:
-        """Adds one token to an answer.
+    def append(self, completion: Completion, sampled: Sequence[SampledToken]) -> list[int]:
+        """Appends sampled tokens, which the scheduler has not booked yet, up to the one that ends the
+        request: by what it is, by `max_tokens`, or because it completes a stop string.
 
-        The scheduler has booked the token already. If the delta's finish_reason is set and the
-        request is not finished yet, a stop string has ended it: the engine tells the scheduler.
+        Returns:
+            The token ids that were appended. `completion.stop_strings.matched` is the stop string.
         """
-        request, completion = answer.request, answer.completion
-        ended = request.status is RequestStatus.FINISHED
-        text = ""
-        if not self._ends_unseen(request, sampled.token_id):
-            text = answer.detokenizer.push(sampled.token_id)
-        if ended:
-            text += answer.detokenizer.flush()
-        # min_tokens holds for stop strings too: text before it is not searched.
-        if request.num_output_tokens > request.params.min_tokens:
-            text = answer.stop_strings.push(text)
-            if ended:
-                text += answer.stop_strings.flush()
+        token_ids = []
+        for token in sampled:
+            is_last = self._append_token(completion, token)
+            token_ids.append(token.token_id)
+            if is_last:
+                break
+        return token_ids
 
-        completion.text += text
-        completion.token_ids.append(sampled.token_id)
-        logprobs = None
-        if completion.cumulative_logprob is not None:
-            assert sampled.chosen is not None
-            completion.cumulative_logprob += sampled.chosen.logprob
-            if completion.logprobs is not None:
-                logprobs = [self._logprobs_at(sampled.chosen, sampled.top)]
-                completion.logprobs += logprobs
-        if answer.stop_strings.matched is not None:
-            completion.finish_reason = FinishReason.STOP.value
-            completion.stop_reason = answer.stop_strings.matched
-        elif request.finish_reason is not None:
-            completion.finish_reason = request.finish_reason.value
-            completion.stop_reason = request.stop_reason
-        return self._delta(answer, text, [sampled.token_id], logprobs)
+    def close(self, completion: Completion, found: Hypothesis | None = None) -> None:
+        """Completes the output of a request that has ended.
 
-    def end(self, answer: Answer) -> CompletionDelta:
-        """Closes an answer that ended without a new token: aborted, expired or failed."""
-        text = answer.stop_strings.push(answer.detokenizer.flush()) + answer.stop_strings.flush()
-        assert answer.request.finish_reason is not None
-        answer.completion.text += text
-        answer.completion.finish_reason = answer.request.finish_reason.value
-        answer.completion.stop_reason = answer.request.stop_reason
-        return self._delta(answer, text, [], None)
+        Args:
+            found: the sequence of a beam search that becomes the whole completion.
+        """
+        output = completion.output
+        if found is not None:
+            self._take_hypothesis(completion, found)
+            return
+        if not completion.text_is_complete:
+            held_back = completion.stop_strings.push(completion.detokenizer.flush())
+            output.text += held_back + completion.stop_strings.flush()
+        assert completion.request.finish_reason is not None
+        output.finish_reason = completion.request.finish_reason.value
+        output.stop_reason = completion.request.stop_reason
 
-    def complete(self, answer: Answer, found: Hypothesis) -> CompletionDelta:
-        """Makes what a beam search has found the whole of an answer."""
-        stopped = found.finish_reason is FinishReason.STOP
-        shown = found.token_ids[:-1] if stopped else found.token_ids
-        text = "".join(map(answer.detokenizer.push, shown)) + answer.detokenizer.flush()
-        completion = answer.completion
-        completion.text = text
-        completion.token_ids = list(found.token_ids)
-        completion.cumulative_logprob = found.cumulative_logprob
-        completion.score = found.score
-        completion.finish_reason = found.finish_reason.value
-        completion.stop_reason = found.stop_reason
-        return self._delta(answer, text, completion.token_ids, None)
+    def fail(self, completion: Completion, error: Exception) -> None:
+        """Completes the output of a request whose text cannot be made."""
+        completion.output.finish_reason = FinishReason.ERROR.value
+        completion.output.stop_reason = error_message(error)
 
-    def fail(self, answer: Answer, error: Exception) -> CompletionDelta:
-        """Closes an answer whose text could not be made."""
-        answer.completion.finish_reason = FinishReason.ERROR.value
-        answer.completion.stop_reason = failure(error)
-        return self._delta(answer, "", [], None)
+    def take_delta(self, completion: Completion) -> CompletionDelta:
+        """What the output has that the caller has not been given yet."""
+        output = completion.output
+        first, first_character = completion.num_sent_tokens, completion.num_sent_characters
+        completion.num_sent_tokens = len(output.token_ids)
+        completion.num_sent_characters = len(output.text)
+        token_ids = output.token_ids[first:]
+        return CompletionDelta(
+            completion.request_output.request_id,
+            output.index,
+            output.text[first_character:],
+            token_ids,
+            output.logprobs[first:] if output.logprobs is not None and token_ids else None,
+            output.finish_reason,
+            output.stop_reason,
+        )
 
     def keep_best(self, request_output: RequestOutput, n: int) -> list[CompletionDelta]:
         """Leaves a finished request the n best of its answers, best first.
@@ -162,13 +160,48 @@ class OutputProcessor:
         for at in logprobs:
             request_output.prompt_logprobs.append(self._logprobs_at(at.chosen, at.top))
 
-    def _ends_unseen(self, request: Request, token_id: int) -> bool:
-        """Whether this is the stop token that ended the request, whose text is not shown."""
-        return (
-            request.finish_reason is FinishReason.STOP
-            and request.stop_reason == token_id
-            and not request.params.include_stop_str_in_output
+    def _append_token(self, completion: Completion, sampled: SampledToken) -> bool:
+        """Appends one token. Returns whether it ends the request."""
+        request, output, stop_strings = (
+            completion.request,
+            completion.output,
+            completion.stop_strings,
         )
+        params = request.params
+        num_output_tokens = len(output.token_ids) + 1
+        end = request.end_after(sampled.token_id, num_output_tokens)
+        text = ""
+        # The text of a stop token is not shown.
+        if end is None or end[0] is not FinishReason.STOP or params.include_stop_str_in_output:
+            text = completion.detokenizer.push(sampled.token_id)
+        if end is not None:
+            text += completion.detokenizer.flush()
+            completion.text_is_complete = True
+        # min_tokens holds for stop strings too: text before it is not searched.
+        if num_output_tokens > params.min_tokens:
+            text = stop_strings.push(text)
+            if end is not None:
+                text += stop_strings.flush()
+
+        output.text += text
+        output.token_ids.append(sampled.token_id)
+        if output.cumulative_logprob is not None:
+            assert sampled.chosen is not None
+            output.cumulative_logprob += sampled.chosen.logprob
+            if output.logprobs is not None:
+                output.logprobs.append(self._logprobs_at(sampled.chosen, sampled.top))
+        return end is not None or stop_strings.matched is not None
+
+    def _take_hypothesis(self, completion: Completion, found: Hypothesis) -> None:
+        stopped = found.finish_reason is FinishReason.STOP
+        shown = found.token_ids[:-1] if stopped else found.token_ids
+        detokenizer, output = completion.detokenizer, completion.output
+        output.text = "".join(map(detokenizer.push, shown)) + detokenizer.flush()
+        output.token_ids = list(found.token_ids)
+        output.cumulative_logprob = found.cumulative_logprob
+        output.score = found.score
+        output.finish_reason = found.finish_reason.value
+        output.stop_reason = found.stop_reason
 
     def _logprobs_at(self, chosen: TokenLogprob, top: Sequence[TokenLogprob]) -> LogprobsAt:
         return {
@@ -180,20 +213,6 @@ class OutputProcessor:
             )
             for entry in (*top, chosen)
         }
-
-    def _delta(
-        self, answer: Answer, text: str, token_ids: list[int], logprobs: list[LogprobsAt] | None
-    ) -> CompletionDelta:
-        completion = answer.completion
-        return CompletionDelta(
-            answer.request_output.request_id,
-            completion.index,
-            text,
-            token_ids,
-            logprobs,
-            completion.finish_reason,
-            completion.stop_reason,
-        )
 
 
 def _badness(completion: CompletionOutput) -> tuple[bool, float]:

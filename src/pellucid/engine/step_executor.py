@@ -1,14 +1,13 @@
 """Carries out a step that was decided on. What goes wrong there ends requests, not the engine."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.ledger import StepTimes
-from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 _log = logging.getLogger(__name__)
@@ -19,7 +18,7 @@ class StepExecutor:
 
     Args:
         model_runner: does the work.
-        kv_cache_manager: says which blocks move.
+        scheduler: knows which blocks move, and who has blocks.
         events: whether anyone watches tokens.
         clock: seconds, monotonic.
     """
@@ -27,30 +26,25 @@ class StepExecutor:
     def __init__(
         self,
         model_runner: ModelRunner,
-        kv_cache_manager: KVCacheManager,
+        scheduler: Scheduler,
         events: EventBus,
         clock: Callable[[], float],
     ) -> None:
         self._model_runner = model_runner
-        self._kv_cache_manager = kv_cache_manager
+        self._scheduler = scheduler
+        self._kv_cache_manager = scheduler.kv_cache_manager
         self._events = events
         self._clock = clock
 
-    def run(
-        self,
-        scheduled: Sequence[ScheduledRequest],
-        unfinished: Iterable[Request],
-        times: StepTimes,
-    ) -> StepResult:
+    def run(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step.
 
         Args:
             scheduled: its shares; may be empty.
-            unfinished: all requests, of which some fail if blocks cannot be moved.
             times: gets the moments.
         """
         times.scheduled = times.executed = self._clock()
-        result = self._move_blocks(unfinished) or self._forward(scheduled, times)
+        result = self._move_blocks() or self._forward(scheduled, times)
         times.sampled = self._clock()
         return result
 
@@ -62,15 +56,15 @@ class StepExecutor:
         except Exception:
             _log.exception("blocks could not be saved")
 
-    def _move_blocks(self, unfinished: Iterable[Request]) -> StepResult | None:
-        """If blocks cannot be moved as scheduled, nobody knows what they hold: none may be found again,
-        and whoever has computed anything has failed."""
+    def _move_blocks(self) -> StepResult | None:
+        """Moves blocks as scheduled. If that fails, block contents are undefined: clears the prefix
+        index and fails every started request."""
         try:
             self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception as error:
             _log.exception("blocks could not be moved")
             self._kv_cache_manager.block_pool.unseal_all()
-            started = (request for request in unfinished if request.has_started)
+            started = self._scheduler.started_requests()
             return StepResult(errors={request.request_id: error for request in started})
         return None
 

@@ -12,7 +12,7 @@ from pellucid.engine.engine_events import (
     to_us,
     token_chosen,
 )
-from pellucid.engine.output_processor import Answer
+from pellucid.engine.output_processor import Completion
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.forward_batch import logits_rows
@@ -78,13 +78,16 @@ class StepRecorder:
         return self._times
 
     def book(
-        self, output: SchedulerOutput, running: Sequence[Request], answers: Mapping[str, Answer]
+        self,
+        output: SchedulerOutput,
+        running: Sequence[Request],
+        completions: Mapping[str, Completion],
     ) -> None:
         """A step has been decided.
 
         Args:
             running: after the decision, those that found no budget left included.
-            answers: by request id.
+            completions: by request id.
         """
         self._works = []
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
@@ -102,7 +105,7 @@ class StepRecorder:
                 self._flops(share.start, share.end, num_logits),
             )
             self._works.append(work)
-            request_output = answers[request.request_id].request_output
+            request_output = completions[request.request_id].request_output
             metrics = request_output.metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = self._times.started
@@ -119,14 +122,26 @@ class StepRecorder:
             ids = (request.request_id for request in running)
             self._left_out = [request_id for request_id in ids if request_id not in scheduled]
 
-    def observe_tokens(self, result: StepResult, answers: Mapping[str, Answer], now: float) -> None:
-        """Tells whoever watches of the tokens that a step has chosen, before anyone has them."""
-        for request_id, observation in result.observations.items():
-            before = self._token_times.get(request_id)
-            itl_us = None if before is None else to_us(now - before)
-            self._token_times[request_id] = now
-            request = answers[request_id].request
-            self._bus.emit(token_chosen(request, observation, self._tokenizer.token_text, itl_us))
+    def observe_tokens(
+        self,
+        result: StepResult,
+        token_ids: Mapping[str, Sequence[int]],
+        completions: Mapping[str, Completion],
+        now: float,
+    ) -> None:
+        """Emits the tokens of a step that somebody watches, before the scheduler books them.
+
+        Args:
+            token_ids: that the requests take of those that were sampled.
+        """
+        for request_id, observations in result.observations.items():
+            request = completions[request_id].request
+            for index in range(len(token_ids.get(request_id, ()))):
+                before = self._token_times.get(request_id)
+                itl_us = None if before is None else to_us(now - before)
+                self._token_times[request_id] = now
+                show, position = self._tokenizer.token_text, request.num_tokens + index
+                self._bus.emit(token_chosen(request, position, observations[index], show, itl_us))
 
     def end_step(self, output: SchedulerOutput) -> None:
         """A step has ended; those who ended with it are still to be closed."""

@@ -23,21 +23,25 @@ class StepResult:
     """What a step gave each request, by request id.
 
     Attributes:
+        sampled: the tokens, in order.
         beam_candidates: of beams, which take them in place of a token.
         observations: of the sampled tokens, if they were asked for.
         errors: of requests that failed.
     """
 
-    sampled: dict[str, SampledToken] = field(default_factory=dict)
+    sampled: dict[str, list[SampledToken]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     beam_candidates: dict[str, tuple[BeamCandidate, ...]] = field(default_factory=dict)
-    observations: dict[str, TokenObservation] = field(default_factory=dict)
+    observations: dict[str, list[TokenObservation]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
 
     @property
-    def token_ids(self) -> dict[str, int]:
+    def token_ids(self) -> dict[str, list[int]]:
         """Of the sampled tokens."""
-        return {request_id: sampled.token_id for request_id, sampled in self.sampled.items()}
+        return {
+            request_id: [token.token_id for token in sampled]
+            for request_id, sampled in self.sampled.items()
+        }
 
 
 class ModelRunner:
@@ -146,8 +150,8 @@ class ModelRunner:
             return
         if observe:
             sampled, observation = self.sampler.observe(logits.rows[index], row)
-            result.observations[request.request_id] = observation
+            result.observations[request.request_id] = [observation]
         else:
             largest = logits.largest[index] if logits.largest else None
             sampled = self.sampler.sample(logits.rows[index], row, largest)
-        result.sampled[request.request_id] = sampled
+        result.sampled[request.request_id] = [sampled]

@@ -87,6 +87,22 @@ class Request:
         """Whether it runs or has run, and so may have blocks."""
         return self.status is RequestStatus.RUNNING or self.num_processed_tokens > 0
 
+    def end_after(
+        self, token_id: int, num_output_tokens: int
+    ) -> tuple[FinishReason, int | str] | None:
+        """Why the request ends with a token, if it does: the finish reason and the stop reason.
+
+        Args:
+            token_id: the last output token.
+            num_output_tokens: output tokens up to and including that one.
+        """
+        if token_id in self.stop_token_ids:
+            return FinishReason.STOP, token_id
+        if num_output_tokens < self.max_tokens:
+            return None
+        by_params = self.max_tokens == self.params.max_tokens
+        return FinishReason.LENGTH, "max_tokens" if by_params else "context_length"
+
     def token_ids(self, start: int, end: int) -> list[int]:
         """Tokens at positions start .. end - 1, prompt then output."""
         num_prompt_tokens = len(self.prompt_token_ids)

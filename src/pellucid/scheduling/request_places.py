@@ -1,7 +1,7 @@
 """Where each unfinished request is."""
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request, RequestStatus
@@ -39,6 +39,13 @@ class RequestPlaces:
 
     def __len__(self) -> int:
         return self._num_requests
+
+    def __iter__(self) -> Iterator[Request]:
+        """All of them; in no order."""
+        placed = (*self.running, *self.waiting, *self._parked.values())
+        for request in placed:
+            yield request
+            yield from self.siblings.followers(request)
 
     # ---- coming and going
 
@@ -135,7 +142,6 @@ class RequestPlaces:
             num_slots = manager.num_blocks(request) * manager.block_size
             assert (num_slots > 0) == (request.request_id in self._holders)
             assert 0 <= num_slots - request.num_computed_tokens < manager.block_size
-        placed = (*self.running, *self.waiting, *self._parked.values())
-        followers = [member for request in placed for member in self.siblings.followers(request)]
-        assert all(manager.num_blocks(member) == 0 for member in followers)
-        assert len({*placed, *followers}) == len(placed) + len(followers) == len(self)
+        everyone = list(self)
+        assert all(manager.num_blocks(r) == 0 for r in everyone if self.siblings.follows(r))
+        assert len(set(everyone)) == len(everyone) == len(self)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pellucid.scheduling.event_sink import EventSink, NoEvents
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -50,6 +51,7 @@ class Scheduler:
         self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
         self._deadlines = RequestHeap()
         self._num_added = 0
+        self._ended: list[Request] = []
 
     @property
     def running(self) -> Sequence[Request]:
@@ -106,7 +108,7 @@ class Scheduler:
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
         self._events.begin_step()
-        expired = self._expire(now)
+        self._expire(now)
         plan = StepPlan(self.max_num_batched_tokens)
         # Shares of one token go first: they cost the others next to nothing, and being left out
         # would cost them an output token.
@@ -129,23 +131,30 @@ class Scheduler:
                 head = waiting.first if self._admit(head, plan) else None
         if self._events.active:
             self._events.blocks()
-        return plan.output(expired)
+        return plan.output()
 
     def update(
-        self, output: SchedulerOutput, sampled_token_ids: Mapping[str, int], now: float
+        self,
+        output: SchedulerOutput,
+        token_ids: Mapping[str, Sequence[int]],
+        now: float,
+        stop_strings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Books what a step computed.
+        """Books what a step computed: commits the sampled tokens, then publishes newly filled blocks to
+        the prefix index, then tests whether the request ends.
 
-        A sampler that `waits_for_group` gets no token here: it is parked, and keeps its blocks as
-        long as nobody needs them, until `reassign` gives it one.
+        A sampler without a token is parked: it keeps its blocks as long as nobody needs them, until
+        `reassign` gives it one.
 
         Args:
             output: the step, as scheduled.
-            sampled_token_ids: by request id, one token for each of the shares' samplers that has
-                not been finished since (by an abort or an error) and does not wait for its group.
+            token_ids: by request id, the tokens that the shares' samplers got. Those after a token that
+                ends its request are dropped.
             now: seconds, for `max_time`.
+            stop_strings: by request id, the stop string that the last of its tokens completes.
         """
         watched = self._events.active
+        siblings = self._places.siblings
         for share in output.scheduled:
             request, start, num_scheduled, _, samplers, _ = share
             if request.status is not RequestStatus.FINISHED:
@@ -153,21 +162,31 @@ class Scheduler:
                 if end > request.num_computed_once:
                     request.num_computed_once = end
                 request.num_processed_tokens += num_scheduled
-                self.kv_cache_manager.seal(request, start)
-            if samplers and self._places.siblings and not request.waits_for_group:
+                if not samplers:
+                    self.kv_cache_manager.seal(request, start)
+            if siblings and any(sampler.request_id in token_ids for sampler in samplers):
                 self._part(share)
             for sampler in samplers:
                 if sampler.status is RequestStatus.FINISHED:
                     continue
-                if sampler.waits_for_group:
-                    self._places.park(sampler)
+                finish = None
+                sampled = token_ids.get(sampler.request_id)
+                if sampled:
+                    finish = self._commit(sampler, sampled, now)
+                if sampler is request:
+                    self.kv_cache_manager.seal(request, start)
+                if not sampled:
+                    if sampler.status is RequestStatus.RUNNING:
+                        self._places.park(sampler)
                     continue
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
-                sampler.output_token_ids.append(sampled_token_ids[sampler.request_id])
                 if watched:
                     self._events.computed(sampler)
-                self._finish_if_done(sampler, now)
+                if sampler.request_id in stop_strings:
+                    finish = FinishReason.STOP, stop_strings[sampler.request_id]
+                if finish is not None:
+                    self.finish(sampler, *finish)
         if watched:
             self._events.blocks()
 
@@ -214,7 +233,7 @@ class Scheduler:
     def finish(
         self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
     ) -> None:
-        """Ends a request, wherever it is; its blocks are free at once."""
+        """Ends a request, wherever it is; its blocks are free at once. `take_ended` gives it."""
         if request.status is RequestStatus.FINISHED:
             return
         self._places.leave(request)
@@ -224,8 +243,19 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
+        self._ended.append(request)
         if self._events.active:
             self._events.finished(request)
+
+    def take_ended(self) -> tuple[Request, ...]:
+        """The requests that have ended since the last call, in order."""
+        ended = tuple(self._ended)
+        self._ended.clear()
+        return ended
+
+    def started_requests(self) -> list[Request]:
+        """The unfinished requests that run or have run, and so may have blocks."""
+        return [request for request in self._places if request.has_started]
 
     def check_integrity(self) -> None:
         """Every unfinished request is in one place, and every block with those who own it."""
@@ -374,23 +404,20 @@ class Scheduler:
 
     # ---- ends
 
-    def _expire(self, now: float) -> tuple[Request, ...]:
-        expired = []
+    def _expire(self, now: float) -> None:
         while (request := self._deadlines.first) is not None and now >= request.deadline:
             self.finish(request, FinishReason.LENGTH, "max_time")
-            expired.append(request)
-        return tuple(expired)
 
-    def _finish_if_done(self, request: Request, now: float) -> None:
+    def _commit(
+        self, request: Request, token_ids: Sequence[int], now: float
+    ) -> tuple[FinishReason, int | str] | None:
+        """Appends tokens to a request's output. Returns why it ends, if it does."""
         output_token_ids = request.output_token_ids
-        if (token_id := output_token_ids[-1]) in request.stop_token_ids:
-            self.finish(request, FinishReason.STOP, token_id)
-        elif len(output_token_ids) == request.max_tokens:
-            given = request.params.max_tokens
-            limit = "max_tokens" if request.max_tokens == given else "context_length"
-            self.finish(request, FinishReason.LENGTH, limit)
-        elif now >= request.deadline:
-            self.finish(request, FinishReason.LENGTH, "max_time")
+        for token_id in token_ids:
+            output_token_ids.append(token_id)
+            if (end := request.end_after(token_id, len(output_token_ids))) is not None:
+                return end
+        return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
 
 def _outranks(request: Request, running: Request) -> bool:

@@ -44,12 +44,10 @@ class SchedulerOutput:
     Attributes:
         scheduled: at most one share for each request.
         preempted: running requests that had to make room, and wait now.
-        expired: finished now because their max_time was over.
     """
 
     scheduled: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...]
-    expired: tuple[Request, ...]
 
     @property
     def num_tokens(self) -> int:

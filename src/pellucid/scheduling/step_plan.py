@@ -33,5 +33,5 @@ class StepPlan:
             if share.samplers:
                 self.num_reserved_seats -= len(share.samplers) - 1
 
-    def output(self, expired: tuple[Request, ...]) -> SchedulerOutput:
-        return SchedulerOutput(tuple(self._shares.values()), tuple(self.preempted), expired)
+    def output(self) -> SchedulerOutput:
+        return SchedulerOutput(tuple(self._shares.values()), tuple(self.preempted))
