@@ -16,7 +16,7 @@ DEV_BUILD := --config-settings=build-dir=$(BUILD) \
 CMAKE_TESTS := $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
   -DPELLUCID_TESTS=ON
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc tests/native/cpp -type f)
-THREADED_TESTS := thread_pool program weight_memory weight_packer largest
+THREADED_TESTS := thread_pool row_block program weight_memory weight_packer largest
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help

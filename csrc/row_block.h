@@ -43,16 +43,20 @@ class alignas(kCacheLine) RowBlock {
   std::uint32_t stage() const { return stage_of(next_.load(std::memory_order_acquire)); }
 
   // A piece of a stage in [begin, end), if there is one; num_pieces(stage) says how many it has.
+  // Takes exactly the ticket that was checked: a thread may lose its core in between, for as long
+  // as the owner needs to open a stage that lies beyond `end`.
   template <class NumPieces>
   std::optional<Piece> take(std::uint32_t begin, std::uint32_t end, NumPieces num_pieces) {
-    const auto is_piece = [&](std::uint64_t ticket) {
-      const std::uint32_t stage = stage_of(ticket);
-      return begin <= stage && stage < end && number_of(ticket) < num_pieces(stage);
-    };
-    if (!is_piece(next_.load(std::memory_order_acquire))) return std::nullopt;
-    const std::uint64_t taken = next_.fetch_add(1, std::memory_order_acq_rel);
-    if (!is_piece(taken)) return std::nullopt;
-    return Piece{stage_of(taken), number_of(taken)};
+    std::uint64_t ticket = next_.load(std::memory_order_acquire);
+    std::uint32_t stage;
+    do {
+      stage = stage_of(ticket);
+      if (stage < begin || stage >= end || number_of(ticket) >= num_pieces(stage)) {
+        return std::nullopt;
+      }
+    } while (!next_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                          std::memory_order_acquire));
+    return Piece{stage, number_of(ticket)};
   }
 
   void finish_piece() { num_done_.fetch_add(1, std::memory_order_release); }
