@@ -168,6 +168,8 @@ std::size_t Program::max_row_blocks() const {
 
 void Program::run(const Step& step) {
   assert(step.num_tokens <= max_rows_ && step.num_logits <= max_rows_);
+  pool_
+      ->require_own_process();  // before the lock, which another thread of the parent may have held
   const std::lock_guard<std::mutex> lock(run_mutex_);
   if (output_ >= 0) {
     buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);

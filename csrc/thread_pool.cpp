@@ -1,10 +1,7 @@
 #include "thread_pool.h"
 
-#include <unistd.h>
-
 #include <cassert>
 #include <chrono>
-#include <stdexcept>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -37,8 +34,8 @@ void Epoch::advance() {
   // Sequentially consistent, as in park(): either we see the one who parks, or it sees the number.
   number_.fetch_add(1, std::memory_order_seq_cst);
   if (num_parked_.load(std::memory_order_seq_cst) > 0) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    advanced_.notify_all();
+    const std::lock_guard<std::mutex> lock(parking_->mutex);
+    parking_->advanced.notify_all();
   }
 }
 
@@ -59,21 +56,20 @@ void Epoch::wait_beyond(std::uint32_t seen) {
 }
 
 void Epoch::park(std::uint32_t seen) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(parking_->mutex);
   num_parked_.fetch_add(1, std::memory_order_seq_cst);
-  advanced_.wait(lock, [&] { return number_.load(std::memory_order_seq_cst) != seen; });
+  parking_->advanced.wait(lock, [&] { return number_.load(std::memory_order_seq_cst) != seen; });
   num_parked_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-ThreadPool::ThreadPool(int num_threads)
-    : num_threads_(num_threads), owner_process_(getpid()), barrier_(num_threads) {
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), barrier_(num_threads) {
   assert(num_threads >= 1);
   for (auto& cursors : cursors_) {
     cursors = std::make_unique<Cursor[]>(static_cast<std::size_t>(num_threads));
   }
   try {
     for (int index = 1; index < num_threads; ++index) {
-      threads_.emplace_back([this, index] { work(index); });
+      threads_->emplace_back([this, index] { work(index); });
     }
   } catch (...) {
     stop();
@@ -82,26 +78,17 @@ ThreadPool::ThreadPool(int num_threads)
 }
 
 ThreadPool::~ThreadPool() {
-  if (getpid() == owner_process_) {
-    stop();
-  } else {
-    for (std::thread& thread : threads_) thread.detach();  // they live in the parent
-  }
+  if (threads_.is_own_process()) stop();
 }
 
 void ThreadPool::stop() {
   function_ = nullptr;
   start_.advance();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : *threads_) thread.join();
 }
 
 void ThreadPool::run_erased(TaskFunction function, void* data) {
-  if (getpid() != owner_process_) {
-    throw std::runtime_error(
-        "this process was forked off one that had made an engine, whose threads did not come "
-        "along; "
-        "make the engine after the fork, or start processes with 'spawn'");
-  }
+  require_own_process();
   const std::lock_guard<std::mutex> lock(run_mutex_);
   for (int i = 0; i < num_threads_; ++i) {
     cursors_[0][static_cast<std::size_t>(i)].num_taken.store(0, std::memory_order_relaxed);

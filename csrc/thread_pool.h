@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "process_owned.h"
+
 namespace pellucid {
 
 inline constexpr std::size_t kCacheLine = 64;
@@ -50,12 +52,17 @@ class alignas(kCacheLine) Epoch {
   void wait_beyond(std::uint32_t seen);
 
  private:
+  // Where threads wait without using a core.
+  struct ParkingLot {
+    std::mutex mutex;
+    std::condition_variable advanced;
+  };
+
   void park(std::uint32_t seen);
 
   std::atomic<std::uint32_t> number_{0};
   std::atomic<int> num_parked_{0};
-  std::mutex mutex_;
-  std::condition_variable advanced_;
+  ProcessOwned<ParkingLot> parking_;
 };
 
 class alignas(kCacheLine) Barrier {
@@ -129,9 +136,12 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
+  // Throws std::runtime_error in a process forked off the one that made the pool: its threads are
+  // not there, and a mutex that one of them held stays locked.
+  void require_own_process() const { threads_.require_own_process(); }
+
   // Calls task(Worker&) once on every thread and returns when all have returned. The task must not
-  // throw. Callers on several threads take turns.
-  // Throws std::runtime_error in a process forked off the one that made the pool.
+  // throw. Callers on several threads take turns. Throws what `require_own_process` throws.
   template <class Task>
   void run(Task&& task) {
     run_erased([](void* data,
@@ -140,9 +150,10 @@ class ThreadPool {
   }
 
   // Calls task(Worker&) on the caller's thread alone and wakes nobody: for what is done before the
-  // others would be awake.
+  // others would be awake. Throws what `require_own_process` throws.
   template <class Task>
   void run_alone(Task&& task) {
+    require_own_process();
     const std::lock_guard<std::mutex> lock(run_mutex_);
     Worker worker(*this, 0, 1);
     task(worker);
@@ -162,14 +173,13 @@ class ThreadPool {
   void stop();
 
   const int num_threads_;
-  const int owner_process_;
   std::mutex run_mutex_;
   TaskFunction function_ = nullptr;  // null: time to end
   void* data_ = nullptr;
   Epoch start_;
   Barrier barrier_;
-  std::unique_ptr<Cursor[]> cursors_[2];  // of even and of odd phases, [num_threads] each
-  std::vector<std::thread> threads_;      // workers 1 .. num_threads - 1
+  std::unique_ptr<Cursor[]> cursors_[2];            // of even and of odd phases, [num_threads] each
+  ProcessOwned<std::vector<std::thread>> threads_;  // workers 1 .. num_threads - 1
 };
 
 template <class F, class Idle>

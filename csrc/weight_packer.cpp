@@ -37,67 +37,71 @@ void give_back(const Packing::Bytes& bytes) {
 
 WeightPacker::WeightPacker() {
   try {
-    thread_ = std::thread([this] { work(); });
+    shared_->thread = std::thread(&Shared::work, &*shared_);
   } catch (const std::system_error&) {
     // Then all is left to those who help.
   }
 }
 
 WeightPacker::~WeightPacker() {
+  if (!shared_.is_own_process()) return;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_ending_ = true;
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->is_ending = true;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  shared_->changed.notify_all();
+  if (shared_->thread.joinable()) shared_->thread.join();
 }
 
 void WeightPacker::add(Packing packing) {
+  shared_.require_own_process();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_bytes_ += file_bytes(packing);
-    jobs_.push_back({std::move(packing)});
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->waiting_bytes += file_bytes(packing);
+    shared_->jobs.push_back({std::move(packing)});
   }
-  changed_.notify_all();
+  shared_->changed.notify_all();
 }
 
 std::size_t WeightPacker::waiting_bytes() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return waiting_bytes_;
+  shared_.require_own_process();
+  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->waiting_bytes;
 }
 
 std::size_t WeightPacker::help(ThreadPool& pool) {
+  shared_.require_own_process();
   pool.run([&](Worker&) {
-    for (int i = 0; i < kPiecesOfHelp && pack_piece(); ++i) {
+    for (int i = 0; i < kPiecesOfHelp && shared_->pack_piece(); ++i) {
     }
   });
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (first_open_ == jobs_.size()) {
-    changed_.wait(lock, [this] { return num_done_ == jobs_.size(); });
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  if (shared_->first_open == shared_->jobs.size()) {
+    shared_->changed.wait(lock, [&] { return shared_->num_done == shared_->jobs.size(); });
   }
-  return waiting_bytes_;
+  return shared_->waiting_bytes;
 }
 
-void WeightPacker::work() {
+void WeightPacker::Shared::work() {
   for (;;) {
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return is_ending_ || waiting_bytes_ > kLeftToHelpers; });
-      if (is_ending_) return;
+      std::unique_lock<std::mutex> lock(mutex);
+      changed.wait(lock, [this] { return is_ending || waiting_bytes > kLeftToHelpers; });
+      if (is_ending) return;
     }
     if (!pack_piece()) return;  // a helper was faster
   }
 }
 
-bool WeightPacker::pack_piece() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (first_open_ == jobs_.size()) return false;
-  Job& job = jobs_[first_open_];  // a deque's elements stay where they are
+bool WeightPacker::Shared::pack_piece() {
+  std::unique_lock<std::mutex> lock(mutex);
+  if (first_open == jobs.size()) return false;
+  Job& job = jobs[first_open];  // a deque's elements stay where they are
   PackedMatrix& matrix = *job.packing.matrix;
   const std::int64_t begin = job.num_taken;
   const std::int64_t end = std::min(begin + kPiecePanels, matrix.num_panels());
   job.num_taken = end;
-  if (end == matrix.num_panels()) ++first_open_;
+  if (end == matrix.num_panels()) ++first_open;
   lock.unlock();
 
   matrix.pack(job.packing.source, begin, end);
@@ -105,19 +109,19 @@ bool WeightPacker::pack_piece() {
   return true;
 }
 
-void WeightPacker::finish_piece(Job& job, std::int64_t num_panels) {
+void WeightPacker::Shared::finish_piece(Job& job, std::int64_t num_panels) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex);
     job.num_done += num_panels;
     if (job.num_done < job.packing.matrix->num_panels()) return;
   }
   for (const Packing::Bytes& bytes : job.packing.files) give_back(bytes);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++num_done_;
-    waiting_bytes_ -= file_bytes(job.packing);
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++num_done;
+    waiting_bytes -= file_bytes(job.packing);
   }
-  changed_.notify_all();
+  changed.notify_all();
 }
 
 }  // namespace pellucid

@@ -1,4 +1,4 @@
-// Packs matrices behind their owner's back.
+// Packs weight matrices into the kernels' layout on a background thread, while a model loads.
 #pragma once
 
 #include <condition_variable>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "packed_matrix.h"
+#include "process_owned.h"
 #include "thread_pool.h"
 
 namespace pellucid {
@@ -31,7 +32,7 @@ struct Packing {
 // A thread of its own packs matrices in the order in which they come, until a pool is there to
 // help: reading a model's tokenizer takes one core for as long as packing its weights takes
 // another. The pages of files that it went through it gives back, so that no model is in memory
-// twice.
+// twice. In a process forked off the one that made it, the calls throw std::runtime_error.
 class WeightPacker {
  public:
   WeightPacker();
@@ -56,19 +57,24 @@ class WeightPacker {
     std::int64_t num_taken = 0, num_done = 0;  // panels
   };
 
-  void work();
-  // Packs a piece of the first matrix that has one; false if there is none.
-  bool pack_piece();
-  void finish_piece(Job& job, std::int64_t num_panels);
+  // All that the thread shares with those who add and help.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Job> jobs;
+    std::size_t first_open = 0;  // all jobs before it have been taken
+    std::size_t num_done = 0;    // jobs
+    std::size_t waiting_bytes = 0;
+    bool is_ending = false;
+    std::thread thread;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  std::size_t first_open_ = 0;  // all jobs before it have been taken
-  std::size_t num_done_ = 0;    // jobs
-  std::size_t waiting_bytes_ = 0;
-  bool is_ending_ = false;
-  std::thread thread_;
+    void work();
+    // Packs a piece of the first matrix that has one; false if there is none.
+    bool pack_piece();
+    void finish_piece(Job& job, std::int64_t num_panels);
+  };
+
+  ProcessOwned<Shared> shared_;
 };
 
 }  // namespace pellucid
