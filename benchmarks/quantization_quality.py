@@ -21,7 +21,7 @@ from pellucid.backends.choice import make_backend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import QUANTIZATIONS, EngineConfig, ModelConfig
 from pellucid.loading.decoder import load_decoder
-from pellucid.loading.hub import resolve_model
+from pellucid.loading.hub import find_model
 from pellucid.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
@@ -91,7 +91,7 @@ def main() -> None:
         "--backend", default="numpy", help="who computes the quantized model (numpy)"
     )
     arguments = parser.parse_args()
-    path = resolve_model(arguments.model)
+    path = find_model(arguments.model).path
     reference = NumpyBackend()
     decoder, config = load_decoder(path, reference)
     tokenizer = Tokenizer.load(path, config.vocab_size)

@@ -80,7 +80,9 @@ class Pellucid:
 
     def _make_engine(self, task: Task, model: BenchModel) -> LLMEngine:
         tokenizer = Tokenizer.load(task.weights, model.config.vocab_size)
-        loaded = LoadedModel(task.weights, model.config, model.decoder, tokenizer, model.backend)
+        loaded = LoadedModel(
+            model.name, task.weights, model.config, model.decoder, tokenizer, model.backend
+        )
         # Nothing may be found again: a round computes what the one before it has computed.
         return LLMEngine(replace(self._config, enable_prefix_caching=False), loaded)
 

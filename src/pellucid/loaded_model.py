@@ -7,7 +7,7 @@ from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import finish_weights, make_decoder
-from pellucid.loading.hub import resolve_model
+from pellucid.loading.hub import find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
@@ -21,15 +21,27 @@ from pellucid.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A checkpoint on a backend."""
+    """A checkpoint on a backend.
 
-    directory: Path  # or the GGUF file
+    Args:
+        name: for people: a hub id, or the name of a directory or file.
+        path: the directory or the GGUF file.
+        config: the checkpoint's facts.
+        decoder: the model, compiled for the backend.
+        tokenizer: text to ids and back.
+        backend: holds the weights.
+        default_sampling_params: the sampling parameters that the checkpoint recommends.
+        weight_bytes: of all weights in memory, as planned before they were loaded.
+    """
+
+    name: str
+    path: Path
     config: ModelConfig
     decoder: Decoder
     tokenizer: Tokenizer
     backend: Backend
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    weight_bytes: int = 0  # in memory, as planned before they were loaded
+    weight_bytes: int = 0
 
 
 def load_model(config: EngineConfig, on_progress: Progress | None = None) -> LoadedModel:
@@ -39,7 +51,8 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
         ValueError: the checkpoint, the tokenizer or a knob cannot be used, or memory lacks.
         OSError: a file cannot be read.
     """
-    stored = open_stored_model(resolve_model(config.model, config.revision))
+    location = find_model(config.model, config.revision)
+    stored = open_stored_model(location.path)
     backend = make_backend(config, stored.config)
     weights = plan_weights(stored, backend, config.quantization)
     check_weights_fit(stored, weights, config.quantization, available_memory())
@@ -50,7 +63,8 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     give_back_free_memory()
     finish_weights(stored, backend, on_progress)
     return LoadedModel(
-        stored.path,
+        location.name,
+        location.path,
         stored.config,
         backend.compile(decoder, stored.config),
         tokenizer,

@@ -12,7 +12,7 @@ from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.weights import QuantizationError, quantization_error
 from pellucid.config import EngineConfig
 from pellucid.loading.hf_config import CONFIG_FILE
-from pellucid.loading.hub import resolve_model
+from pellucid.loading.hub import find_model
 from pellucid.loading.json_object import read_json_object
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters, Progress
@@ -96,7 +96,7 @@ def quantize_model(
         raise ValueError(f"quantization={quantization!r}: allowed are {', '.join(FORMATS)}")
     if output.exists():
         raise ValueError(f"output={str(output)!r}: must not exist yet")
-    source = resolve_model(model, revision)
+    source = find_model(model, revision).path
     if source.is_file():
         raise ValueError(
             f"model={str(source)!r}: must be a directory in Hugging Face layout; a GGUF file is "

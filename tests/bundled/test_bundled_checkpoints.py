@@ -7,13 +7,13 @@ import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading.decoder import load_decoder
-from pellucid.loading.hub import BUNDLED_MODEL, resolve_model
+from pellucid.loading.hub import BUNDLED_MODEL, find_model
 
 CHECKPOINTS = sorted(path.parent for path in BUNDLED_MODEL.parent.glob("*/config.json"))
 
 
 def test_the_default_model_is_there() -> None:
-    assert resolve_model(None) in CHECKPOINTS
+    assert find_model(None).path in CHECKPOINTS
 
 
 @pytest.mark.parametrize("directory", CHECKPOINTS, ids=lambda path: path.name)

@@ -1,6 +1,7 @@
 """GGUF files: the same model as the checkpoint that they were made from, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,9 @@ from pellucid.backends.quantization.formats import (
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.config import LongRopeScaling
+from pellucid.loading.checksums import weights_identity
 from pellucid.loading.decoder import load_decoder
+from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_tensors import GgufTensors
@@ -146,7 +149,7 @@ def tensor_of(tmp_path: Path, data: np.ndarray, tensor_type: Type) -> Any:
     writer = GGUFWriter(tmp_path / "one.gguf", "llama")
     writer.add_tensor("t.weight", data, raw_dtype=tensor_type)
     finish(writer)
-    return GgufTensors(GgufFile(tmp_path / "one.gguf"), {}).tensor("t.weight")
+    return GgufTensors(GgufCheckpoint(tmp_path / "one.gguf"), {}).tensor("t.weight")
 
 
 @pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
@@ -188,7 +191,7 @@ def test_a_file_can_be_quantized_again(tmp_path: Path) -> None:
     file = write_both(tmp_path, matrix_type=Type.Q4_1)
     backend = RecordingBackend()
     load_decoder(file, backend, quantization="int4-zp")
-    stored = GgufTensors(GgufFile(file), {}).tensor("blk.0.ffn_down.weight")
+    stored = GgufTensors(GgufCheckpoint(file), {}).tensor("blk.0.ffn_down.weight")
     expected = quantize_matrix(stored.dequantize(), FORMATS["int4-zp"])
     matrices = [weight for weight in backend.arrays if isinstance(weight, QuantizedMatrix)]
     assert any(
@@ -222,7 +225,7 @@ def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> N
     file = write_both(tmp_path, matrix_type=Type.Q8_0, other_types={"attn_v": Type.Q4_1})
     weights = RecordingBackend()
     load_decoder(file, weights, quantization="int8")
-    stored = GgufTensors(GgufFile(file), {})
+    stored = GgufTensors(GgufCheckpoint(file), {})
     v = quantize_matrix(stored.tensor("blk.0.attn_v.weight").dequantize(), INT8)
     k = stored.tensor("blk.0.attn_k.weight")
     qkv = weights.arrays[2]  # behind the embedding and a norm
@@ -247,7 +250,7 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
     tensor_of(
         tmp_path, data if tensor_type == Type.F16 else random_blocks(tensor_type), tensor_type
     )
-    tensors = GgufTensors(GgufFile(tmp_path / "one.gguf"), {})
+    tensors = GgufTensors(GgufCheckpoint(tmp_path / "one.gguf"), {})
     tensor = tensors.tensor("t.weight")
     taken = tensor.num_bytes if isinstance(tensor, QuantizedMatrix) else tensor.nbytes
     assert tensors.memory_bytes("t.weight") == taken
@@ -266,7 +269,8 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
         ),
         (lambda w: w.add_bool("llama.attention.causal", False), "causal=false: supported is true"),
         (lambda w: w.add_float32("llama.time_mix", 1.0), "llama.time_mix=1.0: not supported"),
-        (lambda w: w.add_uint16("split.count", 3), "split.count=3: must be one file"),
+        (lambda w: w.add_uint16("split.count", 3), "split.count=3: the name of a part must end"),
+        (lambda w: w.add_string("general.type", "adapter"), "is a LoRA adapter: merge it"),
         (lambda w: w.add_string("llama.rope.scaling.type", "ntk"), 'scaling.type="ntk": supported'),
         (lambda w: w.add_float32("general.sampling.temp", -1.0), "general.sampling: temperature"),
         (
@@ -327,7 +331,7 @@ ABSURD = [0, -1, 1, 2**31, 2**62, 0.0, -1.0, 1e-40, 1e38, np.nan, np.inf, "", "x
 
 @pytest.mark.parametrize("family", GGUF_FAMILIES)
 def test_absurd_facts_are_refused_by_name_or_make_a_config(family: str, tmp_path: Path) -> None:
-    file = GgufFile(write_both(tmp_path, family))
+    file = GgufCheckpoint(write_both(tmp_path, family))
     good = dict(file.metadata)
     architecture = good["general.architecture"]
     facts = [key for key in good if key.startswith((f"{architecture}.", "tokenizer.ggml.bos"))]
@@ -400,3 +404,79 @@ def test_damaged_files_are_refused_by_name_or_load(
     except ValueError as error:
         if "damaged.gguf" not in str(error) and "tokenizer" not in str(error):
             raise AssertionError(f"{error}: which file?") from error
+
+
+# -- split files -----------------------------------------------------------------------------------
+
+
+def write_split(directory: Path, **changes: Any) -> list[Path]:
+    """A checkpoint as llama-gguf-split writes it, in three parts; `changes` are of the last one's facts."""
+    whole = GgufFile(write_both(directory, matrix_type=Type.Q8_0))
+    names = list(whole.tensors)
+    parts = []
+    for number in range(3):
+        path = directory / f"split-{number + 1:05d}-of-00003.gguf"
+        writer = GGUFWriter(path, "llama")
+        if number == 0:
+            copy_metadata(whole, writer)
+        facts = {"split.no": number, "split.count": 3, "split.tensors.count": len(names)}
+        facts |= changes if number == 2 else {}
+        writer.add_uint16("split.no", facts["split.no"])
+        writer.add_uint16("split.count", facts["split.count"])
+        writer.add_int32("split.tensors.count", len(names))
+        for name in names[number::3]:
+            info = whole.tensors[name]
+            rows = whole.rows(name)
+            if info.type == Type.Q8_0:
+                writer.add_tensor(name, rows, raw_dtype=info.type)
+            else:
+                writer.add_tensor(name, rows.view(np.float32).reshape(info.shape))
+        finish(writer)
+        parts.append(path)
+    return parts
+
+
+def copy_metadata(file: GgufFile, writer: GGUFWriter) -> None:
+    types = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}
+    for key, value in file.metadata.items():
+        if key.startswith("general.architecture"):
+            continue
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        else:
+            types.get(type(value), writer.add_uint32)(key, value)
+
+
+def test_split_file_is_the_whole_model(tmp_path: Path) -> None:
+    parts = write_split(tmp_path)
+    whole, split = RecordingBackend(), RecordingBackend()
+    load_decoder(tmp_path / "model.gguf", whole)
+    load_decoder(parts[1], split)  # any part stands for all
+    for array, other in zip(whole.arrays, split.arrays, strict=True):
+        if isinstance(array, QuantizedMatrix):
+            array, other = array.dequantize(), other.dequantize()
+        np.testing.assert_array_equal(array, other)
+    model = open_stored_model(parts[0])
+    assert model.path == parts[0]
+    assert model.tokenizer.special_tokens == open_stored_model(parts[2]).tokenizer.special_tokens
+
+
+def test_identity_of_a_split_file_covers_all_parts(tmp_path: Path) -> None:
+    parts = write_split(tmp_path)
+    before = weights_identity(parts[0])
+    data = bytearray(parts[2].read_bytes())
+    data[-1] ^= 1
+    parts[2].write_bytes(data)
+    assert weights_identity(parts[0]) != before
+
+
+def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
+    parts = write_split(tmp_path, **{"split.no": 1})
+    with pytest.raises(ValueError, match=r"00003-of-00003\.gguf: split\.no=1: its name says 2"):
+        open_stored_model(parts[0])
+    parts[2].unlink()
+    with pytest.raises(ValueError, match=r"split-00003-of-00003\.gguf: no such file"):
+        open_stored_model(parts[0])
+    shutil.copy(parts[1], parts[2])
+    with pytest.raises(ValueError, match=r"00003-of-00003\.gguf: split\.no=1: its name says 2"):
+        open_stored_model(parts[0])

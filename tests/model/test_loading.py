@@ -325,6 +325,45 @@ def test_no_weights(tmp_path: Path) -> None:
     assert "neither model.safetensors nor model.safetensors.index.json" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("adapter_model.safetensors", "holds a LoRA adapter.*merge it into its base model"),
+        ("consolidated.safetensors", "holds Mistral's or Meta's own format"),
+        ("pytorch_model-00001-of-00002.bin", "holds PyTorch files.*convert them"),
+        ("model.onnx", "holds a model in another engine's format"),
+        ("tiny-Q4_0.gguf", r"holds GGUF files: name one of them: \S+/tiny-Q4_0\.gguf"),
+    ],
+)
+def test_other_formats_are_named(file: str, message: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    (tmp_path / "model.safetensors").rename(tmp_path / file)
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "AWQ, which.*quantization='int4'"),
+        ({"quant_method": "gptq", "bits": 8}, "GPTQ, which.*quantization='int8'"),
+        ({"quant_method": "fp8"}, "FP8, which.*quantization='int8'"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes.*'int8'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes.*'int4'"),
+        ({"bits": 4}, "an unnamed method.*'int4'"),
+    ],
+)
+def test_quantizations_of_others_are_named(
+    quantization: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = quantization
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"config.json: quantization_config: .*{message}"):
+        load(tmp_path)
+
+
 def test_truncated_file(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama")
     path = tmp_path / "model.safetensors"

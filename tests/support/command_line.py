@@ -84,6 +84,7 @@ class CommandLine:
         for done in (0, 50, 100):
             on_progress(done, 100)
         return LoadedModel(
+            "fake",
             Path("fake"),
             fake_model_config(self.context_length),
             self.decoder,

@@ -147,6 +147,7 @@ def fake_engine(
     *, context_length: int = 256, clock: FakeClock | None = None, **knobs: object
 ) -> LLMEngine:
     model = LoadedModel(
+        "fake",
         Path("fake"),
         fake_model_config(context_length),
         FakeDecoder(),

@@ -12,7 +12,7 @@ from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.step_weights import StepWeights, planned_matrix_bytes, step_weights
 from pellucid.loading.decoder import make_decoder
-from pellucid.loading.hub import resolve_model
+from pellucid.loading.hub import find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.planned_weights import check_weights_fit, plan_weights
@@ -66,14 +66,16 @@ def random_model(
 def stored_model(engine_config: EngineConfig, on_progress: Progress | None = None) -> BenchModel:
     """The model that `engine_config` names, loaded as an engine does but for its tokenizer, which may be
     missing. Raises as `load_model`."""
-    path = resolve_model(engine_config.model, engine_config.revision)
-    stored = open_stored_model(path)
+    location = find_model(engine_config.model, engine_config.revision)
+    stored = open_stored_model(location.path)
     backend = make_backend(engine_config, stored.config)
     weights = plan_weights(stored, backend, engine_config.quantization)
     check_weights_fit(stored, weights, engine_config.quantization, available_memory())
     backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, engine_config.quantization)
-    return _bench_model(path.name, stored.config, decoder, backend, engine_config, weights.total)
+    return _bench_model(
+        location.name, stored.config, decoder, backend, engine_config, weights.total
+    )
 
 
 def _bench_model(

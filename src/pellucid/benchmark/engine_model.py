@@ -14,6 +14,7 @@ def engine_model(model: BenchModel) -> LoadedModel:
     """The same weights with a tokenizer that knows no token: prompts are ids, and answers have no text."""
     tokenizer = Tokenizer(Backend(BPE()), model.config.vocab_size, {})
     return LoadedModel(
+        model.name,
         Path(model.name),
         model.config,
         model.decoder,

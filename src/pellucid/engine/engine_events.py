@@ -70,7 +70,7 @@ def hello(
         t0_unix_us=to_us(time.time()) - age_us,
         engine=f"pellucid {__version__}",
         model=HelloModel(
-            name=model.directory.name,
+            name=model.name,
             n_layers=model_config.num_layers,
             n_q=model_config.num_heads,
             n_kv=model_config.num_kv_heads,

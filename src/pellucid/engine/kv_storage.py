@@ -113,7 +113,7 @@ def _open_prefix_store(
     if config.prefix_cache_dir is None:
         return None
     fingerprint = prefix_fingerprint(
-        config, model.config, weights_identity(model.directory), model.backend
+        config, model.config, weights_identity(model.path), model.backend
     )
     file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block)
     directory = BlockDirectory(

@@ -13,6 +13,11 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether `Checkpoint` finds files of tensors in `directory`."""
+    return any((directory / name).exists() for name in (INDEX_FILE, SINGLE_FILE))
+
+
 class Checkpoint:
     """All tensors of a directory by name, wherever they are stored.
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from pellucid.loading.files import open_regular, read_bytes
+from pellucid.loading.gguf_names import part_names
 
 SUMS_FILE = "SHA256SUMS"
 
@@ -70,13 +71,13 @@ def weights_identity(path: Path) -> bytes:
     weights were changed in place, between the samples, and whose time was then set back.
 
     Args:
-        path: a directory in Hugging Face layout or a GGUF file.
+        path: a directory in Hugging Face layout, a GGUF file, or a part of a split one.
 
     Raises:
         ValueError: a file is none that can be read to its end.
         OSError: a file cannot be read.
     """
-    files = [path]
+    files = [path.with_name(name) for name in part_names(path.name)]
     if path.is_dir():
         files = sorted(file for pattern in _PATTERNS for file in path.glob(pattern))
     digest = hashlib.sha256()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pellucid.config import ModelConfig
-from pellucid.loading.gguf_file import GgufFile
+from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.hf_config import parse_model_config
 from pellucid.loading.json_object import JsonObject
 from pellucid.loading.tensor_source import as_floats
@@ -59,6 +59,13 @@ _NO_EFFECT: Mapping[str, float] = {
 }
 
 
+_OTHER_TYPES = {
+    "adapter": "the file is a LoRA adapter: merge it into its base model with llama-export-lora",
+    "mmproj": "the file is a projector of images or sound, which belongs to a text model: name that one",
+    "imatrix": "the file holds statistics for quantization, no model",
+}
+
+
 @dataclass(frozen=True)
 class _Family:
     """How a GGUF architecture maps onto one of Hugging Face's.
@@ -90,43 +97,41 @@ _FAMILIES: Mapping[str, _Family] = {
 }
 
 
-def read_gguf_architecture(file: GgufFile) -> str:
+def read_gguf_architecture(checkpoint: GgufCheckpoint) -> str:
     """`general.architecture`.
 
     Raises:
-        ValueError: it is missing or not supported, or the file is one part of several.
+        ValueError: it is missing or not supported, or the file holds no model.
     """
-    metadata = JsonObject(file.path, file.metadata)
-    if metadata.integer("split.count", 0, minimum=0) > 1:
-        raise metadata.error(
-            "split.count", "must be one file: join the parts with llama-gguf-split --merge"
-        )
+    metadata = JsonObject(checkpoint.path, checkpoint.metadata)
+    if (kind := metadata.string("general.type", "model")) != "model":
+        raise metadata.error("general.type", _OTHER_TYPES.get(kind, 'must be "model"'))
     if (architecture := metadata.string("general.architecture")) not in _FAMILIES:
         raise metadata.error("general.architecture", f"supported are {', '.join(_FAMILIES)}")
     return architecture
 
 
-def read_gguf_config(file: GgufFile, float_tensors: Mapping[str, Any]) -> ModelConfig:
+def read_gguf_config(checkpoint: GgufCheckpoint, float_tensors: Mapping[str, Any]) -> ModelConfig:
     """The facts of a GGUF file.
 
     Args:
-        file: the file.
+        checkpoint: the files.
         float_tensors: the tensors that are facts rather than weights: rotary factors.
 
     Raises:
         ValueError: a key is missing, has a value that we do not support, or is one that we do not know.
     """
-    architecture = read_gguf_architecture(file)
-    metadata = _Metadata(file, architecture)
+    architecture = read_gguf_architecture(checkpoint)
+    metadata = _Metadata(checkpoint, architecture)
     metadata.check_keys(_FAMILIES[architecture].keys)
     values = _gpt2(metadata) if architecture == "gpt2" else _llama_like(metadata, float_tensors)
-    config = parse_model_config(JsonObject(file.path, values))
+    config = parse_model_config(JsonObject(checkpoint.path, values))
     if config.rope is not None and config.rope.dim != metadata.get(_ROPE_DIM, config.rope.dim):
         raise metadata.error(_ROPE_DIM, f"must be an even share of the head's {config.head_dim}")
-    return replace(config, eos_token_ids=_eos_token_ids(file, config.vocab_size))
+    return replace(config, eos_token_ids=_eos_token_ids(checkpoint, config.vocab_size))
 
 
-def read_gguf_sampling_params(file: GgufFile) -> SamplingParams:
+def read_gguf_sampling_params(checkpoint: GgufCheckpoint) -> SamplingParams:
     """`SamplingParams()` with what `general.sampling.*` says instead."""
     names = {
         "temp": "temperature",
@@ -138,22 +143,22 @@ def read_gguf_sampling_params(file: GgufFile) -> SamplingParams:
     given = {
         name: _decimal(value)
         for key, name in names.items()
-        if (value := file.metadata.get(f"general.sampling.{key}")) is not None
+        if (value := checkpoint.metadata.get(f"general.sampling.{key}")) is not None
     }
     try:
         return SamplingParams(**given)
     except ValueError as error:
-        raise ValueError(f"{file.path}: general.sampling: {error}") from None
+        raise ValueError(f"{checkpoint.path}: general.sampling: {error}") from None
 
 
 class _Metadata:
     """The keys of a file that belong to its architecture, and its tensors' shapes."""
 
-    def __init__(self, file: GgufFile, architecture: str) -> None:
+    def __init__(self, checkpoint: GgufCheckpoint, architecture: str) -> None:
         self.architecture = architecture
-        self.tensors = file.tensors
+        self.tensors = checkpoint
         self._prefix = f"{architecture}."
-        self._values = JsonObject(file.path, file.metadata)
+        self._values = JsonObject(checkpoint.path, checkpoint.metadata)
 
     def check_keys(self, known: frozenset[str]) -> None:
         """Raises a ValueError for a key that may change what the model computes, in a way unknown here."""
@@ -191,9 +196,9 @@ class _Metadata:
 
     def vocab_size(self) -> int:
         """V. Files name it in several ways; the embedding decides."""
-        if (info := self.tensors.get("token_embd.weight")) is None:
+        if "token_embd.weight" not in self.tensors:
             raise ValueError(f"{self._values.path}: tensor token_embd.weight is missing")
-        return info.shape[0]
+        return self.tensors.info("token_embd.weight").shape[0]
 
     def bos_token_id(self) -> Any:
         return self._values.values.get("tokenizer.ggml.bos_token_id")
@@ -329,9 +334,9 @@ def _factors(tensor: Any) -> list[float]:
     return [_decimal(factor) for factor in as_floats(tensor).tolist()]
 
 
-def _eos_token_ids(file: GgufFile, vocab_size: int) -> tuple[int, ...]:
+def _eos_token_ids(checkpoint: GgufCheckpoint, vocab_size: int) -> tuple[int, ...]:
     """Every token that ends an answer: of text, of a turn, of a message."""
-    metadata = JsonObject(file.path, file.metadata)
+    metadata = JsonObject(checkpoint.path, checkpoint.metadata)
     names = ("eos", "eot", "eom")
     found = [metadata.token_ids(f"tokenizer.ggml.{name}_token_id") for name in names]
     token_ids = dict.fromkeys(token_id for ids in found for token_id in ids)

@@ -1,16 +1,16 @@
-"""A GGUF file as a model: facts, tensors, tokenizer."""
+"""Opens a model in GGUF: its facts, tensors and tokenizer."""
 
 from pathlib import Path
 
 from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
 from gguf.tensor_mapping import get_tensor_name_map
 
+from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import (
     read_gguf_architecture,
     read_gguf_config,
     read_gguf_sampling_params,
 )
-from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.json_object import JsonObject
@@ -21,16 +21,16 @@ _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_
 
 
 def open_gguf(path: Path) -> StoredModel:
-    """Opens a GGUF file and checks what can be checked without reading weights.
+    """Opens a GGUF file, or all parts of a split one, and checks what can be checked without reading weights.
 
     Raises:
         ValueError: it is damaged, or not a model that we run.
     """
-    file = GgufFile(path)
-    architecture = read_gguf_architecture(file)
-    plain = GgufTensors(file, num_heads={})
+    checkpoint = GgufCheckpoint(path)
+    architecture = read_gguf_architecture(checkpoint)
+    plain = GgufTensors(checkpoint, num_heads={})
     rope_tensors = {name: plain.tensor(name) for name in _ROPE_TENSORS if name in plain}
-    config = read_gguf_config(file, rope_tensors)
+    config = read_gguf_config(checkpoint, rope_tensors)
     num_heads: dict[str, int] = {}
     if architecture == "llama":
         for layer in range(config.num_layers):
@@ -39,12 +39,12 @@ def open_gguf(path: Path) -> StoredModel:
     [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
     names = get_tensor_name_map(gguf_architecture, n_blocks=1)
     model = StoredModel(
-        path,
+        checkpoint.path,
         config,
-        GgufTensors(file, num_heads),
+        GgufTensors(checkpoint, num_heads),
         gguf_weight_names(config.architecture, names.get_name),
-        default_sampling_params=read_gguf_sampling_params(file),
-        tokenizer=read_gguf_tokenizer(JsonObject(path, file.metadata)),
+        default_sampling_params=read_gguf_sampling_params(checkpoint),
+        tokenizer=read_gguf_tokenizer(JsonObject(checkpoint.path, checkpoint.metadata)),
     )
-    file.metadata.clear()  # strings by the hundred thousand that nobody asks for any more
+    checkpoint.metadata.clear()  # strings by the hundred thousand, no longer needed
     return model

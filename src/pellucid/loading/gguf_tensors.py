@@ -20,7 +20,8 @@ from pellucid.loading.gguf_blocks import (
     format_of_blocks,
     matrix_from_blocks,
 )
-from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
+from pellucid.loading.gguf_checkpoint import GgufCheckpoint
+from pellucid.loading.gguf_file import GgufTensorInfo
 
 _FLOATS: Mapping[Type, Any] = {
     Type.F32: np.float32,
@@ -32,20 +33,18 @@ _CHUNK_BYTES = 1 << 20
 
 
 class GgufTensors:
-    """The tensors of a GGUF file.
-
-    Blocks become one of our integer formats.
+    """The tensors of a GGUF model. Blocks become one of the integer formats.
 
     Args:
-        file: the file.
+        checkpoint: the files.
         num_heads: by tensor module ("blk.0.attn_q"): heads whose rows stand in the order that GGUF
             files of the Llama architecture have, pairs that rotate together side by side. They come
             back as everywhere else: the first halves of all pairs, then the second ones.
     """
 
-    def __init__(self, file: GgufFile, num_heads: Mapping[str, int]) -> None:
-        self.location = file.path
-        self._file = file
+    def __init__(self, checkpoint: GgufCheckpoint, num_heads: Mapping[str, int]) -> None:
+        self.location = checkpoint.path
+        self._checkpoint = checkpoint
         self._num_heads = num_heads
 
     @cached_property
@@ -57,14 +56,14 @@ class GgufTensors:
         return NativeBlocks().matrix
 
     def __contains__(self, name: object) -> bool:
-        return name in self._file.tensors
+        return name in self._checkpoint
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._file.tensors)
+        return iter(self._checkpoint)
 
     def info(self, name: str) -> GgufTensorInfo:
         """Type, shape and place of the tensor `name`."""
-        return self._file.tensors[name]
+        return self._checkpoint.info(name)
 
     def memory_bytes(self, name: str) -> int:
         """What the matrix `name` takes: codes of 2, 3, 5 and 6 bits become 4 or 8."""
@@ -75,9 +74,8 @@ class GgufTensors:
         return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
 
     def path(self, name: str) -> Path:
-        """The file."""
-        assert name in self
-        return self.location
+        """The file that holds the tensor `name`."""
+        return self._checkpoint.path_of(name)
 
     def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`.
@@ -96,11 +94,11 @@ class GgufTensors:
 
     def release(self, name: str) -> None:
         """Gives back the memory behind the tensor `name`, which may be read again."""
-        self._file.release(name)
+        self._checkpoint.release(name)
 
     def _stored(self, name: str) -> UniformMatrix:
         info = self.info(name)
-        rows = self._file.rows(name)
+        rows = self._checkpoint.rows(name)
         if info.type in _FLOATS:
             numbers: npt.NDArray[Any] = rows.view(_FLOATS[info.type]).reshape(info.shape)
             return np.require(numbers, requirements="A")
@@ -110,7 +108,7 @@ class GgufTensors:
             return _dequantize(rows, info)
         supported = [each.name for each in (*_FLOATS, *BLOCK_TYPES)]
         raise ValueError(
-            f"{self.location}: tensor {name} has type {info.type.name}: "
+            f"{self.path(name)}: tensor {name} has type {info.type.name}: "
             f"supported are {', '.join(supported)}"
         )
 

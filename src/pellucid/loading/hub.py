@@ -1,15 +1,25 @@
-"""Where a model is: the bundled one, a directory, or the cache of the Hugging Face hub."""
+"""Finds a model's files: the bundled model, a directory, a GGUF file, or a repository of the Hugging Face hub."""
 
+import os
 import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from pellucid.loading.checkpoint import has_weights
+from pellucid.loading.gguf_names import matches_tag, models_among, shown_names
+from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
+from pellucid.loading.other_formats import recognize_files
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 
-# What we read. Never code, never pickles; "model*" leaves out a second copy in another layout.
-_FILES = (
+# What is downloaded. Never code, never pickles; "model*" leaves out a second copy in another layout.
+_ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot
+_SMALL_FILES = (
+    _ALWAYS_THERE,
     "config.json",
     "generation_config.json",
-    "model*.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -19,36 +29,57 @@ _FILES = (
     "chat_template.json",
     "SHA256SUMS",
 )
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WEIGHT_FILES = ("model*.safetensors",)
+_HUB_ID = re.compile(
+    r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<tag>[\w./-]+))?"
+)
+_GGUF_MAGIC = b"GGUF"
 
 
-def resolve_model(model: str | None, revision: str | None = None) -> Path:
-    """The directory or the file of `model`, downloaded into the hub's cache if need be.
+@dataclass(frozen=True)
+class ModelLocation:
+    """Where a model's files are, and its name for people.
+
+    Args:
+        path: the directory in Hugging Face layout, or the GGUF file; of a split one, its first part.
+        name: the hub id, or the name of the directory or file.
+    """
+
+    path: Path
+    name: str
+
+
+def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
+    """The files of `model`, downloaded into the hub's cache if need be.
 
     huggingface_hub's environment variables hold: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE,
     HF_HUB_DISABLE_PROGRESS_BARS. Without network, a snapshot in the cache is used as it is.
 
     Args:
-        model: a directory, a GGUF file, a hub id "owner/name", or None for the bundled model.
+        model: a directory, a GGUF file, a hub id "owner/name", a GGUF file of a hub repository by its
+            quantization, "owner/name:Q4_K_M", or None for the bundled model.
         revision: branch, tag or commit of a hub id; None is its main branch.
 
     Raises:
-        ValueError: there is no such model or revision, or it is not ours to read.
+        ValueError: there is no such model or revision, or it is in a format that does not load.
         OSError: the hub cannot be reached or the cache cannot be written.
     """
-    directory = BUNDLED_MODEL if model is None else _existing_path(model)
-    if directory is not None:
-        if not directory.is_dir() and directory.suffix != ".gguf":
+    path = BUNDLED_MODEL if model is None else _existing_path(model)
+    if path is not None:
+        if not path.is_dir() and not _is_gguf(path):
             raise ValueError(
-                f"model={str(directory)!r}: must be a directory in Hugging Face layout, or a .gguf file"
+                f"model={str(path)!r}: must be a directory in Hugging Face layout, or a .gguf file"
             )
         if revision is not None:
-            raise ValueError(f"revision={revision!r}: only a hub id has revisions, not {directory}")
-        return directory
+            raise ValueError(f"revision={revision!r}: only a hub id has revisions, not {path}")
+        return ModelLocation(path, _display_name(path))
     assert model is not None
-    if not _HUB_ID.fullmatch(model):
-        raise ValueError(f"model={model!r}: neither a directory nor a hub id (owner/name)")
-    return _download(model, revision)
+    if (match := _HUB_ID.fullmatch(model)) is None:
+        raise ValueError(
+            f"model={model!r}: neither a directory, a GGUF file nor a hub id (owner/name or, for GGUF,"
+            " owner/name:Q4_K_M)"
+        )
+    return ModelLocation(_download(model, match["repository"], match["tag"], revision), model)
 
 
 def _existing_path(model: str) -> Path | None:
@@ -59,17 +90,90 @@ def _existing_path(model: str) -> Path | None:
         return None
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _is_gguf(path: Path) -> bool:
+    """By its name or, for a file such as Ollama's that has another name, by how it begins."""
+    if path.suffix == ".gguf" or not path.is_file():
+        return path.suffix == ".gguf"
+    with path.open("rb") as file:
+        return file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+
+
+def _display_name(path: Path) -> str:
+    """The last part of a path; of a snapshot in the hub's cache, whose last part is a commit, the hub id."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100 (resolve() would follow links into the cache)
+    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
+        return path.parents[1].name.removeprefix("models--").replace("--", "/")
+    return path.name
+
+
+def _download(model: str, repository: str, tag: str | None, revision: str | None) -> Path:
+    """The directory or the GGUF file. Configuration comes first: what does not load is not downloaded."""
     # Imported here: local models need none of it, and it takes longer than they take to load.
-    from huggingface_hub import constants, errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
     name = f"model={model!r}" if revision is None else f"model={model!r}, revision={revision!r}"
+
+    def fetch(patterns: Collection[str], revision: str | None) -> Path:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(patterns)))
+
+    with _explained_errors(name, repository):
+        snapshot = fetch(_SMALL_FILES if tag is None else (_ALWAYS_THERE,), revision)
+    if tag is None and (snapshot / CONFIG_FILE).is_file():
+        read_model_config(snapshot)
+        with _explained_errors(name, repository):
+            snapshot = fetch((*_SMALL_FILES, *_WEIGHT_FILES), snapshot.name)
+        if has_weights(snapshot):
+            return snapshot
+    with _explained_errors(name, repository):
+        files = _list_files(repository, snapshot)
+    parts = _choose_gguf(name, repository, tag, files)
+    with _explained_errors(name, repository):
+        return fetch(parts, snapshot.name) / parts[0]
+
+
+def _list_files(repository: str, snapshot: Path) -> list[str]:
+    """The files of a repository at the commit of `snapshot`; offline, those in the cache."""
+    from huggingface_hub import HfApi
+
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_FILES)))
+        return HfApi().list_repo_files(repository, revision=snapshot.name)
+    except Exception:  # of the transfer libraries, which differ between versions
+        files = (path for path in snapshot.rglob("*") if path.is_file())
+        return [str(path.relative_to(snapshot)) for path in files]
+
+
+def _choose_gguf(
+    name: str, repository: str, tag: str | None, files: Collection[str]
+) -> tuple[str, ...]:
+    """The parts of the GGUF file that `tag` names, or of the only one in a repository."""
+    models = models_among(files)
+    chosen = [parts for parts in models.values() if tag is None or matches_tag(parts, tag)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if models:
+        reason = (
+            "it has several GGUF files" if tag is None else f"{len(chosen)} files match {tag!r}"
+        )
+        choices = shown_names(f"{repository}:{each}" for each in models)
+        raise ValueError(f"{name}: {reason}: choose one of {choices}")
+    if tag is not None:
+        raise ValueError(f"{name}: the repository has no GGUF files: leave out {':' + tag!r}")
+    if (found := recognize_files(files)) is not None:
+        raise ValueError(f"{name}: it holds {found}")
+    raise ValueError(f"{name}: it has neither config.json with model.safetensors nor GGUF files")
+
+
+@contextmanager
+def _explained_errors(name: str, repository: str) -> Iterator[None]:
+    """Turns the hub's errors into ones that say what to do."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
     except errors.GatedRepoError as error:
         raise ValueError(
             f"{name}: its owner asks for an agreement first: accept it at "
-            f"{constants.ENDPOINT}/{model}, then set HF_TOKEN or run `hf auth login`"
+            f"{constants.ENDPOINT}/{repository}, then set HF_TOKEN or run `hf auth login`"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
-from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.checkpoint import Checkpoint, has_weights
 from pellucid.loading.checksums import verify_checksums
+from pellucid.loading.gguf_names import models_among, shown_names
 from pellucid.loading.hf_config import (
     CONFIG_FILE,
     read_default_sampling_params,
     read_model_config,
 )
 from pellucid.loading.json_object import read_json_object
+from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.weight_names import own_weight_names, weight_names
@@ -33,6 +35,7 @@ def open_stored_model(path: Path) -> StoredModel:
 
 
 def _open_directory(directory: Path) -> StoredModel:
+    _check_layout(directory)
     verify_checksums(directory)
     config = read_model_config(directory)
     weight_format = read_quantization_config(read_json_object(directory / CONFIG_FILE))
@@ -46,3 +49,15 @@ def _open_directory(directory: Path) -> StoredModel:
     tensors = QuantizedCheckpoint(checkpoint, weight_format)
     names = own_weight_names(config.architecture)
     return StoredModel(directory, config, tensors, names, weight_format, sampling_params)
+
+
+def _check_layout(directory: Path) -> None:
+    """Raises a ValueError for a directory whose files are in another format that has a name."""
+    if (directory / CONFIG_FILE).exists() and has_weights(directory):
+        return
+    names = [path.name for path in directory.iterdir()]
+    if models := models_among(names):
+        files = shown_names(str(directory / parts[0]) for parts in models.values())
+        raise ValueError(f"{directory}: it holds GGUF files: name one of them: {files}")
+    if (found := recognize_files(names)) is not None:
+        raise ValueError(f"{directory}: it holds {found}")

@@ -23,6 +23,15 @@ from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 LARGEST_ZERO_POINT = 15
 
 QUANT_METHOD = "pellucid"
+_METHODS = {  # quant_method in config.json -> what people call it
+    "awq": "AWQ",
+    "gptq": "GPTQ",
+    "fp8": "FP8",
+    "fbgemm_fp8": "FP8",
+    "mxfp4": "MXFP4",
+    "hqq": "HQQ",
+    "aqlm": "AQLM",
+}
 VERSION = 1
 
 CONFIG_KEY = "quantization_config"
@@ -61,14 +70,28 @@ def read_quantization_config(config: JsonObject) -> IntegerFormat | None:
     quantization = config.optional_object(CONFIG_KEY)
     if quantization is None:
         return None
-    if quantization.values.get("quant_method") != QUANT_METHOD:
-        raise config.error(
-            CONFIG_KEY, f'supported are float weights and quant_method "{QUANT_METHOD}"'
+    if (method := quantization.values.get("quant_method")) != QUANT_METHOD:
+        raise ValueError(
+            f"{config.path}: {CONFIG_KEY}: the weights are quantized by {_method_name(method)}, which"
+            f" does not load: use the unquantized repository with quantization="
+            f"{_similar_format(quantization)!r}, or a GGUF file"
         )
     quantization.integer("version", minimum=VERSION, maximum=VERSION)
     if (name := quantization.string("format")) not in FORMATS:
         raise quantization.error("format", f"supported are {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def _method_name(method: Any) -> str:
+    return _METHODS.get(method, method) if isinstance(method, str) else "an unnamed method"
+
+
+def _similar_format(quantization: JsonObject) -> str:
+    """The format of `EngineConfig.quantization` that takes about as many bits."""
+    values = quantization.values
+    bits = values.get("bits", values.get("w_bit"))
+    has_8_bits = "8" in str(values.get("quant_method")) or values.get("load_in_8bit") is True
+    return "int8" if bits == 8 or has_8_bits else "int4"
 
 
 @dataclass(frozen=True)
