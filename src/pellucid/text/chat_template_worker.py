@@ -1,13 +1,15 @@
-"""Renders one chat template in a process of its own.
+"""Renders chat templates in a process of its own.
 
 `chat_template.py` runs this file as a script; docs/decisions explains why. It imports nothing of
-pellucid. Standard input and output carry one JSON object per line: first the template and its limits,
-then for each conversation the template's variables, answered by {"text": ...} or {"error": ...}.
+pellucid. Standard input and output carry one JSON object per line: first the limits, answered by
+{"text": ""}, then for each conversation {"template": its source, "variables": what it sees, "text_chars":
+longest text}, answered by {"text": ...} or {"error": ...}.
 """
 
 import json
 import sys
 from datetime import datetime
+from functools import lru_cache
 from math import ceil
 from typing import Any, NoReturn
 
@@ -18,6 +20,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 try:
     import resource
@@ -25,6 +28,7 @@ except ImportError:  # Windows: the parent's wall-clock limit remains
     resource = None  # type: ignore[assignment]
 
 MAX_ERROR_CHARS = 1000  # a template writes its own messages
+MAX_COMPILED = 8  # templates: the model's own, and those of requests
 
 
 class RefusedError(TemplateError):
@@ -67,6 +71,26 @@ def tojson(
     )
 
 
+class GuardedNamespace(Namespace):
+    """Takes no names that lead to Python's own attributes, as in transformers."""
+
+    def __init__(*arguments: Any, **attributes: Any) -> None:  # `namespace(self=...)` is allowed
+        self, *others = arguments
+        given = dict(*others, **attributes)
+        for name in given:
+            refuse_underscore(name)
+        Namespace.__init__(self, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        refuse_underscore(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def refuse_underscore(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"attribute {name!r} of a namespace is unsafe")
+
+
 class Environment(ImmutableSandboxedEnvironment):
     def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
         """jinja2 returns an undefined value, which prints as nothing."""
@@ -77,7 +101,9 @@ def environment() -> Environment:
     """What templates on the hub are written for: the environment that transformers gives them."""
     env = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
     env.filters["tojson"] = tojson
-    env.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
+    env.globals.update(
+        namespace=GuardedNamespace, raise_exception=raise_exception, strftime_now=strftime_now
+    )
     return env
 
 
@@ -135,17 +161,18 @@ def reply(message: dict[str, str]) -> None:
 
 
 def main() -> None:
-    start = json.loads(sys.stdin.readline())
-    limit("RLIMIT_AS", start["memory_bytes"])
+    limits = json.loads(sys.stdin.readline())
+    limit("RLIMIT_AS", limits["memory_bytes"])
     limit("RLIMIT_CORE", 0)
     limit("RLIMIT_FSIZE", 0)
+    compiled = lru_cache(MAX_COMPILED)(environment().from_string)
     reply({"text": ""})  # from here on the parent's clock runs
-    template = None
     for line in sys.stdin:
-        limit_cpu(start["seconds"])
+        limit_cpu(limits["seconds"])
         try:
-            template = template or environment().from_string(start["template"])
-            reply({"text": render(template, json.loads(line), start["text_chars"])})
+            request = json.loads(line)
+            template = compiled(request["template"])
+            reply({"text": render(template, request["variables"], request["text_chars"])})
         except Exception as error:  # whatever a template can raise is its author's error
             reply({"error": describe(error)[:MAX_ERROR_CHARS]})
 

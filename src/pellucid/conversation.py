@@ -1,0 +1,253 @@
+"""Messages and tools of a conversation: what they may hold, and the errors that say so."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+# {"role": "user", "content": "..."}; the keys are those of OpenAI's chat completions
+Message: TypeAlias = Mapping[str, Any]
+# {"type": "function", "function": {"name": ..., "description": ..., "parameters": JSON schema}}
+Tool: TypeAlias = Mapping[str, Any]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_DEPTH = 64  # of lists and objects within each other
+_KEYS_BY_ROLE = {
+    "system": {"role", "content", "name"},
+    "developer": {"role", "content", "name"},
+    "user": {"role", "content", "name"},
+    "assistant": {
+        "role",
+        "content",
+        "name",
+        "tool_calls",
+        "reasoning_content",
+        "reasoning",
+    },
+    "tool": {"role", "content", "name", "tool_call_id"},
+}
+_MAX_SHOWN = 80  # characters of a value in a message
+
+
+def checked_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
+    """A copy of a conversation, in one form.
+
+    A key whose value is None counts as left out, except the content of an assistant's message with tool
+    calls. The arguments of a tool call become an object, and the two names of reasoning one:
+    `reasoning_content`.
+
+    Args:
+        messages: the oldest first.
+
+    Raises:
+        ValueError: names the message, the key, the value and what is allowed.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        _refuse("messages", messages, 'must be a list such as [{"role": "user", "content": "Hi"}]')
+    if not messages:
+        _refuse("messages", messages, "must hold at least one message")
+    return tuple(
+        _checked_message(message, f"messages[{index}]") for index, message in enumerate(messages)
+    )
+
+
+def checked_tools(tools: Sequence[Tool] | None) -> tuple[dict[str, Any], ...] | None:
+    """A copy of the functions that a model may call; None for none.
+
+    Raises:
+        ValueError: names the tool, the key, the value and what is allowed.
+    """
+    if tools is None:
+        return None
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+        _refuse("tools", tools, "must be a list of functions")
+    checked = tuple(_checked_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+    seen: set[str] = set()
+    for index, tool in enumerate(checked):
+        name = tool["function"]["name"]
+        if name in seen:
+            _refuse(f"tools[{index}].function.name", name, "must differ from the other tools' names")
+        seen.add(name)
+    return checked or None
+
+
+def checked_json(value: Any, name: str) -> Any:
+    """A copy of a value that JSON can write: text without lone surrogates, finite numbers.
+
+    Raises:
+        ValueError: names what it cannot.
+    """
+    return _checked_json(value, name, MAX_DEPTH)
+
+
+def check_text(text: str, name: str) -> None:
+    """Raises ValueError if `text` has surrogates, which Python's strings may hold and UTF-8 not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not Unicode text: {error}") from None
+
+
+def _checked_message(message: Message, name: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        _refuse(name, message, 'must be a message such as {"role": "user", "content": "Hi"}')
+    role = message.get("role")
+    if role not in ROLES:
+        _refuse(f"{name}.role", role, f"must be one of {', '.join(ROLES)}")
+    given = {key: value for key, value in message.items() if value is not None}
+    for key in given:
+        if key not in _KEYS_BY_ROLE[role]:
+            allowed = ", ".join(sorted(_KEYS_BY_ROLE[role]))
+            _refuse(f"{name}.{key}", given[key], f"a message of the role {role} may have {allowed}")
+    checked: dict[str, Any] = {}
+    for key in message:
+        if key == "content" and "content" in given:
+            checked["content"] = _checked_content(given["content"], f"{name}.content")
+        elif key == "tool_calls" and given.get("tool_calls"):
+            checked["tool_calls"] = _checked_tool_calls(given[key], f"{name}.tool_calls")
+        elif key in ("reasoning_content", "reasoning") and key in given:
+            reasoning = _checked_text(given[key], f"{name}.{key}")
+            if checked.setdefault("reasoning_content", reasoning) != reasoning:
+                _refuse(f"{name}.{key}", reasoning, "must equal the other name's text, or be left out")
+        elif key in given and key != "tool_calls":
+            checked[key] = _checked_text(given[key], f"{name}.{key}")
+    if "content" not in checked:
+        if "tool_calls" not in checked and "reasoning_content" not in checked:
+            _refuse(f"{name}.content", None, "must be text or a list of text parts")
+        checked["content"] = None if "tool_calls" in checked else ""
+    return checked
+
+
+def _checked_content(content: Any, name: str) -> str | list[dict[str, str]]:
+    if isinstance(content, str):
+        return _checked_text(content, name)
+    if isinstance(content, bytes | Mapping) or not isinstance(content, Sequence):
+        _refuse(name, content, "must be text or a list of text parts")
+    parts = []
+    for index, part in enumerate(content):
+        part_name = f"{name}[{index}]"
+        if isinstance(part, str):
+            parts.append({"type": "text", "text": _checked_text(part, part_name)})
+            continue
+        if not isinstance(part, Mapping):
+            _refuse(part_name, part, 'must be a part such as {"type": "text", "text": "Hi"}')
+        if part.get("type") != "text":
+            _refuse(f"{part_name}.type", part.get("type"), "must be 'text': only text is read")
+        for key, value in part.items():
+            if key not in ("type", "text") and value is not None:
+                _refuse(f"{part_name}.{key}", value, "a text part may have type and text")
+        parts.append({"type": "text", "text": _checked_text(part.get("text"), f"{part_name}.text")})
+    return parts
+
+
+def _checked_tool_calls(calls: Any, name: str) -> list[dict[str, Any]]:
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Sequence):
+        _refuse(name, calls, "must be a list of tool calls")
+    return [_checked_tool_call(call, f"{name}[{index}]") for index, call in enumerate(calls)]
+
+
+def _checked_tool_call(call: Any, name: str) -> dict[str, Any]:
+    if not isinstance(call, Mapping):
+        _refuse(name, call, "must be a tool call with the keys id, type and function")
+    for key, value in call.items():
+        if key not in ("id", "type", "function", "index") and value is not None:
+            _refuse(f"{name}.{key}", value, "a tool call may have id, type and function")
+    if call.get("type", "function") != "function":
+        _refuse(f"{name}.type", call["type"], "must be 'function'")
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        _refuse(f"{name}.function", function, "must be an object with name and arguments")
+    for key, value in function.items():
+        if key not in ("name", "arguments") and value is not None:
+            _refuse(f"{name}.function.{key}", value, "a call's function may have name and arguments")
+    checked: dict[str, Any] = {
+        "type": "function",
+        "function": {
+            "name": _checked_name(function.get("name"), f"{name}.function.name"),
+            "arguments": _checked_arguments(
+                function.get("arguments"), f"{name}.function.arguments"
+            ),
+        },
+    }
+    if call.get("id") is not None:
+        checked["id"] = _checked_text(call["id"], f"{name}.id")
+    return checked
+
+
+def _checked_arguments(arguments: Any, name: str) -> dict[str, Any]:
+    """Clients send "" or nothing for the arguments of a function that takes none."""
+    if arguments is None or arguments == "":
+        return {}
+    value = arguments
+    if isinstance(arguments, str):
+        try:
+            value = json.loads(arguments)
+        except (RecursionError, ValueError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else error
+            _refuse(name, arguments, f"must be a JSON object: {reason}")
+    if not isinstance(value, Mapping):
+        _refuse(name, arguments, "must be a JSON object, or its text")
+    checked: dict[str, Any] = checked_json(value, name)
+    return checked
+
+
+def _checked_tool(tool: Any, name: str) -> dict[str, Any]:
+    if not isinstance(tool, Mapping):
+        _refuse(name, tool, 'must be {"type": "function", "function": {...}}')
+    if tool.get("type") != "function":
+        _refuse(f"{name}.type", tool.get("type"), "must be 'function'")
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        _refuse(f"{name}.function", function, "must be an object with name and parameters")
+    _checked_name(function.get("name"), f"{name}.function.name")
+    if function.get("description") is not None:
+        _checked_text(function["description"], f"{name}.function.description")
+    parameters = function.get("parameters")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        _refuse(f"{name}.function.parameters", parameters, "must be a JSON schema")
+    checked: dict[str, Any] = checked_json(tool, name)
+    return checked
+
+
+def _checked_name(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        _refuse(name, value, "must be a function's name")
+    return _checked_text(value, name)
+
+
+def _checked_text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        _refuse(name, value, "must be text")
+    check_text(value, name)
+    return value
+
+
+def _checked_json(value: Any, name: str, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _checked_text(value, name)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if depth == 0:
+        raise ValueError(f"{name}: nested too deeply; at most {MAX_DEPTH} levels are allowed")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                _refuse(name, value, f"keys must be text, got {key!r}")
+            check_text(key, f"{name}: key {key[:_MAX_SHOWN]!r}")
+        return {key: _checked_json(item, f"{name}.{key}", depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [
+            _checked_json(item, f"{name}[{index}]", depth - 1) for index, item in enumerate(value)
+        ]
+    _refuse(name, value, "must be something that JSON can write")
+
+
+def _refuse(name: str, value: object, allowed: str) -> NoReturn:
+    shown = repr(value)
+    if len(shown) > _MAX_SHOWN:
+        shown = f"{shown[:_MAX_SHOWN]} ..."
+    raise ValueError(f"{name}={shown}: {allowed}")
