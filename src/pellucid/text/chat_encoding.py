@@ -2,29 +2,25 @@
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
-from pellucid.text.chat_template import ChatTemplate, check_messages
+from pellucid.prompts import ChatPrompt
+from pellucid.text.chat_template import ChatTemplate
+from pellucid.text.template_forms import TemplateForms, find_forms, in_forms
 
 # Noncharacters: Unicode keeps them for a program's own use (Unicode 16, section 23.7)
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-
-_ANSWER = "the-answer-of-the-assistant"
-_PROBE = (
-    {"role": "system", "content": "the-system-prompt"},
-    {"role": "user", "content": "the-first-question"},
-    {"role": "assistant", "content": _ANSWER},
-    {"role": "user", "content": "the-second-question"},
-)
+_OPEN, _CLOSE, _CONTINUED = "\ufdd0", "\ufdd1", "\ufdd2"
+_NEVER = re.compile("(?!)")
 
 
 class ChatEncoder:
-    """Renders a conversation with its template and encodes the result.
+    """Renders conversations with a template and encodes the result.
 
     Control tokens are the special tokens, and all other added tokens that the template writes around
     messages. Where a message contains the text of one, that text is encoded as text. All else is encoded
@@ -35,50 +31,72 @@ class ChatEncoder:
 
     Args:
         backend: text to ids.
-        template: the model's.
+        template: the model's, or a request's own.
     """
 
     def __init__(self, backend: Backend, template: ChatTemplate) -> None:
         self._backend = backend
         self.template = template
+        self._found_forms: TemplateForms | None = None
 
-    def encode(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        **variables: str | bool,
-    ) -> list[int]:
+    def render(self, prompt: ChatPrompt, text_chars: int | None = None) -> str:
+        """The conversation as text.
+
+        Args:
+            prompt: the conversation.
+            text_chars: longest text; left out, the template's limit.
+
+        Raises:
+            ValueError: as `ChatTemplate.render`; or `chat_template_kwargs` has a variable that the template
+                does not mention; or the final message cannot be continued.
+        """
+        return self._render(prompt, self._until(), _NEVER, text_chars)
+
+    def encode(self, prompt: ChatPrompt, text_chars: int | None = None) -> list[int]:
         """The ids of the rendered conversation; the template alone decides on a BOS token.
 
         Raises:
-            ValueError: as `ChatTemplate.render`, or a message has the text of a control token that this
-                tokenizer cannot encode as text.
+            ValueError: as `render`, or a message has the text of a control token that this tokenizer
+                cannot encode as text.
         """
-        check_messages(messages)
-        if not any(self._control.search(text) for message in messages for text in message.values()):
-            text = self.template.render(messages, add_generation_prompt, **variables)
+        until = self._until()
+        self._forms(until)
+        given = (prompt.messages, prompt.tools, prompt.chat_template_kwargs)
+        if not any(map(self._control.search, _texts(given))):
+            text = self._render(prompt, until, _NEVER, text_chars)
             plain: list[int] = self._backend.encode(text, add_special_tokens=False).ids
             return plain
-        marked = [
-            {key: self._mark(text, f"messages[{i}][{key!r}]") for key, text in message.items()}
-            for i, message in enumerate(messages)
-        ]
-        return self._encode_marked(self.template.render(marked, add_generation_prompt, **variables))
+        return self._encode_marked(self._render(prompt, until, self._control, text_chars))
 
     @cached_property
     def end_of_turn_token_id(self) -> int | None:
         """The control token that the template writes right after an assistant's message, if any."""
-        _, found, rest = self._probe.partition(_ANSWER)
-        token = self._control.match(rest.lstrip()) if found else None
+        token = self._control.match(self._forms(self._until()).after_answer.lstrip())
         return None if token is None else self._backend.token_to_id(token[0])
 
-    def _mark(self, text: str, name: str) -> str:
-        """Wraps control tokens: the template can still search and split the text, as it may want to."""
-        if _OPEN in text or _CLOSE in text:
-            raise ValueError(
-                f"{name} has the text of a control token; it must not also have U+FDD0 or U+FDD1"
-            )
-        return self._control.sub(f"{_OPEN}\\g<0>{_CLOSE}", text)
+    def _render(
+        self, prompt: ChatPrompt, until: float, control: re.Pattern[str], text_chars: int | None
+    ) -> str:
+        """The text, in which marks enclose what `control` finds in messages, tools and variables."""
+        for name in prompt.chat_template_kwargs:
+            if not self.template.mentions(name):
+                raise ValueError(
+                    f"chat_template_kwargs: this model's chat template has no variable {name!r}"
+                )
+        messages = _marked(
+            in_forms(prompt.messages, self._forms(until), self.template), control, "messages"
+        )
+        if prompt.continue_final_message:
+            _append_mark(messages[-1])
+        text = self.template.render(
+            messages,
+            bool(prompt.add_generation_prompt),
+            _marked(prompt.tools, control, "tools"),
+            _marked(prompt.chat_template_kwargs, control, "chat_template_kwargs"),
+            text_chars=text_chars,
+            until=until,
+        )
+        return _up_to_mark(text) if prompt.continue_final_message else text
 
     def _encode_marked(self, text: str) -> list[int]:
         # <|x|> in marks becomes <, mark, |x|>, which matches no added token; then the normalizer drops
@@ -97,27 +115,28 @@ class ChatEncoder:
         ids: list[int] = encoding.ids
         return ids
 
-    @cached_property
-    def _probe(self) -> str:
-        """A conversation as the template writes it; "" if it takes neither form of ours."""
-        for messages in (_PROBE, _PROBE[1:]):  # some refuse system prompts
-            with suppress(ValueError):
-                return self.template.render(messages, add_generation_prompt=False)
-        return ""
+    def _until(self) -> float:
+        return time.monotonic() + self.template.limits.seconds
+
+    def _forms(self, until: float) -> TemplateForms:
+        if self._found_forms is None:
+            self._found_forms = find_forms(self.template, until)
+        return self._found_forms
 
     @cached_property
     def _control_tokens(self) -> dict[int, AddedToken]:
+        written = self._forms(self._until()).written
         return {
             token_id: token
             for token_id, token in self._backend.get_added_tokens_decoder().items()
-            if token.special or (token.content in self._probe and not token.content.isspace())
+            if token.special or (token.content in written and not token.content.isspace())
         }
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
         contents = [token.content for token in self._control_tokens.values()]
         longest_first = sorted(contents, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        return re.compile("|".join(map(re.escape, longest_first))) if contents else _NEVER
 
     @cached_property
     def _mark_dropping_backend(self) -> Backend:
@@ -139,3 +158,58 @@ class ChatEncoder:
         own = backend.normalizer
         backend.normalizer = drop if own is None else normalizers.Sequence([drop, own])
         return backend
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All text within lists and mappings, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _marked(value: Any, control: re.Pattern[str], name: str) -> Any:
+    """A copy with marks around control tokens: templates can still search and split the text.
+
+    Args:
+        name: the value's, for errors.
+    """
+    if isinstance(value, str):
+        if control is _NEVER:
+            return value
+        if _OPEN in value or _CLOSE in value:
+            raise ValueError(
+                f"{name}: a conversation with the text of a control token must not have U+FDD0 or U+FDD1"
+            )
+        return control.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
+    if isinstance(value, Mapping):
+        return {
+            _marked(key, control, name): _marked(item, control, f"{name}.{key}")
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_marked(item, control, f"{name}[{index}]") for index, item in enumerate(value)]
+    return value
+
+
+def _append_mark(message: dict[str, Any]) -> None:
+    """Marks the end of a message's content. The blank after the mark shows whether the template trims."""
+    content = message["content"]
+    if isinstance(content, str):
+        message["content"] = f"{content}{_CONTINUED} "
+    else:
+        content[-1] = {**content[-1], "text": f"{content[-1]['text']}{_CONTINUED} "}
+
+
+def _up_to_mark(text: str) -> str:
+    before, mark, after = text.rpartition(_CONTINUED)
+    if not mark:
+        raise ValueError(
+            "continue_final_message=True: the chat template does not write the final message's content"
+        )
+    return before if after.startswith(" ") else before.rstrip()

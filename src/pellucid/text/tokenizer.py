@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from pellucid.conversation import Message, check_text
+from pellucid.prompts import ChatPrompt
 from pellucid.text.chat_encoding import ChatEncoder
-from pellucid.text.chat_template import ChatTemplate, check_text
+from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from pellucid.text.token_bytes import TokenBytes
 from pellucid.text.tokenizer_files import read_tokenizer_files
+
+
+MAX_OWN_TEMPLATES = 4  # of requests, kept compiled
 
 
 class Tokenizer:
@@ -25,6 +31,7 @@ class Tokenizer:
         vocab_size: V of the model.
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: the template's source, None if the model has none.
+        tool_chat_template: the template for conversations with tools, if it is another one.
         model: the model's name for error messages.
 
     Raises:
@@ -41,6 +48,7 @@ class Tokenizer:
         special_tokens: Mapping[str, str],
         chat_template: str | None = None,
         model: str = "the model",
+        tool_chat_template: str | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self._backend = backend
@@ -55,9 +63,14 @@ class Tokenizer:
         self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
         self.eos_token_id: int | None = None if eos is None else backend.token_to_id(eos)
         self._check_ids(self.special_token_ids - {self.bos_token_id, self.eos_token_id})
-        self._chat = None
-        if chat_template is not None:
-            self._chat = ChatEncoder(backend, ChatTemplate(chat_template, special_tokens, model))
+        workers = TemplateWorkers()
+
+        def chat_encoder(source: str) -> ChatEncoder:
+            return ChatEncoder(backend, ChatTemplate(source, special_tokens, model, workers))
+
+        self._chat = None if chat_template is None else chat_encoder(chat_template)
+        self._tool_chat = None if tool_chat_template is None else chat_encoder(tool_chat_template)
+        self._own_chat = lru_cache(MAX_OWN_TEMPLATES)(chat_encoder)
 
     @classmethod
     def load(cls, directory: Path | str, vocab_size: int) -> Tokenizer:
@@ -69,7 +82,12 @@ class Tokenizer:
         """
         files = read_tokenizer_files(Path(directory))
         return cls(
-            files.backend, vocab_size, files.special_tokens, files.chat_template, str(directory)
+            files.backend,
+            vocab_size,
+            files.special_tokens,
+            files.chat_template,
+            str(directory),
+            files.tool_chat_template,
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -123,42 +141,66 @@ class Tokenizer:
         return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        **variables: str | bool,
+        self, messages: Sequence[Message], add_generation_prompt: bool | None = None, **options: Any
     ) -> str:
-        """The conversation as text; `encode_chat` gives its ids. See `ChatTemplate.render`.
+        """The conversation as text; `encode_chat` gives its ids.
+
+        Args:
+            messages: the oldest first.
+            add_generation_prompt: end with what opens the assistant's answer; left out, unless the final
+                message is continued.
+            options: `tools`, `chat_template`, `continue_final_message` and variables of the template, as
+                in transformers.
 
         Raises:
-            ValueError: the model has no chat template, or it does not take these messages.
+            ValueError: the model has no chat template, or it does not take this conversation.
         """
-        template = self._require_chat().template
-        return template.render(messages, add_generation_prompt, **variables)
+        return self.render_chat(chat_prompt(messages, add_generation_prompt, **options))
 
     def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        **variables: str | bool,
+        self, messages: Sequence[Message], add_generation_prompt: bool | None = None, **options: Any
     ) -> list[int]:
-        """The ids of a conversation, the assistant to speak next. See `ChatEncoder`.
+        """The ids of a conversation. Arguments and errors are those of `apply_chat_template`.
 
         No BOS is added: where the model wants one its template writes it, as in transformers.
+        """
+        return self.encode_conversation(chat_prompt(messages, add_generation_prompt, **options))
+
+    def render_chat(self, prompt: ChatPrompt) -> str:
+        """The conversation as text. See `ChatEncoder.render`.
 
         Raises:
-            ValueError: the model has no chat template, it does not take these messages, or they have
+            ValueError: the model has no chat template, or it does not take this conversation.
+        """
+        return self._chat_encoder(prompt).render(prompt)
+
+    def encode_conversation(self, prompt: ChatPrompt, text_chars: int | None = None) -> list[int]:
+        """The ids of a conversation. See `ChatEncoder.encode`.
+
+        Args:
+            prompt: the conversation.
+            text_chars: longest text that the template may write; left out, its own limit.
+
+        Raises:
+            ValueError: the model has no chat template, it does not take this conversation, or the text has
                 a token that the model lacks.
         """
-        chat = self._require_chat()
-        return self._checked(chat.encode(messages, add_generation_prompt, **variables))
+        return self._checked(self._chat_encoder(prompt).encode(prompt, text_chars))
 
-    @cached_property
-    def end_of_turn_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer: EOS, and what the chat template writes after one."""
-        end_of_turn = None if self._chat is None else self._chat.end_of_turn_token_id
+    def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
+        """Tokens that end an answer: EOS, and what the chat template writes after one.
+
+        Args:
+            prompt: a conversation, if it may have another template than the model's.
+        """
+        chat = self._chat if prompt is None else self._chat_encoder(prompt)
+        end_of_turn = None if chat is None else chat.end_of_turn_token_id
         found = (self.eos_token_id, end_of_turn)
         return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
+
+    def chat_template_mentions(self, variable: str) -> bool:
+        """Whether the model's chat template has a variable, such as "enable_thinking"."""
+        return self._chat is not None and self._chat.template.mentions(variable)
 
     def bad_words_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """For each word its ids, alone and after a space, as in vLLM.
@@ -193,12 +235,16 @@ class Tokenizer:
                 f" model has a vocabulary of {self.vocab_size}"
             )
 
-    def _require_chat(self) -> ChatEncoder:
-        if self._chat is None:
+    def _chat_encoder(self, prompt: ChatPrompt) -> ChatEncoder:
+        if prompt.chat_template is not None:
+            return self._own_chat(prompt.chat_template)
+        chat = self._tool_chat if prompt.tools and self._tool_chat is not None else self._chat
+        if chat is None:
             raise ValueError(
-                f"{self._model} has no chat template, which chat needs; use generate with plain text"
+                f"{self._model} has no chat template, which chat needs; use generate with plain text,"
+                " or give a chat_template"
             )
-        return self._chat
+        return chat
 
     def _checked(self, token_ids: list[int]) -> list[int]:
         largest = max(token_ids, default=-1)
@@ -208,3 +254,27 @@ class Tokenizer:
                 f" the model has a vocabulary of {self.vocab_size}"
             )
         return token_ids
+
+
+def chat_prompt(
+    messages: Sequence[Message],
+    add_generation_prompt: bool | None = None,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template: str | None = None,
+    continue_final_message: bool = False,
+    **variables: Any,
+) -> ChatPrompt:
+    """A conversation from the arguments that transformers' `apply_chat_template` takes.
+
+    Raises:
+        ValueError: as `ChatPrompt`.
+    """
+    return ChatPrompt(
+        messages,
+        tools,
+        chat_template,
+        variables,
+        add_generation_prompt,
+        continue_final_message,
+    )

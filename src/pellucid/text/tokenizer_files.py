@@ -22,11 +22,13 @@ class TokenizerFiles:
         backend: text to ids and back; cuts and pads nothing.
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: its source, None if the model has none.
+        tool_chat_template: that for conversations with tools, if it is another one.
     """
 
     backend: Backend
     special_tokens: dict[str, str]
     chat_template: str | None
+    tool_chat_template: str | None
 
 
 def read_tokenizer_files(directory: Path) -> TokenizerFiles:
@@ -44,7 +46,10 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
     try:
         _add_tokens(backend, config, directory)
         special_tokens = _special_tokens(backend, config, directory)
-        return TokenizerFiles(backend, special_tokens, _chat_template(config, directory))
+        templates = _chat_templates(config, directory)
+        return TokenizerFiles(
+            backend, special_tokens, templates.get("default"), templates.get("tool_use")
+        )
     except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
         path = directory / "tokenizer_config.json"
         raise ValueError(f"{path} has an entry of an unexpected form: {error!r}") from error
@@ -163,22 +168,29 @@ def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
     return None
 
 
-def _chat_template(config: dict[str, Any], directory: Path) -> str | None:
+def _chat_templates(config: dict[str, Any], directory: Path) -> dict[str, str]:
+    """Templates by name: files of their own, or else those of tokenizer_config.json."""
     path = directory / "chat_template.jinja"
     if path.is_file():
-        return _read_bytes(path).decode("utf-8")
+        templates = {"default": _read_text(path)}
+        tool_path = directory / "additional_chat_templates" / "tool_use.jinja"
+        if tool_path.is_file():
+            templates["tool_use"] = _read_text(tool_path)
+        return templates
     template = config.get("chat_template")
+    if template is None:
+        return {}
+    where = directory / "tokenizer_config.json"
+    templates = {"default": template}
     if isinstance(template, list):  # several, by name
-        by_name = {entry["name"]: entry["template"] for entry in template}
-        if "default" not in by_name:
+        templates = {entry["name"]: entry["template"] for entry in template}
+        if "default" not in templates:
             raise ValueError(
-                f"{directory / 'tokenizer_config.json'}: none of the chat templates"
-                f" {sorted(by_name)} is named 'default'"
+                f"{where}: none of the chat templates {sorted(templates)} is named 'default'"
             )
-        template = by_name["default"]
-    if template is not None and not isinstance(template, str):
-        raise ValueError(
-            f"{directory / 'tokenizer_config.json'}: chat_template must be a string,"
-            f" got {type(template).__name__}"
-        )
-    return template
+    for name, source in templates.items():
+        if not isinstance(source, str):
+            raise ValueError(
+                f"{where}: chat_template {name!r} must be a string, got {type(source).__name__}"
+            )
+    return templates
