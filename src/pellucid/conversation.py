@@ -66,7 +66,9 @@ def checked_tools(tools: Sequence[Tool] | None) -> tuple[dict[str, Any], ...] | 
     for index, tool in enumerate(checked):
         name = tool["function"]["name"]
         if name in seen:
-            _refuse(f"tools[{index}].function.name", name, "must differ from the other tools' names")
+            _refuse(
+                f"tools[{index}].function.name", name, "must differ from the other tools' names"
+            )
         seen.add(name)
     return checked or None
 
@@ -108,7 +110,9 @@ def _checked_message(message: Message, name: str) -> dict[str, Any]:
         elif key in ("reasoning_content", "reasoning") and key in given:
             reasoning = _checked_text(given[key], f"{name}.{key}")
             if checked.setdefault("reasoning_content", reasoning) != reasoning:
-                _refuse(f"{name}.{key}", reasoning, "must equal the other name's text, or be left out")
+                _refuse(
+                    f"{name}.{key}", reasoning, "must equal the other name's text, or be left out"
+                )
         elif key in given and key != "tool_calls":
             checked[key] = _checked_text(given[key], f"{name}.{key}")
     if "content" not in checked:
@@ -159,7 +163,9 @@ def _checked_tool_call(call: Any, name: str) -> dict[str, Any]:
         _refuse(f"{name}.function", function, "must be an object with name and arguments")
     for key, value in function.items():
         if key not in ("name", "arguments") and value is not None:
-            _refuse(f"{name}.function.{key}", value, "a call's function may have name and arguments")
+            _refuse(
+                f"{name}.function.{key}", value, "a call's function may have name and arguments"
+            )
     checked: dict[str, Any] = {
         "type": "function",
         "function": {
@@ -243,7 +249,7 @@ def _checked_json(value: Any, name: str, depth: int) -> Any:
         return [
             _checked_json(item, f"{name}[{index}]", depth - 1) for index, item in enumerate(value)
         ]
-    _refuse(name, value, "must be something that JSON can write")
+    return _refuse(name, value, "must be something that JSON can write")
 
 
 def _refuse(name: str, value: object, allowed: str) -> NoReturn:

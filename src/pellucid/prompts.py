@@ -125,7 +125,9 @@ def _checked_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
     if variables is None:
         return {}
     if not isinstance(variables, Mapping):
-        raise ValueError(f"chat_template_kwargs={variables!r}: must be a mapping of names to values")
+        raise ValueError(
+            f"chat_template_kwargs={variables!r}: must be a mapping of names to values"
+        )
     for name, value in variables.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"chat_template_kwargs: {name!r} is no name of a variable")

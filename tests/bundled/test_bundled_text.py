@@ -43,4 +43,4 @@ def test_chat(tokenizer: Tokenizer) -> None:
     end_of_turn = tokenizer.encode("<|end_of_turn|>", add_special_tokens=False)[0]
     assert ids.count(end_of_turn) == 1
     assert ids.count(tokenizer.bos_token_id) == 1
-    assert tokenizer.end_of_turn_token_ids == (tokenizer.eos_token_id, end_of_turn)
+    assert tokenizer.end_of_turn_token_ids() == (tokenizer.eos_token_id, end_of_turn)

@@ -15,6 +15,7 @@ from pellucid.cli import main
 from pellucid.config import EngineConfig
 from pellucid.llm import LLM
 from pellucid.loaded_model import LoadedModel
+from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeBackend, FakeDecoder, FakeTokenizer, fake_model_config
 
@@ -37,6 +38,9 @@ class ChatTokenizer(FakeTokenizer):
     ) -> list[int]:
         text = "".join(f"{message['role'][0]}{message['content']}!" for message in messages)
         return self.encode(text + "a" * add_generation_prompt)
+
+    def encode_conversation(self, prompt: ChatPrompt, text_chars: int | None = None) -> list[int]:
+        return self.encode_chat(prompt.messages, bool(prompt.add_generation_prompt))
 
 
 class InterruptedDecoder(FakeDecoder):

@@ -16,6 +16,7 @@ from pellucid.backends.base import Array, BlockBytes, ForwardBatch, IntArray, KV
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
+from pellucid.prompts import ChatPrompt
 
 VOCAB_SIZE = 32
 EOS = 0
@@ -91,9 +92,11 @@ class FakeTokenizer:
     """One character a token: ids 1 .. 26 are a .. z, the rest are other visible characters."""
 
     makes_text = True
-    end_of_turn_token_ids: tuple[int, ...] = ()
     special_token_ids: frozenset[int] = frozenset()
     alphabet = "#abcdefghijklmnopqrstuvwxyz .,!?"
+
+    def end_of_turn_token_ids(self, prompt: ChatPrompt) -> tuple[int, ...]:
+        return ()
 
     def encode(self, text: str) -> list[int]:
         return [self.alphabet.index(character) for character in text]

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.text.chat_template import DEFAULT_LIMITS, ChatTemplate
+from pellucid.text.chat_template import (
+    DEFAULT_LIMITS,
+    ChatTemplate,
+    TemplateTimeoutError,
+    TemplateWorkers,
+)
 
 MESSAGES = [
     {"role": "user", "content": "Hi, 你好!"},
@@ -22,8 +27,12 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 HARMLESS = "{% for m in messages %}[{{ m.role }}]{{ m['content'] }}{{ eos_token }}{% endfor %}"
 
 
-def render(source: str, **variables: str | bool) -> str:
-    return ChatTemplate(source, SPECIAL_TOKENS, "tiny").render(MESSAGES, **variables)
+def render(source: str, **variables: object) -> str:
+    return ChatTemplate(source, SPECIAL_TOKENS, "tiny").render(MESSAGES, variables=variables)
+
+
+def limited(source: str, **limits: float) -> ChatTemplate:
+    return ChatTemplate(source, {}, "tiny", TemplateWorkers(replace(DEFAULT_LIMITS, **limits)))
 
 
 def test_a_conversation() -> None:
@@ -64,15 +73,20 @@ def test_strftime_now() -> None:
 
 
 def test_variables() -> None:
-    source = "{{ enable_thinking }} {{ add_generation_prompt }}"
+    source = "{{ enable_thinking }} {{ add_generation_prompt }} {{ documents }}{{ tools }}"
     template = ChatTemplate(source, {})
-    assert template.render(MESSAGES, False, enable_thinking=False) == "False False"
-    with pytest.raises(
-        ValueError, match=r"'messages2' is no variable of chat templates; allowed: \['date"
-    ):
-        template.render(MESSAGES, messages2="x")
-    with pytest.raises(ValueError, match="enable_thinking must be a bool, got 'no'"):
-        template.render(MESSAGES, enable_thinking="no")
+    assert template.render(MESSAGES, False, variables={"enable_thinking": False}) == (
+        "False False NoneNone"
+    )
+    assert template.mentions("enable_thinking") and not template.mentions("enable")
+
+
+def test_tools() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": "é"}}}]
+    source = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% if tools %}!{% endif %}"
+    assert ChatTemplate(source, {}).render(MESSAGES, tools=tools) == (
+        '{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": "é"}}}!'
+    )
 
 
 HOSTILE = {
@@ -107,6 +121,11 @@ HOSTILE = {
     "code": ("{{ tojson.__code__ }}{{ strftime_now.__code__ }}", "reaches outside|undefined"),
     "frames": ("{{ (messages | map('upper')).gi_frame }}", "reaches outside the sandbox"),
     "template itself": ("{{ self.__init__ }}", "reaches outside the sandbox"),
+    "namespace": ("{% set ns = namespace(__class__=1) %}", "reaches outside the sandbox"),
+    "set in a namespace": (
+        "{% set ns = namespace() %}{% set ns.__init__ = 1 %}",
+        "reaches outside the sandbox",
+    ),
     "change messages": ("{{ messages.append(1) }}", "reaches outside the sandbox"),
     "config": ("{{ config.secret.key }}", "'config' is undefined"),
     "include": ("{% include '/etc/passwd' %}", "fails"),
@@ -126,8 +145,7 @@ def test_a_hostile_template_is_an_error_and_the_next_render_works(name: str) -> 
     attack, message = HOSTILE[name]
     attack = attack.replace("'a' * n", "'a' * 10 ** 10")
     source = "{% if messages | length == 3 %}" + attack + "{% else %}fine{% endif %}"
-    limits = replace(DEFAULT_LIMITS, seconds=1.0)
-    template = ChatTemplate(attack if name == "syntax" else source, {}, "tiny", limits)
+    template = limited(attack if name == "syntax" else source, seconds=1.0)
     begin = time.monotonic()
     with pytest.raises(ValueError, match=f"(?s)^chat template of tiny .*({message})") as caught:
         template.render(MESSAGES)
@@ -146,8 +164,7 @@ def test_a_template_sees_no_environment(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def worker_pid(template: ChatTemplate) -> int:
-    assert template._worker is not None
-    return template._worker._process.pid
+    return template.workers._idle[0].process.pid
 
 
 def test_a_worker_that_was_killed_is_replaced() -> None:
@@ -161,12 +178,11 @@ def test_a_worker_that_was_killed_is_replaced() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no RLIMIT_CPU")
 def test_a_worker_whose_parent_cannot_end_it_ends_itself() -> None:
-    template = ChatTemplate(HOSTILE["loops"][0], {}, limits=replace(DEFAULT_LIMITS, seconds=0.01))
-    worker = template._start_worker()
+    worker = TemplateWorkers(replace(DEFAULT_LIMITS, seconds=0.01))._start_worker()
     with pytest.raises(EOFError):
-        worker.ask({"messages": []}, seconds=120)
+        worker.ask({"template": HOSTILE["loops"][0], "variables": {}, "text_chars": 9}, seconds=120)
     worker.stop()
-    assert worker._process.returncode == -signal.SIGXCPU
+    assert worker.process.returncode == -signal.SIGXCPU
 
 
 def test_a_worker_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,14 +196,14 @@ def test_an_interrupted_render_does_not_answer_the_next_one(
 ) -> None:
     template = ChatTemplate(HARMLESS, {})
     template.render(MESSAGES)
-    assert template._worker is not None
-    ask = template._worker.ask
+    worker = template.workers._idle[0]
+    ask = worker.ask
 
     def interrupted(*args: object) -> None:
         ask(*args)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(template._worker, "ask", interrupted)
+    monkeypatch.setattr(worker, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         template.render(MESSAGES)
     assert template.render(MESSAGES[:1]) == "[user]Hi, 你好!"
@@ -201,6 +217,41 @@ def test_the_worker_ends_with_its_template() -> None:
     gc.collect()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_slow_rendering_does_not_hold_up_the_next_one() -> None:
+    source = "{% if messages[0].role == 'user' %}" + HOSTILE["loops"][0] + "{% endif %}fine"
+    template = ChatTemplate(source, {})
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(template.render, MESSAGES, until=time.monotonic() + 2)
+        for _ in range(3):
+            assert template.render([{"role": "tool", "content": ""}]) == "fine"
+        assert not slow.done()
+        with pytest.raises(TemplateTimeoutError, match="took longer than 2 s"):
+            slow.result()
+
+
+def test_workers_are_bounded() -> None:
+    template = limited("{{ messages[0].content }}", num_workers=2)
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(
+            pool.map(lambda i: template.render([{"role": "user", "content": str(i)}]), range(40))
+        )
+    assert texts == [str(i) for i in range(40)]
+    assert 1 <= len(template.workers._idle) <= 2
+
+
+def test_templates_share_workers() -> None:
+    workers = TemplateWorkers()
+    for index in range(20):
+        template = ChatTemplate(f"{{{{ messages[0].role }}}}{index}", {}, workers=workers)
+        assert template.render(MESSAGES) == f"user{index}"
+    assert len(workers._idle) == 1
+
+
+def test_no_time_is_left() -> None:
+    with pytest.raises(TemplateTimeoutError, match="took longer"):
+        ChatTemplate("", {}).render(MESSAGES, until=time.monotonic() - 1)
 
 
 def test_threads_share_a_template() -> None:
@@ -230,31 +281,3 @@ def test_a_template_that_is_too_long() -> None:
         ValueError, match="chat template of the model has 262145 characters; at most 262144"
     ):
         ChatTemplate(" " * 262145, {})
-
-
-@pytest.mark.parametrize(
-    ("messages", "error"),
-    [
-        ([], "messages must be a non-empty list of messages, got "),
-        ("Hi", "messages must be a non-empty list of messages, got 'Hi'"),
-        ({"role": "user", "content": "Hi"}, "messages must be a non-empty list"),
-        (["Hi"], r"messages\[0\] must have exactly the keys 'role' and 'content', got 'Hi'"),
-        ([{"role": "user"}], r"messages\[0\] must have exactly the keys"),
-        (
-            [*MESSAGES, {"role": "user", "content": "", "name": "x"}],
-            r"messages\[3\] must have exactly",
-        ),
-        (
-            [{"role": "user", "content": None}],
-            r"messages\[0\]\['content'\] must be a string, got None",
-        ),
-        ([{"role": "", "content": "Hi"}], r"messages\[0\]\['role'\] must not be empty"),
-        (
-            [{"role": "user", "content": "\ud800"}],
-            r"messages\[0\]\['content'\] is not Unicode text",
-        ),
-    ],
-)
-def test_messages_of_another_form(messages: object, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        ChatTemplate(HARMLESS, {}).render(messages)  # type: ignore[arg-type]

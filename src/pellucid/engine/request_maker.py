@@ -44,7 +44,7 @@ class RequestMaker:
         arrival_time = clock()
         end_token_ids = frozenset(self._config.eos_token_ids)
         if isinstance(prompt, ChatPrompt):
-            end_token_ids |= frozenset(self._tokenizer.end_of_turn_token_ids)
+            end_token_ids |= frozenset(self._tokenizer.end_of_turn_token_ids(prompt))
         return EncodedPrompt(
             text=prompt if isinstance(prompt, str) else None,
             token_ids=self._prompt_token_ids(prompt),
@@ -109,7 +109,7 @@ class RequestMaker:
 
     def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, ChatPrompt):
-            token_ids = tuple(self._tokenizer.encode_chat(prompt.messages))
+            token_ids = tuple(self._tokenizer.encode_conversation(prompt))
         else:
             token_ids = tuple(self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         vocab_size = self._config.vocab_size

@@ -181,7 +181,9 @@ class TemplateWorkers:
                 worker = self._start_worker()
             try:
                 reply = worker.ask(request, seconds)
-            except BaseException:  # KeyboardInterrupt too: a late answer must not meet the next request
+            except (
+                BaseException
+            ):  # KeyboardInterrupt too: a late answer must not meet the next request
                 worker.stop()
                 raise
             self._idle.append(worker)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
+from pellucid.prompts import ChatPrompt
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -28,10 +29,5 @@ class NoTokenizer(Tokenizer):
             "skip_tokenizer_init=True: no tokenizer is loaded; give the prompt as token ids"
         )
 
-    def apply_chat_template(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises ValueError."""
-        self.encode("")
-
-    def encode_chat(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises ValueError."""
+    def _chat_encoder(self, prompt: ChatPrompt) -> NoReturn:
         self.encode("")

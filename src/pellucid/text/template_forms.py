@@ -1,7 +1,8 @@
 """Which forms of messages a chat template takes, found by rendering small conversations."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from pellucid.text.chat_template import ChatTemplate, TemplateTimeoutError
 
 _ANSWER = "the-answer-of-the-assistant"
 _QUESTION = "the-second-question"
-_TURNS = (
+_TURNS: tuple[dict[str, Any], ...] = (
     {"role": "system", "content": "the-system-prompt"},
     {"role": "user", "content": "the-first-question"},
     {"role": "assistant", "content": _ANSWER},
@@ -182,16 +183,31 @@ def _tool_call_forms(template: ChatTemplate, until: float) -> tuple[bool, bool]:
 def _renderings(
     template: ChatTemplate,
     until: float,
-    conversations: "Iterator[list[dict[str, Any]]] | list[list[dict[str, Any]]]",
+    conversations: Iterable[list[dict[str, Any]]],
     tools: list[dict[str, Any]] | None = None,
 ) -> Iterator[str]:
+    """Those of the conversations that the template takes."""
     for messages in conversations:
-        try:
-            yield template.render(messages, False, tools, until=until)
-        except TemplateTimeoutError:
-            raise
-        except ValueError:  # it refuses this form
-            continue
+        with suppress(_RefusedError):
+            yield _render(template, until, messages, tools)
+
+
+def _render(
+    template: ChatTemplate,
+    until: float,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+) -> str:
+    try:
+        return template.render(messages, False, tools, until=until)
+    except TemplateTimeoutError:
+        raise
+    except ValueError as error:
+        raise _RefusedError from error
+
+
+class _RefusedError(Exception):
+    """A template does not take a conversation."""
 
 
 def _first_with(text: str, renderings: Iterator[str]) -> str:

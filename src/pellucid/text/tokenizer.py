@@ -17,7 +17,6 @@ from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from pellucid.text.token_bytes import TokenBytes
 from pellucid.text.tokenizer_files import read_tokenizer_files
 
-
 MAX_OWN_TEMPLATES = 4  # of requests, kept compiled
 
 

@@ -63,6 +63,13 @@ def _read_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return _read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a file, {} if there is no such file."""
     if not path.is_file():

@@ -1,0 +1,191 @@
+"""Templates of well-known families get conversations in the forms that they take."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from pellucid.prompts import ChatPrompt
+from pellucid.text.tokenizer import Tokenizer
+from support.chat_templates import FAMILIES
+from support.tokenizer_kinds import KINDS
+
+SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+CALL = {
+    "id": "abc123def",
+    "type": "function",
+    "function": {"name": "add", "arguments": '{"a": 1, "b": "é"}'},
+}
+TURNS: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is 1 + 2?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "abc123def", "content": "3"},
+]
+
+
+@cache
+def tokenizer(family: str) -> Tokenizer:
+    backend = KINDS["sentencepiece_bpe"]()
+    return Tokenizer(backend, backend.get_vocab_size(), SPECIAL_TOKENS, FAMILIES[family], family)
+
+
+def text(family: str, messages: list[dict[str, Any]], **options: Any) -> str:
+    return tokenizer(family).apply_chat_template(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("family", "call"),
+    [
+        ("qwen", '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é"}}\n</tool_call>'),
+        ("llama", '{"name": "add", "parameters": {"a": 1, "b": "é"}}<|eot_id|>'),
+        ("mistral", '[{"name": "add", "arguments": {"a": 1, "b": "é"}, "id": "abc123def"}]</s>'),
+        (
+            "harmony",
+            'to=functions.add<|channel|>commentary json<|message|>{"a": 1, "b": "é"}<|call|>',
+        ),
+        ("text arguments", '<|Assistant|><|tool_sep|>add\n{"a": 1, "b": "é"}<|end|>'),
+    ],
+)
+def test_tool_calls(family: str, call: str) -> None:
+    written = text(family, TURNS, tools=[TOOL])
+    assert call in written
+    assert "None" not in written
+    assert "3" in written.partition(call)[2]
+
+
+def test_tools_reach_the_template() -> None:
+    for family in ("qwen", "mistral"):
+        assert str(TOOL).replace("'", '"') in text(family, TURNS[:1], tools=[TOOL])
+
+
+def test_a_template_for_tools() -> None:
+    backend = KINDS["unigram"]()
+    both = Tokenizer(backend, 1000, {}, "plain", "m", tool_chat_template="with tools")
+    assert both.apply_chat_template(TURNS[:1]) == "plain"
+    assert both.apply_chat_template(TURNS[:1], tools=[TOOL]) == "with tools"
+
+
+PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+
+
+@pytest.mark.parametrize(
+    ("family", "written"),
+    [
+        ("qwen", "<|im_start|>user\none\ntwo<|im_end|>\n"),
+        ("gemma", "<s><start_of_turn>user\nonetwo<end_of_turn>\n"),
+        ("parts only", "<|im_start|>User: one two<end_of_utterance>\n"),
+    ],
+)
+def test_text_parts(family: str, written: str) -> None:
+    messages = [{"role": "user", "content": PARTS}]
+    assert text(family, messages, add_generation_prompt=False) == written
+
+
+def test_text_where_a_template_takes_parts_alone() -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    assert text("parts only", messages) == (
+        "<|im_start|>User: Hi<end_of_utterance>\nAssistant: Ho<end_of_utterance>\nAssistant:"
+    )
+
+
+SYSTEM_AND_DEVELOPER = [
+    {"role": "system", "content": "A"},
+    {"role": "developer", "content": [{"type": "text", "text": "B"}]},
+    TURNS[0],
+]
+
+
+def test_a_developers_message() -> None:
+    assert "<|start|>developer<|message|># Instructions\n\nB<" in text(
+        "harmony", SYSTEM_AND_DEVELOPER[1:2] + TURNS[:1]
+    )
+    assert text("qwen", SYSTEM_AND_DEVELOPER).startswith("<|im_start|>system\nA\n\nB<|im_end|>\n")
+    assert text("mistral", SYSTEM_AND_DEVELOPER[1:]).startswith("<s>[INST] B\n\nWhat")
+    later = [TURNS[0], {"role": "assistant", "content": "3"}, {"role": "developer", "content": "C"}]
+    assert "<|im_start|>system\nC<|im_end|>" in text("qwen", later)
+
+
+def test_reasoning() -> None:
+    turns = [
+        TURNS[0],
+        {"role": "assistant", "content": "3", "reasoning": "1 + 2"},
+    ]
+    assert "<think>\n1 + 2\n</think>\n\n3<|im_end|>" in text("qwen", turns)
+    assert "analysis<|message|>1 + 2<|end|>" in text("harmony", turns)
+
+
+def test_template_variables() -> None:
+    assert text("qwen", TURNS[:1], enable_thinking=False).endswith("<think>\n\n</think>\n\n")
+    assert "Today: 1 Jan" in text("llama", TURNS[:1], date_string="1 Jan")
+    assert "Reasoning: high" in text("harmony", TURNS[:1], reasoning_effort="high")
+    assert tokenizer("qwen").chat_template_mentions("enable_thinking")
+    assert not tokenizer("gemma").chat_template_mentions("enable_thinking")
+    with pytest.raises(ValueError, match="chat template has no variable 'enable_thinking'"):
+        text("gemma", TURNS[:1], enable_thinking=False)
+
+
+def test_a_template_of_the_request() -> None:
+    prompt = ChatPrompt(TURNS[:1], chat_template="{{ messages[0].content }}</s>")
+    plain = Tokenizer(KINDS["sentencepiece_bpe"](), 1000, SPECIAL_TOKENS)
+    ids = plain.encode_conversation(prompt)
+    assert plain.decode(ids, skip_special_tokens=False) == "What is 1 + 2?</s>"
+    with pytest.raises(ValueError, match="chat template of the model has a syntax error"):
+        plain.encode_conversation(ChatPrompt(TURNS[:1], chat_template="{% if %}"))
+    with pytest.raises(ValueError, match="has no chat template, which chat needs"):
+        plain.encode_conversation(ChatPrompt(TURNS[:1]))
+
+
+def test_the_end_of_a_turn_is_that_of_the_requests_template() -> None:
+    backend = KINDS["sentencepiece_bpe"]()
+    backend.add_special_tokens(["<|a|>", "<|b|>"])
+    source = "{% for m in messages %}{{ m.content }}<|a|>{% endfor %}"
+    model = Tokenizer(backend, 1000, SPECIAL_TOKENS, source)
+    own = ChatPrompt(TURNS[:1], chat_template=source.replace("<|a|>", "<|b|>"))
+    eos, a, b = (backend.token_to_id(token) for token in ("</s>", "<|a|>", "<|b|>"))
+    assert model.end_of_turn_token_ids() == (eos, a)
+    assert model.end_of_turn_token_ids(own) == (eos, b)
+
+
+@pytest.mark.parametrize(
+    "content", ["The answer", "The answer  ", [{"type": "text", "text": "The answer"}]]
+)
+@pytest.mark.parametrize("family", ["qwen", "llama", "gemma", "harmony", "parts only"])
+def test_a_final_message_is_continued(family: str, content: Any) -> None:
+    messages = [TURNS[0], {"role": "assistant", "content": content}]
+    written = text(family, messages, continue_final_message=True)
+    closed = text(family, messages, add_generation_prompt=False)
+    assert closed.startswith(written)
+    assert written.rstrip().endswith("The answer")
+    if family in ("llama", "gemma"):  # which trim
+        assert written.endswith("The answer")
+
+
+def test_a_final_message_that_the_template_drops_cannot_be_continued() -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    prompt = ChatPrompt(messages, chat_template="Hi", continue_final_message=True)
+    with pytest.raises(ValueError, match="does not write the final message's content"):
+        tokenizer("qwen").render_chat(prompt)
+
+
+def test_a_continued_message_may_hold_control_tokens() -> None:
+    backend = KINDS["byte_level_bpe"]()
+    model = Tokenizer(backend, 1000, {"eos_token": "<|end|>"}, FAMILIES["qwen"])
+    messages = [TURNS[0], {"role": "assistant", "content": "a<|end|>b"}]
+    ids = model.encode_chat(messages, continue_final_message=True)
+    assert backend.token_to_id("<|end|>") not in ids
+    assert model.decode(ids).endswith("<|im_start|>assistant\na<|end|>b")
+
+
+def test_the_callers_parts_are_not_changed() -> None:
+    prompt = ChatPrompt([{"role": "user", "content": list(PARTS)}], continue_final_message=True)
+    for family in ("gemma", "qwen", "parts only"):
+        tokenizer(family).render_chat(prompt)
+    assert prompt.messages[0]["content"] == PARTS
+
+
+def test_a_slow_template_ends_in_time_the_first_time_as_well() -> None:
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    slow = Tokenizer(KINDS["unigram"](), 1000, {}, loop)
+    with pytest.raises(ValueError, match="took longer than 2 s"):
+        slow.encode_chat(TURNS[:1])
