@@ -37,7 +37,9 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: range, tmp_path: Pat
         model = models[seed % len(models)]
         counts += check_trace(
             make_trace(seed, space),
-            lambda knobs, clock, model=model: LLMEngine(EngineConfig(**knobs), model, clock),
+            lambda knobs, clock, proposer, model=model: LLMEngine(
+                EngineConfig(**knobs), model, clock, proposer=proposer
+            ),
         )
     print(dict(counts))
     if len(trace_seeds) >= 45:

@@ -40,8 +40,11 @@ def test_every_request_gets_what_it_gets_alone(
     for seed in trace_seeds:
         counts += check_trace(
             make_trace(seed, space),
-            lambda knobs, clock: LLMEngine(
-                EngineConfig(**knobs), models[knobs.get("num_threads", 1)], clock
+            lambda knobs, clock, proposer: LLMEngine(
+                EngineConfig(**knobs),
+                models[knobs.get("num_threads", 1)],
+                clock,
+                proposer=proposer,
             ),
         )
     print(dict(counts))

@@ -15,6 +15,7 @@ import numpy as np
 from pellucid.backends.base import Array, BlockBytes, ForwardBatch, IntArray, KVCache
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine import LLMEngine
+from pellucid.execution.proposer import Proposer
 from pellucid.loaded_model import LoadedModel
 from pellucid.prompts import ChatPrompt
 
@@ -147,7 +148,11 @@ class FakeClock:
 
 
 def fake_engine(
-    *, context_length: int = 256, clock: FakeClock | None = None, **knobs: object
+    *,
+    context_length: int = 256,
+    clock: FakeClock | None = None,
+    proposer: Proposer | None = None,
+    **knobs: object,
 ) -> LLMEngine:
     model = LoadedModel(
         "fake",
@@ -157,4 +162,4 @@ def fake_engine(
         FakeTokenizer(),
         FakeBackend(),
     )
-    return LLMEngine(EngineConfig(**knobs), model, clock or FakeClock())
+    return LLMEngine(EngineConfig(**knobs), model, clock or FakeClock(), proposer=proposer)

@@ -15,9 +15,11 @@ from typing import Any
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn
+from pellucid.execution.proposer import Proposer
 from pellucid.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request
 from support.fake_model import FakeClock
 
 # All others must not change an answer.
@@ -25,7 +27,8 @@ KNOBS_OF_THE_ANSWER = ("max_model_len", "kv_cache_dtype")
 
 BLOCK_OPS = {"C": "copied", "E": "evicted", "O": "swapped out", "I": "swapped in", "L": "loaded"}
 
-MakeEngine = Callable[[Mapping[str, object], FakeClock], LLMEngine]  # of knobs
+# Of knobs, the clock and what guesses tokens.
+MakeEngine = Callable[[Mapping[str, object], FakeClock, Proposer | None], LLMEngine]
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,19 @@ class TracedRequest:
 
 @dataclass(frozen=True)
 class Trace:
+    """Everything that happens to an engine.
+
+    Attributes:
+        requests: in order of arrival.
+        vocab_size: drafts hold token ids below it.
+        drafts: whether somebody guesses tokens.
+    """
+
     seed: int
     knobs: Mapping[str, object]
-    requests: tuple[TracedRequest, ...]  # in order of arrival
+    requests: tuple[TracedRequest, ...]
+    vocab_size: int
+    drafts: bool
 
 
 def make_trace(seed: int, space: TraceSpace) -> Trace:
@@ -123,7 +136,39 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
                 cache_salt=rng.choice([None, None, None, None, None, "a"]),
             )
         )
-    return Trace(seed, knobs, tuple(requests))
+    return Trace(seed, knobs, tuple(requests), space.vocab_size, drafts=rng.random() < 0.6)
+
+
+class ScriptedProposer:
+    """Drafts of every length that are right, wrong, or right up to a point; or it fails.
+
+    Attributes:
+        expected: by request id, the output that the request will have; without it drafts are random.
+        counts: what it proposed.
+    """
+
+    def __init__(self, seed: int, vocab_size: int) -> None:
+        self.expected: dict[str, list[int]] = {}
+        self.counts: Counter[str] = Counter()
+        self._rng = random.Random(seed)
+        self._vocab_size = vocab_size
+
+    def propose(self, requests: Sequence[Request]) -> dict[str, list[int]]:
+        rng = self._rng
+        if rng.random() < 0.02:
+            self.counts["failed proposals"] += 1
+            raise RuntimeError("no drafts")
+        drafts = {"nobody": [1]}
+        for request in requests:
+            length, num_right = rng.choice([0, 1, 2, 5, 9]), rng.choice([0, 1, 3, 9])
+            expected = self.expected.get(request.request_id, [])
+            known = expected[request.num_output_tokens :][: min(length, num_right)]
+            # Beyond the end of the output too, and token ids that there are not.
+            wrong = [rng.randrange(self._vocab_size + 2) for _ in range(length - len(known))]
+            drafts[request.request_id] = [*known, *wrong]
+            self.counts["drafts"] += length
+            self.counts["right drafts"] += len(known)
+        return drafts
 
 
 def _random_params(rng: random.Random, space: TraceSpace) -> RequestParams:
@@ -178,7 +223,7 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
         alone = [_alone(request, trace, make_engine) for request in trace.requests]
         # A second engine finds what the first one left on disk.
         for _ in range(2 if "prefix_cache_dir" in trace.knobs else 1):
-            run = _Run(trace, make_engine)
+            run = _Run(trace, make_engine, alone)
             outputs = run.outputs()
             for request, own, whole in zip(trace.requests, outputs, alone, strict=True):
                 _assert_same(own, whole, request)
@@ -194,11 +239,15 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
 class _Run:
     """A trace on its way through an engine."""
 
-    def __init__(self, trace: Trace, make_engine: MakeEngine) -> None:
+    def __init__(
+        self, trace: Trace, make_engine: MakeEngine, expected: Sequence[RequestOutput]
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._requests = trace.requests
+        self._expected = expected
         self._clock = FakeClock()  # counts steps
-        self._engine = make_engine(trace.knobs, self._clock)
+        self._proposer = ScriptedProposer(trace.seed, trace.vocab_size) if trace.drafts else None
+        self._engine = make_engine(trace.knobs, self._clock, self._proposer)
         self._events: list[EventRecord] = []
         if trace.seed % 2:  # whoever listens changes nothing
             self._engine.events.subscribe(self._events.append, Level.TOKEN)
@@ -219,7 +268,7 @@ class _Run:
         while arriving or engine.has_unfinished_requests:
             now = self._clock.now
             while arriving and arriving[0].arrival <= now:
-                outputs.append(self._add(arriving.popleft()))
+                outputs.append(self._add(arriving.popleft(), self._expected[len(outputs)]))
             for request, output in zip(self._requests, outputs, strict=False):
                 if request.abort == now:
                     self._note(engine.abort(output.request_id))
@@ -227,15 +276,22 @@ class _Run:
             engine.scheduler.check_integrity()
             self._clock.now += 1.0
         self.counts["steps"] += int(self._clock.now)
+        if self._proposer is not None:
+            self.counts += self._proposer.counts
         return outputs
 
-    def _add(self, request: TracedRequest) -> RequestOutput:
-        return self._engine.add_request(
+    def _add(self, request: TracedRequest, expected: RequestOutput) -> RequestOutput:
+        output = self._engine.add_request(
             request.prompt,
             request.params,
             priority=request.priority,
             cache_salt=request.cache_salt,
         )
+        if self._proposer is not None and not getattr(request.params, "ranks", True):
+            for completion in expected.outputs:
+                name = f"{output.request_id}/{completion.index}"
+                self._proposer.expected[name] = completion.token_ids
+        return output
 
     def _note(self, deltas: list[CompletionDelta]) -> None:
         for delta in deltas:
@@ -283,7 +339,7 @@ class _Run:
 def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> RequestOutput:
     """What a fresh engine gives a request when nobody else is there and nothing is in its way."""
     kept = {name: trace.knobs[name] for name in KNOBS_OF_THE_ANSWER if name in trace.knobs}
-    engine = make_engine({**kept, "enable_prefix_caching": False}, FakeClock())
+    engine = make_engine({**kept, "enable_prefix_caching": False}, FakeClock(), None)
     params = request.params
     if isinstance(params, SamplingParams):
         params = replace(params, max_time=None)

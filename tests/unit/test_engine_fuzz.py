@@ -19,7 +19,8 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: range) -> None:
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
         counts += check_trace(
-            make_trace(seed, SPACE), lambda knobs, clock: fake_engine(clock=clock, **knobs)
+            make_trace(seed, SPACE),
+            lambda knobs, clock, proposer: fake_engine(clock=clock, proposer=proposer, **knobs),
         )
     print(dict(counts))
     if len(trace_seeds) >= 150:  # the traces are worth running

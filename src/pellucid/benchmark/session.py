@@ -119,10 +119,12 @@ class Session:
         layer_position_bytes = self._kv_plan.bytes_per_block / positions_per_block
         num_bytes, flops = 0.0, 0
         for step in run.steps:
-            num_bytes += self._model.weights.num_bytes(any(share.samples for share in step))
+            num_bytes += self._model.weights.num_bytes(any(share.samplers for share in step))
             for share in step:
                 num_bytes += formulas.kv_bytes(config, share.start, share.end, layer_position_bytes)
-                flops += formulas.forward_flops(config, share.start, share.end, int(share.samples))
+                flops += formulas.forward_flops(
+                    config, share.start, share.end, len(share.sampled_rows)
+                )
         return Cost(len(run.steps), round(num_bytes), flops)
 
     def _run(self, workload: Workload, max_steps: float) -> Run:
@@ -171,7 +173,7 @@ class Session:
             )
         if workload.depth:  # what prefill would have stored is there
             output = scheduler.schedule(now=0.0)
-            assert all(share.samples for share in output.scheduled)
+            assert all(share.samplers for share in output.scheduled)
             token_ids = {share.request.request_id: [0] for share in output.scheduled}
             scheduler.update(output, token_ids, now=0.0)
         return scheduler

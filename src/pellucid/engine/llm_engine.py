@@ -16,6 +16,7 @@ from pellucid.engine.step_recorder import StepRecorder
 from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.proposer import Proposer
 from pellucid.execution.sampler import Sampler
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
@@ -37,6 +38,7 @@ class LLMEngine:
         clock: seconds, monotonic.
         bus: carries events, stamped by the same clock; left out, one is made.
         ceilings: what the machine does at best, for predictions in events; None: nobody measured it.
+        proposer: guesses tokens, which changes no answer; None: nobody does.
 
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
@@ -52,6 +54,7 @@ class LLMEngine:
         clock: Callable[[], float] = time.monotonic,
         bus: EventBus | None = None,
         ceilings: Ceilings | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self.config = config
         self.model = model
@@ -95,7 +98,9 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
-        self._executor = StepExecutor(self.model_runner, self.scheduler, self.events, clock)
+        self._executor = StepExecutor(
+            self.model_runner, self.scheduler, self.events, clock, model.config.vocab_size, proposer
+        )
         self._completions = Completions(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
         self.events.introduce(hello(config, model, weights, storage.plan, ceilings, age_us))
@@ -214,6 +219,7 @@ class LLMEngine:
         may have any. The engine goes on.
         """
         times = self._recorder.begin_step(self.clock())
+        self._executor.propose()
         output = self.scheduler.schedule(times.started)
         self._recorder.book(output, self.scheduler.running, self._completions.unfinished)
         result = self._executor.run(output.scheduled, times)

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
+from pellucid.execution.proposer import Proposer
 from pellucid.ledger import StepTimes
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -21,6 +23,8 @@ class StepExecutor:
         scheduler: knows which blocks move, and who has blocks.
         events: whether anyone watches tokens.
         clock: seconds, monotonic.
+        vocab_size: drafts hold token ids below it.
+        proposer: guesses tokens; None: nobody does.
     """
 
     def __init__(
@@ -29,12 +33,32 @@ class StepExecutor:
         scheduler: Scheduler,
         events: EventBus,
         clock: Callable[[], float],
+        vocab_size: int,
+        proposer: Proposer | None = None,
     ) -> None:
         self._model_runner = model_runner
         self._scheduler = scheduler
         self._kv_cache_manager = scheduler.kv_cache_manager
         self._events = events
         self._clock = clock
+        self._vocab_size = vocab_size
+        self._proposer = proposer
+
+    def propose(self) -> None:
+        """Hands the proposer's drafts to the scheduler. If it fails, there are none in this step."""
+        if self._proposer is None:
+            return
+        requests = [request for request in self._scheduler.running if request.may_have_drafts]
+        drafts: dict[str, list[int]] = {}
+        try:
+            if requests:
+                for request_id, token_ids in self._proposer.propose(requests).items():
+                    known = takewhile(range(self._vocab_size).__contains__, token_ids)
+                    drafts[request_id] = list(known)
+        except Exception:
+            _log.exception("no drafts in this step: the proposer failed")
+            drafts = {}
+        self._scheduler.draft(drafts)
 
     def run(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step.

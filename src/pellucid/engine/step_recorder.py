@@ -140,7 +140,7 @@ class StepRecorder:
                 before = self._token_times.get(request_id)
                 itl_us = None if before is None else to_us(now - before)
                 self._token_times[request_id] = now
-                show, position = self._tokenizer.token_text, request.num_tokens + index
+                show, position = self._tokenizer.token_text, request.num_known_tokens + index
                 self._bus.emit(token_chosen(request, position, observations[index], show, itl_us))
 
     def end_step(self, output: SchedulerOutput) -> None:

@@ -22,11 +22,10 @@ def prompt_logprob_rows(share: ScheduledRequest) -> range:
 
 def logits_rows(share: ScheduledRequest) -> range:
     """The rows of a share, counted from its first, whose logits are needed."""
-    prompt = prompt_logprob_rows(share)
-    last = share.num_scheduled_tokens - 1
-    if not share.samplers:
-        return prompt
-    return range(prompt.start if prompt else last, last + 1)
+    prompt, sampled = prompt_logprob_rows(share), share.sampled_rows
+    if not prompt or not sampled:
+        return prompt or sampled
+    return range(prompt.start, sampled.stop)  # they meet: there are drafts after the prompt only
 
 
 def build_forward_batch(scheduled: Sequence[ScheduledRequest], block_size: int) -> ForwardBatch:

@@ -111,7 +111,8 @@ class ModelRunner:
                     continue
                 try:
                     observe = watches is not None and watches(request.request_id)
-                    self._sample(request, logits, end - 1, result, observe)
+                    rows = range(end - len(share.sampled_rows), end)
+                    self._sample(request, logits, rows, result, observe)
                 except Exception as error:
                     result.errors[request.request_id] = error
         return result
@@ -131,27 +132,56 @@ class ModelRunner:
         )
 
     def _sample(
-        self, request: Request, logits: StepLogits, index: int, result: StepResult, observe: bool
+        self, request: Request, logits: StepLogits, rows: range, result: StepResult, observe: bool
     ) -> None:
-        """Chooses a request's next token, or its beam's candidates, from row `index` of the logits."""
-        row = SamplingRow(
-            params=request.params,
-            prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=request.output_token_ids,
-            seed=request.seed,
-            stream=request.stream,
-            stop_token_ids=request.stop_token_ids,
-            bad_words_token_ids=request.bad_words_token_ids,
-        )
+        """Chooses a request's next tokens, or its beam's candidates.
+
+        A draft is right if it equals the token that is chosen from the row before it: then the row of
+        the draft gives the token after it.
+
+        Args:
+            rows: of the logits: the last known token's, then one for each draft.
+        """
         if request.num_candidates:
+            (index,) = rows
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
-                logits.rows[index], row, request.num_candidates
+                logits.rows[index], _sampling_row(request, ()), request.num_candidates
             )
             return
+        sampled: list[SampledToken] = []
+        observations: list[TokenObservation] = []
+        for index, draft in zip(rows, (*request.draft_token_ids, None), strict=False):
+            row = _sampling_row(request, [token.token_id for token in sampled])
+            try:
+                if observe:
+                    token, observation = self.sampler.observe(logits.rows[index], row)
+                    observations.append(observation)
+                else:
+                    largest = logits.largest[index] if logits.largest else None
+                    token = self.sampler.sample(logits.rows[index], row, largest)
+            except Exception:
+                if not sampled:
+                    raise
+                break  # without drafts this would be an error of the next step
+            sampled.append(token)
+            if token.token_id != draft or request.end_after(draft, len(row.output_token_ids) + 1):
+                break
+        result.sampled[request.request_id] = sampled
         if observe:
-            sampled, observation = self.sampler.observe(logits.rows[index], row)
-            result.observations[request.request_id] = [observation]
-        else:
-            largest = logits.largest[index] if logits.largest else None
-            sampled = self.sampler.sample(logits.rows[index], row, largest)
-        result.sampled[request.request_id] = [sampled]
+            result.observations[request.request_id] = observations
+
+
+def _sampling_row(request: Request, sampled_token_ids: Sequence[int]) -> SamplingRow:
+    """What the choice of the next token depends on, after the tokens sampled in this step."""
+    output_token_ids = request.output_token_ids
+    return SamplingRow(
+        params=request.params,
+        prompt_token_ids=request.prompt_token_ids,
+        output_token_ids=[*output_token_ids, *sampled_token_ids]
+        if sampled_token_ids
+        else output_token_ids,
+        seed=request.seed,
+        stream=request.stream,
+        stop_token_ids=request.stop_token_ids,
+        bad_words_token_ids=request.bad_words_token_ids,
+    )

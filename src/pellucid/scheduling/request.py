@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.prefix_match import PrefixMatch
@@ -18,6 +19,9 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens, max_time or the context length
     ABORT = "abort"  # the caller gave up
     ERROR = "error"  # this request failed; the engine and the others did not
+
+
+End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +54,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     queue_key: tuple[float, int] = (0.0, 0)  # static: who comes first, and who is preempted last
     output_token_ids: list[int] = field(default_factory=list)
+    draft_token_ids: list[int] = field(default_factory=list)  # guesses of the next step's tokens
     num_computed_tokens: int = 0
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
@@ -79,18 +84,28 @@ class Request:
         return len(self.output_token_ids)
 
     @property
-    def num_tokens(self) -> int:
+    def num_known_tokens(self) -> int:
+        """Prompt and output."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt, output and drafts: what `num_computed_tokens` has to catch up with."""
+        return self.num_known_tokens + len(self.draft_token_ids)
+
+    @property
+    def may_have_drafts(self) -> bool:
+        """Whether its next tokens may be guessed: it runs, and its prompt is behind it."""
+        running = self.status is RequestStatus.RUNNING
+        return running and bool(self.output_token_ids) and not self.waits_for_group
 
     @property
     def has_started(self) -> bool:
         """Whether it runs or has run, and so may have blocks."""
         return self.status is RequestStatus.RUNNING or self.num_processed_tokens > 0
 
-    def end_after(
-        self, token_id: int, num_output_tokens: int
-    ) -> tuple[FinishReason, int | str] | None:
-        """Why the request ends with a token, if it does: the finish reason and the stop reason.
+    def end_after(self, token_id: int, num_output_tokens: int) -> End | None:
+        """Why the request ends with a token, if it does.
 
         Args:
             token_id: the last output token.
@@ -104,10 +119,12 @@ class Request:
         return FinishReason.LENGTH, "max_tokens" if by_params else "context_length"
 
     def token_ids(self, start: int, end: int) -> list[int]:
-        """Tokens at positions start .. end - 1, prompt then output."""
+        """Tokens at positions start .. end - 1: prompt, then output, then drafts."""
         num_prompt_tokens = len(self.prompt_token_ids)
         prompt = self.prompt_token_ids[start:end]
-        output = self.output_token_ids[
-            max(0, start - num_prompt_tokens) : max(0, end - num_prompt_tokens)
-        ]
-        return [*prompt, *output]
+        start, end = max(0, start - num_prompt_tokens), max(0, end - num_prompt_tokens)
+        output = self.output_token_ids[start:end]
+        if end <= len(self.output_token_ids):
+            return [*prompt, *output]
+        start, end = max(0, start - len(self.output_token_ids)), end - len(self.output_token_ids)
+        return [*prompt, *output, *self.draft_token_ids[start:end]]

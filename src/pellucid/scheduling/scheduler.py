@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from pellucid.scheduling.event_sink import EventSink, NoEvents
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.request import End, FinishReason, Request, RequestStatus
 from pellucid.scheduling.request_heap import RequestHeap
 from pellucid.scheduling.request_places import RequestPlaces, queue_key
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
@@ -110,15 +110,17 @@ class Scheduler:
         self._events.begin_step()
         self._expire(now)
         plan = StepPlan(self.max_num_batched_tokens)
-        # Shares of one token go first: they cost the others next to nothing, and being left out
-        # would cost them an output token.
+        # Requests that miss one token, drafts aside, go first: they cost the others next to nothing,
+        # and being left out would cost them an output token.
+        ahead: list[Request] = []
         behind: deque[Request] = deque()
-        for request in tuple(self._places.running):
-            num_tokens = request.num_tokens
-            if num_tokens > request.num_computed_tokens + 1:
-                behind.append(request)
-            elif plan.budget and request.status is RequestStatus.RUNNING:
-                self._continue(request, num_tokens, plan)
+        for request in self._places.running:
+            misses_one = request.num_known_tokens <= request.num_computed_tokens + 1
+            (ahead if misses_one else behind).append(request)
+        plan.draft_budget -= len(ahead)
+        for request in ahead:
+            if plan.budget and request.status is RequestStatus.RUNNING:
+                self._continue(request, plan)
 
         waiting = self._places.waiting
         head = waiting.first
@@ -126,7 +128,7 @@ class Scheduler:
             if behind and (head is None or behind[0].queue_key < head.queue_key):
                 request = behind.popleft()
                 if request.status is RequestStatus.RUNNING:
-                    self._continue(request, request.num_tokens, plan)
+                    self._continue(request, plan)
             elif head is not None:
                 head = waiting.first if self._admit(head, plan) else None
         if self._events.active:
@@ -140,55 +142,55 @@ class Scheduler:
         now: float,
         stop_strings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Books what a step computed: commits the sampled tokens, then publishes newly filled blocks to
-        the prefix index, then tests whether the request ends.
+        """Books what a step computed: commits the sampled tokens, rolls back the positions of wrong
+        drafts, publishes newly filled blocks to the prefix index, and finishes requests.
 
-        A sampler without a token is parked: it keeps its blocks as long as nobody needs them, until
-        `reassign` gives it one.
+        A request that was sampled and got no token is parked: it keeps its blocks as long as nobody
+        needs them, until `reassign` gives it a token.
 
         Args:
             output: the step, as scheduled.
-            token_ids: by request id, the tokens that the shares' samplers got. Those after a token that
-                ends its request are dropped.
+            token_ids: by request id, the tokens that the shares' samplers got: right drafts, and one
+                token more. Those after a token that ends its request are dropped.
             now: seconds, for `max_time`.
             stop_strings: by request id, the stop string that the last of its tokens completes.
         """
         watched = self._events.active
         siblings = self._places.siblings
         for share in output.scheduled:
-            request, start, num_scheduled, _, samplers, _ = share
-            if request.status is not RequestStatus.FINISHED:
-                request.num_computed_tokens = end = start + num_scheduled
-                if end > request.num_computed_once:
-                    request.num_computed_once = end
-                request.num_processed_tokens += num_scheduled
-                if not samplers:
-                    self.kv_cache_manager.seal(request, start)
-            if siblings and any(sampler.request_id in token_ids for sampler in samplers):
-                self._part(share)
+            request, samplers = share.request, share.samplers
+            ends: list[tuple[Request, End | None]] = []  # of the samplers that got tokens
             for sampler in samplers:
-                if sampler.status is RequestStatus.FINISHED:
-                    continue
-                finish = None
                 sampled = token_ids.get(sampler.request_id)
-                if sampled:
-                    finish = self._commit(sampler, sampled, now)
-                if sampler is request:
-                    self.kv_cache_manager.seal(request, start)
-                if not sampled:
-                    if sampler.status is RequestStatus.RUNNING:
-                        self._places.park(sampler)
-                    continue
+                if sampled and sampler.status is not RequestStatus.FINISHED:
+                    ends.append((sampler, self._commit(sampler, sampled, now)))
+            if request.status is not RequestStatus.FINISHED:
+                self._book_computed(share)
+                if samplers and not ends:
+                    self._places.park(request)
+            if siblings and ends:
+                self._part(share)
+            for sampler, end in ends:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
                 if watched:
                     self._events.computed(sampler)
                 if sampler.request_id in stop_strings:
-                    finish = FinishReason.STOP, stop_strings[sampler.request_id]
-                if finish is not None:
-                    self.finish(sampler, *finish)
+                    end = FinishReason.STOP, stop_strings[sampler.request_id]
+                if end is not None:
+                    self.finish(sampler, *end)
         if watched:
             self._events.blocks()
+
+    def draft(self, draft_token_ids: Mapping[str, Sequence[int]]) -> None:
+        """Gives running requests guesses of their next tokens, for the next step alone.
+
+        Args:
+            draft_token_ids: by request id; those of requests that may not have drafts are dropped.
+        """
+        for request in self._places.running:
+            drafts = draft_token_ids.get(request.request_id, ())
+            request.draft_token_ids = list(drafts) if request.may_have_drafts else []
 
     def reassign(
         self, members: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
@@ -264,9 +266,14 @@ class Scheduler:
 
     # ---- who takes part in a step
 
-    def _continue(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
-        """Schedules a running request of `num_tokens` tokens, unless it has to make room itself."""
-        while not self.kv_cache_manager.allocate(request, num_tokens):
+    def _continue(self, request: Request, plan: StepPlan) -> None:
+        """Schedules a running request, unless it has to make room itself."""
+        if request.draft_token_ids:
+            self._limit_drafts(request, plan)
+        while not self.kv_cache_manager.allocate(request, request.num_tokens):
+            if request.draft_token_ids:  # nobody makes room for guesses
+                request.draft_token_ids = []
+                continue
             giver = self._places.latest_holder()
             alone = len(self.running) == 1
             if giver is None or (giver.queue_key < request.queue_key and not alone):
@@ -275,7 +282,17 @@ class Scheduler:
             if giver is request:
                 return
             self._take_blocks(giver, request)
-        self._add_share(request, num_tokens, plan)
+        self._add_share(request, plan)
+
+    def _limit_drafts(self, request: Request, plan: StepPlan) -> None:
+        """Drops the drafts of a request that the step has no room for, or that are beyond its end."""
+        num_missing = request.num_known_tokens - request.num_computed_tokens
+        room = min(
+            plan.draft_budget,
+            plan.budget - num_missing,
+            request.max_tokens - request.num_output_tokens - 1,
+        )
+        del request.draft_token_ids[max(0, room) :]
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Lets the first request that waits take part in the step, if there is room for it."""
@@ -308,7 +325,7 @@ class Scheduler:
         if self._events.active:
             num_new = manager.num_blocks(request) - num_matched
             self._events.admitted(request, num_new, match)
-        self._add_share(request, request.num_tokens, plan)
+        self._add_share(request, plan)
         return True
 
     def _givers(self, request: Request, plan: StepPlan) -> list[Request] | None:
@@ -337,9 +354,11 @@ class Scheduler:
             num_lacking -= manager.num_exclusive_blocks(giver)
         return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
 
-    def _add_share(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
+    def _add_share(self, request: Request, plan: StepPlan) -> None:
         start = request.num_computed_tokens
-        num_scheduled = num_tokens - start
+        num_scheduled = request.num_tokens - start
+        num_drafts = len(request.draft_token_ids)
+        plan.draft_budget -= num_drafts
         samplers: tuple[Request, ...] = (request,)
         if num_scheduled > plan.budget:
             num_scheduled, samplers = plan.budget, ()
@@ -351,7 +370,9 @@ class Scheduler:
             num_recomputed = min(request.num_computed_once - start, num_scheduled)
         block_ids = self.kv_cache_manager.block_ids(request)
         plan.add(
-            ScheduledRequest(request, start, num_scheduled, num_recomputed, samplers, block_ids)
+            ScheduledRequest(
+                request, start, num_scheduled, num_recomputed, num_drafts, samplers, block_ids
+            )
         )
 
     def _num_seats(self, plan: StepPlan) -> int:
@@ -360,6 +381,7 @@ class Scheduler:
     # ---- who makes room, and who goes on alone
 
     def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
+        request.draft_token_ids = []
         # Blocks that it has not come to fill are of no use to it.
         self.kv_cache_manager.roll_back(request, request.num_computed_tokens)
         self._places.preempt(request)
@@ -398,6 +420,33 @@ class Scheduler:
             else:  # it finds in the prefix cache what is still there
                 self._places.queue(follower)
 
+    # ---- what a step has computed
+
+    def _commit(self, request: Request, token_ids: Sequence[int], now: float) -> End | None:
+        """Appends tokens to a request's output. Returns why it ends, if it does."""
+        output_token_ids = request.output_token_ids
+        for token_id in token_ids:
+            output_token_ids.append(token_id)
+            if (end := request.end_after(token_id, len(output_token_ids))) is not None:
+                return end
+        return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
+
+    def _book_computed(self, share: ScheduledRequest) -> None:
+        """Moves a request's counters on, as far as its tokens have been computed. K and V at the
+        positions of wrong drafts do not count, and their blocks go back."""
+        request, start = share.request, share.start
+        num_computed = share.end
+        if share.num_draft_tokens:
+            num_computed = min(num_computed, request.num_known_tokens - 1)
+            request.draft_token_ids = []
+        request.num_computed_tokens = num_computed
+        if num_computed > request.num_computed_once:
+            request.num_computed_once = num_computed
+        request.num_processed_tokens += share.num_scheduled_tokens
+        if num_computed < share.end:
+            self.kv_cache_manager.roll_back(request, num_computed)
+        self.kv_cache_manager.seal(request, start)
+
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)
         request.num_computed_tokens = request.num_computed_once = 0
@@ -407,17 +456,6 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         while (request := self._deadlines.first) is not None and now >= request.deadline:
             self.finish(request, FinishReason.LENGTH, "max_time")
-
-    def _commit(
-        self, request: Request, token_ids: Sequence[int], now: float
-    ) -> tuple[FinishReason, int | str] | None:
-        """Appends tokens to a request's output. Returns why it ends, if it does."""
-        output_token_ids = request.output_token_ids
-        for token_id in token_ids:
-            output_token_ids.append(token_id)
-            if (end := request.end_after(token_id, len(output_token_ids))) is not None:
-                return end
-        return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
 
 def _outranks(request: Request, running: Request) -> bool:

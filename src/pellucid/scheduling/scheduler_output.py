@@ -14,7 +14,9 @@ class ScheduledRequest(NamedTuple):
     Attributes:
         num_recomputed_tokens: how many of these, from the first, were computed before: the request
             lost them when it was preempted, or a sibling computed them.
-        samplers: who takes a token from the logits of the share's last row: nobody if the share
+        num_draft_tokens: how many of these, the last ones, are drafts. The row before the first draft
+            and the row of each draft are sampled from, as long as the drafts are right.
+        samplers: who takes tokens from the logits of the share's last rows: nobody if the share
             does not reach the request's last token, else the request, and its siblings if they have
             been waiting for this prompt.
         block_ids: the request's block table.
@@ -24,6 +26,7 @@ class ScheduledRequest(NamedTuple):
     start: int
     num_scheduled_tokens: int
     num_recomputed_tokens: int
+    num_draft_tokens: int
     samplers: tuple[Request, ...]
     block_ids: tuple[int, ...]
 
@@ -32,9 +35,13 @@ class ScheduledRequest(NamedTuple):
         return self.start + self.num_scheduled_tokens
 
     @property
-    def samples(self) -> bool:
-        """Whether the logits of the share's last row are needed."""
-        return bool(self.samplers)
+    def sampled_rows(self) -> range:
+        """The rows of the share, counted from its first, that are sampled from."""
+        if not self.samplers:
+            return range(0)
+        return range(
+            self.num_scheduled_tokens - 1 - self.num_draft_tokens, self.num_scheduled_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)

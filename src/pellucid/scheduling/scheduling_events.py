@@ -158,7 +158,7 @@ def _state(request: Request) -> RequestState:
         case FinishReason.STOP | FinishReason.LENGTH:
             return "done"
     if request.status is RequestStatus.RUNNING:
-        catching_up = request.num_tokens - request.num_computed_tokens > 1
+        catching_up = request.num_known_tokens - request.num_computed_tokens > 1
         return "prefill" if catching_up or not request.output_token_ids else "decode"
     return "preempted" if request.num_preemptions else "waiting"
 

@@ -9,12 +9,13 @@ class StepPlan:
 
     Attributes:
         budget: tokens that may still be scheduled.
+        draft_budget: drafts that may still be scheduled without taking another decode's place.
         num_reserved_seats: requests that will be running when the step has been computed.
         preempted: who had to make room so far.
     """
 
     def __init__(self, budget: int) -> None:
-        self.budget = budget
+        self.budget = self.draft_budget = budget
         self.num_reserved_seats = 0
         self.preempted: list[Request] = []
         self._shares: dict[str, ScheduledRequest] = {}
