@@ -1,239 +1,349 @@
-"""The offline facade: prompts in, finished or streamed answers out."""
+"""The offline interface: prompts in, complete or streamed answers out."""
 
-import sys
+import random
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import final
+from dataclasses import replace
+from typing import Any, NamedTuple, final
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.engine.shared_engine import SharedEngine
+from pellucid.engine.turns import DeferredInterrupt
 from pellucid.event_bus import EventBus
-from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.progress import is_live
+from pellucid.llm_inputs import (
+    GivenPrompt,
+    PromptInput,
+    given_prompts,
+    params_for_each,
+    priority_of_each,
+)
+from pellucid.outputs import BeamSearchSequence, CompletionDelta, RequestOutput
+from pellucid.parameter_checks import Interval
 from pellucid.progress import progress as progress_bar
-from pellucid.prompts import ChatPrompt, EncodedPrompt, Message, Prompt
+from pellucid.prompts import ChatPrompt, EncodedPrompt, Message
 from pellucid.sampling_params import SamplingParams
+from pellucid.text.tokenizer import Tokenizer
+from pellucid.vllm_arguments import engine_settings
+
+_SEED = Interval(0, 2**64 - 1)
+_SEED_BITS = 48
 
 
+@final
 class LLM:
-    """A model that is ready to generate.
+    """A model that is ready to generate. Names and meanings follow vLLM's `LLM`.
+
+    Any thread may call any method at any time: requests of all threads are computed together.
 
     Args:
-        model: directory in Hugging Face layout, a GGUF file or a hub id; left out, the bundled model.
-        on_progress: called with (bytes read, bytes in all) while weights load.
-        bus: carries the engine's events; left out, `llm.engine.events` is one, once it has loaded.
-        **knobs: the fields of `EngineConfig`, by name.
+        model: directory in Hugging Face layout, a GGUF file or a hub id; None is the bundled model.
+        seed: makes answers repeatable whose parameters have no seed: the k-th request always gets the
+            same one. None draws seeds. 0..2**64 - 1.
+        on_progress: called with (bytes read, bytes in total) while weights load.
+        bus: carries the engine's events; None makes one, `llm.engine.events`.
+        **settings: the fields of `EngineConfig`, and arguments of vLLM's that mean the same.
 
     Raises:
-        ValueError: a knob or the model cannot be used; the message names it.
+        ValueError: a setting or the model cannot be used; the message names it.
     """
 
     def __init__(
         self,
         model: str | None = None,
         *,
+        seed: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         bus: EventBus | None = None,
-        **knobs: object,
+        **settings: Any,
     ) -> None:
-        unknown = knobs.keys() - EngineConfig.__dataclass_fields__.keys()
-        if unknown:
-            known = ", ".join(name for name in EngineConfig.__dataclass_fields__ if name != "model")
-            raise ValueError(f"LLM({min(unknown)}=...): no such parameter; there are {known}")
-        self.config = EngineConfig(model=model, **knobs)  # type: ignore[arg-type]
-        self.engine = LLMEngine.from_config(self.config, on_progress, bus)
-        self.tokenizer = self.engine.tokenizer
-        self._streams: dict[str, TokenStream] = {}
+        seed = None if seed is None else _SEED.integer("seed", seed)
+        self._seeds = None if seed is None else random.Random(seed)
+        self.config = EngineConfig(model=model, **engine_settings(settings))
+        self._shared = SharedEngine(LLMEngine.from_config(self.config, on_progress, bus))
+
+    @property
+    def engine(self) -> LLMEngine:
+        """The engine itself. Raises ValueError after `close`."""
+        return self._shared.engine
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.engine.tokenizer
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: `encode`, `decode`, `apply_chat_template`."""
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The sampling parameters that the checkpoint recommends, in its generation_config.json.
+
+        `generate`, `chat` and `stream` take them where no parameters are given.
+        """
+        return self.engine.model.default_sampling_params
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        progress: bool | None = None,
+        use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, as many at a time as the engine's limits allow.
 
         Args:
-            prompts: one prompt or a list of any length; each is text, token ids or a `ChatPrompt`.
-            params: for all of them, or one for each; left out, `SamplingParams()`.
-            progress: whether stderr shows how far it has come; None: if it is a live terminal.
+            prompts: one prompt or a list of any length. A prompt is a string, a list or array of token
+                ids, {"prompt": ...}, {"prompt_token_ids": ...} or a `ChatPrompt`.
+            sampling_params: for all prompts, or one for each; None takes
+                `get_default_sampling_params()`.
+            use_tqdm: show progress on stderr: a bar on a live terminal, else a line every 5 s.
+            priority: for all prompts, or one for each; lower is sooner, None is 0.
 
         Returns:
-            One output for each prompt, in their order. A request that fails on its way has
-            finish_reason "error" and says why; the others are not touched.
+            One output for each prompt, in their order. A request that fails while it runs has
+            finish_reason "error" and says why; the others are not affected.
 
         Raises:
-            ValueError: a prompt or parameter cannot be served; nothing was generated.
+            ValueError: a prompt or parameter cannot be served; nothing was computed.
         """
-        return self._run(prompts, params or SamplingParams(), SamplingParams, progress)
+        given = given_prompts(prompts)
+        params = params_for_each(
+            sampling_params, len(given), self.get_default_sampling_params(), SamplingParams
+        )
+        seeded = [self._with_seed(each) for each in params]
+        return self._run(given, seeded, priority_of_each(priority, len(given)), use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or several, through the model's chat template.
+
+        Args:
+            messages: a list of {"role": ..., "content": ...}, the oldest first, or a list of such lists.
+            sampling_params: as in `generate`. An answer without `max_tokens` may fill the context.
+            use_tqdm: as in `generate`.
+
+        Returns:
+            One output for each conversation, in their order.
+
+        Raises:
+            ValueError: as in `generate`, or the model has no chat template.
+        """
+        several = messages and not isinstance(messages[0], dict)
+        conversations = messages if several else [messages]
+        return self.generate(
+            [ChatPrompt(each) for each in conversations],  # type: ignore[arg-type]
+            sampling_params,
+            use_tqdm=use_tqdm,
+        )
 
     def beam_search(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: PromptInput | Sequence[PromptInput],
         params: BeamSearchParams | Sequence[BeamSearchParams],
         *,
-        progress: bool | None = None,
+        use_tqdm: bool = False,
     ) -> list[RequestOutput]:
         """Searches for likely completions of prompts.
 
         Arguments and errors are those of `generate`, but for the kind of parameters.
 
         Returns:
-            One output for each prompt, in their order. Its `outputs` are the sequences found, best
-            first, each with its `score`.
+            One output for each prompt, in their order. `outputs` has the completions found, best first,
+            each with its `score`; `sequences` has the same with their prompts in front, as in vLLM.
         """
-        return self._run(prompts, params, BeamSearchParams, progress)
+        given = given_prompts(prompts)
+        each = params_for_each(params, len(given), None, BeamSearchParams)
+        outputs = self._run(given, each, [0] * len(given), use_tqdm)
+        for output in outputs:
+            output.sequences = [
+                BeamSearchSequence.of(output.prompt_token_ids, completion, self.tokenizer.decode)
+                for completion in output.outputs
+            ]
+        return outputs
 
-    def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None
-    ) -> RequestOutput:
-        """Answers a conversation, through the model's chat template.
-
-        Args:
-            messages: {"role": ..., "content": ...}, the oldest first.
-        """
-        return self.generate([ChatPrompt(messages)], params)[0]
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's generation_config.json recommends; `generate` does not take it by itself."""
-        return self.engine.model.default_sampling_params
-
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> "TokenStream":
-        """Starts one request, whose text is then read as it is made.
+    def stream(
+        self, prompt: PromptInput, sampling_params: SamplingParams | None = None
+    ) -> "TokenStream":
+        """Starts one request, and gives its answer while it is made.
 
         Several streams may be open; reading one of them moves all of them on.
 
         Raises:
-            ValueError: as `generate`, and for a `best_of` above n: which answers are the best is
-                known when all have ended.
+            ValueError: as `generate`; more than one prompt; or `best_of` above n, since which answers
+                are the best is known only when all have ended.
         """
-        params = params or SamplingParams()
-        _check_kind(params, SamplingParams)
+        [given, *others] = given_prompts(prompt)
+        if others:
+            raise ValueError(f"prompt: {1 + len(others)} prompts given; a stream takes one")
+        [params] = params_for_each(
+            sampling_params, 1, self.get_default_sampling_params(), SamplingParams
+        )
         if params.ranks:
             raise ValueError(f"best_of={params.best_of!r}: a stream allows at most n={params.n}")
-        output = self.engine.add_request(prompt, params)
-        self._streams[output.request_id] = TokenStream(output, self._step, self._close)
-        return self._streams[output.request_id]
+        encoded = self.engine.encode(given.prompt)
+        return TokenStream(self._shared, encoded, self._with_seed(params), given.cache_salt)
+
+    def close(self) -> None:
+        """Aborts what is under way, writes what is on its way to `prefix_cache_dir`, frees the model.
+
+        Calls after it raise ValueError. Called twice it does nothing.
+        """
+        with DeferredInterrupt(), self._shared as shared:
+            shared.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _with_seed(self, params: SamplingParams) -> SamplingParams:
+        if self._seeds is None or params.seed is not None:
+            return params
+        return replace(params, seed=self._seeds.getrandbits(_SEED_BITS))
 
     def _run(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: RequestParams | Sequence[RequestParams],
-        kind: type[RequestParams],
-        progress: bool | None,
+        given: Sequence[GivenPrompt],
+        params: Sequence[RequestParams],
+        priorities: Sequence[int],
+        shows_progress: bool,
     ) -> list[RequestOutput]:
-        """Checks requests, then runs them to their ends.
-
-        The engine is given as many as may run and as many more: its scheduler always has somebody to
-        admit, and what it keeps of a request, it keeps of these alone.
-        """
-        batch = _as_batch(prompts)
-        queue: deque[tuple[EncodedPrompt, RequestParams]] = deque()
-        for index, (prompt, own) in enumerate(
-            zip(batch, _for_each(params, len(batch)), strict=True)
-        ):
-            _check_kind(own, kind)
+        """Checks requests, then runs them to their ends."""
+        batch = _Batch(2 * self.config.max_num_seqs)
+        for (name, prompt, salt), own, priority in zip(given, params, priorities, strict=True):
             encoded = self.engine.encode(prompt)
-            self.engine.check_request(encoded, own, f"prompts[{index}]")
-            queue.append((encoded, own))
-        outputs: list[RequestOutput] = []
-        unfinished: dict[str, RequestOutput] = {}
-        num_prompts, num_tokens = len(queue), 0
-
-        def describe(done: int, total: int, elapsed: float) -> str:
-            return f"{done} of {total} prompts, {num_tokens / elapsed:,.0f} tok/s"
-
-        shown = is_live(sys.stderr) if progress is None else progress
-        with progress_bar("generate", describe) if shown else nullcontext() as show:
+            self.engine.check_request(encoded, own, name, priority, salt)
+            batch.waiting.append(_Wanted(encoded, own, priority, salt))
+        bar = progress_bar("generate", batch.describe) if shows_progress else nullcontext()
+        with bar as show, DeferredInterrupt() as interrupt:
             try:
-                while queue or unfinished:
-                    while queue and len(unfinished) < 2 * self.config.max_num_seqs:
-                        outputs.append(self.engine.add_request(*queue.popleft()))
-                        unfinished[outputs[-1].request_id] = outputs[-1]
-                    for delta in self._step():
-                        output = unfinished.get(delta.request_id)
-                        if output is not None:
-                            num_tokens += len(delta.token_ids)
-                            if output.finished:
-                                del unfinished[output.request_id]
+                while not batch.is_done:
+                    with self._shared as shared:
+                        batch.add_to(shared)
+                        if batch.unfinished:  # else another thread's step has ended the last one
+                            shared.step()
+                    interrupt.check()
                     if show is not None:
-                        show(len(outputs) - len(unfinished), num_prompts)
-            finally:  # Ctrl-C: leave the engine empty
-                for output in unfinished.values():
-                    self._close(output)
-        return outputs
+                        show(batch.num_finished, len(given))
+            finally:
+                if batch.unfinished:
+                    with self._shared as shared:
+                        for request_id in list(batch.unfinished):
+                            shared.abort(request_id)
+        return batch.outputs
 
-    def _step(self) -> list[CompletionDelta]:
-        deltas = self.engine.step()
-        for delta in deltas:
-            if (stream := self._streams.get(delta.request_id)) is not None:
-                stream.unread.append(delta)
-        return deltas
 
-    def _close(self, output: RequestOutput) -> None:
-        self._streams.pop(output.request_id, None)
-        self.engine.abort(output.request_id)
+class _Wanted(NamedTuple):
+    """A request that is not queued yet."""
+
+    prompt: EncodedPrompt
+    params: RequestParams
+    priority: int
+    cache_salt: str | None
+
+
+class _Batch:
+    """The requests of one call, of which the engine holds a limited number at a time.
+
+    Twice as many as may run: the scheduler always has a request to admit, and memory is needed for
+    these alone.
+
+    Args:
+        max_unfinished: requests in the engine.
+    """
+
+    def __init__(self, max_unfinished: int) -> None:
+        self._max_unfinished = max_unfinished
+        self._num_tokens = 0
+        self.waiting: deque[_Wanted] = deque()
+        self.unfinished: dict[str, RequestOutput] = {}  # by request id
+        self.outputs: list[RequestOutput] = []
+
+    @property
+    def is_done(self) -> bool:
+        return not (self.waiting or self.unfinished)
+
+    @property
+    def num_finished(self) -> int:
+        return len(self.outputs) - len(self.unfinished)
+
+    def add_to(self, shared: SharedEngine) -> None:
+        while self.waiting and len(self.unfinished) < self._max_unfinished:
+            output = shared.add(self, *self.waiting.popleft())
+            self.unfinished[output.request_id] = output
+            self.outputs.append(output)
+
+    def receive(self, delta: CompletionDelta) -> None:
+        self._num_tokens += len(delta.token_ids)
+        output = self.unfinished.get(delta.request_id)
+        if output is not None and output.finished:
+            del self.unfinished[delta.request_id]
+
+    def describe(self, done: int, total: int, elapsed: float) -> str:
+        """The numbers beside a progress bar."""
+        return f"{done} of {total} prompts, {self._num_tokens / elapsed:,.0f} tok/s"
 
 
 @final
 class TokenStream:
-    """Iterates over what each step adds to one request. Leaving its `with` block aborts the request.
+    """Iterates over what each step adds to one request.
+
+    Leaving its `with` block, `close`, or dropping the last reference to it aborts the request.
 
     Attributes:
         output: the request so far.
-        unread: what steps have added and the iterator has not given yet.
     """
 
     def __init__(
         self,
-        output: RequestOutput,
-        step: Callable[[], object],
-        close: Callable[[RequestOutput], None],
+        shared: SharedEngine,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        cache_salt: str | None,
     ) -> None:
-        self._step = step
-        self._close = close
-        self.output = output
-        self.unread: deque[CompletionDelta] = deque()
+        self._shared = shared
+        self._unread: deque[CompletionDelta] = deque()
+        with DeferredInterrupt(), shared:
+            self.output = shared.add(self, prompt, params, cache_salt=cache_salt)
+            abandon = weakref.finalize(self, shared.abandon, self.output.request_id)
+            abandon.atexit = False
+
+    def receive(self, delta: CompletionDelta) -> None:
+        self._unread.append(delta)
+
+    def close(self) -> None:
+        """Aborts the request, if it has not ended."""
+        if not self.output.finished:
+            with DeferredInterrupt(), self._shared as shared:
+                shared.abort(self.output.request_id)
 
     def __iter__(self) -> Iterator[CompletionDelta]:
-        while self.unread or not self.output.finished:
-            while self.unread:
-                yield self.unread.popleft()
-            if not self.output.finished:
-                self._step()
+        return self
+
+    def __next__(self) -> CompletionDelta:
+        if not self._unread and not self.output.finished:
+            with DeferredInterrupt() as interrupt:
+                while not self._unread and not self.output.finished:
+                    with self._shared as shared:
+                        if not self._unread and not self.output.finished:
+                            shared.step()
+                    interrupt.check()
+        if not self._unread:
+            raise StopIteration
+        return self._unread.popleft()
 
     def __enter__(self) -> "TokenStream":
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._close(self.output)
-
-
-def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """A single prompt is text, a conversation or a list that begins with a token id."""
-    if isinstance(prompts, str | ChatPrompt) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return prompts  # type: ignore[return-value]
-
-
-def _for_each(
-    params: RequestParams | Sequence[RequestParams], num_prompts: int
-) -> Sequence[RequestParams]:
-    if isinstance(params, RequestParams):
-        return [params] * num_prompts
-    if len(params) != num_prompts:
-        raise ValueError(f"params: {len(params)} given for {num_prompts} prompts")
-    return params
-
-
-def _check_kind(params: RequestParams, kind: type[RequestParams]) -> None:
-    """Sampling draws one token after the other; of a beam search nothing is known before its end."""
-    if not isinstance(params, kind):
-        verbs = {
-            SamplingParams: "generate() and stream() take",
-            BeamSearchParams: "beam_search() takes",
-        }
-        raise ValueError(f"params: {type(params).__name__} given; {verbs[kind]} {kind.__name__}")
+        self.close()

@@ -1,5 +1,6 @@
-"""What callers get back. Names and meanings follow vLLM's where it has them."""
+"""Answers as callers get them. Names and meanings follow vLLM's where it has them."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pellucid.ledger import Ledger
@@ -97,6 +98,40 @@ class CompletionOutput:
     score: float | None = None
 
 
+@dataclass(frozen=True)
+class BeamSearchSequence:
+    """A sequence that a beam search has found, its prompt included, by vLLM's names.
+
+    Attributes:
+        tokens: token ids of prompt and completion.
+        text: of `tokens`, without special tokens.
+        cum_logprob: sum of the completion's log-probabilities.
+    """
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+    @classmethod
+    def of(
+        cls,
+        prompt_token_ids: Sequence[int],
+        completion: CompletionOutput,
+        decode: Callable[[Sequence[int]], str],
+    ) -> "BeamSearchSequence":
+        """The prompt and one completion of it; `decode` gives the text of token ids."""
+        tokens = [*prompt_token_ids, *completion.token_ids]
+        return cls(
+            tokens,
+            decode(tokens),
+            completion.cumulative_logprob,
+            completion.finish_reason,
+            completion.stop_reason,
+        )
+
+
 @dataclass
 class RequestOutput:
     """A request and its answers, complete or so far.
@@ -107,6 +142,7 @@ class RequestOutput:
         prompt_logprobs: None at position 0, with nothing before it.
         ledger: at the end, where the wall time went; of several answers that of the one that ended
             last.
+        sequences: what `LLM.beam_search` found, prompts included, best first; None of other requests.
     """
 
     request_id: str
@@ -118,6 +154,7 @@ class RequestOutput:
     prompt_logprobs: list[LogprobsAt | None] | None = None
     num_cached_tokens: int = 0
     ledger: Ledger | None = None
+    sequences: list[BeamSearchSequence] | None = None
 
     @property
     def finished(self) -> bool:

@@ -92,12 +92,14 @@ class EncodedPrompt:
 
     Attributes:
         text: None if token ids or a conversation were given.
+        is_chat: whether a conversation was given.
         end_token_ids: the tokens that end its answer, unless `ignore_eos`.
         arrival_time: when it was given to the engine, in seconds on the engine's clock.
         encoded_time: when its encoding ended.
     """
 
     text: str | None
+    is_chat: bool
     token_ids: tuple[int, ...]
     end_token_ids: frozenset[int]
     arrival_time: float

@@ -1,7 +1,8 @@
-"""What a request asks of the sampler. Names and defaults are vLLM's."""
+"""Sampling parameters of a request. Names and defaults are vLLM's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from pellucid.parameter_checks import (
     TOKEN_ID,
@@ -15,6 +16,7 @@ from pellucid.parameter_checks import (
 # OpenAI's API and vLLM's default accept.
 MAX_LOGPROBS = 20
 MAX_N = 64
+DEFAULT_MAX_TOKENS = 16  # vLLM's and OpenAI's, for prompts that are not conversations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ class SamplingParams:
         stop: strings that end the answer; a single one may be given bare.
         include_stop_str_in_output: whether the text keeps the stop string.
         stop_token_ids: tokens that end the answer, besides the model's own.
-        max_tokens: limit on output tokens; None leaves the context length as the only limit.
+        max_tokens: limit on output tokens; None leaves the context length as the only limit. "auto" is
+            None for conversations, which end by themselves, and 16 for other prompts.
         max_time: limit in seconds from the request's arrival.
         ignore_eos: keep going after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
@@ -78,7 +81,7 @@ class SamplingParams:
     stop: Sequence[str] = ()
     include_stop_str_in_output: bool = False
     stop_token_ids: Sequence[int] = ()
-    max_tokens: int | None = 16
+    max_tokens: int | Literal["auto"] | None = "auto"
     max_time: float | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -91,6 +94,10 @@ class SamplingParams:
         for name, interval in _OPTIONAL_INTEGERS.items():
             if (value := getattr(self, name)) is not None:
                 self._normalise(name, interval.integer(name, value))
+        if self.max_tokens is not None and self.max_tokens != "auto":
+            self._normalise("max_tokens", _MAX_TOKENS.integer("max_tokens", self.max_tokens))
+            if self.min_tokens > self.max_tokens:
+                refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
         if self.max_time is not None:
             self._normalise("max_time", _MAX_TIME.real("max_time", self.max_time))
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
@@ -107,8 +114,6 @@ class SamplingParams:
             if not allowed:
                 refuse("allowed_token_ids", allowed, "at least one token id, or None for all")
 
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
         if self.best_of is not None and self.best_of < self.n:
             refuse("best_of", self.best_of, f"at least n={self.n}")
 
@@ -129,6 +134,17 @@ class SamplingParams:
     def num_logprobs(self) -> int | None:
         """Top log-probabilities to compute with that of each output token; None for not even that."""
         return 0 if self.logprobs is None and self.ranks else self.logprobs
+
+    def with_max_tokens(self, *, is_chat: bool) -> "SamplingParams":
+        """These parameters with a number or None where `max_tokens` is "auto".
+
+        Args:
+            is_chat: whether the prompt is a conversation.
+        """
+        if self.max_tokens != "auto":
+            return self
+        limit = None if is_chat else max(DEFAULT_MAX_TOKENS, self.min_tokens)
+        return replace(self, max_tokens=limit)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks every token id against the model's vocabulary.
@@ -169,8 +185,8 @@ _OPTIONAL_INTEGERS = {
     "seed": Interval(0, 2**64 - 1),
     "logprobs": Interval(0, MAX_LOGPROBS),
     "prompt_logprobs": Interval(0, MAX_LOGPROBS),
-    "max_tokens": Interval(1),
 }
+_MAX_TOKENS = Interval(1)
 _MAX_TIME = Interval(0, above_low=True)
 _BIAS = Interval(-100, 100)
 

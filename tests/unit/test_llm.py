@@ -1,11 +1,19 @@
-"""The offline facade around a fake model: lists of any length, refused before they begin, progress."""
+"""`LLM` around a fake model: lists of any length, threads, streams, interrupts, progress."""
 
 import io
+import math
+import random
+import signal
 import sys
+import threading
+from dataclasses import replace
+from types import FrameType
 
+import numpy as np
 import pytest
 
 from pellucid import llm as llm_module
+from pellucid.beam_search_params import BeamSearchParams
 from pellucid.llm import LLM
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
@@ -56,7 +64,7 @@ def test_a_bad_prompt_far_down_the_list_is_refused_before_anything_is_computed(l
         llm.generate([*prompts, []])
     with pytest.raises(ValueError, match="stop_token_ids"):
         llm.generate(prompts, [SamplingParams()] * 49 + [SamplingParams(stop_token_ids=[99])])
-    with pytest.raises(ValueError, match="params: 3 given for 50 prompts"):
+    with pytest.raises(ValueError, match="sampling_params: 3 given for 50 prompts"):
         llm.generate(prompts, [SamplingParams()] * 3)
     assert not llm.engine.model_runner.decoder.batches
 
@@ -89,23 +97,22 @@ def test_interrupted_it_leaves_the_engine_to_others(llm: LLM) -> None:
     assert len(tokens) == 30
 
 
-@pytest.mark.parametrize(("progress", "live"), [(None, True), (None, False), (True, True)])
-def test_progress_on_a_terminal(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch, progress: bool | None, live: bool
-) -> None:
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
     screen = Terminal() if live else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
-    llm.generate([[1, 2]] * 300, SamplingParams(max_tokens=20), progress=progress)
+    monkeypatch.setattr("pellucid.progress.LINE_INTERVAL", math.inf)
+    llm.generate([[1, 2]] * 300, SamplingParams(max_tokens=20))
     assert ("of 300 prompts" in screen.getvalue()) == live
 
 
 def test_progress_can_be_off(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
     monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
-    llm.generate([[1, 2]] * 300, progress=False)
+    llm.generate([[1, 2]] * 300, use_tqdm=False)
     assert screen.getvalue() == ""
 
 
@@ -113,10 +120,276 @@ def test_progress_where_nothing_can_be_drawn_is_lines(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pellucid.progress.LINE_INTERVAL", 0.0)
-    llm.generate([[1, 2]] * 9, SamplingParams(max_tokens=3), progress=True)
+    llm.generate([[1, 2]] * 9, SamplingParams(max_tokens=3), use_tqdm=True)
     assert capsys.readouterr().err.splitlines()[-1].startswith("generate: 9 of 9 prompts, ")
 
 
 def test_answers_that_are_ranked_cannot_be_streamed(llm: LLM) -> None:
     with pytest.raises(ValueError, match="best_of=4: a stream allows at most n=2"):
         llm.stream("abc", SamplingParams(n=2, best_of=4))
+
+
+def test_threads_share_one_engine(llm: LLM) -> None:
+    prompts = [[[1 + thread, 1 + i] for i in range(30)] for thread in range(4)]
+    params = SamplingParams(max_tokens=6, seed=3)
+    outputs: dict[int, list] = {}
+
+    def generate(thread: int) -> None:
+        outputs[thread] = llm.generate(prompts[thread], params)
+
+    threads = [threading.Thread(target=generate, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    streamed = [delta for _ in range(5) for delta in llm.stream([9, 9], params)]
+    for thread in threads:
+        thread.join(timeout=120)
+    assert sorted(outputs) == [0, 1, 2, 3]
+    for thread, own in outputs.items():
+        for prompt, output in zip(prompts[thread], own, strict=True):
+            assert output.outputs == alone(prompt, params)
+    [expected] = alone([9, 9], params)
+    assert [token_id for delta in streamed for token_id in delta.token_ids] == (
+        expected.token_ids * 5
+    )
+    assert not llm.engine.unfinished_request_ids
+
+
+def test_a_subscriber_cannot_call_the_llm_that_is_calling_it(llm: LLM) -> None:
+    step = llm.engine.step
+    llm.engine.step = lambda: (llm.generate([1, 2]), step())[1]
+    with pytest.raises(RuntimeError, match="the engine is in use"):
+        llm.generate([1, 2])
+    llm.engine.step = step
+    assert not llm.engine.unfinished_request_ids
+
+
+@pytest.mark.parametrize("num_read", [0, 1, 3])
+def test_a_stream_that_is_dropped_is_aborted(llm: LLM, num_read: int) -> None:
+    stream = iter(llm.stream([5, 6], SamplingParams(max_tokens=99, seed=1, ignore_eos=True)))
+    for _ in range(num_read):
+        next(stream)
+    assert len(llm.engine.unfinished_request_ids) == 1
+    del stream
+    assert not llm.engine.unfinished_request_ids
+    llm.engine.scheduler.kv_cache_manager.check_integrity()
+
+
+def test_a_loop_that_is_left_early_aborts_its_stream(llm: LLM) -> None:
+    for _ in llm.stream([5, 6], SamplingParams(max_tokens=99, seed=1, ignore_eos=True)):
+        break
+    assert not llm.engine.unfinished_request_ids
+
+
+def test_a_stream_dropped_during_a_step_of_another_thread_is_aborted_after_it(llm: LLM) -> None:
+    stream = llm.stream([5, 6], SamplingParams(max_tokens=99, seed=1, ignore_eos=True))
+    held = [stream]
+    del stream
+    step = llm.engine.step
+
+    def dropping():
+        held.clear()
+        return step()
+
+    llm.engine.step = dropping
+    llm.generate([1, 2], SamplingParams(max_tokens=3, ignore_eos=True))
+    assert not llm.engine.unfinished_request_ids
+
+
+def test_streams_that_are_read_to_their_ends_leave_nothing(llm: LLM) -> None:
+    for seed in range(20):
+        for _ in llm.stream([5, 6], SamplingParams(max_tokens=3, seed=seed)):
+            pass
+    assert not llm._shared._readers
+
+
+class InterruptAt:
+    """A trace function that sends Ctrl-C to this process at its n-th event."""
+
+    def __init__(self, n: int) -> None:
+        self.num_left = n
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> "InterruptAt":
+        self.num_left -= 1
+        if self.num_left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def run_traced(llm: LLM, trace: InterruptAt) -> bool:
+    """Whether Ctrl-C ended a run of `generate` and of a stream."""
+    params = SamplingParams(max_tokens=3, seed=1)
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        llm.generate([[1, 2], [3, 4], [5]], params, use_tqdm=False)
+        for _ in llm.stream([7, 8], params):
+            pass
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+
+
+def test_ctrl_c_at_any_point_leaves_the_engine_empty_and_usable(llm: LLM) -> None:
+    counter = InterruptAt(0)
+    assert not run_traced(llm, counter)
+    num_events = -counter.num_left
+    rng = random.Random(0)
+    expected = alone([1, 2], SamplingParams(max_tokens=3, seed=1))
+    handler = signal.getsignal(signal.SIGINT)
+    for n in sorted(rng.sample(range(1, num_events), 60)):
+        assert run_traced(llm, InterruptAt(n)), n
+        assert not llm.engine.unfinished_request_ids, n
+        assert not llm.engine.has_unfinished_requests, n
+        assert signal.getsignal(signal.SIGINT) is handler
+    [output] = llm.generate([1, 2], SamplingParams(max_tokens=3, seed=1))
+    assert output.outputs == expected
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step(llm: LLM) -> None:
+    def stuck() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("waited")
+
+    llm.engine.step = stuck
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([1, 2])
+
+
+def test_closed_it_answers_no_more(llm: LLM) -> None:
+    stream = llm.stream([5, 6], SamplingParams(max_tokens=99, ignore_eos=True))
+    next(stream)
+    engine = llm.engine
+    with llm as same:
+        assert same is llm
+    assert stream.output.outputs[0].finish_reason == "abort"
+    assert list(stream) == []
+    assert not engine.unfinished_request_ids
+    for call in (lambda: llm.generate("a"), lambda: llm.stream("a"), lambda: llm.engine):
+        with pytest.raises(ValueError, match="this LLM is closed"):
+            call()
+    llm.close()
+
+
+def test_prompts_of_every_form(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, seed=1)
+    [expected] = llm.generate([[1, 2, 3]], params)
+    for prompts in (
+        "abc",
+        ["abc"],
+        ("abc",),
+        (text for text in ["abc"]),
+        [1, 2, 3],
+        (1, 2, 3),
+        range(1, 4),
+        [(1, 2, 3)],
+        np.array([1, 2, 3]),
+        np.array([[1, 2, 3]], dtype=np.uint8),
+        [np.array([1, 2, 3])],
+        [np.int64(1), np.int64(2), np.int64(3)],
+        {"prompt": "abc"},
+        [{"prompt": "abc"}],
+        {"prompt_token_ids": [1, 2, 3]},
+        [{"prompt_token_ids": np.array([1, 2, 3]), "cache_salt": "mine"}],
+    ):
+        [output] = llm.generate(prompts, params)
+        assert output.outputs == expected.outputs
+        assert [*map(type, output.prompt_token_ids)] == [int] * 3
+    assert llm.generate([], params) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (None, "prompts=None: pass a string, a list of token ids, "),
+        (3.5, "prompts=3.5: pass a string"),
+        (b"abc", "prompts: bytes given; decode them"),
+        (["abc", b"abc"], r"prompts\[1\]: bytes given; decode them"),
+        (["abc", None], r"prompts\[1\]=None: pass a string"),
+        ([1, 2.5], "prompts: a list with float in it; pass a string"),
+        ([[1], [True]], r"prompts\[1\]: a list with bool in it"),
+        ([["abc"]], r"prompts\[0\]: a list with str in it"),
+        ({"text": "abc"}, r"prompts: a dict with \['text'\]; it must have either 'prompt' or"),
+        ({"prompt": "abc", "prompt_token_ids": [1]}, "must have either"),
+        ({"prompt": "abc", "multi_modal_data": {}}, "must have either"),
+        ({"prompt": [1, 2]}, r"prompts\['prompt'\]: list given; pass a string"),
+        ({"prompt_token_ids": "abc"}, "str given; pass a list of token ids"),
+        ([{"role": "user", "content": "abc"}], r"prompts\[0\]: a message of a conversation; pass"),
+        ([[]], "prompt: is empty"),
+    ],
+)
+def test_prompts_of_no_form_are_refused_by_name(llm: LLM, prompts: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        llm.generate(prompts)
+
+
+def test_params_of_another_type_are_refused_by_name(llm: LLM) -> None:
+    for params in ({"temperature": 0}, 7, [{"temperature": 0}]):
+        with pytest.raises(ValueError, match=r"^sampling_params: .* given; .*SamplingParams"):
+            llm.generate(["abc"], params)
+    with pytest.raises(ValueError, match=r"pass SamplingParams\(\*\*params\)"):
+        llm.stream("abc", {"temperature": 0})
+    with pytest.raises(ValueError, match="2 prompts given; a stream takes one"):
+        llm.stream(["abc", "abc"])
+
+
+def test_a_priority_for_all_or_for_each(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    outputs = llm.generate([[1]] * 12, params, priority=[*range(12)][::-1])
+    finished = [output.metrics.finished_time for output in outputs]
+    assert finished[-1] <= finished[0]
+    assert len(llm.generate([[1]] * 2, params, priority=3)) == 2
+    with pytest.raises(ValueError, match="priority: 1 given for 2 prompts"):
+        llm.generate([[1]] * 2, params, priority=[1])
+    with pytest.raises(ValueError, match="priority='high'"):
+        llm.generate([[1]] * 2, params, priority=[0, "high"])
+    assert not llm.engine.unfinished_request_ids
+
+
+def test_the_seed_of_the_llm_repeats_what_has_none_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def texts(seed: int | None) -> list[str]:
+        monkeypatch.setattr(llm_module.LLMEngine, "from_config", lambda *_: fake_engine())
+        llm = LLM(seed=seed)
+        outputs = llm.generate([[1, 2]] * 3 + [[1]], SamplingParams(max_tokens=9))
+        outputs += llm.generate([[1, 2]], SamplingParams(max_tokens=9, seed=4))
+        return [output.outputs[0].text for output in outputs]
+
+    assert texts(1) == texts(1)
+    assert len({*texts(1)[:3], *texts(2)[:3], *texts(None)[:3]}) == 9
+    assert texts(1)[4] == texts(None)[4]
+    with pytest.raises(ValueError, match="seed=-1: must be a whole number of at least 0"):
+        LLM(seed=-1)
+
+
+def test_without_parameters_the_checkpoints_own_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine()
+    own = SamplingParams(temperature=0.0, repetition_penalty=1.3)
+    engine.model = replace(engine.model, default_sampling_params=own)
+    monkeypatch.setattr(llm_module.LLMEngine, "from_config", lambda *_: engine)
+    llm = LLM()
+    assert llm.get_default_sampling_params() == own
+    [output] = llm.generate([[1, 2]])
+    assert output.outputs == llm.generate([[1, 2]], own)[0].outputs
+    assert "".join(delta.text for delta in llm.stream([1, 2])) == output.outputs[0].text
+
+
+def test_max_tokens_left_out_is_16_for_text_and_the_context_for_conversations() -> None:
+    assert SamplingParams().with_max_tokens(is_chat=False).max_tokens == 16
+    assert SamplingParams(min_tokens=20).with_max_tokens(is_chat=False).max_tokens == 20
+    assert SamplingParams().with_max_tokens(is_chat=True).max_tokens is None
+    for limit in (None, 3):
+        params = SamplingParams(max_tokens=limit)
+        assert params.with_max_tokens(is_chat=True) is params
+
+
+def test_of_a_beam_search_sequences_are_whole_as_in_vllm(llm: LLM) -> None:
+    [output] = llm.beam_search({"prompt": "abc"}, BeamSearchParams(beam_width=2, max_tokens=3))
+    assert len(output.sequences) == len(output.outputs) == 2
+    for sequence, found in zip(output.sequences, output.outputs, strict=True):
+        assert sequence.tokens == [1, 2, 3, *found.token_ids]
+        assert sequence.text.startswith("abc")
+        assert sequence.cum_logprob == found.cumulative_logprob

@@ -32,7 +32,7 @@ BAD = {
     "stop": ["", ["a", ""], [1], 7, b"stop"],
     "include_stop_str_in_output": [1, None, "yes"],
     "stop_token_ids": [[-1], [1.0], ["1"], "12", 3],
-    "max_tokens": [0, -1, 1.0, True],
+    "max_tokens": [0, -1, 1.0, True, "all"],
     "max_time": [0, -1.0, NAN, INF, True, "1"],
     "ignore_eos": [1, None],
     "skip_special_tokens": [0, None],
@@ -104,7 +104,7 @@ def test_best_of_is_no_less_than_n() -> None:
 
 def test_defaults_are_those_of_vllm() -> None:
     params = SamplingParams()
-    assert (params.n, params.temperature, params.max_tokens) == (1, 1.0, 16)
+    assert (params.n, params.temperature, params.max_tokens) == (1, 1.0, "auto")
     assert (params.top_p, params.top_k, params.min_p, params.typical_p) == (1.0, 0, 0.0, 1.0)
     assert params.seed is None
     assert params.stop == params.bad_words == params.stop_token_ids == params.logit_bias == ()

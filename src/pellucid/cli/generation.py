@@ -118,10 +118,11 @@ def count_tokens(
     engine: "LLMEngine", prompt: "Prompt", params: RequestParams, label: str
 ) -> "RequestOutput":
     """Runs one request and shows only how many of its tokens are there."""
+    limit = params.max_tokens if isinstance(params.max_tokens, int) else 0
     with progress(label, describe_tokens) as show:
         return run_request(
             engine,
             prompt,
             params,
-            lambda output: show(len(output.metrics.token_times), params.max_tokens or 0),
+            lambda output: show(len(output.metrics.token_times), limit),
         )

@@ -151,7 +151,12 @@ class LLMEngine:
         return self._request_maker.encode(prompt, self.clock)
 
     def check_request(
-        self, prompt: EncodedPrompt, params: RequestParams, request_id: str, priority: int = 0
+        self,
+        prompt: EncodedPrompt,
+        params: RequestParams,
+        request_id: str,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         """Refuses what `add_request` would refuse, and queues nothing. From any thread.
 
@@ -160,11 +165,12 @@ class LLMEngine:
             params: how to choose, or how to search, and when to stop.
             request_id: what an error calls the request.
             priority: lower is sooner.
+            cache_salt: who may share blocks.
 
         Raises:
             ValueError: the prompt or a parameter cannot be served.
         """
-        for request in self._request_maker.make(request_id, prompt, params, priority):
+        for request in self._request_maker.make(request_id, prompt, params, priority, cache_salt):
             self.scheduler.check_fits(request)
 
     def add_request(

@@ -47,6 +47,7 @@ class RequestMaker:
             end_token_ids |= frozenset(self._tokenizer.end_of_turn_token_ids(prompt))
         return EncodedPrompt(
             text=prompt if isinstance(prompt, str) else None,
+            is_chat=isinstance(prompt, ChatPrompt),
             token_ids=self._prompt_token_ids(prompt),
             end_token_ids=end_token_ids,
             arrival_time=arrival_time,
@@ -77,12 +78,14 @@ class RequestMaker:
         priority = _PRIORITY.integer("priority", priority)
         _check_cache_salt(cache_salt)
         sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
+        sampling = sampling.with_max_tokens(is_chat=prompt.is_chat)
         sampling.check_vocabulary(self._config.vocab_size)
         if sampling.stop and not self._tokenizer.makes_text:
             raise ValueError(
                 f"stop={sampling.stop!r}: needs a tokenizer, and skip_tokenizer_init=True loads none;"
                 " stop_token_ids works"
             )
+        assert sampling.max_tokens != "auto"
         room = self._max_model_len - len(prompt.token_ids)
         first = Request(
             request_id=f"{request_id}/0",

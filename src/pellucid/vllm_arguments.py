@@ -1,0 +1,89 @@
+"""Arguments of vLLM's `LLM(...)` that `EngineConfig` does not have: translated, or refused with advice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.config import EngineConfig
+
+_RENAMED = {
+    "gpu_memory_utilization": "memory_utilization",
+    "kv_cache_memory_bytes": "kv_cache_memory",
+    "num_gpu_blocks_override": "num_kv_blocks",
+}
+# Values by which vLLM says "the default", and those that have another name here.
+_TRANSLATED: Mapping[str, Mapping[Any, str]] = {
+    "quantization": {None: "none"},
+    "kv_cache_dtype": {"auto": "bf16", "bfloat16": "bf16"},
+    "dtype": {"half": "float16", "float": "float32"},
+}
+_NONE_IS_DEFAULT = ("block_size", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
+
+
+@dataclass(frozen=True)
+class _Accepts:
+    """Values that mean what pellucid does anyway; for any other, `advice`."""
+
+    values: tuple[object, ...]
+    advice: str
+
+
+_ACCEPTED = {
+    "trust_remote_code": _Accepts((False,), "no code of a model's repository is ever run"),
+    "tensor_parallel_size": _Accepts(
+        (1,), "one process runs the model; num_threads sets its threads"
+    ),
+    "pipeline_parallel_size": _Accepts((1,), "one process runs the model"),
+    "data_parallel_size": _Accepts((1,), "one process runs the model; start several"),
+    # There are no CUDA graphs to leave out: both values mean the same.
+    "enforce_eager": _Accepts((False, True), "pass True or False"),
+    "enable_chunked_prefill": _Accepts(
+        (None, True), "long prompts are always split; raise max_num_batched_tokens for fewer parts"
+    ),
+    "tokenizer": _Accepts((None,), "the tokenizer is the model's own; leave it out"),
+    "tokenizer_mode": _Accepts(("auto",), "the tokenizer is the model's own; leave it out"),
+    "tokenizer_revision": _Accepts((None,), "set revision, which is also the tokenizer's"),
+    "load_format": _Accepts(("auto", "safetensors"), "safetensors and GGUF are read; leave it out"),
+    "device": _Accepts(("auto", "cpu"), "the model runs on the CPU; leave it out"),
+    "runner": _Accepts(("auto", "generate"), "text generation is what there is; leave it out"),
+    "task": _Accepts(("auto", "generate"), "text generation is what there is; leave it out"),
+    "cpu_offload_gb": _Accepts((0,), "weights are in the CPU's memory anyway; leave it out"),
+    "disable_log_stats": _Accepts(
+        (True, False), "statistics are in output.metrics and llm.engine.events"
+    ),
+    "enable_lora": _Accepts((False,), "merge the adapter into the checkpoint first"),
+    "speculative_config": _Accepts((None,), "there is no speculative decoding yet; leave it out"),
+    "hf_token": _Accepts((None,), "set the environment variable HF_TOKEN"),
+    "hf_overrides": _Accepts((None, {}), "change config.json of the checkpoint instead"),
+    "download_dir": _Accepts((None,), "set the environment variable HF_HOME"),
+}
+
+
+def engine_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an `EngineConfig` that arguments of `LLM(...)` stand for.
+
+    Args:
+        arguments: fields of `EngineConfig`, or arguments of vLLM's.
+
+    Raises:
+        ValueError: an argument is unknown, or asks for what pellucid does not do.
+    """
+    settings: dict[str, Any] = {}
+    for given, value in arguments.items():
+        if (accepts := _ACCEPTED.get(given)) is not None:
+            # 1 == True: types are compared as well.
+            if not any(type(value) is type(one) and value == one for one in accepts.values):
+                raise ValueError(f"{given}={value!r}: {accepts.advice}")
+            continue
+        name = _RENAMED.get(given, given)
+        if name not in EngineConfig.__dataclass_fields__:
+            known = ", ".join(EngineConfig.__dataclass_fields__)
+            raise ValueError(f"LLM({given}=...): no such parameter; there are {known}")
+        if name in settings or (name != given and name in arguments):
+            raise ValueError(f"{given}={value!r}: is another name of {name}; give one of them")
+        if value is None and name in _NONE_IS_DEFAULT:
+            continue
+        if isinstance(value, str | None):
+            value = _TRANSLATED.get(name, {}).get(value, value)
+        settings[name] = value
+    return settings
