@@ -10,10 +10,9 @@ from pellucid.loading.decoder import finish_weights, make_decoder
 from pellucid.loading.hub import find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
-from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.stored_model import StoredModel
-from pellucid.memory.available_memory import available_memory
-from pellucid.memory.free_memory import give_back_free_memory
+from pellucid.memory.memory_plan import check_weights_fit
+from pellucid.memory.process_memory import available_memory, give_back_free_memory
 from pellucid.sampling_params import SamplingParams
 from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
@@ -54,8 +53,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     location = find_model(config.model, config.revision)
     stored = open_stored_model(location.path)
     backend = make_backend(config, stored.config)
-    weights = plan_weights(stored, backend, config.quantization)
-    check_weights_fit(stored, weights, config.quantization, available_memory())
+    weights = check_weights_fit(stored, backend, config.quantization, available_memory())
     backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.

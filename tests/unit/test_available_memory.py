@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.memory.available_memory import available_memory
+from pellucid.memory.process_memory import available_memory
 
 GIB = 1 << 30
 

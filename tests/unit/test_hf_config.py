@@ -417,7 +417,7 @@ def test_eos_token_ids(
         ("llama", {"eos_token_id": -1}, "eos_token_id=-1: must be a token id"),
         ("llama", {"eos_token_id": [1, "2"]}, r'eos_token_id=\[1, "2"\]: must be a token id'),
         ("llama", {"bos_token_id": [0, 1]}, r"bos_token_id=\[0, 1\]: must be one token id"),
-        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config=.*gptq"),
+        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config: .*GPTQ"),
         ("llama", {"layer_types": ["sliding_attention"] * 3}, "layer_types=.*full_attention"),
         ("mistral", {"layer_types": ["full_attention"] * 3}, "layer_types=.*sliding_attention"),
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types=.* must be 3 times"),
@@ -469,6 +469,12 @@ def test_bad_rope(tmp_path: Path, rope: dict[str, Any], message: str) -> None:
 def test_unknown_architecture(tmp_path: Path, architectures: object) -> None:
     with pytest.raises(ValueError, match="architectures"):
         read(tmp_path, "llama", architectures=architectures)
+
+
+@pytest.mark.parametrize("rope_type", ["linear", "dynamic"])
+def test_endless_context(tmp_path: Path, rope_type: str) -> None:
+    with pytest.raises(ValueError, match=r"a context of 2560000000 tokens: at most 2147483647"):
+        read(tmp_path, "llama", rope_parameters={"rope_type": rope_type, "factor": 1e7})
 
 
 def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:

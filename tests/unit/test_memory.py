@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pellucid.config import EngineConfig
@@ -19,8 +21,9 @@ def test_the_users_blocks_win_over_the_users_bytes() -> None:
 
 def test_a_cache_that_memory_cannot_hold_is_refused() -> None:
     available = 2 << 30
-    with pytest.raises(ValueError, match=r"^num_kv_blocks=2147483648: .*20\.00 GiB.* 2\.00 GiB"):
+    with pytest.raises(ValueError, match=r"20\.00 GiB, but 2\.00 GiB.*: num_kv_blocks=214748354 "):
         plan(available, num_kv_blocks=1 << 31)
+    assert plan(available, num_kv_blocks=214748354).num_blocks == 214748354
     with pytest.raises(ValueError, match=r"^kv_cache_memory=1152921504606846976: "):
         plan(available, kv_cache_memory=1 << 60)
 
@@ -36,7 +39,7 @@ def test_the_default_is_what_is_left_after_scratch_and_a_margin() -> None:
     assert made.num_blocks == (500 - 100 - 50) // 10
     assert made.scratch + made.margin + made.kv_cache <= 500
     assert (made.num_tokens, made.num_contexts) == (35 * 32, 3)
-    assert made.knob == "what is left of 500 bytes available"
+    assert made.knob == "memory (0.00 MiB available, 0.00 MiB left for the KV cache)"
 
 
 def test_the_default_is_no_more_than_the_requests_of_a_step_can_use() -> None:
@@ -46,12 +49,50 @@ def test_the_default_is_no_more_than_the_requests_of_a_step_can_use() -> None:
         assert made.knob == "max_num_seqs, max_model_len"
 
 
-def test_a_pool_too_small_for_one_context_names_the_knob() -> None:
-    with pytest.raises(ValueError, match=r"kv_cache_memory=95 gives 9 .* at least 100"):
-        plan(kv_cache_memory=95)
-    with pytest.raises(ValueError, match="num_kv_blocks=1 gives 1"):
-        plan(num_kv_blocks=1)
-    with pytest.raises(
-        ValueError, match=r"left of 50 bytes available gives 0 .* max_model_len=320"
-    ):
-        plan(available=50)
+GIB = 1 << 30
+# A model of 8 B parameters: 128 KiB per token and a context of 131,072.
+LARGE = MemoryNeeds(5 * GIB, GIB, 32 << 17, {"int8": 17 << 17, "int4": 9 << 17})
+
+
+@pytest.mark.parametrize(
+    ("available", "knobs", "reason", "settings"),
+    [
+        (
+            8 * GIB,
+            {},
+            "memory (8.00 GiB available, 6.20 GiB left for the KV cache) gives 6.20 GiB",
+            [{"max_model_len": 50784}, {"kv_cache_dtype": "int4"}],
+        ),
+        (
+            16 * GIB,
+            {"kv_cache_memory": 9 * GIB},
+            f"kv_cache_memory={9 * GIB} gives 9.00 GiB",
+            [{"max_model_len": 73728}, {"kv_cache_dtype": "int8"}, {"kv_cache_dtype": "int4"}],
+        ),
+        (
+            32 * GIB,
+            {"num_kv_blocks": 100},
+            "num_kv_blocks=100 gives 400.00 MiB, which is 3200 tokens".replace(
+                "400.00 MiB", "0.39 GiB"
+            ),
+            [{"max_model_len": 3200}, {"num_kv_blocks": 4096}],
+        ),
+        (GIB, {}, "which is 0 tokens: only a smaller model would fit", []),
+    ],
+)
+def test_a_context_that_does_not_fit_says_what_would(
+    available: int, knobs: dict[str, int], reason: str, settings: list[dict[str, object]]
+) -> None:
+    context = 131_072
+    with pytest.raises(ValueError, match=r"one sequence takes 16\.00 GiB of KV cache") as error:
+        plan_memory(EngineConfig(**knobs), LARGE, context, available)
+    assert reason in str(error.value)
+    for setting in settings:
+        [(name, value)] = setting.items()
+        assert f"{name}={value!r}" in str(error.value)
+        needs = LARGE
+        if name == "kv_cache_dtype":
+            needs = replace(LARGE, bytes_per_block=LARGE.other_bytes_per_block[value])
+        config = EngineConfig(**(knobs | setting))
+        plan_memory(config, needs, setting.get("max_model_len", context), available)
+    assert str(error.value).count("=") == reason.count("=") + len(settings) + 1

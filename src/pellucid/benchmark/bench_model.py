@@ -15,9 +15,9 @@ from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
-from pellucid.loading.planned_weights import check_weights_fit, plan_weights
 from pellucid.loading.random_parameters import RandomParameters
-from pellucid.memory.available_memory import available_memory
+from pellucid.memory.memory_plan import check_weights_fit
+from pellucid.memory.process_memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 
@@ -69,8 +69,7 @@ def stored_model(engine_config: EngineConfig, on_progress: Progress | None = Non
     location = find_model(engine_config.model, engine_config.revision)
     stored = open_stored_model(location.path)
     backend = make_backend(engine_config, stored.config)
-    weights = plan_weights(stored, backend, engine_config.quantization)
-    check_weights_fit(stored, weights, engine_config.quantization, available_memory())
+    weights = check_weights_fit(stored, backend, engine_config.quantization, available_memory())
     backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, engine_config.quantization)
     return _bench_model(

@@ -16,8 +16,8 @@ from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
-from pellucid.memory.available_memory import available_memory
 from pellucid.memory.memory_plan import MemoryPlan
+from pellucid.memory.process_memory import available_memory
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager

@@ -18,8 +18,8 @@ from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.swap_file import SwapFile
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.checksums import weights_identity
-from pellucid.memory.available_memory import available_memory
 from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
+from pellucid.memory.process_memory import available_memory
 
 LOGIT_BYTES = 4
 
@@ -82,7 +82,7 @@ def make_kv_storage(
         scratch += max_pending * bytes_per_block
     plan = plan_memory(
         config,
-        MemoryNeeds(model.weight_bytes, scratch, bytes_per_block),
+        MemoryNeeds(model.weight_bytes, scratch, bytes_per_block, _other_formats(config, model)),
         max_model_len,
         available_memory(),
     )
@@ -93,6 +93,15 @@ def make_kv_storage(
     swap_file = _make_swap_file(config, bytes_per_block)
     transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
     return KVStorage(plan, kv_cache, prefix_store, swap_file, transfer)
+
+
+def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:
+    """Bytes per block in the formats of the KV cache that may take less than the one asked for."""
+    return {
+        dtype: model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
+        for dtype in ("int8", "int4")
+        if dtype != config.kv_cache_dtype
+    }
 
 
 def _scratch_bytes(config: EngineConfig, model: LoadedModel) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pellucid.config import Activation, ModelConfig, RopeConfig
-from pellucid.loading.json_object import JsonObject, read_json_object
+from pellucid.loading.json_object import MAX_INTEGER, JsonObject, read_json_object
 from pellucid.loading.quantized_layout import read_quantization_config
 from pellucid.loading.rope_config import read_rope
 from pellucid.sampling_params import SamplingParams
@@ -79,7 +79,13 @@ def parse_model_config(config: JsonObject) -> ModelConfig:
     architectures = config.optional_strings("architectures")
     if not architectures or architectures[0] not in _FAMILIES:
         raise config.error("architectures", f"supported are {', '.join(_FAMILIES)}")
-    return _FAMILIES[architectures[0]](config)
+    model = _FAMILIES[architectures[0]](config)
+    if model.context_length > MAX_INTEGER:
+        raise ValueError(
+            f"{config.path}: max_position_embeddings times the rope factor is a context of"
+            f" {model.context_length} tokens: at most {MAX_INTEGER}"
+        )
+    return model
 
 
 def supported_architectures() -> tuple[str, ...]:

@@ -1,8 +1,105 @@
-"""Where an engine's memory goes: planned in bytes before the KV cache is made."""
+"""Where an engine's memory goes, planned in bytes: weights before they are read, then the KV cache."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from pellucid.backends.base import Backend
+from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import EngineConfig
+from pellucid.loading.stored_model import StoredModel
+
+VECTOR_ITEM_BYTES = 4  # norms and biases are f32 everywhere
+MIN_MODEL_LEN = 2  # tokens: one of the prompt and one of the answer
+_SMALLER_FORMATS = ("int8", "int4")  # to suggest, of weights and of the KV cache
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlannedWeights:
+    """Bytes in memory, without the padding of kernels' layouts, which is under a percent.
+
+    Args:
+        total: of all weights.
+        largest: of the largest matrix, which is there twice while it is laid out.
+    """
+
+    total: int
+    largest: int
+
+    @property
+    def while_loading(self) -> int:
+        """At most, at a time."""
+        return self.total + self.largest
+
+
+def plan_weights(model: StoredModel, backend: Backend, quantization: str) -> PlannedWeights:
+    """Counts the weights of a checkpoint in the formats that they will have.
+
+    Args:
+        model: opened.
+        backend: where they go.
+        quantization: as in `EngineConfig`.
+    """
+    sizes = [
+        _tensor_bytes(model, name, backend, quantization)
+        for name in model.tensors
+        if not model.names.unused.fullmatch(name)
+    ]
+    return PlannedWeights(sum(sizes), max(sizes, default=0))
+
+
+def check_weights_fit(
+    model: StoredModel, backend: Backend, quantization: str, available: int | None
+) -> PlannedWeights:
+    """Plans weights and compares them with the memory before anything is read: the system ends a
+    process that runs out of memory without a message.
+
+    Args:
+        available: bytes; None: unknown.
+
+    Raises:
+        ValueError: the weights need more memory than there is; says which format fits.
+    """
+    weights = plan_weights(model, backend, quantization)
+    if available is None or weights.while_loading <= available:
+        return weights
+    smaller = (
+        {}
+        if model.weight_format is not None
+        else {
+            name: plan_weights(model, backend, name).while_loading
+            for name in _SMALLER_FORMATS
+            if name != quantization
+        }
+    )
+    fitting = [
+        f"quantization={name!r} ({in_gib(size)})"
+        for name, size in smaller.items()
+        if size <= available
+    ]
+    raise ValueError(
+        f"{model.path}: with quantization={quantization!r} its weights take {in_gib(weights.total)}, and"
+        f" {in_gib(weights.largest)} more while they are loaded; {in_gib(available)} of memory are"
+        f" available: {_ways_on(fitting)}"
+    )
+
+
+def _tensor_bytes(model: StoredModel, name: str, backend: Backend, quantization: str) -> int:
+    info = model.tensors.info(name)
+    if len(info.shape) != 2:
+        return math.prod(info.shape) * VECTOR_ITEM_BYTES
+    if backend.weight_itemsize is not None:
+        return math.prod(info.shape) * backend.weight_itemsize
+    if (weight_format := FORMATS.get(quantization)) is None:
+        return model.tensors.memory_bytes(name)
+    arrays = weight_format.arrays(*info.shape).values()
+    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
+
+
+# -- KV cache --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -49,11 +146,17 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """What the model and its backend ask for, in bytes. See `MemoryPlan`."""
+    """What the model and its backend ask for, in bytes. See `MemoryPlan`.
+
+    Args:
+        other_bytes_per_block: in other formats of the KV cache, by `EngineConfig.kv_cache_dtype`: what
+            an error may suggest.
+    """
 
     weights: int
     scratch: int
     bytes_per_block: int
+    other_bytes_per_block: Mapping[str, int] = field(default_factory=dict)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -90,20 +193,26 @@ def plan_memory(
     else:
         num_blocks, knob = config.max_num_seqs * blocks_per_context, "max_num_seqs, max_model_len"
         if available is not None:
-            left = max(0, available - needs.scratch - margin) // needs.bytes_per_block
-            if left < num_blocks:
-                num_blocks, knob = left, f"what is left of {available} bytes available"
+            left = max(0, available - needs.scratch - margin)
+            if left // needs.bytes_per_block < num_blocks:
+                num_blocks = left // needs.bytes_per_block
+                knob = (
+                    f"memory ({in_gib(available)} available, {in_gib(left)} left for the KV cache)"
+                )
     if num_blocks < blocks_per_context:
         raise ValueError(
-            f"{knob} gives {num_blocks} KV blocks of {needs.bytes_per_block} bytes, but one sequence of"
-            f" max_model_len={max_model_len} tokens needs {blocks_per_context}: lower max_model_len"
-            f" or set kv_cache_memory to at least {blocks_per_context * needs.bytes_per_block}"
+            f"max_model_len={max_model_len}: one sequence takes"
+            f" {in_gib(blocks_per_context * needs.bytes_per_block)} of KV cache, but {knob} gives"
+            f" {in_gib(num_blocks * needs.bytes_per_block)}, which is {num_blocks * config.block_size}"
+            f" tokens: {_ways_on(_fitting_settings(config, needs, num_blocks, blocks_per_context, available))}"
         )
     kv_cache = num_blocks * needs.bytes_per_block
     if available is not None and needs.scratch + kv_cache > available:
+        fitting = max(0, available - needs.scratch) // needs.bytes_per_block
         raise ValueError(
-            f"{knob}: the KV cache would take {kv_cache / 2**30:,.2f} GiB, but only"
-            f" {available / 2**30:,.2f} GiB of memory are available"
+            f"{knob}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(available)} of memory are"
+            f" available, of which a step takes {in_gib(needs.scratch)}:"
+            f" {_ways_on([f'num_kv_blocks={fitting}'] if fitting >= blocks_per_context else [])}"
         )
     return MemoryPlan(
         needs.weights,
@@ -116,3 +225,42 @@ def plan_memory(
         available,
         knob,
     )
+
+
+def in_gib(num_bytes: int) -> str:
+    """Bytes for people: 1.50 GiB, and MiB below a tenth of one."""
+    if num_bytes < (1 << 30) // 10:
+        return f"{num_bytes / (1 << 20):,.2f} MiB"
+    return f"{num_bytes / (1 << 30):,.2f} GiB"
+
+
+def _fitting_settings(
+    config: EngineConfig,
+    needs: MemoryNeeds,
+    num_blocks: int,
+    blocks_per_context: int,
+    available: int | None,
+) -> list[str]:
+    """Settings with which one sequence fits into the KV cache, where there is room for `num_blocks`."""
+    found = []
+    if num_blocks * config.block_size >= MIN_MODEL_LEN:
+        found.append(f"max_model_len={num_blocks * config.block_size}")
+    if config.num_kv_blocks is None:
+        found += [
+            f"kv_cache_dtype={dtype!r}"
+            for dtype, size in needs.other_bytes_per_block.items()
+            if size * blocks_per_context <= num_blocks * needs.bytes_per_block
+        ]
+    needed = blocks_per_context * needs.bytes_per_block
+    if available is None or needs.scratch + needed <= available:
+        if config.num_kv_blocks is not None:
+            found.append(f"num_kv_blocks={blocks_per_context}")
+        elif config.kv_cache_memory is not None:
+            found.append(f"kv_cache_memory={needed}")
+    return found
+
+
+def _ways_on(fitting: Sequence[str]) -> str:
+    if not fitting:
+        return "only a smaller model would fit"
+    return f"{' or '.join(fitting)} would fit"

@@ -1,5 +1,6 @@
-"""Memory that this process may use: the system's, the cgroups' and the process's own limits."""
+"""Memory of this process: what the system and its limits still allow, and giving back what is free."""
 
+import ctypes
 import os
 import resource
 from pathlib import Path
@@ -30,6 +31,12 @@ def available_memory(root: Path = Path("/")) -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def give_back_free_memory() -> None:
+    """Returns memory that is free, and that the C library keeps for later, to the system (glibc only)."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _meminfo(root: Path) -> dict[str, int]:
