@@ -46,6 +46,9 @@ class AsyncLLMEngine:
             raise ValueError("engine: has unfinished requests, which nobody would read")
         self.config = engine.config
         self.model_config = engine.model_config
+        self.max_model_len = engine.max_model_len
+        self.memory_plan = engine.memory_plan
+        self.default_sampling_params = engine.model.default_sampling_params
         self.tokenizer = engine.tokenizer
         self.events = engine.events
         self._engine = engine  # here `encode` alone is called; all else on its thread

@@ -16,7 +16,7 @@ from pellucid.cli.status import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE
 from pellucid.cli.terminal import note
 
 # Each is a function in a file of its name, with _ for -.
-VERBS = ("run", "chat", "compare", "explain", "bench", "ablate", "eval-kv", "quantize")
+VERBS = ("run", "chat", "compare", "explain", "bench", "ablate", "eval-kv", "quantize", "serve")
 
 
 def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:

@@ -1,0 +1,50 @@
+"""Writes docs/server-fields.md from the tables of fields of the server, so that it is never stale.
+
+python docs/write_server_fields.py            writes
+python docs/write_server_fields.py --check    fails if it would write something else
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generated_file import write_or_check
+
+from pellucid.server.fields import FieldTable, Treatment
+from pellucid.server.protocols.tables import FIELD_TABLES
+
+PAGE = Path(__file__).with_name("server-fields.md")
+HEADER = """\
+# The server's fields
+
+<!-- Written by docs/write_server_fields.py; do not edit. -->
+
+What becomes of each field that a client sends. A field that is accepted without effect is named in the
+reply: in `warnings` and in the header `x-pellucid-warnings`. A field that is refused is a 400 that says
+what to do instead. `null` is the same as leaving a field out.
+"""
+UNKNOWN = {
+    Treatment.REFUSED: "Any other field is refused, with the nearest known name: a typing error is seen.",
+    Treatment.WITHOUT_EFFECT: "Any other field is accepted with a warning: clients add some every week.",
+}
+
+
+def page(tables: Sequence[FieldTable[Any]]) -> str:
+    sections = [HEADER.strip()]
+    for table in tables:
+        sections.append(f"## {table.title}")
+        for treatment in Treatment:
+            rows = [
+                f"| `{field.name}` | {field.note} |"
+                for field in table.fields
+                if field.treatment is treatment
+            ]
+            if rows:
+                sections.append("\n".join([f"| {treatment.value} | |", "|---|---|", *rows]))
+        sections.append(UNKNOWN[table.unknown])
+    return "\n\n".join(sections) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(PAGE, page(FIELD_TABLES)))

@@ -1,0 +1,135 @@
+"""`pellucid serve`: the model behind HTTP, in the protocols that clients speak."""
+
+import logging
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pellucid.cli.memory_text import memory_line
+from pellucid.cli.options import MODEL_ARGUMENT, ModelOptions, PrefixCacheOptions
+from pellucid.cli.terminal import note
+from pellucid.cli.units import describe_bytes
+from pellucid.config import EngineConfig
+from pellucid.progress import progress
+
+LISTENING, ACCESS = "Where and as what", "Who may enter"
+NEEDED = ("httptools", "msgspec", "starlette", "uvicorn", "uvloop")
+
+
+def _listening(*names: str, **facts: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=LISTENING, **facts)
+
+
+def _access(*names: str, **facts: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=ACCESS, **facts)
+
+
+@dataclass(frozen=True)
+class ListeningOptions:
+    """Fields of `ServerConfig`, with its defaults."""
+
+    host: Annotated[
+        str, _listening(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all of them.")
+    ] = "127.0.0.1"
+    port: Annotated[int, _listening(metavar="PORT", help="0 takes a free one.")] = 8000
+    model_name: Annotated[
+        list[str] | None,
+        _listening(
+            metavar="NAME",
+            help="What clients may call the model; may be repeated; * stands for any characters.",
+            show_default="the model's own name",
+        ),
+    ] = None
+    max_queue: Annotated[
+        int,
+        _listening(metavar="N", help="Most unfinished answers; further requests are told 429."),
+    ] = 1024
+
+
+@dataclass(frozen=True)
+class AccessOptions:
+    """Fields of `ServerConfig`, with its defaults."""
+
+    api_keys: Annotated[
+        Path | None,
+        _access(
+            metavar="FILE",
+            help="A line 'inference NAME KEY' or 'admin NAME KEY' for each key, besides"
+            " PELLUCID_API_KEY and PELLUCID_ADMIN_KEY in the environment.",
+        ),
+    ] = None
+    allow_anyone: Annotated[
+        bool,
+        _access("--allow-anyone", help="Serve other machines although there are no keys."),
+    ] = False
+    allowed_host: Annotated[
+        list[str] | None,
+        _access(metavar="NAME", help="Host name that clients may use; may be repeated."),
+    ] = None
+    allowed_origin: Annotated[
+        list[str] | None,
+        _access(metavar="URL", help="Web page that may call from a browser; may be repeated."),
+    ] = None
+
+
+def serve(
+    model: Annotated[str | None, MODEL_ARGUMENT] = None,
+    *,
+    listening_options: ListeningOptions,
+    access_options: AccessOptions,
+    max_num_seqs: Annotated[
+        int,
+        typer.Option(metavar="N", rich_help_panel="Model", help="Answers computed in one step."),
+    ] = EngineConfig.max_num_seqs,
+    model_options: ModelOptions,
+    prefix_cache_options: PrefixCacheOptions,
+) -> None:
+    """Serve the model over HTTP until Ctrl-C; requests under way end first, unless it comes twice."""
+    missing = [package for package in NEEDED if find_spec(package) is None]
+    if missing:
+        raise ValueError(f"serve needs {', '.join(missing)}: pip install 'pellucid[server]'")
+    from pellucid.server.api_keys import ApiKeys
+    from pellucid.server.config import Limits, ServerConfig
+    from pellucid.server.run import run_server
+
+    engine_config = EngineConfig(
+        model=model,
+        **model_options.knobs(),
+        **prefix_cache_options.knobs(),
+        max_num_seqs=max_num_seqs,
+    )
+    config = ServerConfig(
+        host=listening_options.host,
+        port=listening_options.port,
+        model_names=tuple(listening_options.model_name or [model_name(model)]),
+        api_keys=ApiKeys.read(access_options.api_keys),
+        allow_anyone=access_options.allow_anyone,
+        allowed_hosts=tuple(access_options.allowed_host or ()),
+        allowed_origins=tuple(access_options.allowed_origin or ()),
+        limits=Limits(max_unfinished_answers=listening_options.max_queue),
+    )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from pellucid.async_engine import AsyncLLMEngine
+    from pellucid.engine import LLMEngine
+
+    with progress("load", describe_bytes) as show:
+        engine = LLMEngine.from_config(engine_config, show)
+    note(memory_line(engine.memory_plan))
+    run_server(
+        AsyncLLMEngine(engine, config.limits.max_unfinished_answers),
+        config,
+        lambda url: note(f"serving {config.model_name} at {url}"),
+    )
+
+
+def model_name(model: str | None) -> str:
+    """The name of the bundled model, of a directory, of a GGUF file, or a hub id itself."""
+    if model is None:
+        return "pellucid-5m"
+    path = Path(model)
+    if not path.exists():
+        return model
+    return path.stem if path.suffix == ".gguf" else path.resolve().name

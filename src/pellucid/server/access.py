@@ -1,0 +1,94 @@
+"""Decides who may enter: Host, Origin and API key of every call, before any route is looked for.
+
+Pure ASGI: a middleware between a stream and its client would hide that the client went away.
+"""
+
+import secrets
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pellucid.server.api_keys import ANYONE, Caller
+from pellucid.server.config import ServerConfig
+from pellucid.server.errors import ApiError, ErrorShape
+
+OPEN_PATHS = frozenset({"/health"})  # everything else needs a key, if there are any
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Access:
+    """Gives each call an id and a caller, in `scope["pellucid"]`, or refuses it.
+
+    The Host must be one of this machine's names or an allowed one, unless keys protect the server: a web
+    page whose host name was pointed to 127.0.0.1 (DNS rebinding) may not enter. A browser says by Origin
+    which page calls: pages of other hosts must be allowed.
+
+    Args:
+        app: what comes behind.
+        config: the server's.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._config = config
+        self._hosts = LOCAL_HOSTS | {config.host.lower(), *map(str.lower, config.allowed_hosts)}
+        self._any_host = not config.is_loopback and not config.allowed_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = secrets.token_hex(12)
+        try:
+            scope["pellucid"] = (request_id, self._caller(scope))
+        except ApiError as error:
+            shape = ErrorShape.of_path(scope["path"])
+            reply = Response(
+                shape.body(error, request_id),
+                error.status,
+                {"x-request-id": request_id, **error.headers},
+                "application/json",
+            )
+            await reply(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _caller(self, scope: Scope) -> Caller:
+        headers = {
+            name: value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name in (b"host", b"origin", b"authorization", b"x-api-key")
+        }
+        limit = self._config.limits.max_header_bytes
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+            raise ApiError(431, f"headers: at most {limit} bytes are allowed")
+        host = headers.get(b"host", "")
+        name = host.lower() if host.endswith("]") else host.rpartition(":")[0].lower() or host
+        if not self._any_host and name.lower() not in self._hosts:
+            raise ApiError(
+                403,
+                "Host: this name is not one that the server answers to; start it with --allowed-host",
+                code="host_not_allowed",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin not in self._config.allowed_origins:
+            if origin.partition("://")[2] != host:
+                raise ApiError(
+                    403,
+                    "Origin: web pages of other hosts may not call; start the server with"
+                    " --allowed-origin",
+                    code="origin_not_allowed",
+                )
+        if not self._config.api_keys or scope["path"] in OPEN_PATHS:
+            return ANYONE
+        scheme, _, token = headers.get(b"authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get(b"x-api-key", "")
+        caller = self._config.api_keys.find(key)
+        if caller is None:
+            raise ApiError(
+                401,
+                "a valid API key is needed: as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return caller

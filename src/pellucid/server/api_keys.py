@@ -1,0 +1,113 @@
+"""Who may enter: API keys, their owners and roles."""
+
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+MIN_KEY_CHARS = 16
+INFERENCE_KEY, ADMIN_KEY = "PELLUCID_API_KEY", "PELLUCID_ADMIN_KEY"  # in the environment
+
+
+class Role(Enum):
+    """What a caller may see: its own requests, or everything."""
+
+    INFERENCE = "inference"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sent a call.
+
+    Attributes:
+        name: of the key; callers of one name see each other's requests and share cached prompts.
+    """
+
+    name: str
+    role: Role
+
+    def may_see(self, owner: "Caller") -> bool:
+        return self.role is Role.ADMIN or self.name == owner.name
+
+
+ANYONE = Caller("anyone", Role.ADMIN)  # where there are no keys
+
+
+class ApiKeys:
+    """The keys of a server. Only their hashes are kept.
+
+    Args:
+        keys: each key and whose it is.
+
+    Raises:
+        ValueError: a key is too short to be a secret, or two callers have the same.
+    """
+
+    def __init__(self, keys: Iterable[tuple[str, Caller]] = ()) -> None:
+        self._callers: dict[bytes, Caller] = {}
+        for key, caller in keys:
+            if len(key) < MIN_KEY_CHARS:
+                raise ValueError(
+                    f"the API key of {caller.name!r} has {len(key)} characters; a key needs at least"
+                    f" {MIN_KEY_CHARS}"
+                )
+            if not key.isascii():
+                raise ValueError(f"the API key of {caller.name!r} must be ASCII, as headers are")
+            if (digest := _digest(key)) in self._callers:
+                other = self._callers[digest].name
+                raise ValueError(f"{caller.name!r} and {other!r} have the same API key")
+            self._callers[digest] = caller
+
+    def __bool__(self) -> bool:
+        return bool(self._callers)
+
+    def find(self, key: str) -> Caller | None:
+        """Whose key it is. Takes the same time whatever the key is like."""
+        digest = _digest(key)
+        found = None
+        for known, caller in self._callers.items():
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+    @classmethod
+    def read(cls, path: Path | None, environment: Mapping[str, str] = os.environ) -> "ApiKeys":
+        """The keys of a file and of the environment.
+
+        Args:
+            path: a text file with a line `ROLE NAME KEY` for each key; `#` begins a comment.
+            environment: PELLUCID_API_KEY is a key for inference, PELLUCID_ADMIN_KEY one for everything.
+
+        Raises:
+            ValueError: a line has another form; it names the line and shows no key.
+            OSError: the file cannot be read.
+        """
+        keys = [] if path is None else _parse(path.read_text(encoding="utf-8"), path.name)
+        for variable, role in ((INFERENCE_KEY, Role.INFERENCE), (ADMIN_KEY, Role.ADMIN)):
+            if key := environment.get(variable):
+                keys.append((key, Caller(role.value, role)))
+        return cls(keys)
+
+
+def _parse(text: str, name: str) -> list[tuple[str, Caller]]:
+    keys = []
+    roles = {role.value: role for role in Role}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 3 or words[0] not in roles:
+            raise ValueError(
+                f"{name}, line {number}: must be 'inference NAME KEY' or 'admin NAME KEY'"
+            )
+        role, owner, key = words
+        keys.append((key, Caller(owner, roles[role])))
+    return keys
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

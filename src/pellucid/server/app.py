@@ -1,0 +1,89 @@
+"""The routes of the server, and what stands in front of them."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from pellucid.async_engine import AsyncLLMEngine
+from pellucid.server.access import Access
+from pellucid.server.api_keys import Role
+from pellucid.server.config import ServerConfig
+from pellucid.server.endpoint import Endpoint, Handler
+from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.generation import GenerationService
+from pellucid.server.health import Health
+from pellucid.server.protocols.openai_completions import Completions
+from pellucid.server.protocols.openai_models import Models
+from pellucid.server.served_model import ServedModel
+from pellucid.server.serving import Serving
+
+EXPOSED_HEADERS = ("x-request-id", "x-pellucid-warnings", "retry-after")  # to pages of other hosts
+
+
+def make_serving(engine: AsyncLLMEngine, config: ServerConfig) -> Serving:
+    return Serving(
+        config,
+        ServedModel(config.model_names, engine),
+        GenerationService(engine, config.limits),
+    )
+
+
+def make_app(serving: Serving) -> ASGIApp:
+    """The ASGI application of one engine.
+
+    Args:
+        serving: its parts. Whoever made the engine shuts it down.
+    """
+    config = serving.config
+    routed = Starlette(routes=_routes(serving), exception_handlers={HTTPException: _no_such_route})
+    routed.router.redirect_slashes = False  # a redirect would repeat the client's Host
+    app: ASGIApp = Access(routed, config)
+    if config.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=config.allowed_origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+        )
+    return app
+
+
+def _routes(serving: Serving) -> list[Route]:
+    config = serving.config
+
+    def route(method: str, path: str, handler: Handler, role: Role = Role.INFERENCE) -> Route:
+        endpoint = Endpoint(handler, config.limits, config.keepalive_seconds, role)
+        return Route(path, endpoint, methods=[method])
+
+    health, models = Health(serving), Models(serving)
+    return [
+        route("GET", "/health", health.health),
+        route("GET", "/ready", health.ready),
+        route("GET", "/v1/models", models.list),
+        route("GET", "/v1/models/{model:path}", models.retrieve),
+        route("POST", "/v1/completions", Completions(serving)),
+    ]
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.scope["path"]
+    message = (
+        f"{request.method} is not allowed here"
+        if error.status_code == 405
+        else "there is no such route"
+    )
+    request_id, _ = request.scope["pellucid"]
+    refusal = ApiError(error.status_code, f"{path}: {message}", code="no_such_route")
+    shape = ErrorShape.of_path(path)
+    return Response(
+        shape.body(refusal, request_id),
+        error.status_code,
+        {"x-request-id": request_id, **(error.headers or {})},
+        "application/json",
+    )

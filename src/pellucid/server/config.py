@@ -1,0 +1,117 @@
+"""What the server does not change after start: where it listens, whom it serves, and its limits."""
+
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+
+from pellucid.server.api_keys import ApiKeys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What callers may ask for and how much the server holds. Who asks for more is told the number.
+
+    Args:
+        max_connections: open connections.
+        max_header_bytes: request line and headers of one call.
+        header_seconds: time in which they must arrive.
+        max_body_bytes: body of one call.
+        body_seconds: time in which it must arrive.
+        write_seconds: time in which a client must take what was sent to it.
+        max_prompts: prompts of one call.
+        max_answers: answers of one call: its prompts times n, or times best_of.
+        max_unfinished_answers: answers that run or wait, of all callers together.
+        max_unfinished_tokens: prompt tokens of all answers that run or wait.
+        max_strings: stop strings of one call, and as many bad words.
+        max_string_chars: length of each of them.
+        max_logit_bias: entries of a logit_bias, and of allowed_token_ids.
+        encode_workers: prompts that are encoded at the same time.
+
+    Raises:
+        ValueError: a limit is not above 0.
+    """
+
+    max_connections: int = 4096
+    max_header_bytes: int = 32 << 10
+    header_seconds: float = 20.0
+    max_body_bytes: int = 16 << 20
+    body_seconds: float = 60.0
+    write_seconds: float = 300.0
+    max_prompts: int = 256
+    max_answers: int = 256
+    max_unfinished_answers: int = 1024
+    max_unfinished_tokens: int = 4 << 20
+    max_strings: int = 32
+    max_string_chars: int = 1024
+    max_logit_bias: int = 1024
+    encode_workers: int = 4
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not value > 0:
+                raise ValueError(f"{limit.name}={value!r}: must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The knobs of a server.
+
+    Args:
+        host: address to listen on.
+        port: 0 takes a free one.
+        model_names: what clients may call the model; the first is what the server calls it. `*` stands
+            for any characters.
+        api_keys: who may enter; without keys everyone who reaches the port may do everything.
+        allow_anyone: listen on an address that other machines reach although there are no keys.
+        allowed_hosts: values of the Host header that are answered besides those of this machine.
+        allowed_origins: web pages that may call from a browser, as "https://chat.example".
+        keepalive_seconds: silence after which a stream is sent a sign of life.
+        stall_seconds: time without a step, while requests are unfinished, after which /health fails.
+        limits: see `Limits`.
+
+    Raises:
+        ValueError: names the field, the value and what is allowed.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    model_names: tuple[str, ...]
+    api_keys: ApiKeys = field(default_factory=ApiKeys)
+    allow_anyone: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    keepalive_seconds: float = 15.0
+    stall_seconds: float = 120.0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port={self.port!r}: must be in 0..65535")
+        if not self.model_names or not all(self.model_names):
+            raise ValueError(f"model_names={self.model_names!r}: must be non-empty names")
+        if not self.keepalive_seconds > 0 or not self.stall_seconds > 0:
+            raise ValueError("keepalive_seconds and stall_seconds must be above 0")
+        for origin in self.allowed_origins:
+            if "://" not in origin or origin.endswith("/"):
+                raise ValueError(
+                    f"allowed_origins={origin!r}: must be scheme://host[:port] without a path"
+                )
+        if not self.is_loopback and not self.api_keys and not self.allow_anyone:
+            raise ValueError(
+                f"host={self.host!r}: other machines reach this address, and there are no API keys;"
+                " give keys, or allow anyone"
+            )
+
+    @property
+    def model_name(self) -> str:
+        return self.model_names[0]
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether this machine alone reaches the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False

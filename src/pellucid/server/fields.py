@@ -1,0 +1,108 @@
+"""The fields of each protocol's requests as data: honoured, accepted without effect, or refused.
+
+Nothing is silently ignored: what has no effect is named in the reply's warnings, what would change the
+answer is refused with what to do instead. docs/server-fields.md is written from these tables.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from pellucid.server.errors import refused
+
+
+class Treatment(Enum):
+    """What becomes of a field that a client sends."""
+
+    HONOURED = "honoured"
+    WITHOUT_EFFECT = "accepted with a warning"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a protocol.
+
+    Attributes:
+        name: as clients send it.
+        treatment: what becomes of it.
+        note: what it does here; of a refused one, what to do instead.
+    """
+
+    name: str
+    treatment: Treatment
+    note: str
+
+
+def honoured(**notes: str) -> tuple[Field, ...]:
+    return tuple(Field(name, Treatment.HONOURED, note) for name, note in notes.items())
+
+
+def without_effect(**notes: str) -> tuple[Field, ...]:
+    return tuple(Field(name, Treatment.WITHOUT_EFFECT, note) for name, note in notes.items())
+
+
+def not_served(**notes: str) -> tuple[Field, ...]:
+    return tuple(Field(name, Treatment.REFUSED, note) for name, note in notes.items())
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class FieldTable(Generic[Body]):
+    """All fields that a route knows.
+
+    Attributes:
+        title: of its section in the docs.
+        body: the honoured fields and their types.
+        fields: every field, the honoured ones included.
+        unknown: what becomes of others: refused where a typing error would pass unseen, accepted
+            with a warning where clients add fields from week to week.
+    """
+
+    title: str
+    body: type[Body]
+    fields: Sequence[Field]
+    unknown: Treatment = Treatment.REFUSED
+
+    def decode(self, data: bytes, warnings: list[str]) -> Body:
+        """The request of a body.
+
+        Args:
+            data: JSON.
+            warnings: gets a line for each field without effect.
+
+        Raises:
+            ApiError: it is not JSON, or a field is refused, unknown or of a wrong type.
+        """
+        try:
+            given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            for name, value in given.items():
+                if bytes(value) != b"null":
+                    self._check(name, warnings)
+            return msgspec.json.decode(data, type=self.body)
+        except msgspec.ValidationError as error:
+            what, _, path = str(error).partition(" - at `$")
+            param = path.strip(".`") or None
+            raise refused(f"{param or 'body'}: {what}", param) from None
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise refused(f"the body is not JSON: {error}") from None
+
+    def _check(self, name: str, warnings: list[str]) -> None:
+        found = next((field for field in self.fields if field.name == name), None)
+        treatment = self.unknown if found is None else found.treatment
+        shown = name[:64]
+        if treatment is Treatment.REFUSED:
+            if found is not None:
+                raise refused(f"{name}: is not served; {found.note}", name)
+            near = difflib.get_close_matches(shown, [field.name for field in self.fields], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise refused(f"{shown!r} is not a field of this request{hint}", shown)
+        if treatment is Treatment.WITHOUT_EFFECT:
+            note = "this field is not known" if found is None else found.note
+            warnings.append(f"{shown}: has no effect: {note}")

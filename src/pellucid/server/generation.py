@@ -1,0 +1,283 @@
+"""The one way from any route to the engine: a request with its checks, and what becomes of it."""
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.prompts import EncodedPrompt, Prompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.admission import Admission, Place
+from pellucid.server.api_keys import ANYONE, Caller
+from pellucid.server.config import Limits
+from pellucid.server.endpoint import Call
+from pellucid.server.errors import ApiError, not_serving, refused
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What a call of any protocol asks of the engine.
+
+    Attributes:
+        prompts: each gets its own answers.
+        params: how to choose and when to stop; n answers for each prompt.
+        priority: lower is sooner.
+        cache_salt: the client's; callers with different keys never share cached prompts anyway.
+    """
+
+    prompts: Sequence[Prompt]
+    params: SamplingParams
+    priority: int = 0
+    cache_salt: str | None = None
+
+    @property
+    def num_answers(self) -> int:
+        return len(self.prompts) * self.params.num_results
+
+    def check(self, limits: Limits) -> None:
+        """Raises an ApiError for more than a caller may ask for. The engine checks everything else."""
+        params = self.params
+        if not self.prompts:
+            raise refused("prompt: must not be an empty list", "prompt")
+        _check_count("prompt", len(self.prompts), limits.max_prompts, "prompts")
+        _check_count("n", self.num_answers, limits.max_answers, "answers (prompts x n)")
+        for name, strings in (("stop", params.stop), ("bad_words", params.bad_words)):
+            _check_count(name, len(strings), limits.max_strings, "strings")
+            longest = max(map(len, strings), default=0)
+            _check_count(name, longest, limits.max_string_chars, "characters in a string")
+        for name, entries in (
+            ("logit_bias", params.logit_bias),
+            ("allowed_token_ids", params.allowed_token_ids or ()),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            _check_count(name, len(entries), limits.max_logit_bias, "entries")
+
+
+def _check_count(name: str, count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise refused(f"{name}: has {count} {what}; at most {limit} are allowed", name)
+
+
+class GenerationService:
+    """Admits requests, encodes their prompts, and runs them on the engine.
+
+    Args:
+        engine: for this server alone.
+        limits: see `Limits`.
+
+    Attributes:
+        under_way: by the id of their call.
+        is_draining: new requests are refused; those under way end by themselves.
+    """
+
+    def __init__(self, engine: AsyncLLMEngine, limits: Limits) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.admission = Admission(limits, time.monotonic)
+        self.under_way: dict[str, Generation] = {}
+        self.is_draining = False
+        self._encoding = asyncio.Semaphore(limits.encode_workers)
+        self._busy_since = time.monotonic()
+
+    async def start(self, request: GenerationRequest, call: Call) -> "Generation":
+        """Queues a request, which ends with its call at the latest.
+
+        Raises:
+            ApiError: it is refused; nothing was queued.
+            ValueError: the engine refuses it; nothing is queued any more.
+        """
+        if self.is_draining:
+            raise not_serving("the server is shutting down")
+        request.check(self.limits)
+        if not self.under_way:
+            self._busy_since = time.monotonic()
+        generation = Generation(self, call, request, self.admission.admit(request.num_answers))
+        call.resources.push_async_callback(generation.aclose)
+        self.under_way[generation.id] = generation
+        for prompt in request.prompts:
+            generation.prompts.append(await self.encode(prompt))
+        lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
+        generation.place.add_tokens(lengths)
+        salt = _cache_salt(call.caller, request.cache_salt)
+        for index, encoded in enumerate(generation.prompts):
+            stream = await self.engine.add_request(
+                encoded,
+                request.params,
+                f"{generation.id}-{index}" if index else generation.id,
+                priority=request.priority,
+                cache_salt=salt,
+            )
+            generation.streams.append(stream)
+        return generation
+
+    async def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The tokens of a prompt. As many at a time as the limits say.
+
+        Raises:
+            ValueError: the prompt cannot be served.
+        """
+        async with self._encoding:
+            return await self.engine.encode(prompt)
+
+    def queue_position(self, generation: "Generation") -> int | None:
+        """Requests that the scheduler admits before this one; None if it has admitted it."""
+        if generation.has_started:
+            return None
+        waiting = sorted(
+            (each for each in self.under_way.values() if not each.has_started),
+            key=lambda each: each.place_in_line,
+        )
+        return next(i for i, each in enumerate(waiting) if each is generation)
+
+    @property
+    def seconds_without_step(self) -> float:
+        """For how long requests are unfinished and no step has ended; 0 without requests."""
+        if not self.under_way:
+            return 0.0
+        last = max(self.engine.last_step_time or 0.0, self._busy_since)
+        return max(0.0, time.monotonic() - last)
+
+
+@dataclass(eq=False)
+class Generation:
+    """A request under way.
+
+    Attributes:
+        prompts: encoded, in their order.
+        streams: what the engine adds to the answers of each prompt.
+        is_cancelled: somebody asked for its end.
+    """
+
+    _service: GenerationService
+    call: Call
+    request: GenerationRequest
+    place: Place
+    prompts: list[EncodedPrompt] = field(default_factory=list)
+    streams: list[AsyncTokenStream] = field(default_factory=list)
+    is_cancelled: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.call.request_id
+
+    @property
+    def place_in_line(self) -> float:
+        """What the scheduler orders waiting requests by: a level of priority is worth 10 s."""
+        arrivals = (prompt.arrival_time for prompt in self.prompts)
+        return min(arrivals, default=math.inf) + 10.0 * self.request.priority
+
+    @property
+    def outputs(self) -> list[RequestOutput]:
+        return [stream.output for stream in self.streams]
+
+    @property
+    def is_finished(self) -> bool:
+        return all(output.finished for output in self.outputs)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a step has computed a part of it."""
+        return any(output.metrics.first_scheduled_time is not None for output in self.outputs)
+
+    @property
+    def queue_position(self) -> int | None:
+        """Requests that are admitted before it; None: it runs or has run."""
+        return self._service.queue_position(self)
+
+    async def finish(self) -> list[RequestOutput]:
+        """Waits for the ends of all answers.
+
+        Raises:
+            ApiError: an answer failed.
+            EngineStoppedError: the engine failed.
+        """
+        await asyncio.gather(*(stream.complete() for stream in self.streams))
+        for output in self.outputs:
+            for completion in output.outputs:
+                check_ended_well(completion.finish_reason, completion.stop_reason)
+        return self.outputs
+
+    async def deltas(self) -> AsyncIterator[tuple[int, CompletionDelta]]:
+        """What is added to the answers, with the number of the prompt; any number of tokens each.
+
+        Raises:
+            ApiError: an answer failed.
+            EngineStoppedError: the engine failed.
+        """
+        if len(self.streams) == 1:
+            async for delta in self.streams[0]:
+                check_ended_well(delta.finish_reason, delta.stop_reason)
+                yield 0, delta
+            return
+        merged = _Merged(self.streams)
+        self.call.resources.push_async_callback(merged.aclose)
+        async for index, delta in merged:
+            check_ended_well(delta.finish_reason, delta.stop_reason)
+            yield index, delta
+
+    def cancel(self) -> None:
+        """Ends the answers after the step under way, with finish_reason "abort"."""
+        self.is_cancelled = True
+        for stream in self.streams:
+            self._service.engine.abort(stream.request_id)
+
+    async def aclose(self) -> None:
+        self._service.under_way.pop(self.id, None)
+        self.place.leave()
+        for stream in self.streams:
+            await stream.aclose()
+
+
+def check_ended_well(finish_reason: str | None, stop_reason: object) -> None:
+    """Raises an ApiError for an answer that failed on its way."""
+    if finish_reason == "error":
+        raise ApiError(500, f"the request failed: {stop_reason}", code="generation_failed")
+
+
+class _Merged:
+    """Deltas of several streams as they come."""
+
+    def __init__(self, streams: Sequence[AsyncTokenStream]) -> None:
+        self._deltas: asyncio.Queue[tuple[int, CompletionDelta] | Exception | None] = (
+            asyncio.Queue()
+        )
+        self._num_open = len(streams)
+        self._tasks = [
+            asyncio.create_task(self._read(index, stream)) for index, stream in enumerate(streams)
+        ]
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, CompletionDelta]]:
+        while self._num_open:
+            item = await self._deltas.get()
+            if item is None:
+                self._num_open -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+
+    async def _read(self, index: int, stream: AsyncTokenStream) -> None:
+        try:
+            async for delta in stream:
+                self._deltas.put_nowait((index, delta))
+            self._deltas.put_nowait(None)
+        except Exception as error:
+            self._deltas.put_nowait(error)
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _cache_salt(caller: Caller, salt: str | None) -> str | None:
+    """Where there are keys, those of one name share cached prompts, and nobody else does: the time to
+    the first token would tell what others asked."""
+    if caller is ANYONE:
+        return salt
+    own = "" if salt is None else hashlib.sha256(salt.encode()).hexdigest()
+    return f"{caller.name}\n{own}"

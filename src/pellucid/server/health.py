@@ -1,0 +1,33 @@
+"""/health: whether the engine moves; /ready: whether new requests are taken."""
+
+from dataclasses import dataclass
+
+from pellucid.server.endpoint import Call, Reply, json_reply
+from pellucid.server.serving import Serving
+
+
+@dataclass(frozen=True)
+class Health:
+    """The handlers of both routes."""
+
+    serving: Serving
+
+    async def health(self, call: Call) -> Reply:
+        """Fails when the engine has failed, or when requests are unfinished and no step ends: an open
+        port alone says nothing."""
+        service = self.serving.service
+        stalled = service.seconds_without_step
+        limit = self.serving.config.stall_seconds
+        if not service.engine.is_healthy and not service.is_draining:
+            return json_reply({"status": "failed", "reason": "the engine has ended"}, 503)
+        if stalled > limit:
+            reason = f"requests are unfinished, and no step has ended for {stalled:.0f} s"
+            return json_reply({"status": "stalled", "reason": reason}, 503)
+        return json_reply({"status": "ok"})
+
+    async def ready(self, call: Call) -> Reply:
+        service = self.serving.service
+        if service.is_draining or not service.engine.is_healthy:
+            reason = "shutting down" if service.is_draining else "the engine has ended"
+            return json_reply({"status": "not ready", "reason": reason}, 503)
+        return json_reply({"status": "ready"})

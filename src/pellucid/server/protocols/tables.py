@@ -1,0 +1,5 @@
+"""The tables of fields of all routes."""
+
+from pellucid.server.protocols.openai_completions import COMPLETION_FIELDS
+
+FIELD_TABLES = (COMPLETION_FIELDS,)

@@ -1,0 +1,113 @@
+"""Runs a server until a signal ends it: the first one drains, the second one ends at once."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from pellucid.async_engine import AsyncLLMEngine
+from pellucid.server.app import make_app, make_serving
+from pellucid.server.config import ServerConfig
+from pellucid.server.generation import GenerationService
+from pellucid.server.http_protocol import bounded_http_protocol
+
+_log = logging.getLogger("pellucid.server")
+
+BACKLOG = 2048
+GOODBYE_SECONDS = 5.0  # for replies that are being sent when nothing is generated any more
+
+
+def run_server(
+    engine: AsyncLLMEngine,
+    config: ServerConfig,
+    on_listening: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM; the engine is shut down afterwards.
+
+    Args:
+        engine: for this server alone.
+        config: the server's knobs.
+        on_listening: called with the URL once connections are accepted.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    with listen(config) as listener:
+        serving = make_serving(engine, config)
+        server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
+        host, port = listener.getsockname()[:2]
+        on_listening(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        try:
+            server.run(sockets=[listener])
+        finally:
+            asyncio.run(engine.shutdown())
+
+
+def listen(config: ServerConfig) -> socket.socket:
+    """A socket that takes connections from now on, although nobody answers them yet."""
+    try:
+        found = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise ValueError(f"host={config.host!r}: {error.strerror}") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, error.strerror, f"{config.host}:{config.port}") from None
+    return listener
+
+
+def make_uvicorn_config(config: ServerConfig, app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http=bounded_http_protocol(config.limits),
+        ws="none",
+        lifespan="off",
+        loop="uvloop",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        limit_concurrency=config.limits.max_connections,
+        timeout_graceful_shutdown=int(GOODBYE_SECONDS),
+    )
+
+
+class DrainingServer(uvicorn.Server):
+    """Goes on answering while the requests under way end: new ones are told 503, not refused a
+    connection.
+
+    Args:
+        config: uvicorn's.
+        service: whose requests are waited for.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: GenerationService) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.is_draining:
+            self.should_exit = self.force_exit = True
+            return
+        self._service.is_draining = True
+        num_unfinished = len(self._service.under_way)
+        if num_unfinished:
+            _log.warning(
+                "waiting for %d requests to end; a second signal ends them", num_unfinished
+            )
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._service.is_draining and not self._service.under_way:
+            self.should_exit = True
+        return await super().on_tick(counter)

@@ -1,0 +1,102 @@
+"""The model as clients see it: what it is called, and its facts under each name that they look for."""
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from pellucid import __version__
+from pellucid.async_engine import AsyncLLMEngine
+from pellucid.server.errors import ApiError
+
+MAX_NAME = 256  # characters
+FINGERPRINT = f"pellucid-{__version__}"
+
+
+class ServedModel:
+    """The one model of a server.
+
+    Args:
+        names: what clients may call it; the first one is its own. `*` stands for any characters.
+        engine: that runs it.
+
+    Attributes:
+        created: when the server started, in seconds since 1970.
+    """
+
+    def __init__(self, names: Sequence[str], engine: AsyncLLMEngine) -> None:
+        self.name = names[0]
+        self.created = int(time.time())
+        self.max_model_len = engine.max_model_len
+        self.tokenizer = engine.tokenizer
+        self.default_sampling_params = engine.default_sampling_params
+        self._names = names
+        self._config = engine.config
+        self._model_config = engine.model_config
+        self._num_kv_tokens = engine.memory_plan.num_blocks * engine.config.block_size
+        pattern = "|".join(re.escape(name).replace(r"\*", ".*") for name in names)
+        self._pattern = re.compile(f"(?:{pattern})(?::latest)?")  # Ollama's clients add the tag
+
+    def check_name(self, name: str | None) -> str:
+        """The name that a reply gives the model: the client's, or ours if it gave none.
+
+        A name selects; nothing is ever looked for or loaded by it.
+
+        Raises:
+            ApiError: 404 with the names that there are.
+        """
+        if not name:
+            return self.name
+        if len(name) > MAX_NAME or self._pattern.fullmatch(name) is None:
+            known = ", ".join(map(repr, self._names))
+            raise ApiError(
+                404,
+                f"model={name[:128]!r}: this server has {known}; --model-name gives it other names",
+                "model",
+                "model_not_found",
+            )
+        return name
+
+    def facts(self) -> dict[str, Any]:
+        """The model object of OpenAI's API, with Anthropic's fields and the context length under the
+        names that vLLM, llama.cpp and their clients use."""
+        created = datetime.fromtimestamp(self.created, timezone.utc).isoformat()
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "pellucid",
+            "root": self.name,  # never a path of this machine
+            "parent": None,
+            "max_model_len": self.max_model_len,
+            "context_length": self.max_model_len,
+            "meta": {
+                "n_ctx_train": self._model_config.context_length,
+                "n_ctx": self.max_model_len,
+                "n_vocab": self._model_config.vocab_size,
+                "n_embd": self._model_config.hidden_size,
+            },
+            "type": "model",
+            "display_name": self.name,
+            "created_at": created,
+        }
+
+    def details(self) -> dict[str, Any]:
+        """What else is known of it, for pages of details."""
+        config = self._model_config
+        return {
+            "architecture": config.architecture,
+            "num_layers": config.num_layers,
+            "num_heads": config.num_heads,
+            "num_kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "hidden_size": config.hidden_size,
+            "vocab_size": config.vocab_size,
+            "context_length": config.context_length,
+            "max_model_len": self.max_model_len,
+            "quantization": self._config.quantization,
+            "kv_cache_dtype": self._config.kv_cache_dtype,
+            "block_size": self._config.block_size,
+            "num_kv_tokens": self._num_kv_tokens,
+        }

@@ -1,0 +1,16 @@
+"""What the handlers of all routes share."""
+
+from dataclasses import dataclass
+
+from pellucid.server.config import ServerConfig
+from pellucid.server.generation import GenerationService
+from pellucid.server.served_model import ServedModel
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One server's parts."""
+
+    config: ServerConfig
+    model: ServedModel
+    service: GenerationService

@@ -1,0 +1,233 @@
+"""Who may enter, and what a connection may send before anything is computed."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pellucid.server.api_keys import ApiKeys, Caller, Role
+from pellucid.server.config import Limits, ServerConfig
+from support.bundled import bundled_engine
+from support.fake_model import fake_engine
+from support.http_server import RunningServer, running_server
+
+USER_KEY, OTHER_KEY, ADMIN_KEY = (
+    "user-key-0123456789",
+    "other-key-0123456789",
+    "admin-key-0123456789",
+)
+KEYS = ApiKeys(
+    [
+        (USER_KEY, Caller("user", Role.INFERENCE)),
+        (OTHER_KEY, Caller("other", Role.INFERENCE)),
+        (ADMIN_KEY, Caller("ops", Role.ADMIN)),
+    ]
+)
+SMALL = Limits(max_header_bytes=2048, header_seconds=0.3, max_body_bytes=4096, body_seconds=0.5)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RunningServer]:
+    """A server with keys and tight limits."""
+    knobs = {"api_keys": KEYS, "limits": SMALL, "allowed_origins": ("https://chat.example",)}
+    with running_server(fake_engine(), **knobs) as running:
+        yield running
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/ready"),
+        ("GET", "/v1/models"),
+        ("POST", "/v1/completions"),
+        ("GET", "/no/such/route"),
+        ("GET", "/health/"),
+        ("GET", "//health"),
+        ("GET", "/%68ealth/../v1/models"),
+        ("OPTIONS", "/v1/models"),
+    ],
+)
+def test_every_path_but_health_needs_a_key(guarded: RunningServer, method: str, path: str) -> None:
+    for headers in ({}, bearer("wrong"), bearer(""), {"x-api-key": USER_KEY[:-1]}):
+        reply = guarded.call(method, path, b"{}" if method == "POST" else None, headers)
+        assert reply.status == 401
+        assert reply.json["error"]["code"] == "invalid_api_key"
+        assert reply.headers["www-authenticate"] == "Bearer"
+    assert guarded.get("/health").json == {"status": "ok"}
+
+
+def test_a_key_comes_in_either_header(guarded: RunningServer) -> None:
+    assert guarded.get("/v1/models", authorization=f"Bearer {USER_KEY}").status == 200
+    assert guarded.get("/v1/models", authorization=f"bearer  {USER_KEY}").status == 200
+    assert guarded.get("/v1/models", x_api_key=ADMIN_KEY).status == 200
+
+
+def test_cve_2026_48710_the_host_does_not_change_the_path_that_is_authorised(
+    guarded: RunningServer,
+) -> None:
+    for host in ("localhost/health", "localhost/health?", "localhost/health#"):
+        reply = guarded.call("GET", "/v1/models", headers={"host": host})
+        assert reply.status in (401, 403)
+
+
+def test_dns_rebinding_another_name_for_this_machine_is_refused(guarded: RunningServer) -> None:
+    for host in ("evil.example", "evil.example:8000", "localhost.evil.example", ""):
+        reply = guarded.call("GET", "/v1/models", headers={"host": host, "x-api-key": USER_KEY})
+        assert (reply.status, reply.json["error"]["code"]) == (403, "host_not_allowed")
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+        reply = guarded.call("GET", "/v1/models", headers={"host": host, "x-api-key": USER_KEY})
+        assert reply.status == 200
+
+
+def test_pages_of_other_hosts_may_not_call_unless_they_are_allowed(guarded: RunningServer) -> None:
+    for origin in ("https://evil.example", "null", "http://localhost.evil.example"):
+        reply = guarded.get("/v1/models", origin=origin, x_api_key=USER_KEY)
+        assert (reply.status, reply.json["error"]["code"]) == (403, "origin_not_allowed")
+        assert "access-control-allow-origin" not in reply.headers
+    own = f"http://{guarded.host}:{guarded.port}"
+    assert guarded.get("/v1/models", origin=own, x_api_key=USER_KEY).status == 200
+    allowed = guarded.get("/v1/models", origin="https://chat.example", x_api_key=USER_KEY)
+    assert allowed.headers["access-control-allow-origin"] == "https://chat.example"
+    preflight = guarded.call(
+        "OPTIONS",
+        "/v1/completions",
+        headers={
+            "origin": "https://chat.example",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization",
+        },
+    )
+    assert preflight.status == 200
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+
+
+def test_a_body_has_a_limit_announced_or_not(guarded: RunningServer) -> None:
+    body = b'{"prompt": "' + b"a" * 5000 + b'"}'
+    reply = guarded.call("POST", "/v1/completions", body, bearer(USER_KEY))
+    assert reply.status == 413
+    assert "4096 bytes" in reply.json["error"]["message"]
+    with socket.create_connection((guarded.host, guarded.port), 10) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-api-key: %b\r\n"
+            b"transfer-encoding: chunked\r\n\r\n1400\r\n%b\r\n" % (USER_KEY.encode(), b"a" * 5120)
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_compressed_body_is_refused(guarded: RunningServer) -> None:
+    """Ollama GO-2025-3548: a small body that becomes a large one."""
+    headers = {**bearer(USER_KEY), "content-encoding": "gzip"}
+    assert guarded.call("POST", "/v1/completions", b"x", headers).status == 415
+
+
+def test_cve_2025_48956_headers_have_a_limit_whole_or_unfinished(guarded: RunningServer) -> None:
+    reply = guarded.get("/v1/models", x_api_key=USER_KEY, x_long="a" * 2048)
+    assert reply.status == 431
+    with socket.create_connection((guarded.host, guarded.port), 10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nx-long: " + b"a" * 4096)
+        assert connection.recv(100).startswith(b"HTTP/1.1 431")
+
+
+def test_a_slow_head_and_a_slow_body_are_ended(guarded: RunningServer) -> None:
+    with socket.create_connection((guarded.host, guarded.port), 10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost:")
+        assert connection.recv(100) == b""
+    with socket.create_connection((guarded.host, guarded.port), 10) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-api-key: %b\r\n"
+            b"content-length: 10\r\n\r\n{" % USER_KEY.encode()
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_connection_is_kept_while_it_is_idle_between_calls(guarded: RunningServer) -> None:
+    with socket.create_connection((guarded.host, guarded.port), 10) as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+            time.sleep(SMALL.header_seconds * 1.5)
+
+
+def test_no_secret_is_shown(guarded: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    reply = guarded.call("POST", "/v1/completions", b"{", bearer(USER_KEY))
+    assert reply.status == 400
+    assert USER_KEY not in caplog.text + repr(KEYS) + repr(vars(KEYS)) + reply.body.decode()
+
+
+def test_cached_prompts_are_shared_under_one_key_only() -> None:
+    """vLLM CVE-2025-46570: the time to the first token tells what others asked."""
+    body = {"prompt": list(range(10, 110)), "max_tokens": 1}
+
+    def num_cached(server: RunningServer, key: str, **fields: str) -> int:
+        reply = server.call("POST", "/v1/completions", {**body, **fields}, bearer(key))
+        return reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with running_server(bundled_engine(), api_keys=KEYS) as server:
+        assert num_cached(server, USER_KEY) == 0
+        assert num_cached(server, OTHER_KEY) == 0
+        assert num_cached(server, USER_KEY) == 96
+        assert num_cached(server, USER_KEY, cache_salt="s") == 0
+        assert num_cached(server, USER_KEY, cache_salt="s") == 96
+        assert num_cached(server, ADMIN_KEY, cache_salt="s") == 0
+
+
+def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# who\ninference user {USER_KEY}\n\nadmin ops {ADMIN_KEY}  # that is me\n")
+    environment = {"PELLUCID_API_KEY": OTHER_KEY}
+    keys = ApiKeys.read(path, environment)
+    assert keys.find(USER_KEY) == Caller("user", Role.INFERENCE)
+    assert keys.find(ADMIN_KEY) == Caller("ops", Role.ADMIN)
+    assert keys.find(OTHER_KEY) == Caller("inference", Role.INFERENCE)
+    assert keys.find("") is None and keys.find("\ud800") is None
+    assert not ApiKeys.read(None, {}) and ApiKeys.read(None, environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user sk-0123456789abcdef", "keys, line 1: must be 'inference NAME KEY'"),
+        ("\nroot user sk-0123456789abcdef", "keys, line 2: must be"),
+        ("admin ops short", "'ops' has 5 characters; a key needs at least 16"),
+        ("admin ops sk-0123456789abcdéf", "'ops' must be ASCII"),
+        ("admin a sk-0123456789abcdef\nadmin b sk-0123456789abcdef", "'b' and 'a' have the same"),
+    ],
+)
+def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(ValueError, match=message) as refused:
+        ApiKeys.read(tmp_path / "keys", {})
+    assert "sk-" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"host": "0.0.0.0"}, "host='0.0.0.0': other machines reach this address"),
+        ({"host": "example.com"}, "host='example.com': other machines"),
+        ({"port": 65536}, "port=65536: must be in"),
+        ({"allowed_origins": ("chat.example",)}, "allowed_origins='chat.example': must be"),
+        ({"model_names": ()}, "model_names"),
+        ({"keepalive_seconds": 0}, "must be above 0"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(knobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ServerConfig(**{"model_names": ("m",), **knobs})
+    for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1"):
+        assert ServerConfig(model_names=("m",), host=host).is_loopback
+    assert ServerConfig(model_names=("m",), host="0.0.0.0", api_keys=KEYS).port == 8000
+    assert ServerConfig(model_names=("m",), host="0.0.0.0", allow_anyone=True).port == 8000
+
+
+def test_a_limit_is_above_zero() -> None:
+    with pytest.raises(ValueError, match="max_answers=0: must be above 0"):
+        Limits(max_answers=0)

@@ -1,0 +1,280 @@
+"""What becomes of calls: those that nobody waits for, too many of them, and a server that is to end."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+
+from pellucid.server.api_keys import ANYONE
+from pellucid.server.config import Limits
+from pellucid.server.endpoint import Call, Endpoint, StreamedReply
+from support.fake_model import fake_engine
+from support.http_server import TIMEOUT, RunningServer, running_server
+
+LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
+
+
+@pytest.fixture
+def slow() -> Iterator[RunningServer]:
+    """A fake model that takes a step only when `server.step` is released, or 5 ms when it is set."""
+    with running_server(fake_engine(), limits=Limits(max_unfinished_answers=4)) as server:
+        original = server.engine.step
+
+        def step() -> object:
+            time.sleep(0.005)
+            return original()
+
+        server.engine.step = step  # type: ignore[method-assign]
+        yield server
+        server.wait_until_idle()
+
+
+def num_steps_taken(server: RunningServer) -> int:
+    return server.engine.events.step
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream": True, "n": 3}])
+def test_who_goes_away_frees_blocks_within_one_step(
+    slow: RunningServer, fields: dict[str, object]
+) -> None:
+    """llama.cpp #13262, #24496: a request that does not stream ran on to its end."""
+    connection = slow.open_call("/v1/completions", {**LONG, **fields})
+    slow.wait_until(lambda: slow.engine.has_unfinished_requests, "a request under way")
+    (generation,) = slow.service.under_way.values()
+    slow.wait_until(lambda: generation.outputs[0].metrics.token_times, "a first token")
+    connection.close()
+    slow.wait_until(lambda: not slow.service.under_way, "its end at the server")
+    slow.wait_until(lambda: not slow.engine.has_unfinished_requests, "its end at the engine")
+    assert generation.outputs[0].outputs[0].finish_reason == "abort"
+    assert len(generation.outputs[0].outputs[0].token_ids) < 200
+
+
+def test_who_goes_away_while_waiting_leaves_the_queue(slow: RunningServer) -> None:
+    first = slow.open_call("/v1/completions", {**LONG, "n": 3})
+    slow.wait_until(lambda: len(slow.service.under_way) == 1, "the first request")
+    second = slow.open_call("/v1/completions", LONG)
+    slow.wait_until(lambda: len(slow.service.under_way) == 2, "the second request")
+    second.close()
+    slow.wait_until(lambda: len(slow.service.under_way) == 1, "the end of the second one")
+    first.close()
+
+
+def test_too_many_are_told_how_many_there_are_and_when_to_come_again(slow: RunningServer) -> None:
+    """vLLM #18826: an unbounded queue. A list of prompts counts with all of its answers."""
+    held = slow.open_call("/v1/completions", {**LONG, "n": 3})
+    slow.wait_until(lambda: slow.service.under_way, "a request under way")
+    for body in ({**LONG, "n": 2}, {**LONG, "prompt": ["a", "b"]}):
+        reply = slow.post("/v1/completions", body)
+        assert reply.status == 429
+        assert reply.json["error"]["code"] == "rate_limit_exceeded"
+        assert "3 of 4 answers are unfinished; try again in" in reply.json["error"]["message"]
+        assert int(reply.headers["retry-after"]) >= 1
+    assert slow.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200
+    held.close()
+
+
+def test_cve_2026_73559_a_list_of_prompts_is_bounded_before_any_work() -> None:
+    limits = Limits(max_prompts=8, max_answers=16, max_strings=2, max_string_chars=5)
+    limits_of_bias = {"logit_bias": {str(number): 1 for number in range(2000)}}
+    with running_server(fake_engine(), limits=limits) as server:
+        for fields, message in (
+            ({"prompt": ["a"] * 9}, "prompt: has 9 prompts; at most 8"),
+            ({"prompt": ["a"] * 8, "n": 3}, "n: has 24 answers"),
+            ({"prompt": [], "n": 3}, "prompt: must not be an empty list"),
+            ({"n": 17}, "n: has 17 answers"),
+            ({"best_of": 17}, "n: has 17 answers"),
+            ({"n": 10**30}, "n"),
+            ({"stop": ["a", "b", "c"]}, "stop: has 3 strings; at most 2"),
+            ({"stop": "abcdef"}, "stop: has 6 characters in a string; at most 5"),
+            ({"bad_words": ["a", "b", "c"]}, "bad_words: has 3 strings"),
+            (limits_of_bias, "logit_bias: has 2000 entries"),
+            ({"stop_token_ids": [1] * 2000}, "stop_token_ids: has 2000 entries"),
+        ):
+            reply = server.post("/v1/completions", {"prompt": "a", **fields})
+            assert reply.status == 400
+            assert message in reply.json["error"]["message"]
+        assert not server.engine.events.step
+        server.wait_until_idle()
+
+
+def test_prompt_tokens_are_counted_too() -> None:
+    limits = Limits(max_unfinished_tokens=100)
+    with running_server(fake_engine(), limits=limits) as server:
+        reply = server.post("/v1/completions", {"prompt": [[1] * 60, [2] * 60]})
+        assert reply.status == 413
+        assert "120 tokens; the server holds at most 100" in reply.json["error"]["message"]
+        server.service.admission.num_tokens = 50
+        reply = server.post("/v1/completions", {"prompt": [1] * 60})
+        assert (reply.status, "retry-after" in reply.headers) == (429, True)
+        server.service.admission.num_tokens = 0
+        assert server.post("/v1/completions", {"prompt": [1] * 60}).status == 200
+        server.wait_until_idle()
+
+
+def test_a_prompt_beyond_the_context_is_refused_in_the_words_agents_look_for(
+    slow: RunningServer,
+) -> None:
+    reply = slow.post("/v1/completions", {"prompt": [1] * 256})
+    assert reply.status == 400
+    assert reply.json["error"]["code"] == "context_length_exceeded"
+    assert "maximum context length is 256 tokens" in reply.json["error"]["message"]
+
+
+def test_a_request_that_fails_leaves_the_others_alone() -> None:
+    with running_server(fake_engine()) as server:
+        forward = server.engine.model.decoder.forward
+
+        def failing(batch: object, kv_cache: object) -> object:
+            logits = forward(batch, kv_cache)
+            rows = batch.logits_indices
+            logits[(batch.positions[rows] == 0) & (batch.token_ids[rows] == 5)] = float("nan")
+            return logits
+
+        server.engine.model.decoder.forward = failing
+        alone = server.post("/v1/completions", LONG).json["choices"]
+        replies = {}
+
+        def post(name: str, body: object) -> None:
+            replies[name] = server.post("/v1/completions", body)
+
+        bad = {**LONG, "prompt": [5]}
+        calls = {"good": LONG, "bad": bad, "streamed": {**bad, "stream": True}}
+        threads = [threading.Thread(target=post, args=item) for item in calls.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        assert replies["good"].json["choices"] == alone
+        assert replies["bad"].status == 500
+        assert replies["bad"].json["error"]["code"] == "generation_failed"
+        *_, failure, done = replies["streamed"].events
+        assert failure["error"]["type"] == "server_error" and done == "[DONE]"
+        server.wait_until_idle()
+
+
+def test_our_own_mistakes_are_logged_and_not_shown(
+    slow: RunningServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow.service, "start", None)
+    reply = slow.post("/v1/completions", LONG)
+    assert reply.status == 500
+    assert reply.json["error"]["code"] == "internal_error"
+    assert "NoneType" not in reply.body.decode() and "NoneType" in caplog.text
+    assert reply.headers["x-request-id"] in caplog.text
+
+
+def test_health_fails_when_requests_wait_and_no_step_ends() -> None:
+    """mlx #1672, SGLang #6778: a dead loop behind a live port."""
+    with running_server(fake_engine(), stall_seconds=0.05) as server:
+        assert server.get("/health").status == 200
+        go_on = threading.Event()
+        original = server.engine.step
+
+        def stuck() -> object:
+            go_on.wait(TIMEOUT)
+            return original()
+
+        server.engine.step = stuck  # type: ignore[method-assign]
+        connection = server.open_call("/v1/completions", LONG)
+        server.wait_until(lambda: server.get("/health").status == 503, "a failing /health")
+        assert server.get("/health").json["status"] == "stalled"
+        go_on.set()
+        connection.close()
+        server.wait_until(lambda: server.get("/health").status == 200, "a good /health")
+        assert server.get("/ready").json == {"status": "ready"}
+
+
+def test_an_engine_that_has_failed_is_no_longer_healthy() -> None:
+    """vLLM CVE-2026-114051: a dead engine and a /health of 200."""
+    with running_server(fake_engine()) as server:
+        server.engine.step = None  # type: ignore[method-assign]
+        assert server.post("/v1/completions", LONG).status == 503
+        assert server.get("/health").json["status"] == "failed"
+        assert server.get("/ready").status == 503
+        assert server.post("/v1/completions", LONG).status == 503
+
+
+def test_a_silent_stream_gets_signs_of_life() -> None:
+    with running_server(fake_engine(), keepalive_seconds=0.05) as server:
+        go_on = threading.Event()
+        original = server.engine.step
+
+        def late() -> object:
+            go_on.wait(TIMEOUT)
+            return original()
+
+        server.engine.step = late  # type: ignore[method-assign]
+        connection = server.open_call("/v1/completions", {**LONG, "stream": True})
+        received = b""
+        while received.count(b": keepalive\n\n") < 3:
+            received += connection.recv(4096)
+        go_on.set()
+        while b"[DONE]" not in received:
+            received += connection.recv(65536)
+        connection.close()
+
+
+def test_a_client_that_takes_nothing_is_given_up() -> None:
+    """Its connection is closed, and what its reply held is let go."""
+    events = []
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"a frame"
+        finally:
+            events.append("frames closed")
+
+    async def handler(call: Call) -> StreamedReply:
+        call.resources.callback(events.append, "resources closed")
+        return StreamedReply(frames(), b"keepalive")
+
+    messages = [{"type": "http.request", "body": b""}]
+
+    async def receive() -> dict[str, object]:
+        return messages.pop() if messages else await asyncio.Future()
+
+    async def send(message: dict[str, object]) -> None:
+        events.append(message["type"])
+        if message["type"] == "http.response.body":
+            await asyncio.Future()
+
+    endpoint = Endpoint(handler, Limits(write_seconds=0.05), keepalive_seconds=15)
+    scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
+    asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
+    assert events[:2] == ["http.response.start", "http.response.body"]
+    assert events[2:] == ["frames closed", "resources closed"]
+
+
+SERVE = [sys.executable, "-m", "pellucid", "serve", "--port", "0"]
+
+
+def test_sigterm_lets_requests_end_and_a_second_one_does_not() -> None:
+    """The first signal: new requests get 503, streams go on. The second: everything ends."""
+    process = subprocess.Popen(SERVE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    with process:
+        try:
+            line = next(line for line in process.stderr if line.startswith("serving "))
+            host, port = line.split("http://")[1].strip().split(":")
+            server = RunningServer(host, int(port), None, None, None)  # type: ignore[arg-type]
+            connection = server.open_call(
+                "/v1/completions", {**LONG, "n": 4, "stream": True, "max_tokens": 2000}
+            )
+            received = connection.recv(1000)
+            process.send_signal(signal.SIGTERM)
+            server.wait_until(lambda: server.get("/ready").status == 503, "draining")
+            assert server.post("/v1/completions", LONG).status == 503
+            assert server.get("/health").status == 200
+            process.send_signal(signal.SIGTERM)
+            while data := connection.recv(65536):
+                received += data
+            connection.close()
+            assert b"[DONE]" not in received
+            assert process.wait(TIMEOUT) == 0
+        finally:
+            process.kill()

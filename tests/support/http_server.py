@@ -1,0 +1,137 @@
+"""A server on a real socket, in a thread of the test process, and plain HTTP calls to it."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.async_engine import AsyncLLMEngine
+from pellucid.engine import LLMEngine
+from pellucid.server.app import make_app, make_serving
+from pellucid.server.config import ServerConfig
+from pellucid.server.generation import GenerationService
+from pellucid.server.run import DrainingServer, listen, make_uvicorn_config
+
+TIMEOUT = 60.0  # seconds: a limit against hangs
+
+
+@dataclass
+class HttpReply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[Any]:
+        """The data of server-sent events, [DONE] as text."""
+        frames = [frame for frame in self.body.decode().split("\n\n") if frame]
+        data = [
+            line.removeprefix("data: ")
+            for frame in frames
+            for line in frame.split("\n")
+            if line.startswith("data: ")
+        ]
+        return [text if text == "[DONE]" else json.loads(text) for text in data]
+
+
+@dataclass
+class RunningServer:
+    host: str
+    port: int
+    engine: LLMEngine
+    service: GenerationService
+    uvicorn_server: DrainingServer
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpReply:
+        """One call on a connection of its own; `body` is sent as JSON unless it is bytes."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT)
+        try:
+            connection.request(method, path, data, dict(headers or {}))
+            reply = connection.getresponse()
+            found = {name.lower(): value for name, value in reply.getheaders()}
+            return HttpReply(reply.status, found, reply.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, **headers: str) -> HttpReply:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.call("POST", path, body, named)
+
+    def get(self, path: str, **headers: str) -> HttpReply:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.call("GET", path, None, named)
+
+    def open_call(self, path: str, body: Any) -> socket.socket:
+        """Sends a call and leaves its connection open, unread."""
+        data = json.dumps(body).encode()
+        connection = socket.create_connection((self.host, self.port), TIMEOUT)
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n"
+            f"content-length: {len(data)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + data)
+        return connection
+
+    def wait_until(self, condition: "Any", what: str) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not condition():
+            assert time.monotonic() < deadline, f"never came: {what}"
+            time.sleep(0.005)
+
+    def wait_until_idle(self) -> None:
+        """Nothing is under way, and every block is free again."""
+        self.wait_until(lambda: not self.service.under_way, "no request under way")
+        self.wait_until(lambda: not self.engine.has_unfinished_requests, "an idle engine")
+        pool = self.engine.scheduler.kv_cache_manager.block_pool
+        assert pool.num_free_blocks == pool.num_blocks
+        self.engine.scheduler.kv_cache_manager.check_integrity()
+        assert self.service.admission.num_answers == 0
+        assert self.service.admission.num_tokens == 0
+
+
+@contextmanager
+def running_server(engine: LLMEngine, **knobs: Any) -> Iterator[RunningServer]:
+    """Serves an engine until the block ends.
+
+    Args:
+        engine: for this server alone.
+        knobs: fields of `ServerConfig`.
+    """
+    config = ServerConfig(**{"port": 0, "model_names": ("tested", "alias-*"), **knobs})
+    async_engine = AsyncLLMEngine(engine, config.limits.max_unfinished_answers)
+    serving = make_serving(async_engine, config)
+    with listen(config) as listener:
+        server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        host, port = listener.getsockname()[:2]
+        running = RunningServer(host, port, engine, serving.service, server)
+        running.wait_until(lambda: server.started, "the server's start")
+        try:
+            yield running
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(TIMEOUT)
+            assert not thread.is_alive()
+            asyncio.run(async_engine.shutdown())
