@@ -4,7 +4,18 @@ import json
 import subprocess
 import sys
 
-HEAVY = {"fastapi", "gguf", "matplotlib", "scipy", "starlette", "torch", "transformers", "uvicorn"}
+HEAVY = {
+    "fastapi",
+    "gguf",
+    "matplotlib",
+    "msgspec",
+    "scipy",
+    "starlette",
+    "torch",
+    "transformers",
+    "uvicorn",
+    "uvloop",
+}
 
 
 def modules_after(statement: str) -> set[str]:
