@@ -8,22 +8,45 @@ if TYPE_CHECKING:
     from pellucid.beam_search_params import BeamSearchParams
     from pellucid.config import EngineConfig
     from pellucid.llm import LLM
+    from pellucid.llm_inputs import TextPrompt, TokensPrompt
+    from pellucid.outputs import CompletionOutput, RequestOutput
+    from pellucid.prompts import ChatPrompt
     from pellucid.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLMEngine", "BeamSearchParams", "EngineConfig", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
+    "ChatPrompt",
+    "CompletionOutput",
+    "EngineConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+]
 
 # Imported when first used, so that `pellucid --help` does not wait for numpy.
-_HOMES = {
-    "AsyncLLMEngine": "pellucid.async_engine",
-    "BeamSearchParams": "pellucid.beam_search_params",
-    "EngineConfig": "pellucid.config",
-    "LLM": "pellucid.llm",
-    "SamplingParams": "pellucid.sampling_params",
+_MODULES = {
+    "AsyncLLMEngine": "async_engine",
+    "BeamSearchParams": "beam_search_params",
+    "ChatPrompt": "prompts",
+    "CompletionOutput": "outputs",
+    "EngineConfig": "config",
+    "LLM": "llm",
+    "RequestOutput": "outputs",
+    "SamplingParams": "sampling_params",
+    "TextPrompt": "llm_inputs",
+    "TokensPrompt": "llm_inputs",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -131,6 +131,8 @@ class EngineConfig:
         revision: branch, tag or commit of a hub id.
         backend: "cpu" runs native kernels, "numpy" the readable definition of every op; "auto" takes
             "cpu" where it is built and supports the model.
+        dtype: the float type that the checkpoint's weights must have: "bfloat16", "float16" or "float32".
+            pellucid computes with the values that the checkpoint has; "auto" takes any.
         quantization: format of the weight matrices in memory; "none" keeps the checkpoint's values.
             "int8" and "int4" store one scale per 32 inputs, "-g128" one per 128, "-channel" one per
             output; "-zp" adds zero points.
@@ -161,6 +163,7 @@ class EngineConfig:
     model: str | None = None
     revision: str | None = None
     backend: str = "auto"
+    dtype: str = "auto"
     quantization: str = "none"
     quantize_activations: bool = True
     kv_cache_dtype: str = "bf16"
@@ -213,6 +216,7 @@ class EngineConfig:
 BLOCK_SIZES = (16, 32, 64, 128)
 _CHOICES = {
     "backend": ("auto", "numpy", "cpu"),
+    "dtype": ("auto", "bfloat16", "float16", "float32"),
     "quantization": QUANTIZATIONS,
     "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
 }

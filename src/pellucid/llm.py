@@ -3,7 +3,7 @@
 import random
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, final
@@ -17,6 +17,7 @@ from pellucid.event_bus import EventBus
 from pellucid.llm_inputs import (
     GivenPrompt,
     PromptInput,
+    chat_prompts,
     given_prompts,
     params_for_each,
     priority_of_each,
@@ -24,7 +25,7 @@ from pellucid.llm_inputs import (
 from pellucid.outputs import BeamSearchSequence, CompletionDelta, RequestOutput
 from pellucid.parameter_checks import Interval
 from pellucid.progress import progress as progress_bar
-from pellucid.prompts import ChatPrompt, EncodedPrompt, Message
+from pellucid.prompts import EncodedPrompt, Message, Tool
 from pellucid.sampling_params import SamplingParams
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.vllm_arguments import engine_settings
@@ -123,27 +124,42 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Tool] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation or several, through the model's chat template.
 
         Args:
             messages: a list of {"role": ..., "content": ...}, the oldest first, or a list of such lists.
+                Contents are text or lists of text parts; messages may have tool calls and their results.
             sampling_params: as in `generate`. An answer without `max_tokens` may fill the context.
             use_tqdm: as in `generate`.
+            chat_template: a template in place of the model's own, in Jinja.
+            add_generation_prompt: end with what opens the assistant's answer; None: unless the final
+                message is continued.
+            continue_final_message: let the answer continue the final message.
+            tools: functions that the model may call, in OpenAI's form.
+            chat_template_kwargs: variables for the template, such as {"enable_thinking": False}.
 
         Returns:
             One output for each conversation, in their order.
 
         Raises:
-            ValueError: as in `generate`, or the model has no chat template.
+            ValueError: as in `generate`; a message or tool has the wrong form; or the model has no chat
+                template.
         """
-        several = messages and not isinstance(messages[0], dict)
-        conversations = messages if several else [messages]
-        return self.generate(
-            [ChatPrompt(each) for each in conversations],  # type: ignore[arg-type]
-            sampling_params,
-            use_tqdm=use_tqdm,
+        conversations = chat_prompts(
+            messages,
+            tools=tools,
+            chat_template=chat_template,
+            chat_template_kwargs=chat_template_kwargs or {},
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
         )
+        return self.generate(conversations, sampling_params, use_tqdm=use_tqdm)
 
     def beam_search(
         self,

@@ -63,6 +63,22 @@ def given_prompts(prompts: Any) -> list[GivenPrompt]:
     return [_given_prompt(f"prompts[{index}]", prompt) for index, prompt in enumerate(several)]
 
 
+def chat_prompts(messages: Any, **options: Any) -> list[ChatPrompt]:
+    """One conversation, or several, as prompts.
+
+    Args:
+        messages: a list of messages, or a list of such lists.
+        options: the other fields of each `ChatPrompt`.
+
+    Raises:
+        ValueError: names the conversation, the message and what is allowed.
+    """
+    first = messages[0] if isinstance(messages, list | tuple) and messages else None
+    if not isinstance(first, list | tuple):
+        return [ChatPrompt(messages, **options)]
+    return [_chat_prompt(index, each, options) for index, each in enumerate(messages)]
+
+
 def params_for_each(
     params: Any, num_prompts: int, default: Params | None, kind: type[Params]
 ) -> Sequence[Params]:
@@ -112,6 +128,13 @@ def _given_prompt(name: str, prompt: Any) -> GivenPrompt:
         return _prompt_of_dict(name, prompt)
     token_ids = _elements(name, prompt)
     return GivenPrompt(name, _token_ids(name, token_ids))
+
+
+def _chat_prompt(index: int, messages: Any, options: Mapping[str, Any]) -> ChatPrompt:
+    try:
+        return ChatPrompt(messages, **options)
+    except ValueError as error:
+        raise ValueError(f"conversation {index}: {error}") from None
 
 
 def _prompt_of_dict(name: str, prompt: Mapping[str, Any]) -> GivenPrompt:

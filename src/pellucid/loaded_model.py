@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
@@ -52,6 +54,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     """
     location = find_model(config.model, config.revision)
     stored = open_stored_model(location.path)
+    _check_dtype(config.dtype, stored)
     backend = make_backend(config, stored.config)
     weights = check_weights_fit(stored, backend, config.quantization, available_memory())
     backend.expect_weights(weights.total)
@@ -70,6 +73,22 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
         stored.default_sampling_params,
         weights.total,
     )
+
+
+def _check_dtype(dtype: str, stored: StoredModel) -> None:
+    """Compares the setting with the checkpoint's largest tensor."""
+    if dtype == "auto":
+        return
+    tensors = stored.tensors
+    name = max(tensors, key=lambda each: tensors.info(each).num_bytes)
+    tensor = tensors.tensor(name)
+    found = str(tensor.dtype) if isinstance(tensor, np.ndarray) else "quantized"
+    tensors.release(name)
+    if found != dtype:
+        raise ValueError(
+            f"dtype={dtype!r}: the weights of {stored.path} are {found}, and pellucid keeps their values;"
+            " leave dtype out, or choose a smaller format by quantization"
+        )
 
 
 def _load_tokenizer(stored: StoredModel, skip: bool) -> Tokenizer:

@@ -11,6 +11,7 @@ BAD = {
     "model": ["", 7, b"model", ["model"]],
     "revision": ["", 7],
     "backend": ["gpu", None, ["cpu"], True],
+    "dtype": ["int8", "half", None],
     "quantization": ["fp8", None, 8],
     "kv_cache_dtype": ["fp8", "auto", None],
     "block_size": [0, 7, 48, 32.0, "32", True, None],

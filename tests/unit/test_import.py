@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+import pellucid
+
 HEAVY = {
     "fastapi",
     "gguf",
@@ -39,3 +43,11 @@ def test_public_names_load_nothing_heavy() -> None:
 
 def test_command_line_loads_nothing_heavy() -> None:
     assert modules_after("import pellucid.cli.app").isdisjoint(HEAVY)
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert set(pellucid.__all__) <= set(dir(pellucid))
+    for name in pellucid.__all__:
+        assert getattr(pellucid, name).__name__ == name
+    with pytest.raises(AttributeError, match="'pellucid' has no attribute 'Nothing'"):
+        _ = pellucid.Nothing

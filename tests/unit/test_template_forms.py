@@ -48,7 +48,8 @@ def text(family: str, messages: list[dict[str, Any]], **options: Any) -> str:
     ],
 )
 def test_tool_calls(family: str, call: str) -> None:
-    written = text(family, TURNS, tools=[TOOL])
+    takes_tools = tokenizer(family).chat_template_mentions("tools")
+    written = text(family, TURNS, tools=[TOOL] if takes_tools else None)
     assert call in written
     assert "None" not in written
     assert "3" in written.partition(call)[2]
@@ -61,9 +62,17 @@ def test_tools_reach_the_template() -> None:
 
 def test_a_template_for_tools() -> None:
     backend = KINDS["unigram"]()
-    both = Tokenizer(backend, 1000, {}, "plain", "m", tool_chat_template="with tools")
+    with_tools = "with {{ tools | length }} tools"
+    both = Tokenizer(backend, 1000, {}, "plain", "m", tool_chat_template=with_tools)
     assert both.apply_chat_template(TURNS[:1]) == "plain"
-    assert both.apply_chat_template(TURNS[:1], tools=[TOOL]) == "with tools"
+    assert both.apply_chat_template(TURNS[:1], tools=[TOOL]) == "with 1 tools"
+
+
+def test_tools_that_a_template_would_ignore_are_refused() -> None:
+    backend = KINDS["unigram"]()
+    plain = Tokenizer(backend, 1000, {}, "plain", "m")
+    with pytest.raises(ValueError, match="tools: this model's chat template does not take tools"):
+        plain.encode_chat(TURNS[:1], tools=[TOOL])
 
 
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

@@ -47,8 +47,8 @@ class ChatEncoder:
             text_chars: longest text; left out, the template's limit.
 
         Raises:
-            ValueError: as `ChatTemplate.render`; or `chat_template_kwargs` has a variable that the template
-                does not mention; or the final message cannot be continued.
+            ValueError: as `ChatTemplate.render`; or there are tools, or a variable in
+                `chat_template_kwargs`, that the template does not mention; or the final message cannot be continued.
         """
         return self._render(prompt, self._until(), _NEVER, text_chars)
 
@@ -83,6 +83,8 @@ class ChatEncoder:
                 raise ValueError(
                     f"chat_template_kwargs: this model's chat template has no variable {name!r}"
                 )
+        if prompt.tools and not self.template.mentions("tools"):
+            raise ValueError("tools: this model's chat template does not take tools")
         messages = _marked(
             in_forms(prompt.messages, self._forms(until), self.template), control, "messages"
         )

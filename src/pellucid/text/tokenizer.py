@@ -140,21 +140,28 @@ class Tokenizer:
         return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def apply_chat_template(
-        self, messages: Sequence[Message], add_generation_prompt: bool | None = None, **options: Any
-    ) -> str:
-        """The conversation as text; `encode_chat` gives its ids.
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool | None = None,
+        *,
+        tokenize: bool = False,
+        **options: Any,
+    ) -> str | list[int]:
+        """The conversation as text, or as token ids.
 
         Args:
             messages: the oldest first.
             add_generation_prompt: end with what opens the assistant's answer; left out, unless the final
                 message is continued.
+            tokenize: return token ids. (In transformers this is the default.)
             options: `tools`, `chat_template`, `continue_final_message` and variables of the template, as
                 in transformers.
 
         Raises:
             ValueError: the model has no chat template, or it does not take this conversation.
         """
-        return self.render_chat(chat_prompt(messages, add_generation_prompt, **options))
+        prompt = chat_prompt(messages, add_generation_prompt, **options)
+        return self.encode_conversation(prompt) if tokenize else self.render_chat(prompt)
 
     def encode_chat(
         self, messages: Sequence[Message], add_generation_prompt: bool | None = None, **options: Any
