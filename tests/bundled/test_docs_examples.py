@@ -1,0 +1,84 @@
+"""Every Python example of README.md and docs/ runs as it stands, on the bundled model."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pellucid.loading.hub import BUNDLED_MODEL
+from support.chat_templates import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What each example of a page prints.
+PRINTED = {
+    "README.md": [r".+ (length|stop)\n.+ (length|stop)\n.+"],
+    "beam-search.md": [r"^(-\d+\.\d{3} .*\n){2}$"],
+    "engine.md": [
+        "length",
+        r"\n?(length|stop)\n$",
+        r"request-1 '.*\nabort \d+",
+        r"^\[.*\]\n.+ \d+",
+    ],
+    "events.md": [r"^\['hello', 'req\.add', .*'step', 'req\.ledger'\]\n$", r"^.{8,}\n$"],
+    "kv-cache.md": ["^$"],
+    "python.md": [
+        r"^The capital of Peru is ->  Lima\.\nThe capital of Japan is ->  Tokyo\.\n$",
+        r"^The KV cache keeps .*\.\nstop\n$",
+        r"^The capital of Peru is Lima\.\nThe capital of Japan is Tokyo\.\n.* Oslo\.\n$",
+        r"^The KV cache keeps .*\.\n$",
+        r"^0 of \d+ .*\n16 of \d+ .*\n(48|64) of \d+ .*\n$",
+        r"^ Japan is Tokyo\.\n$",
+        r"get_weather.*\nanswered: (stop|length)\n$",
+        r"^True\nTrue\n$",
+        r"^1 ' L'\n2 '.*'\n3 '.*'\n$",
+        r"^'The capital of Peru is Lima.*'\n'The capital of Peru is .*'\n$",
+        r"^2\nthis LLM is closed; make another one\n$",
+    ],
+}
+
+
+def examples(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+CASES = [(page, index) for page in PAGES for index in range(len(examples(page)))]
+
+
+def test_it_is_said_what_every_example_prints() -> None:
+    found = {page.name: len(examples(page)) for page in PAGES if examples(page)}
+    assert {name: len(printed) for name, printed in PRINTED.items()} == found
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """`path/to/model` is the bundled model; `path/to/Qwen3-0.6B` is it with a template for tools."""
+    (tmp_path / "path/to").mkdir(parents=True)
+    shutil.copytree(BUNDLED_MODEL, tmp_path / "path/to/model")
+    qwen = shutil.copytree(BUNDLED_MODEL, tmp_path / "path/to/Qwen3-0.6B")
+    (qwen / "SHA256SUMS").unlink()
+    config = json.loads((qwen / "tokenizer_config.json").read_text())
+    config["chat_template"] = FAMILIES["qwen"]
+    (qwen / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "index"), CASES, ids=[f"{page.stem}-{index}" for page, index in CASES]
+)
+def test_an_example_runs(
+    page: Path,
+    index: int,
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(models)
+    monkeypatch.setenv("HOME", str(models))
+    source = compile(examples(page)[index], f"{page.name}, example {index}", "exec")
+    exec(source, {"__name__": "__main__"})
+    out, err = capsys.readouterr()
+    assert re.search(PRINTED[page.name][index], out, flags=re.DOTALL), out
+    assert err == ""
