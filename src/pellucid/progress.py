@@ -12,7 +12,8 @@ Show = Callable[[int, int], None]  # (done, in all)
 Describe = Callable[[int, int, float], str]  # (done, in all, seconds since the start)
 
 BAR_DELAY = 0.2  # seconds: what is over sooner draws nothing
-LINE_INTERVAL = 5.0  # seconds between lines where nothing can be drawn again
+FIRST_LINE = 1.0  # seconds until the first line where nothing can be drawn again
+LINE_INTERVAL = 5.0  # seconds between such lines
 
 
 def is_live(stream: TextIO) -> bool:
@@ -23,13 +24,17 @@ def is_live(stream: TextIO) -> bool:
 
 
 @contextmanager
-def progress(label: str, describe: Describe) -> Iterator[Show]:
+def progress(label: str, describe: Describe, *, quiet: bool = False) -> Iterator[Show]:
     """Shows on stderr what the caller reports; nothing is left of a bar when the block ends.
 
     Args:
         label: what is going on, one word.
         describe: the numbers behind the label.
+        quiet: whether nothing is shown.
     """
+    if quiet:
+        yield lambda done, total: None
+        return
     start = time.monotonic()
 
     def status(done: int, total: int) -> str:
@@ -68,13 +73,34 @@ def _bar(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
 
 @contextmanager
 def _lines(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
-    last = time.monotonic()
+    """A first line after a second, even if nothing has been reported, then one every few seconds."""
+    lock = threading.Lock()
+    latest, next_line = (0, 0), time.monotonic() + FIRST_LINE
+
+    def write(interval: float) -> None:
+        nonlocal next_line
+        next_line = time.monotonic() + interval
+        numbers = status(*latest)
+        print(f"{label}: {numbers}" if numbers else f"{label} ...", file=sys.stderr, flush=True)
+
+    def first_line() -> None:
+        with lock:
+            if not timer.finished.is_set():
+                write(LINE_INTERVAL)
 
     def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= LINE_INTERVAL:
-            last = now
-            print(f"{label}: {status(done, total)}", file=sys.stderr, flush=True)
+        nonlocal latest
+        with lock:
+            latest = (done, total)
+            if time.monotonic() >= next_line:
+                timer.cancel()
+                write(LINE_INTERVAL)
 
-    yield show
+    timer = threading.Timer(FIRST_LINE, first_line)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield show
+    finally:
+        with lock:
+            timer.cancel()

@@ -1,6 +1,7 @@
 """`pellucid ...` in this process, around the fake model."""
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ class Ran:
 
 class ChatTokenizer(FakeTokenizer):
     """A conversation is "u", a question, "!", "a", an answer, "!", and so on."""
+
+    has_chat_template = True
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
@@ -73,6 +76,8 @@ class CommandLine:
         return LLM(on_progress=lambda done, total: None, **knobs)
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Ran:
+        if "PELLUCID_CONFIG" not in os.environ:  # whoever runs the tests may have one
+            self.monkeypatch.setenv("PELLUCID_CONFIG", "")
         self.monkeypatch.setattr("pellucid.engine.llm_engine.load_model", self._load)
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
         status = main(arguments)

@@ -93,6 +93,7 @@ class FakeTokenizer:
     """One character a token: ids 1 .. 26 are a .. z, the rest are other visible characters."""
 
     makes_text = True
+    has_chat_template = False
     special_token_ids: frozenset[int] = frozenset()
     alphabet = "#abcdefghijklmnopqrstuvwxyz .,!?"
 

@@ -161,7 +161,10 @@ def test_plot(bench: Any, tmp_path: Path) -> None:
             "tg64@999: needs 1063 positions of one sequence; the context has 1024",
         ),
         (("--revision", "main"), "--shape='tiny' has random weights: --revision='main' has no use"),
-        (("model",), "--shape='tiny' has random weights: MODEL='model' has no use"),
+        (
+            ("owner/model",),
+            "--shape='tiny' has random weights: MODEL='owner/model' has no use",
+        ),
         (("--plot", "x.gif"), "--plot x.gif: must end in .png, .svg, .pdf"),
     ],
 )

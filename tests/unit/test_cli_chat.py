@@ -12,7 +12,7 @@ from pellucid.sampling_params import SamplingParams
 from support.command_line import ChatTokenizer, CommandLine, InterruptedDecoder, Ran
 from support.fake_model import fake_engine
 
-SETTINGS = ("--seed", "1", "--max-tokens", "6", "--block-size", "16")
+SETTINGS = ("--verbose", "--seed", "1", "--max-tokens", "6", "--block-size", "16")
 GREETING = "hello my friend, how are you"
 
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_served_ends_a_script_and_is_named(
 
 def test_a_full_context_is_said(pellucid: CommandLine) -> None:
     pellucid.context_length = 48
-    settings = ("--seed", "1", "--temperature", "0")  # greedy runs into no end token here
+    settings = ("-v", "--seed", "1", "--temperature", "0")  # greedy runs into no end token here
     ran = chat(pellucid, "a" * 40, settings=settings)
     assert len(ran.out) == 48 - 43 + len("\n")
     assert "stop: context of 48 tokens is full" in ran.err

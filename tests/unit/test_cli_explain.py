@@ -58,7 +58,7 @@ def test_a_run_is_explained(pellucid: CommandLine) -> None:
         "prefix cache: 0 of 5 tokens found; at 0: what is left is shorter than a block" in ran.out
     )
     assert "KV cache: 1 of 8 blocks of 32 tokens, 32 bytes in bf16" in ran.out
-    assert ran.err.startswith("done: first token")
+    assert ran.err.startswith("done: time to first token")
 
 
 def test_a_recorded_run_is_explained_alike(pellucid: CommandLine, tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ import inspect
 from dataclasses import MISSING, fields
 
 import pytest
-from typer.main import get_command
 
-from pellucid.cli.app import make_app
+from pellucid.cli.app import make_command
 from pellucid.cli.options import ModelOptions, SamplingOptions, StopOptions, takes_options
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
@@ -25,7 +24,7 @@ def test_options_left_out_change_no_parameter(group: type) -> None:
 
 
 def test_every_verb_has_the_options_of_its_groups() -> None:
-    verbs = get_command(make_app()).commands  # type: ignore[attr-defined]
+    verbs = make_command().commands
     for verb in ("run", "chat", "compare"):
         names = {parameter.name for parameter in verbs[verb].params}
         assert names >= {field.name for field in (*fields(ModelOptions), *fields(SamplingOptions))}
@@ -42,10 +41,11 @@ def test_takes_options_hands_a_group_over_whole() -> None:
         seen.append((first, options, last))
 
     command = takes_options(verb)
-    names = list(inspect.signature(command).parameters)
+    context, *names = inspect.signature(command).parameters
+    assert context == "context"
     assert names == ["first", *(field.name for field in fields(StopOptions)), "last"]
     assert command.__doc__ == "Help."
     values = {field.name: field.default for field in fields(StopOptions)}
     assert MISSING not in values.values()
-    command(first=2, last="y", **{**values, "min_tokens": 3})
+    command(context=None, first=2, last="y", **{**values, "min_tokens": 3})
     assert seen == [(2, StopOptions(min_tokens=3), "y")]

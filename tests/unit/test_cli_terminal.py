@@ -70,8 +70,9 @@ def test_progress_lines_are_rare_and_plain(
             now = step * LINE_INTERVAL / 16
             show(step, 40)
     assert capsys.readouterr().err.splitlines() == [
-        "prefill: 16 of 40 tokens, 3.20 tok/s",
-        "prefill: 32 of 40 tokens, 3.20 tok/s",
+        "prefill: 4 of 40 tokens, 3.20 tok/s",
+        "prefill: 20 of 40 tokens, 3.20 tok/s",
+        "prefill: 36 of 40 tokens, 3.20 tok/s",
     ]
 
 

@@ -12,7 +12,8 @@ from pellucid.cli.bench_model import (
     check_shape_alone,
     load_bench_model,
 )
-from pellucid.cli.options import MODEL_ARGUMENT, Json, ModelOptions
+from pellucid.cli.model_and_prompt import ModelName
+from pellucid.cli.options import Json, ModelOptions
 from pellucid.cli.terminal import note
 from pellucid.config import EngineConfig
 
@@ -20,7 +21,7 @@ DEFAULT_REQUESTS = 32
 
 
 def ablate(
-    model: Annotated[str | None, MODEL_ARGUMENT] = None,
+    model_name: ModelName,
     *,
     shape: Shape = None,
     requests: Annotated[
@@ -36,6 +37,7 @@ def ablate(
 
     All in one run on the same weights and requests. Takes a few minutes with a model of half a billion parameters.
     """
+    model = model_name.name()
     check_shape_alone(shape, model, model_options)
     check_count("--requests", requests, least=2)
     config = EngineConfig(model=model, **model_options.knobs())

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pellucid.cli.bench_text import title
-from pellucid.cli.table import print_table
+from pellucid.cli.terminal import print_table
 from pellucid.cli.units import num_bytes, rate, seconds, times
 from pellucid.config import EngineConfig
 

@@ -2,37 +2,68 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pellucid import __version__
+from pellucid.cli.help_page import FrontPage, Verb
 from pellucid.cli.options import takes_options
-from pellucid.cli.status import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE
-from pellucid.cli.terminal import note
+from pellucid.cli.other_engines import instead_of_option, instead_of_verb
+from pellucid.cli.settings import config_path, read_config, settings_of
+from pellucid.cli.terminal import (
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    note,
+    open_missing_streams,
+)
 
-# Each is a function in a file of its name, with _ for -.
-VERBS = ("run", "chat", "compare", "explain", "bench", "ablate", "eval-kv", "quantize", "serve")
+# By what they are for. Each is a function in a file of its name, with _ for -.
+VERBS = {
+    "Generate text": ("run", "chat", "serve"),
+    "Look inside": ("compare", "explain"),
+    "Measure": ("bench", "ablate", "eval-kv"),
+    "Convert": ("quantize",),
+}
+_NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}
+_COMPLETION = "_PELLUCID_COMPLETE"  # what a shell asks for with the Tab key
 
 
-def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
-    """The command line with these verbs. Only their files are imported."""
+def make_command(verbs: Sequence[str] | None = None) -> Any:
+    """The command line with these verbs, or with all. Only their files are imported."""
     app = typer.Typer(
         name="pellucid",
-        add_completion=False,
-        no_args_is_help=True,
+        cls=FrontPage,
+        add_completion=True,
         context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode="rich",
     )
     app.callback()(_pellucid)
-    for verb in verbs:
-        name = verb.replace("-", "_")
-        app.command(verb)(takes_options(getattr(import_module(f"pellucid.cli.{name}"), name)))
-    return app
+    functions = {verb: _function(verb) for verb in verbs or all_verbs()}
+    for verb, function in functions.items():
+        app.command(verb, cls=Verb)(function)
+    command: Any = get_command(app)
+    command.groups = VERBS
+    for verb, function in functions.items():
+        settings = settings_of(function)
+        for option in command.commands[verb].params:
+            if option.name in settings and (variable := settings[option.name].variable):
+                option.envvar = variable
+                option.show_envvar = variable in os.environ  # in messages about the value
+    return command
+
+
+def all_verbs() -> list[str]:
+    return [verb for names in VERBS.values() for verb in names]
+
+
+def _function(verb: str) -> Callable[..., None]:
+    name = verb.replace("-", "_")
+    return takes_options(getattr(import_module(f"pellucid.cli.{name}"), name))
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,7 +76,7 @@ def _pellucid(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
+            "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True
         ),
     ] = False,
 ) -> None:
@@ -57,11 +88,10 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
     PELLUCID_TRACEBACK=1 lets errors through, for reports of bugs.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # A locale without the characters of the text shows them as \u...: not a reason to fail.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _run(sys.argv[1:] if arguments is None else list(arguments))
+        open_missing_streams()
+        return _run(words)
     except KeyboardInterrupt:
         note("interrupted")
         return EXIT_INTERRUPTED
@@ -72,27 +102,44 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     except (TyperException, ValueError, OSError, MemoryError) as error:
         if os.environ.get("PELLUCID_TRACEBACK") == "1":
             raise
-        if message := _one_line(error):  # empty: the help was shown instead
-            note(f"error: {message}")
+        note(f"error: {_one_line(error, words)}")
         return EXIT_USAGE
 
 
-def _run(arguments: list[str]) -> int:
-    asked = [verb for verb in VERBS if arguments[:1] == [verb]]
-    command = get_command(make_app(asked or VERBS))
+def _run(words: list[str]) -> int:
+    if _COMPLETION in os.environ:
+        make_command()(words, prog_name="pellucid")  # ends the process
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    verb = words[0] if words else ""
+    if verb and not verb.startswith("-") and verb not in all_verbs():
+        raise ValueError(instead_of_verb(verb, all_verbs()))
+    command = make_command([verb] if verb in all_verbs() else None)
     try:
-        with command.make_context("pellucid", arguments) as context:
+        with command.make_context(
+            "pellucid", words or ["--help"], default_map=_defaults(words)
+        ) as context:
             command.invoke(context)
     except typer.Exit as ended:
-        return ended.exit_code
+        return ended.exit_code if words else EXIT_USAGE
     return 0
 
 
-def _one_line(error: Exception) -> str:
+def _defaults(words: Sequence[str]) -> dict[str, Any]:
+    """Of options, by verb, from the configuration file. Help can be had even if that is wrong."""
+    if not _NEEDS_NO_SETTINGS.isdisjoint(words) or (path := config_path()) is None:
+        return {}
+    return read_config(path, {verb: settings_of(_function(verb)) for verb in all_verbs()})
+
+
+def _one_line(error: Exception, words: Sequence[str]) -> str:
     if isinstance(error, TyperException):
         message = error.format_message()
         context = getattr(error, "ctx", None)
         if message and context is not None:
+            options = [name for option in context.command.params for name in option.opts]
+            if instead := instead_of_option(words[1:], options):
+                return instead
             message = f"{message.rstrip('.')} (see {context.command_path} --help)"
     elif isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -13,10 +13,10 @@ from pellucid.cli.bench_model import (
     check_shape_alone,
     load_bench_model,
 )
-from pellucid.cli.memory_text import memory_line
-from pellucid.cli.options import MODEL_ARGUMENT, OUTPUT, ModelOptions
-from pellucid.cli.status import EXIT_INTERRUPTED
-from pellucid.cli.terminal import note
+from pellucid.cli.model_and_prompt import ModelName
+from pellucid.cli.options import OUTPUT, ModelOptions
+from pellucid.cli.summary import memory_facts
+from pellucid.cli.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
@@ -29,7 +29,7 @@ NOTEWORTHY_CHANGE = 0.1
 
 
 def bench(
-    model: Annotated[str | None, MODEL_ARGUMENT] = None,
+    model_name: ModelName,
     *,
     shape: Shape = None,
     prompt: Annotated[
@@ -86,6 +86,7 @@ def bench(
 
     if plot is not None:
         check_image_path(plot)
+    model = model_name.name()
     check_shape_alone(shape, model, model_options)
     check_count("--repetitions", repetitions, least=1)
     check_count("--gen", gen, least=1)
@@ -147,7 +148,7 @@ def _measure(
     from pellucid.benchmark.session import Session
 
     session = Session(model, config, workloads)
-    note(memory_line(session.memory_plan()))
+    note_facts("memory", memory_facts(session.memory_plan()))
     measurements: list[Measurement] = []
     try:
         for workload in workloads:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pellucid.cli.table import print_table
+from pellucid.cli.terminal import print_table
 from pellucid.cli.units import flops, num_bytes, rate
 from pellucid.config import EngineConfig
 

@@ -1,52 +1,73 @@
 """`pellucid chat`: a conversation whose history stays in the KV cache."""
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pellucid.cli.chat_session import ChatSession
 from pellucid.cli.generation import load
+from pellucid.cli.model_and_prompt import ModelAndPrompt, System, Think
 from pellucid.cli.options import (
     MAX_TOKENS,
-    MODEL_ARGUMENT,
+    OUTPUT,
     ModelOptions,
     PrefixCacheOptions,
     SamplingOptions,
+    StopOptions,
+    token_limit,
 )
-from pellucid.cli.status import EXIT_INTERRUPTED
-from pellucid.cli.terminal import note
+from pellucid.cli.terminal import EXIT_BY_FINISH_REASON, EXIT_INTERRUPTED, note
 
 PROMPT = "> "
+HISTORY_FILE = "pellucid/chat_history"
 
 
 def chat(
+    words: ModelAndPrompt,
     *,
-    model: Annotated[str | None, MODEL_ARGUMENT] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What the model is told before the first turn."),
-    ] = None,
+    system: System = None,
+    think: Think = None,
     max_tokens: Annotated[int | None, MAX_TOKENS] = None,
+    stop_options: StopOptions,
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            rich_help_panel=OUTPUT,
+            help="Show memory, times and speeds after each answer.",
+        ),
+    ] = False,
 ) -> None:
     """Talk with a model.
 
-    Every answer goes on from the KV cache of the conversation so far. Lines that begin with / are
-    commands; /help lists them. An answer ends when the model ends it, or the context is full.
-    Without a terminal, each line of stdin is a turn.
+    With a question, answers it and ends. Without one, reads questions until Ctrl-D or exit; each answer
+    continues from the conversation in the KV cache. Lines that begin with / are commands; /help lists them.
+    Without a terminal, each line of stdin is a question.
     """
+    model, question = words.given()
     llm, params = load(
         model,
         # One answer at a time: room for one context.
         {**model_options.knobs(), **prefix_cache_options.knobs(), "max_num_seqs": 1},
-        {**sampling_options.given(), "max_tokens": max_tokens},
+        {
+            **sampling_options.given(),
+            **stop_options.given(),
+            "max_tokens": token_limit(max_tokens),
+        },
+        quiet=not verbose,
     )
-    session = ChatSession(llm, params, system)
+    session = ChatSession(llm, params, system, think=think, verbose=verbose)
+    if question is not None:
+        raise typer.Exit(EXIT_BY_FINISH_REASON[session.answer(question)])
     if not sys.stdin.isatty():
         for line in sys.stdin:
             session.handle(line.rstrip("\n"))
@@ -56,8 +77,10 @@ def chat(
                 break
         return
 
-    note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat")
-    for line in _typed_lines():
+    note(
+        f"{llm.engine.model.directory.name}; /help lists commands, Ctrl-C stops an answer, Ctrl-D or exit leaves"
+    )
+    for line in _typed_lines(list(session.commands)):
         try:
             session.handle(line)
         except (ValueError, OSError) as error:
@@ -66,19 +89,78 @@ def chat(
             break
 
 
-def _typed_lines() -> Iterator[str]:
-    """Lines from the terminal, with editing and history; ends at Ctrl-D."""
-    with suppress(ImportError):  # not on every platform: there, lines cannot be edited
-        import readline  # noqa: F401 (input() uses it once it is imported)
+def _typed_lines(commands: list[str]) -> Iterator[str]:
+    """What is typed or pasted, a message at a time; ends at Ctrl-D."""
+    read = _line_editor(commands) if _can_edit() else _plain_input()
     while True:
         try:
-            if sys.stdout.isatty():
-                yield input(PROMPT)
-            else:  # stdout is for answers: it may be a file
-                print(PROMPT, end="", file=sys.stderr, flush=True)
-                yield input()
+            yield read()
         except KeyboardInterrupt:  # noqa: PERF203 (people type slower)
             note("")
         except EOFError:
             note("")
             return
+
+
+def _can_edit() -> bool:
+    """Whether a line can be drawn again: a terminal on both sides that understands escapes."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _plain_input() -> Callable[[], str]:
+    """One line at a time, without a history."""
+    with suppress(ImportError):  # not on every platform: there, lines cannot be edited
+        import readline  # noqa: F401 (input() uses it once it is imported)
+
+    def read() -> str:
+        if sys.stdout.isatty():
+            return input(PROMPT)
+        # stdout is for answers: it may be a file
+        print(PROMPT, end="", file=sys.stderr, flush=True)
+        return input()
+
+    return read
+
+
+def _line_editor(commands: list[str]) -> Callable[[], str]:
+    """Lines with editing, completion of commands and a history that outlives the chat. Pasted lines are one
+    message; Alt-Enter begins a new line."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    history: History = InMemoryHistory()
+    path = history_path()
+    with suppress(OSError):  # a home that cannot be written: the history ends with the chat
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        history = FileHistory(path)
+    session: PromptSession[str] = PromptSession(
+        PROMPT,
+        multiline=True,
+        key_bindings=keys,
+        history=history,
+        completer=WordCompleter(commands, sentence=True),
+        complete_while_typing=False,
+        auto_suggest=AutoSuggestFromHistory(),
+        prompt_continuation="  ",
+    )
+    return session.prompt
+
+
+def history_path() -> Path:
+    """Where the lines of earlier chats are: $XDG_STATE_HOME or ~/.local/state."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path("~/.local/state").expanduser()) / HISTORY_FILE

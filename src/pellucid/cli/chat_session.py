@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.conversation import Conversation
 from pellucid.cli.generation import stream_text
-from pellucid.cli.summary import done_line, sampling
-from pellucid.cli.terminal import note, write_text
+from pellucid.cli.model_and_prompt import conversation_prompt
+from pellucid.cli.option_types import text_with_escapes
+from pellucid.cli.summary import answer_facts, sampling
+from pellucid.cli.terminal import AnswerWriter, note, note_facts
 from pellucid.cli.units import num_bytes
-from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.llm import LLM
     from pellucid.outputs import RequestOutput
+
+
+_LEAVE = ("exit", "quit", "bye", "/quit", "/bye")  # what leaves other programs
 
 
 @dataclass(frozen=True)
@@ -44,34 +48,55 @@ class ChatSession:
         llm: with prefix caching, which finds the history again.
         params: of the first answer.
         system: what the model is told before the first turn.
+        think: whether the model reasons before it answers; None leaves it to the chat template.
+        verbose: whether times and speeds follow each answer.
 
     Raises:
         ValueError: the model has no chat template.
     """
 
-    def __init__(self, llm: "LLM", params: SamplingParams, system: str | None = None) -> None:
+    def __init__(
+        self,
+        llm: "LLM",
+        params: SamplingParams,
+        system: str | None = None,
+        *,
+        think: bool | None = None,
+        verbose: bool = False,
+    ) -> None:
         self.llm = llm
         self.params = params
         self.conversation = Conversation(system)
+        self.think = think
+        self.verbose = verbose
         self.ended = False
         self.last_output: RequestOutput | None = None
         self.commands = {
             "/help": Command("", "this list", self._help),
-            "/temperature": Command("T", "0 is greedy", partial(self._set, "temperature", float)),
-            "/top-p": Command("P", "1 is off", partial(self._set, "top_p", float)),
+            "/temperature": Command(
+                "T",
+                "randomness; 0 always takes the likeliest token",
+                self._setter("temperature", float),
+            ),
+            "/top-p": Command("P", "1 is off", self._setter("top_p", float)),
             "/max-tokens": Command(
-                "N", "most tokens of an answer", partial(self._set, "max_tokens", int)
+                "N", "most tokens of an answer", self._setter("max_tokens", int)
             ),
-            "/seed": Command(
-                "S", "the same seed, the same answer", partial(self._set, "seed", int)
+            "/seed": Command("S", "the same seed gives the same answer", self._setter("seed", int)),
+            "/stop": Command(
+                "[TEXT]", "text that ends an answer, \\n is a newline; or none", self._stop
             ),
-            "/system": Command("[TEXT]", "what the model is told first; or nothing", self._system),
-            "/undo": Command("", "forget the last turn", self._undo),
-            "/reset": Command("", "forget all turns", self._reset),
-            "/save": Command("FILE", "write the conversation, a message a line", self._save),
-            "/load": Command("FILE", "go on from a saved conversation", self._load),
-            "/stats": Command("", "tokens, KV cache and parameters", self._stats),
-            "/quit": Command("", "end the chat", self._quit),
+            "/think": Command("on|off", "whether the model reasons before it answers", self._think),
+            "/system": Command(
+                "[TEXT]", "system message, before the conversation; or none", self._system
+            ),
+            "/regen": Command("", "answer the last question again", self._regenerate),
+            "/undo": Command("", "forget the last question and its answer", self._undo),
+            "/reset": Command("", "forget the whole conversation", self._reset),
+            "/save": Command("FILE", "write the conversation, one JSON message a line", self._save),
+            "/load": Command("FILE", "continue a saved conversation", self._load),
+            "/stats": Command("", "tokens, times, KV cache and parameters", self._stats),
+            "/exit": Command("", "end the chat", self._exit),
         }
         llm.tokenizer.encode_chat(self.conversation.messages("hello"))  # fails now, not at a turn
 
@@ -88,12 +113,16 @@ class ChatSession:
             ValueError: the command or the message cannot be served; nothing changed.
             OSError: a file cannot be read or written.
         """
-        if not line.strip():
+        line = line.strip()
+        if not line:
+            return
+        if line.lower() in _LEAVE:
+            self._exit()
             return
         if not line.startswith("/"):
-            self._answer(line)
+            self.answer(line)
             return
-        name, _, argument = line.strip().partition(" ")
+        name, _, argument = line.partition(" ")
         argument = argument.strip()
         if name not in self.commands:
             raise ValueError(f"{name}: no such command; there are {', '.join(self.commands)}")
@@ -104,34 +133,49 @@ class ChatSession:
             raise ValueError(f"{name}: {command.argument} is missing")
         command.act(*[argument] if command.argument else [])
 
-    def _answer(self, question: str) -> None:
+    def answer(self, question: str) -> str:
+        """Answers a question, which becomes a turn if there is any text. Returns the finish reason.
+
+        Raises:
+            ValueError: the question cannot be answered, or the answer failed.
+        """
         messages = self.conversation.messages(question)
-        num_tokens, limit = (
-            len(self.llm.tokenizer.encode_chat(messages)),
-            self.llm.engine.max_model_len,
-        )
+        num_tokens = len(self.llm.tokenizer.encode_chat(messages))
+        limit = self.llm.engine.max_model_len
         if num_tokens >= limit:
             raise ValueError(
                 f"the conversation would have {num_tokens} tokens, and the context holds {limit}:"
-                " say it shorter, or make room with /undo or /reset"
+                " ask a shorter question, or make room with /undo or /reset"
             )
-        output = stream_text(self.llm.engine, ChatPrompt(messages), self.params)
+        prompt = conversation_prompt(messages, self.think)
+        writer = AnswerWriter()
+        output = stream_text(self.llm.engine, prompt, self.params, writer, quiet=not self.verbose)
         completion = output.outputs[0]
-        write_text("\n")
-        note(done_line(self.llm.engine, output, self.params))
+        writer.write("\n")
+        if self.verbose:
+            note_facts("done", answer_facts(self.llm.engine, output, self.params))
         self.last_output = output
         if completion.finish_reason == "error":
             raise ValueError(f"no answer: {completion.stop_reason}")
         if completion.text:
             self.conversation.turns.append((question, completion.text))
         else:
-            note("no text was made: this turn is forgotten")
+            note("the answer is empty: this turn is forgotten")
         if completion.stop_reason == "context_length":
             note(f"the context of {limit} tokens is full: make room with /undo or /reset")
+        elif completion.stop_reason == "max_tokens":
+            note(
+                f"the answer was cut at {self.params.max_tokens} tokens: /max-tokens N allows more"
+            )
+        assert completion.finish_reason is not None
+        return completion.finish_reason
 
     def _help(self) -> None:
         for name, command in self.commands.items():
             note(f"  {f'{name} {command.argument}':<20} {command.help}")
+
+    def _setter(self, field: str, parse: Callable[[str], float]) -> Callable[[str], None]:
+        return partial(self._set, field, parse)
 
     def _set(self, field: str, parse: Callable[[str], float], argument: str) -> None:
         try:
@@ -142,9 +186,39 @@ class ChatSession:
         self.params = replace(self.params, **changed)
         note(f"{field} {value}")
 
+    def _stop(self, argument: str) -> None:
+        stop = (text_with_escapes(argument),) if argument else ()
+        self.params = replace(self.params, stop=stop)
+        note(f"an answer ends at {stop[0]!r}" if stop else "no stop string")
+
+    def _think(self, argument: str) -> None:
+        if argument not in ("on", "off"):
+            raise ValueError(f"/think {argument}: must be on or off")
+        think = argument == "on"
+        conversation = conversation_prompt(self.conversation.messages("hello"), think)
+        self.llm.engine.encode(conversation)  # refuses what the template does not know
+        self.think = think
+        note(f"thinking: {argument}")
+
     def _system(self, argument: str) -> None:
         self.conversation.system = argument or None
         note(f"system: {argument}" if argument else "no system message")
+
+    def _regenerate(self) -> None:
+        """Another answer: the next seed, where there is one, or a new one is drawn."""
+        if not self.conversation.turns:
+            raise ValueError("/regen: there is no answer yet")
+        if self.params.temperature == 0:
+            raise ValueError("/regen: the temperature is 0, so the answer would be the same")
+        if self.params.seed is not None:
+            self._set("seed", int, str(self.params.seed + 1))
+        turns = list(self.conversation.turns)
+        question, _ = self.conversation.turns.pop()
+        try:
+            self.answer(question)
+        finally:
+            if len(self.conversation.turns) < len(turns):  # no new answer: the old one stays
+                self.conversation.turns[:] = turns
 
     def _undo(self) -> None:
         if not self.conversation.turns:
@@ -173,6 +247,7 @@ class ChatSession:
         limit = self.llm.engine.max_model_len
         note(f"history: {len(self.conversation.turns)} turns, {num_tokens} of {limit} tokens")
         if self.last_output is not None:
+            note_facts("last answer", answer_facts(self.llm.engine, self.last_output, self.params))
             note(
                 f"last turn: {self.last_output.num_cached_tokens} of"
                 f" {len(self.last_output.prompt_token_ids)} prompt tokens found in the KV cache,"
@@ -180,5 +255,5 @@ class ChatSession:
             )
         note(f"next answer: {sampling(self.params, self.params.seed)}")
 
-    def _quit(self) -> None:
+    def _exit(self) -> None:
         self.ended = True

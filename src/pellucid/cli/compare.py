@@ -9,6 +9,7 @@ import typer
 from pellucid.cli.comparison import Arm, Comparison
 from pellucid.cli.generation import count_tokens, load
 from pellucid.cli.json_output import comparison_object, print_json
+from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.options import (
     MAX_TOKENS,
     OUTPUT,
@@ -17,21 +18,21 @@ from pellucid.cli.options import (
     ModelOptions,
     SamplingOptions,
 )
-from pellucid.cli.prompt import PromptArguments
-from pellucid.cli.status import EXIT_INTERRUPTED
-from pellucid.cli.summary import done_line, sampling
-from pellucid.cli.terminal import note, write_text
+from pellucid.cli.summary import answer_facts, sampling
+from pellucid.cli.terminal import EXIT_INTERRUPTED, note, note_facts, write_text
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
+    from pellucid.prompts import Prompt
 
 NUM_WARM_UP_TOKENS = 2
 
 
 def compare(
-    arguments: PromptArguments,
+    words: ModelAndPrompt,
     *,
+    prompt_options: PromptOptions,
     max_tokens: Annotated[int, MAX_TOKENS] = 128,
     ignore_eos: IgnoreEos = False,
     sampling_options: SamplingOptions,
@@ -54,9 +55,9 @@ def compare(
 
     if plot is not None:
         check_image_path(plot)
-    prompt = arguments.read_prompt()
+    model, text = words.read()
     llm, params = load(
-        arguments.model,
+        model,
         {**model_options.knobs(), "max_num_seqs": 1, "enable_prefix_caching": False},
         {
             **sampling_options.given(),
@@ -65,13 +66,14 @@ def compare(
             "logprobs": 0,  # of the chosen tokens, to compare
         },
     )
+    prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
     config = replace(llm.config, use_kv_cache=False)
     naive_engine = LLMEngine(config, llm.engine.model)  # the same weights
 
     cached = _run_arm("with KV cache", llm.engine, prompt, params)
     params = replace(params, seed=cached.output.seed)  # the one that was drawn, if none was given
     if cached.interrupted:
-        note(done_line(llm.engine, cached.output, params))
+        note_facts("done", answer_facts(llm.engine, cached.output, params))
         raise typer.Exit(EXIT_INTERRUPTED)
     naive = _run_arm("without", naive_engine, prompt, params)
 
@@ -90,7 +92,7 @@ def compare(
     raise typer.Exit(EXIT_INTERRUPTED if naive.interrupted else 0)
 
 
-def _run_arm(label: str, engine: "LLMEngine", prompt: str, params: SamplingParams) -> Arm:
+def _run_arm(label: str, engine: "LLMEngine", prompt: "Prompt", params: SamplingParams) -> Arm:
     # First calls allocate, and the first run would pay for both.
     warm_up = replace(params, max_tokens=NUM_WARM_UP_TOKENS)
     if count_tokens(engine, prompt, warm_up, "warm up").outputs[0].finish_reason == "abort":

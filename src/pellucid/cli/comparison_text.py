@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pellucid.cli.comparison import REFERENCE_LENGTH, Comparison
-from pellucid.cli.table import print_table
+from pellucid.cli.terminal import print_table
 from pellucid.cli.text_plot import Curve, text_plot
 from pellucid.cli.units import flops, num_bytes, seconds, times
 

@@ -7,8 +7,9 @@ import typer
 
 from pellucid.cli.generation import load
 from pellucid.cli.json_output import print_json
-from pellucid.cli.options import MODEL_ARGUMENT, Json, ModelOptions
-from pellucid.cli.table import print_table
+from pellucid.cli.model_and_prompt import ModelName
+from pellucid.cli.options import Json, ModelOptions
+from pellucid.cli.terminal import print_table
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
@@ -34,7 +35,7 @@ NUM_BATCHED_TOKENS = 256  # logits of every token of a step are kept: few at a t
 
 
 def eval_kv(
-    model: Annotated[str | None, MODEL_ARGUMENT] = None,
+    model_name: ModelName,
     *,
     text: Annotated[
         Path | None,
@@ -59,7 +60,7 @@ def eval_kv(
 
     texts = _read_texts(text)
     llm, _ = load(
-        model,
+        model_name.name(),
         {**model_options.knobs(), "max_num_batched_tokens": _batched_tokens(model_options)},
         {},
     )

@@ -8,6 +8,7 @@ import typer
 from pellucid.cli.explanation import Event, Explanation, explain_request
 from pellucid.cli.generation import count_tokens, load
 from pellucid.cli.json_output import print_json
+from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.options import (
     MAX_TOKENS,
     Json,
@@ -15,18 +16,17 @@ from pellucid.cli.options import (
     SamplingOptions,
     StopOptions,
 )
-from pellucid.cli.prompt import PromptArguments
-from pellucid.cli.status import EXIT_BY_FINISH_REASON
-from pellucid.cli.summary import done_line
-from pellucid.cli.terminal import note
+from pellucid.cli.summary import answer_facts
+from pellucid.cli.terminal import EXIT_BY_FINISH_REASON, note_facts
 from pellucid.progress import progress
 
 RECORDING = "A recording instead"
 
 
 def explain(
-    arguments: PromptArguments,
+    words: ModelAndPrompt,
     *,
+    prompt_options: PromptOptions,
     max_tokens: Annotated[int, MAX_TOKENS] = 64,
     stop_options: StopOptions,
     sampling_options: SamplingOptions,
@@ -54,7 +54,7 @@ def explain(
 
     status = 0
     if events is not None:
-        explanation = _from_recording(events, request, arguments)
+        explanation = _from_recording(events, request, words)
     else:
         if request is not None:
             raise ValueError(f"--request {request}: is for --events FILE")
@@ -64,7 +64,7 @@ def explain(
             "max_tokens": max_tokens,
         }
         knobs = {**model_options.knobs(), "max_num_seqs": 1}
-        explanation, finish_reason = _from_run(arguments, knobs, given)
+        explanation, finish_reason = _from_run(words, prompt_options, knobs, given)
         status = EXIT_BY_FINISH_REASON[finish_reason]
     if json:
         print_json(explanation.as_dict())
@@ -73,20 +73,24 @@ def explain(
     raise typer.Exit(status)
 
 
-def _from_recording(path: Path, request: str | None, arguments: PromptArguments) -> Explanation:
+def _from_recording(path: Path, request: str | None, words: ModelAndPrompt) -> Explanation:
     from pellucid.event_recording import read_recording
 
-    if arguments.first is not None:
+    if words.given() != (words.model, None):
         raise ValueError(f"--events {path}: is explained without a prompt")
     return explain_request(read_recording(path), request)
 
 
 def _from_run(
-    arguments: PromptArguments, knobs: dict[str, object], given: dict[str, object]
+    words: ModelAndPrompt,
+    prompt_options: PromptOptions,
+    knobs: dict[str, object],
+    given: dict[str, object],
 ) -> tuple[Explanation, str]:
     """What happened, and how it ended."""
-    prompt = arguments.read_prompt()
-    llm, params = load(arguments.model, knobs, given)
+    model, text = words.read()
+    llm, params = load(model, knobs, given)
+    prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
 
     from pellucid.benchmark.ceilings import measure_ceilings
     from pellucid.engine import LLMEngine
@@ -98,7 +102,7 @@ def _from_run(
     heard: list[Event] = []
     engine.events.subscribe(lambda record: heard.append(record.as_dict()), Level.STEP)
     output = count_tokens(engine, prompt, params, "generate")
-    note(done_line(engine, output, params))
+    note_facts("done", answer_facts(engine, output, params))
     finish_reason = output.outputs[0].finish_reason
     assert finish_reason is not None
     return explain_request(heard, f"{output.request_id}/0"), finish_reason

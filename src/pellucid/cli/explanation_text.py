@@ -1,7 +1,7 @@
 """An explanation for people."""
 
 from pellucid.cli.explanation import Event, Explanation, Phase
-from pellucid.cli.table import print_table
+from pellucid.cli.terminal import print_table
 from pellucid.cli.units import flops, num_bytes, seconds
 
 PARTS = {

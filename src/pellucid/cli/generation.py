@@ -8,8 +8,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pellucid.beam_search_params import RequestParams
-from pellucid.cli.memory_text import memory_line
-from pellucid.cli.terminal import note, write_text
+from pellucid.cli.summary import memory_facts
+from pellucid.cli.terminal import AnswerWriter, note_facts
 from pellucid.cli.units import describe_bytes, describe_tokens
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
@@ -27,6 +27,7 @@ def load(
     knobs: Mapping[str, Any],
     given: Mapping[str, Any],
     bus: "EventBus | None" = None,
+    quiet: bool = False,
 ) -> "tuple[LLM, SamplingParams]":
     """Loads a model, showing how far it has come and what memory it may take.
 
@@ -35,16 +36,20 @@ def load(
         knobs: other fields of `EngineConfig`.
         given: fields of `SamplingParams`; what is left out takes the model's own defaults.
         bus: carries the events.
+        quiet: whether nothing is shown.
 
     Raises:
         ValueError: a knob, a parameter or the model cannot be used.
     """
     SamplingParams(**given)  # a wrong parameter is refused before anyone waits for weights
-    from pellucid.llm import LLM
+    with progress("load", describe_bytes, quiet=quiet) as show:
+        from pellucid.llm import (
+            LLM,  # the first time, this takes as long as a small model's weights
+        )
 
-    with progress("load", describe_bytes) as show:
         llm = LLM(model, on_progress=show, bus=bus, **knobs)
-    note(memory_line(llm.engine.memory_plan))
+    if not quiet:
+        note_facts("memory", memory_facts(llm.engine.memory_plan))
     return llm, replace(llm.get_default_sampling_params(), **given)
 
 
@@ -94,11 +99,17 @@ def run_request(
     return output
 
 
-def stream_text(engine: "LLMEngine", prompt: "Prompt", params: SamplingParams) -> "RequestOutput":
+def stream_text(
+    engine: "LLMEngine",
+    prompt: "Prompt",
+    params: SamplingParams,
+    writer: AnswerWriter,
+    quiet: bool = False,
+) -> "RequestOutput":
     """Runs one request and writes its text on stdout as it is made."""
     num_written = 0
     with ExitStack() as before_text:
-        show = before_text.enter_context(progress("prefill", describe_tokens))
+        show = before_text.enter_context(progress("prefill", describe_tokens, quiet=quiet))
 
         def on_step(output: "RequestOutput") -> None:
             nonlocal num_written
@@ -108,18 +119,22 @@ def stream_text(engine: "LLMEngine", prompt: "Prompt", params: SamplingParams) -
                 return
             before_text.close()
             text = output.outputs[0].text
-            write_text(text[num_written:])
+            writer.write(text[num_written:])
             num_written = len(text)
 
         return run_request(engine, prompt, params, on_step)
 
 
 def count_tokens(
-    engine: "LLMEngine", prompt: "Prompt", params: RequestParams, label: str
+    engine: "LLMEngine",
+    prompt: "Prompt",
+    params: RequestParams,
+    label: str,
+    quiet: bool = False,
 ) -> "RequestOutput":
     """Runs one request and shows only how many of its tokens are there."""
     limit = params.max_tokens if isinstance(params.max_tokens, int) else 0
-    with progress(label, describe_tokens) as show:
+    with progress(label, describe_tokens, quiet=quiet) as show:
         return run_request(
             engine,
             prompt,

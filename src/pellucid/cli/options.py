@@ -2,16 +2,36 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pellucid.config import EngineConfig
+from pellucid.beam_search_params import BeamSearchParams
+from pellucid.cli.option_types import directory, size, text_with_escapes
+from pellucid.cli.settings import origin
+from pellucid.config import QUANTIZATIONS, EngineConfig
+from pellucid.sampling_params import SamplingParams
 
+# Groups of options in the help.
 MODEL, SAMPLING, STOPPING, OUTPUT = "Model", "Sampling", "When to stop", "Output"
-PREFIX_CACHE = "Prefix cache on disk"
+PREFIX_CACHE, BEAM_SEARCH = "Prefix cache on disk", "Beam search"
+MODEL_HELP = (
+    "Directory in Hugging Face layout, .gguf file, or owner/name on the Hugging Face hub."
+    " Left out: the bundled model."
+)
+_EARLY_STOPPING = {"false": False, "true": True, "never": "never"}
+
+
+def choice(*values: str) -> dict[str, Any]:
+    """How an option shows that it takes one of these: in the help, and where Tab completes."""
+    return {
+        "metavar": "|".join(values),
+        "autocompletion": lambda incomplete: [
+            each for each in values if each.startswith(incomplete)
+        ],
+    }
 
 
 def _model(*names: str, **facts: Any) -> Any:
@@ -30,21 +50,29 @@ def _stopping(*names: str, **facts: Any) -> Any:
     return typer.Option(*names, rich_help_panel=STOPPING, **facts)
 
 
-MODEL_ARGUMENT = typer.Argument(
-    metavar="MODEL",
-    help="Directory in Hugging Face layout, GGUF file or hub id; left out, the bundled model.",
-    show_default=False,
+def _beams(default: str, **facts: Any) -> Any:
+    return typer.Option(rich_help_panel=BEAM_SEARCH, show_default=default, **facts)
+
+
+MAX_TOKENS = _stopping(
+    "--max-tokens",
+    "-n",
+    metavar="N",
+    help="Most tokens to generate; -1: until the model ends its answer or the context is full.",
 )
-MAX_TOKENS = _stopping("--max-tokens", metavar="N", help="Most tokens to generate.")
-IgnoreEos = Annotated[
-    bool, _stopping("--ignore-eos", help="Go on after the model's own end tokens.")
-]
+IgnoreEos = Annotated[bool, _stopping("--ignore-eos", help="Continue after the model's end token.")]
 Json = Annotated[
     bool,
     typer.Option(
         "--json",
         rich_help_panel=OUTPUT,
-        help="One JSON object on stdout, in seconds, bytes and tokens, instead of text.",
+        help="Write one JSON object instead of text; times in seconds, sizes in bytes.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", rich_help_panel=OUTPUT, help="Write nothing on stderr but errors."
     ),
 ]
 
@@ -53,44 +81,66 @@ Json = Annotated[
 class ModelOptions:
     """Fields of `EngineConfig`, with its defaults."""
 
+    revision: Annotated[
+        str | None, _model(metavar="REV", help="Branch, tag or commit of a model on the hub.")
+    ] = EngineConfig.revision
     backend: Annotated[
-        str, _model(metavar="auto|numpy|cpu", help="Who computes; auto takes the fastest.")
+        str, _model(**choice("auto", "numpy", "cpu"), help="What computes; auto takes the fastest.")
     ] = EngineConfig.backend
     quantization: Annotated[
         str,
         _model(
-            metavar="none|int8|int4|...", help="Weights in memory; docs/quantization.md lists all."
+            **{**choice(*QUANTIZATIONS), "metavar": "none|int8|int4|..."},
+            help="Format of the weights in memory; docs/quantization.md lists all.",
         ),
     ] = EngineConfig.quantization
     kv_cache_dtype: Annotated[
-        str, _model(metavar="bf16|int8|int4|f32", help="Keys and values in the cache.")
+        str,
+        _model(
+            **choice("bf16", "int8", "int4", "f32"), help="Format of keys and values in the cache."
+        ),
     ] = EngineConfig.kv_cache_dtype
-    block_size: Annotated[
-        int, _model(metavar="16|32|64|128", help="Tokens per block of the KV cache.")
-    ] = EngineConfig.block_size
-    max_num_batched_tokens: Annotated[
-        int,
-        _model(metavar="N", help="Most tokens computed in one step: longer prompts go in chunks."),
-    ] = EngineConfig.max_num_batched_tokens
-    max_model_len: Annotated[
-        int | None,
-        _model(metavar="N", help="Longest prompt and output.", show_default="the model's limit"),
-    ] = EngineConfig.max_model_len
     kv_cache_memory: Annotated[
         int | None,
         _model(
-            metavar="BYTES",
-            help="Memory for the KV cache.",
-            show_default="what is left, as far as it is of use",
+            metavar="SIZE",
+            parser=size,
+            help="Memory for the KV cache, as in 2GiB.",
+            show_default="the memory that is left, as far as it is useful",
         ),
     ] = EngineConfig.kv_cache_memory
+    max_model_len: Annotated[
+        int | None,
+        _model(
+            "--max-model-len",
+            "-c",
+            "--ctx-size",
+            metavar="N",
+            help="Context: most tokens of prompt and output together.",
+            show_default="the model's limit",
+        ),
+    ] = EngineConfig.max_model_len
     num_threads: Annotated[
         int | None,
-        _model(metavar="N", help="CPU threads.", show_default="the backend's own choice"),
+        _model(
+            "--num-threads",
+            "-t",
+            "--threads",
+            metavar="N",
+            help="CPU threads.",
+            show_default="as many as suit the machine",
+        ),
     ] = EngineConfig.num_threads
-    revision: Annotated[
-        str | None, _model(metavar="REV", help="Branch, tag or commit of a hub id.")
-    ] = EngineConfig.revision
+    block_size: Annotated[
+        int, _model(**choice("16", "32", "64", "128"), help="Tokens per block of the KV cache.")
+    ] = EngineConfig.block_size
+    max_num_batched_tokens: Annotated[
+        int,
+        _model(
+            metavar="N",
+            help="Most tokens that one step computes; longer prompts are read in chunks.",
+        ),
+    ] = EngineConfig.max_num_batched_tokens
 
     def knobs(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,11 +153,19 @@ class PrefixCacheOptions:
     prefix_cache_dir: Annotated[
         str | None,
         _prefix_cache(
-            metavar="DIR", help="Keep computed blocks there: the next start finds its prompt again."
+            metavar="DIR",
+            parser=directory,
+            help="Keep computed blocks in this directory, where later runs find them.",
         ),
     ] = EngineConfig.prefix_cache_dir
     prefix_cache_bytes: Annotated[
-        int, _prefix_cache(metavar="BYTES", help="Most bytes of files in it.")
+        int,
+        _prefix_cache(
+            metavar="SIZE",
+            parser=size,
+            help="Most bytes of files in that directory.",
+            show_default="4GiB",
+        ),
     ] = EngineConfig.prefix_cache_bytes
 
     def knobs(self) -> dict[str, Any]:
@@ -121,9 +179,11 @@ class SamplingOptions:
     temperature: Annotated[
         float | None,
         _sampling(
+            "--temperature",
+            "--temp",
             metavar="T",
             default="the model's, or 1",
-            help="Divides the logits; 0: the likeliest token.",
+            help="Randomness; 0 always takes the likeliest token.",
         ),
     ] = None
     top_p: Annotated[
@@ -131,7 +191,7 @@ class SamplingOptions:
         _sampling(
             metavar="P",
             default="the model's, or 1: off",
-            help="Keep the likeliest tokens that together reach this probability.",
+            help="Sample from the likeliest tokens that together have this probability.",
         ),
     ] = None
     top_k: Annotated[
@@ -139,7 +199,7 @@ class SamplingOptions:
         _sampling(
             metavar="K",
             default="the model's, or 0: off",
-            help="Keep this many of the likeliest tokens.",
+            help="Sample from this many of the likeliest tokens.",
         ),
     ] = None
     min_p: Annotated[
@@ -147,7 +207,7 @@ class SamplingOptions:
         _sampling(
             metavar="P",
             default="the model's, or 0: off",
-            help="Keep tokens with at least this share of the likeliest one's probability.",
+            help="Sample from tokens with at least this share of the likeliest token's probability.",
         ),
     ] = None
     typical_p: Annotated[
@@ -155,30 +215,38 @@ class SamplingOptions:
         _sampling(
             metavar="P",
             default="the model's, or 1: off",
-            help="Keep the tokens of most typical surprise that together reach this probability.",
+            help="Locally typical sampling: keep the most typical tokens that together have this probability.",
         ),
     ] = None
     repetition_penalty: Annotated[
         float | None,
         _sampling(
+            "--repetition-penalty",
+            "--repeat-penalty",
             metavar="X",
             default="the model's, or 1: off",
-            help="Above 1 weakens tokens that prompt or output have.",
+            help="Above 1: tokens of the prompt and the output become less likely.",
         ),
     ] = None
     presence_penalty: Annotated[
         float | None,
-        _sampling(metavar="X", default="0: off", help="Weakens tokens that the output has."),
+        _sampling(
+            metavar="X", default="0: off", help="Above 0: tokens of the output become less likely."
+        ),
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        _sampling(
-            metavar="X", default="0: off", help="Weakens tokens by how often the output has them."
-        ),
+        _sampling(metavar="X", default="0: off", help="The same, by how often a token occurs."),
     ] = None
     seed: Annotated[
         int | None,
-        _sampling(metavar="S", default="drawn, and shown", help="The same seed, the same answer."),
+        _sampling(
+            "--seed",
+            "-s",
+            metavar="S",
+            default="drawn at random, and shown",
+            help="The same seed gives the same answer.",
+        ),
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -190,55 +258,136 @@ class StopOptions:
     """Fields of `SamplingParams`, with its defaults."""
 
     min_tokens: Annotated[
-        int, _stopping(metavar="N", help="Tokens before an end or stop is allowed.")
+        int,
+        _stopping(
+            metavar="N",
+            help="Minimum tokens before an end token or a stop string may end the answer.",
+        ),
     ] = 0
     stop: Annotated[
         list[str] | None,
-        _stopping(metavar="STR", help="Text that ends the answer; may be repeated."),
+        _stopping(
+            "--stop",
+            "-r",
+            metavar="TEXT",
+            parser=text_with_escapes,
+            help=r"Text that ends the answer; \n is a newline. May be repeated.",
+        ),
     ] = None
     stop_token_ids: Annotated[
         list[int] | None,
-        _stopping("--stop-token-id", metavar="ID", help="Token that ends it; may be repeated."),
+        _stopping(
+            "--stop-token-id", metavar="ID", help="Token that ends the answer. May be repeated."
+        ),
     ] = None
     include_stop_str_in_output: Annotated[
-        bool, _stopping("--include-stop", help="Show what ended the answer.")
+        bool, _stopping("--include-stop", help="Keep the stop string in the answer.")
     ] = False
     ignore_eos: IgnoreEos = False
-    max_time: Annotated[float | None, _stopping(metavar="SECONDS", help="End after this time.")] = (
-        None
-    )
+    max_time: Annotated[
+        float | None, _stopping(metavar="SECONDS", help="Most seconds to generate.")
+    ] = None
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+@dataclass(frozen=True)
+class BeamOptions:
+    """Fields of `BeamSearchParams`; None means that it was not given."""
+
+    beam_width: Annotated[
+        int | None,
+        _beams("off", metavar="W", help="Beam search with this many beams instead of sampling."),
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        _beams("1", metavar="P", help="Above 0 favours long answers, below 0 short ones."),
+    ] = None
+    early_stopping: Annotated[
+        str | None,
+        _beams(
+            "false",
+            **choice(*_EARLY_STOPPING),
+            help="Whether to stop when as many answers are finished as there are beams.",
+        ),
+    ] = None
+
+    def search(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Fields of `BeamSearchParams`, if a search is asked for.
+
+        Args:
+            given: fields of `SamplingParams` that were given besides.
+
+        Raises:
+            ValueError: an option has no meaning with the others, or a value is not allowed.
+        """
+        own = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.beam_width is None:
+            for name, value in own.items():
+                raise ValueError(f"{name}={value!r}: needs --beam-width")
+            return None
+        known = {field.name for field in fields(BeamSearchParams)}
+        for field in fields(SamplingParams):
+            value = given.get(field.name, field.default)
+            if field.name not in known and value != field.default:
+                raise ValueError(
+                    f"{field.name}={value!r}: has no meaning for a beam search"
+                    f" (beam_width={self.beam_width})"
+                )
+        if (word := self.early_stopping) is not None:
+            if word not in _EARLY_STOPPING:
+                raise ValueError(f"early_stopping={word!r}: must be one of false, true, never")
+            own["early_stopping"] = _EARLY_STOPPING[word]
+        search = {**{name: value for name, value in given.items() if name in known}, **own}
+        BeamSearchParams(**search)  # a wrong value is refused before anyone waits for weights
+        return search
+
+
+def beam_search_params(
+    search: Mapping[str, Any], model_defaults: SamplingParams
+) -> BeamSearchParams:
+    """What `BeamOptions.search` gave; the penalty that was not given is the model's own."""
+    repetition_penalty = model_defaults.repetition_penalty
+    return BeamSearchParams(**{"repetition_penalty": repetition_penalty, **search})
+
+
+def token_limit(max_tokens: int | None) -> int | None:
+    """`--max-tokens` as `SamplingParams` has it: -1, as in llama.cpp, is no limit."""
+    return None if max_tokens == -1 else max_tokens
+
+
 def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Lets a verb take groups of options: a parameter whose type is one of the dataclasses above
-    becomes an option for each of its fields."""
+    becomes an option for each of its fields. A field `context` gets typer's context."""
     hints = get_type_hints(verb, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters = []
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for parameter in inspect.signature(verb).parameters.values():
         if (group := groups.get(parameter.name)) is None:
-            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=keyword))
             continue
         field_hints = get_type_hints(group, include_extras=True)
         parameters += [
             inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=field_hints[field.name],
+                field.name, keyword, default=field.default, annotation=field_hints[field.name]
             )
             for field in fields(group)
+            if field.name != "context"
         ]
 
     @functools.wraps(verb)
-    def command(**values: Any) -> None:
+    def command(context: typer.Context, **values: Any) -> None:
+        values["context"] = context
         for name, group in groups.items():
             assert isinstance(group, type)
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        verb(**values)
+            values[name] = group(**{field.name: values[field.name] for field in fields(group)})
+        own = {name: values[name] for name in inspect.signature(verb).parameters}
+        try:
+            verb(**own)
+        except ValueError as error:
+            raise ValueError(f"{error}{origin(context, str(error))}") from error
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

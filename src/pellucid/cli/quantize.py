@@ -8,8 +8,7 @@ import typer
 
 from pellucid.cli.json_output import print_json
 from pellucid.cli.options import Json
-from pellucid.cli.table import print_table
-from pellucid.cli.terminal import note
+from pellucid.cli.terminal import note, print_table
 from pellucid.cli.units import describe_bytes, num_bytes, seconds, times
 from pellucid.config import QUANTIZATIONS
 from pellucid.progress import progress

@@ -3,53 +3,62 @@
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pellucid.beam_search_params import RequestParams
-from pellucid.cli.beams import BeamOptions, beam_search_params
 from pellucid.cli.generation import count_tokens, load, stream_text
 from pellucid.cli.json_output import print_json, request_object
+from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.options import (
     MAX_TOKENS,
     OUTPUT,
+    BeamOptions,
     Json,
     ModelOptions,
     PrefixCacheOptions,
+    Quiet,
     SamplingOptions,
     StopOptions,
+    beam_search_params,
+    token_limit,
 )
-from pellucid.cli.prompt import PromptArguments
-from pellucid.cli.status import EXIT_BY_FINISH_REASON
-from pellucid.cli.summary import done_line
-from pellucid.cli.terminal import note, write_text
+from pellucid.cli.summary import answer_facts
+from pellucid.cli.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
 from pellucid.event_bus import EventBus
 from pellucid.event_recording import recording
+from pellucid.sampling_params import SamplingParams
+
+MAX_TOKENS_OF_RAW_TEXT = 256  # a text need not end
 
 
 def run(
-    arguments: PromptArguments,
+    words: ModelAndPrompt,
     *,
-    no_kv_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-kv-cache", help="Compute the whole text again for every token: the naive loop."
-        ),
-    ] = False,
-    max_tokens: Annotated[int, MAX_TOKENS] = 256,
+    prompt_options: PromptOptions,
+    max_tokens: Annotated[int | None, MAX_TOKENS] = None,
     stop_options: StopOptions,
     sampling_options: SamplingOptions,
     beam_options: BeamOptions,
     model_options: ModelOptions,
+    no_kv_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-kv-cache",
+            rich_help_panel="Model",
+            help="Compute the whole text again for every token: the naive loop.",
+        ),
+    ] = False,
     prefix_cache_options: PrefixCacheOptions,
     logprobs: Annotated[
         int | None,
         typer.Option(
             metavar="K",
             rich_help_panel=OUTPUT,
-            help="With --json: log-probabilities of each token and of the K likeliest.",
+            help="With --json: log-probabilities of each token and of the K likeliest tokens.",
         ),
     ] = None,
     events: Annotated[
@@ -57,15 +66,21 @@ def run(
         typer.Option(
             metavar="FILE",
             rich_help_panel=OUTPUT,
-            help="Record every event, a JSON object a line: docs/events.md; explain reads it.",
+            help="Record every event, one JSON object a line, for pellucid explain --events.",
         ),
     ] = None,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Go on from a prompt. stdout is the text alone; times and the reason it stopped go to stderr."""
+    """Answer one prompt.
+
+    A model with a chat template answers the prompt; --raw continues it as text instead. The bundled model
+    continues text unless --chat is given. stdout gets the text alone; times, speeds and the reason why the
+    text ends go to stderr.
+    """
     if logprobs is not None and not json:
         raise ValueError(f"--logprobs {logprobs}: is only shown with --json")
-    prompt = arguments.read_prompt()
+    model, text = words.read()
     knobs = {
         **model_options.knobs(),
         **prefix_cache_options.knobs(),
@@ -75,27 +90,34 @@ def run(
     given = {
         **sampling_options.given(),
         **stop_options.given(),
-        "max_tokens": max_tokens,
+        "max_tokens": token_limit(max_tokens),
         "logprobs": logprobs,
     }
     search = beam_options.search(given)
     bus = EventBus(time.monotonic)
     with nullcontext() if events is None else recording(bus, events):
-        llm, sampling_params = load(arguments.model, knobs, given if search is None else {}, bus)
+        llm, sampling_params = load(model, knobs, given if search is None else {}, bus, quiet)
+        prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
         params: RequestParams = sampling_params
         if search is not None:
             params = beam_search_params(search, sampling_params)
+        if max_tokens is None and isinstance(prompt, str):
+            params = replace(params, max_tokens=MAX_TOKENS_OF_RAW_TEXT)
         if json:
-            output = count_tokens(llm.engine, prompt, params, "generate")
+            output = count_tokens(llm.engine, prompt, params, "generate", quiet)
             print_json(request_object(llm.engine, output, params))
-        elif search is not None:  # there is no text before the end
-            output = count_tokens(llm.engine, prompt, params, "search")
-            write_text(output.outputs[0].text)
         else:
-            output = stream_text(llm.engine, prompt, sampling_params)
-        if not json and sys.stdout.isatty():
-            write_text("\n")
-    note(done_line(llm.engine, output, params))
+            writer = AnswerWriter()
+            if isinstance(prompt, str) and sys.stdout.isatty():
+                writer.write(prompt, BOLD)
+            if isinstance(params, SamplingParams):
+                output = stream_text(llm.engine, prompt, params, writer, quiet)
+            else:  # a search has no text before its end
+                output = count_tokens(llm.engine, prompt, params, "search", quiet)
+                writer.write(output.outputs[0].text)
+            writer.end_line()
+    if not quiet:
+        note_facts("done", answer_facts(llm.engine, output, params))
     finish_reason = output.outputs[0].finish_reason
     assert finish_reason is not None
     raise typer.Exit(EXIT_BY_FINISH_REASON[finish_reason])

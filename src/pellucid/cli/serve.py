@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from pellucid.cli.memory_text import memory_line
-from pellucid.cli.options import MODEL_ARGUMENT, ModelOptions, PrefixCacheOptions
-from pellucid.cli.terminal import note
+from pellucid.cli.model_and_prompt import ModelName
+from pellucid.cli.options import ModelOptions, PrefixCacheOptions
+from pellucid.cli.summary import memory_facts
+from pellucid.cli.terminal import note, note_facts
 from pellucid.cli.units import describe_bytes
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
@@ -76,7 +77,7 @@ class AccessOptions:
 
 
 def serve(
-    model: Annotated[str | None, MODEL_ARGUMENT] = None,
+    words: ModelName,
     *,
     listening_options: ListeningOptions,
     access_options: AccessOptions,
@@ -95,6 +96,7 @@ def serve(
     from pellucid.server.config import Limits, ServerConfig
     from pellucid.server.run import run_server
 
+    model = words.name()
     engine_config = EngineConfig(
         model=model,
         **model_options.knobs(),
@@ -117,7 +119,7 @@ def serve(
 
     with progress("load", describe_bytes) as show:
         engine = LLMEngine.from_config(engine_config, show)
-    note(memory_line(engine.memory_plan))
+    note_facts("memory", memory_facts(engine.memory_plan))
     run_server(
         AsyncLLMEngine(engine, config.limits.max_unfinished_answers),
         config,

@@ -1,4 +1,4 @@
-"""The line that ends an answer: how long, how fast, how much memory, why it stopped."""
+"""Facts about a model and an answer: memory, times, speeds, why it stopped, what repeats it."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -10,39 +10,58 @@ from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
+    from pellucid.memory.memory_plan import MemoryPlan
     from pellucid.outputs import RequestOutput
 
 _NEUTRAL = SamplingParams()
 _SHOWN_IF_SET = tuple(
     field.name for field in fields(SamplingOptions) if field.name not in ("temperature", "seed")
 )
+_PENALTIES = tuple(name for name in _SHOWN_IF_SET if name.endswith("_penalty"))
 
 
-def done_line(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> str:
+def memory_facts(plan: "MemoryPlan") -> list[str]:
+    """What an engine's memory is for, and how much text the KV cache holds."""
+    room = f"{plan.num_blocks} blocks of {plan.block_size} tokens"
+    if plan.num_contexts:
+        room += f", {plan.num_contexts} x {plan.max_model_len} tokens"
+    facts = [
+        f"weights {num_bytes(plan.weights)}",
+        f"scratch {num_bytes(plan.scratch)}",
+        f"KV cache up to {num_bytes(plan.kv_cache)} ({room})",
+    ]
+    if plan.available is not None:
+        facts.append(f"available {num_bytes(plan.available)}")
+    return facts
+
+
+def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> list[str]:
     """What a request cost and what it takes to repeat it."""
     metrics = output.metrics
     num_tokens = len(metrics.token_times)
-    parts = []
+    facts = []
     if metrics.time_to_first_token is not None:
-        parts.append(f"first token {seconds(metrics.time_to_first_token)}")
+        facts.append(f"time to first token {seconds(metrics.time_to_first_token)}")
         num_computed = len(output.prompt_token_ids) - output.num_cached_tokens
-        parts.append(
+        facts.append(
             f"prefill {_tokens(num_computed)} {rate(num_computed, metrics.prefill_seconds)}"
             f" ({output.num_cached_tokens} cached)"
         )
     if num_tokens > 1:
-        # The first token is prefill's.
-        decode_rate = rate(num_tokens - 1, metrics.decode_seconds)
-        parts.append(f"decode {_tokens(num_tokens - 1)} {decode_rate}")
-    parts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
+        num_steps = num_tokens - 1  # the first token is prefill's
+        if isinstance(params, BeamSearchParams):  # the best answer may be shorter than the search
+            facts.append(
+                f"search {num_steps} steps {seconds((metrics.decode_seconds or 0) / num_steps)} each"
+            )
+        else:
+            facts.append(f"decode {_tokens(num_steps)} {rate(num_steps, metrics.decode_seconds)}")
+    facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
     if metrics.num_preemptions:
-        parts.append(f"preempted {metrics.num_preemptions}x")
-    parts.append(f"stop: {stop_reason(engine, output, params)}")
+        facts.append(f"preempted {metrics.num_preemptions}x")
+    facts.append(f"stop: {stop_reason(engine, output, params)}")
     if isinstance(params, BeamSearchParams):
-        parts.append(_beam_search(output, params))
-    else:
-        parts.append(sampling(params, output.seed))
-    return "done: " + " · ".join(parts)
+        return [*facts, _beam_search(output, params)]
+    return [*facts, sampling(params, output.seed)]
 
 
 def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> str:
@@ -68,12 +87,13 @@ def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: RequestPar
 
 def sampling(params: SamplingParams, seed: int | None) -> str:
     """What chooses the tokens, so that it can be given again; None for a seed that is to be drawn."""
+    greedy = params.temperature == 0
     penalties_and_cuts = [
         f"{name} {getattr(params, name):g}"
-        for name in _SHOWN_IF_SET
+        for name in (_PENALTIES if greedy else _SHOWN_IF_SET)
         if getattr(params, name) != getattr(_NEUTRAL, name)
     ]
-    if params.temperature == 0:
+    if greedy:  # nothing is cut off from what is not drawn
         return ", ".join(["greedy", *penalties_and_cuts])
     drawn = "drawn for each answer" if seed is None else seed
     return ", ".join([f"temperature {params.temperature:g}", *penalties_and_cuts, f"seed {drawn}"])

@@ -1,6 +1,24 @@
-"""stdout is the answer and nothing else; everything else is a line on stderr."""
+"""What is written where: answers and tables on stdout, everything else on stderr; exit statuses."""
 
+import os
+import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from pellucid.progress import is_live
+
+EXIT_FAILED = 1  # the request failed on its way
+EXIT_USAGE = 2  # what was asked for cannot be served
+EXIT_INTERRUPTED = 128 + 2  # what a shell reports for SIGINT
+EXIT_BROKEN_PIPE = 128 + 13  # ... and for SIGPIPE
+EXIT_BY_FINISH_REASON = {"stop": 0, "length": 0, "error": EXIT_FAILED, "abort": EXIT_INTERRUPTED}
+
+MAX_TEXT_WIDTH = 100  # characters: longer lines are hard to read
+PIPE_WIDTH = 80  # characters, where stdout is no terminal
+BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 # What a model writes may hold escape sequences, which would drive the reader's terminal: controls
 # other than newline and tab are shown as their pictures, C1 controls as a replacement character.
@@ -11,6 +29,38 @@ _VISIBLE = {
 }
 
 
+def open_missing_streams() -> None:
+    """Makes stdin, stdout and stderr usable, whatever the caller has closed.
+
+    Without stderr nobody reads notes, so they are dropped. A locale without the characters of a text
+    shows them as \\u...: not a reason to fail.
+
+    Raises:
+        ValueError: stdout is closed.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(_devnull_at(0), encoding="utf-8")  # noqa: SIM115 (until the process ends)
+    is_stdout_closed = sys.stdout is None
+    if is_stdout_closed:
+        _devnull_at(1)  # or the next file that is opened would be stdout
+    if sys.stderr is None:
+        sys.stderr = open(_devnull_at(2), "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if is_stdout_closed:
+        raise ValueError("stdout is closed: there is nowhere to write to")
+
+
+def _devnull_at(descriptor: int) -> int:
+    """Opens /dev/null as a descriptor that is closed."""
+    opened = os.open(os.devnull, os.O_RDWR)
+    if opened != descriptor:
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    return descriptor
+
+
 def write_text(text: str) -> None:
     """Writes a piece of the answer on stdout, at once: as it is, unless a terminal shows it."""
     if text:
@@ -18,6 +68,121 @@ def write_text(text: str) -> None:
         sys.stdout.flush()
 
 
+class AnswerWriter:
+    """Writes an answer on stdout piece by piece. A live terminal gets lines broken between words; a
+    pipe gets the text as it is."""
+
+    def __init__(self) -> None:
+        self._wraps = is_live(sys.stdout)
+        self._column = 0  # of the cursor
+        self._word = ""  # under way: what stands between the last space and the cursor
+
+    def write(self, text: str, style: str = "") -> None:
+        """Writes a piece at once.
+
+        Args:
+            style: an escape sequence, for live terminals only.
+        """
+        if not text:
+            return
+        if not self._wraps:
+            write_text(text)
+            return
+        shown = "".join(self._place(character) for character in text.translate(_VISIBLE))
+        sys.stdout.write(f"{style}{shown}{RESET}" if style else shown)
+        sys.stdout.flush()
+
+    def end_line(self) -> None:
+        """On a terminal, what follows begins a new line."""
+        if sys.stdout.isatty():
+            write_text("\n")
+
+    def _place(self, character: str) -> str:
+        """The character, and before it a new line for the word that it makes too long."""
+        columns = shutil.get_terminal_size().columns
+        if character == "\n":
+            self._column, self._word = 0, ""
+            return character
+        if character in " \t":
+            width = 1 if character == " " else 8 - self._column % 8
+            self._word = ""
+            if self._column + width >= columns:
+                self._column = 0
+                return "\n"
+            self._column += width
+            return character
+        width = cell_len(character)
+        moved = ""
+        if self._column + width >= columns:
+            length = cell_len(self._word)
+            if length == self._column:  # longer than a line
+                moved, self._word, self._column = "\n", "", 0
+            else:
+                back = f"\x1b[{length}D\x1b[K" if length else ""
+                moved, self._column = f"{back}\n{self._word}", length
+        self._word += character
+        self._column += width
+        return moved + character
+
+
 def note(line: str) -> None:
     """Writes a line about the answer on stderr."""
     print(line.translate(_VISIBLE), file=sys.stderr, flush=True)
+
+
+def note_facts(label: str, facts: Sequence[str]) -> None:
+    """Writes facts about the answer on stderr: one line, which a terminal breaks between facts."""
+    line = f"{label}: {' · '.join(facts)}".translate(_VISIBLE)
+    if sys.stderr.isatty():
+        line = "\n".join(_lines_of_facts(label, facts, shutil.get_terminal_size().columns))
+    print(f"{DIM}{line}{RESET}" if is_live(sys.stderr) else line, file=sys.stderr, flush=True)
+
+
+def _lines_of_facts(label: str, facts: Sequence[str], width: int) -> list[str]:
+    lines = [f"{label}: "]
+    for index, fact in enumerate(facts):
+        shown = fact.translate(_VISIBLE) + (" · " if index + 1 < len(facts) else "")
+        if len(lines[-1].rstrip()) > len(label) + 1 and len(lines[-1] + shown.rstrip()) > width:
+            lines.append("  ")
+        lines[-1] += shown
+    return [line.rstrip() for line in lines]
+
+
+def page_width() -> int:
+    """Characters in a line of stdout."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+
+
+def wrapped(text: str) -> str:
+    """A paragraph that fits stdout."""
+    return textwrap.fill(" ".join(text.split()), min(page_width(), MAX_TEXT_WIDTH))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Writes a table on stdout whose first column is names and whose others are numbers. Where it would
+    be too wide, titles are broken between words; rows never are."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    cells = [max((cell_len(row[index]) for row in rows), default=0) for index in range(len(titles))]
+    if sum(map(max, cells, map(len, titles))) + 3 * (len(titles) - 1) > page_width():
+        titles = [_narrowed(title, width) for title, width in zip(titles, cells, strict=True)]
+    live = is_live(sys.stdout)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for index, title in enumerate(titles):
+        table.add_column(title, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(
+        file=sys.stdout,
+        force_terminal=live,
+        color_system="auto" if live else None,
+        width=1000,  # rows are never broken
+    )
+    console.print(table)
+
+
+def _narrowed(title: str, width: int) -> str:
+    longest_word = max((len(word) for word in title.split()), default=0)
+    return "\n".join(textwrap.wrap(title, max(width, longest_word, 1))) or title

@@ -193,6 +193,10 @@ class Tokenizer:
         """
         return self._checked(self._chat_encoder(prompt).encode(prompt, text_chars))
 
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat is not None
+
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
         """Tokens that end an answer: EOS, and what the chat template writes after one.
 

@@ -1,0 +1,296 @@
+"""Which model, and what it reads: the words after `run`, `chat`, `compare` and `explain`."""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from pellucid.cli.options import MODEL, MODEL_HELP
+from pellucid.prompts import ChatPrompt
+
+if TYPE_CHECKING:
+    from pellucid.llm import LLM
+    from pellucid.prompts import Prompt
+
+PROMPT = "Prompt"
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", rich_help_panel=PROMPT, help="System message, before the conversation."
+    ),
+]
+Think = Annotated[
+    bool | None,
+    typer.Option(
+        "--think/--no-think",
+        rich_help_panel=PROMPT,
+        help="Whether a model that can reason does so before it answers.",
+        show_default="the chat template's own choice",
+    ),
+]
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
+# Names that Ollama's and other libraries' users type: a word that begins like this is no prompt.
+_FAMILY = re.compile(
+    r"(codellama|deepseek|falcon|gemma|gpt-?2|gpt-oss|llama|mistral|mixtral|phi|qwen|smollm|tinyllama)"
+    r"[\w.-]*(:[\w.-]+)?",
+    re.IGNORECASE,
+)
+
+
+def looks_like_model(word: str) -> bool:
+    """Whether a single word is meant as a model, not as a prompt."""
+    if not word or any(character.isspace() for character in word):
+        return (path := _path(word)) is not None and (path.is_dir() or path.suffix == ".gguf")
+    return (
+        _exists(word)
+        or word.lower().endswith(".gguf")
+        or word.startswith(("./", "../", "~/", "/"))
+        or _HUB_ID.fullmatch(word) is not None
+        or _FAMILY.fullmatch(word) is not None
+    )
+
+
+def check_model(model: str) -> str:
+    """The model, if there is such a file or directory here, or if the hub may have it.
+
+    Raises:
+        ValueError: it can be neither.
+    """
+    path = _path(model)
+    if path is not None:
+        if path.is_file() and path.suffix.lower() != ".gguf":
+            raise ValueError(
+                f"{model}: is no model: a model is a directory with config.json, a .gguf file or"
+                f" owner/name on the hub. To read a prompt from it: -f {model}"
+            )
+        return model
+    if _HUB_ID.fullmatch(model) and not model.lower().endswith(".gguf"):
+        return model
+    hint = ""
+    if "/" not in model and not model.lower().endswith(".gguf"):
+        hint = "; models of the Hugging Face hub are named owner/name, as in Qwen/Qwen3-0.6B"
+    raise ValueError(f"no such file or directory: {model}{hint}")
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """`MODEL` or `-m MODEL`."""
+
+    context: typer.Context
+    first: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="MODEL", rich_help_panel=MODEL, help="The same as MODEL."
+        ),
+    ] = None
+
+    def name(self) -> str | None:
+        """None for the bundled model.
+
+        Raises:
+            ValueError: the model is named twice, or there is none.
+        """
+        if self.first is not None and _typed(self.context, "model"):
+            raise ValueError(f"the model is named twice: {self.first} and -m {self.model}")
+        model = self.first or self.model
+        return None if model is None else check_model(model)
+
+
+@dataclass(frozen=True)
+class ModelAndPrompt:
+    """`[MODEL] [PROMPT]` in any of the ways in which people say it.
+
+    A single word is a model if it looks like one, else it is the prompt. Where nothing else is the
+    prompt, stdin is.
+    """
+
+    context: typer.Context
+    first: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False),
+    ] = None
+    second: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="The text. Left out or -: read from stdin, without the newline at its end.",
+            show_default=False,
+        ),
+    ] = None
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="MODEL", rich_help_panel=MODEL, help="The same as MODEL."
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", rich_help_panel=PROMPT, help="The same as PROMPT."
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            rich_help_panel=PROMPT,
+            help="Read the prompt from a file.",
+        ),
+    ] = None
+
+    def read(self) -> tuple[str | None, str]:
+        """The model, None for the bundled one, and the prompt; waits for stdin if it is there.
+
+        Raises:
+            ValueError: there is no such model, no prompt, or the prompt is not text.
+            OSError: the prompt's file cannot be read.
+        """
+        model, prompt = self.given()
+        if prompt is None:
+            if sys.stdin.isatty():
+                self._refuse_to_guess(model)
+            prompt = _read_stdin()
+        return model, prompt
+
+    def given(self) -> tuple[str | None, str | None]:
+        """As `read`, but the prompt is None if it would have to be read from a stdin that nobody named."""
+        words = [word for word in (self.first, self.second, *(self.more or ())) if word is not None]
+        model_typed = _typed(self.context, "model")
+        prompt = self._prompt_option()
+        if len(words) > 2 - model_typed - (prompt is not None):
+            self._refuse_words(words, model_typed, prompt is not None)
+        model = self.model
+        if len(words) == 2:
+            model, prompt = words
+        elif len(words) == 1:
+            if prompt is not None or (not model_typed and looks_like_model(words[0])):
+                model = words[0]
+            else:
+                prompt = words[0]
+        if model is not None:
+            check_model(model)
+        if prompt == "-":
+            return model, _read_stdin()
+        return model, None if prompt is None else _checked_text(prompt)
+
+    def _prompt_option(self) -> str | None:
+        if self.file is None:
+            return self.prompt
+        if self.prompt is not None:
+            raise ValueError(f"--prompt and --file {self.file}: only one can be the prompt")
+        return "-" if str(self.file) == "-" else _decoded(self.file.read_bytes(), str(self.file))
+
+    def _refuse_words(self, words: list[str], model_typed: bool, prompt_typed: bool) -> NoReturn:
+        if prompt_typed:
+            raise ValueError(f"{words[-1]!r}: the prompt is given already, by --prompt or --file")
+        text = words if model_typed or not looks_like_model(words[0]) else words[1:]
+        raise ValueError(f'put a prompt of several words in quotes: "{" ".join(text)}"')
+
+    def _refuse_to_guess(self, model: str | None) -> NoReturn:
+        verb = self.context.command_path
+        if model is None:
+            raise ValueError(f'the prompt is missing; for example: {verb} "Once upon a time"')
+        conversation = (
+            f"; for a conversation: pellucid chat {model}" if verb.endswith("run") else ""
+        )
+        raise ValueError(
+            f'the prompt is missing; for example: {verb} {model} "Why is the sky blue?"{conversation}'
+        )
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """How a prompt is put to the model: as a question, through its chat template, or as text."""
+
+    system: System = None
+    think: Think = None
+    raw: Annotated[
+        bool | None,
+        typer.Option(
+            "--raw/--chat",
+            rich_help_panel=PROMPT,
+            help="Continue the prompt as text, or answer it through the model's chat template.",
+            show_default="--chat if the model has a chat template and is not the bundled model",
+        ),
+    ] = None
+
+    def prompt(self, llm: "LLM", text: str, *, is_bundled: bool) -> "Prompt":
+        """The prompt for the engine: text to continue, or a conversation of one question.
+
+        Raises:
+            ValueError: an option is for conversations, and the model has no chat template or --raw is given.
+        """
+        for option, value in (("--system", self.system), ("--think", self.think)):
+            if value is not None and self.raw:
+                raise ValueError(f"{option}: has no use with --raw")
+        is_conversation = self.system is not None or self.think is not None
+        if self.raw is None and not is_conversation:
+            raw = is_bundled or not llm.tokenizer.has_chat_template
+        else:
+            raw = bool(self.raw)
+        if raw:
+            return text
+        return conversation_prompt(messages(self.system, text), self.think)
+
+
+def messages(system: str | None, question: str) -> list[dict[str, str]]:
+    """A conversation of one question."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": question}]
+
+
+def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> ChatPrompt:
+    """The conversation for the engine.
+
+    Args:
+        think: None leaves it to the chat template.
+    """
+    variables: dict[str, Any] = {} if think is None else {"enable_thinking": think}
+    return ChatPrompt(messages, **({"chat_template_kwargs": variables} if variables else {}))
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line itself, not in a variable or a file."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _path(word: str) -> Path | None:
+    """The path, if something is there."""
+    try:
+        path = Path(word).expanduser()
+        return path if word and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
+        return None
+
+
+def _exists(word: str) -> bool:
+    return _path(word) is not None
+
+
+def _checked_text(prompt: str) -> str:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:  # the shell's bytes, escaped by Python
+        raise ValueError(f"PROMPT: {prompt!r} is not valid UTF-8") from None
+    return prompt
+
+
+def _read_stdin() -> str:
+    return _decoded(sys.stdin.buffer.read(), "stdin")
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"PROMPT: {name} is not UTF-8 at byte {error.start}") from None

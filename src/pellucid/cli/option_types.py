@@ -1,0 +1,40 @@
+"""Values of options that are more than a number: sizes in bytes, text with escapes, directories."""
+
+import re
+
+import typer
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b|bytes)?", re.IGNORECASE)
+_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
+
+
+def size(value: str | int) -> int:
+    """Bytes: 2147483648, 2GiB, 2G (both 2 * 1024**3), 2GB (2 * 1000**3).
+
+    Raises:
+        typer.BadParameter: it is no size.
+    """
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        raise typer.BadParameter(f"{value!r} is not a size: type 2GiB, 512MiB or a number of bytes")
+    number, prefix, unit = match.groups()
+    base = 1000 if (unit or "").lower() == "b" else 1024
+    return round(float(number) * base ** _POWER[prefix.lower()]) if prefix else round(float(number))
+
+
+def text_with_escapes(value: str) -> str:
+    r"""Text in which \n, \r, \t, \0 and \\ stand for the characters that they name, as in C. A
+    backslash before anything else is a backslash."""
+    return re.sub(r"\\([nrt0\\])", lambda escape: _ESCAPES[escape[1]], value)
+
+
+def directory(value: str) -> str:
+    """A directory's path, which need not exist.
+
+    Raises:
+        typer.BadParameter: it is empty, which would be the current directory.
+    """
+    if not value:
+        raise typer.BadParameter("is empty; name a directory (. is the current one)")
+    return value
