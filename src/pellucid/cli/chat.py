@@ -78,7 +78,7 @@ def chat(
         return
 
     note(
-        f"{llm.engine.model.directory.name}; /help lists commands, Ctrl-C stops an answer, Ctrl-D or exit leaves"
+        f"{llm.engine.model.name}; /help lists commands, Ctrl-C stops an answer, Ctrl-D or exit leaves"
     )
     for line in _typed_lines(list(session.commands)):
         try:

@@ -255,7 +255,7 @@ def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> C
         think: None leaves it to the chat template.
     """
     variables: dict[str, Any] = {} if think is None else {"enable_thinking": think}
-    return ChatPrompt(messages, **({"chat_template_kwargs": variables} if variables else {}))
+    return ChatPrompt(messages, chat_template_kwargs=variables)
 
 
 def _typed(context: typer.Context, name: str) -> bool:
