@@ -16,6 +16,7 @@ from pellucid.server.endpoint import Endpoint, Handler
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
+from pellucid.server.protocols.openai_chat import ChatCompletions
 from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
 from pellucid.server.served_model import ServedModel
@@ -67,6 +68,7 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/models", models.list),
         route("GET", "/v1/models/{model:path}", models.retrieve),
         route("POST", "/v1/completions", Completions(serving)),
+        route("POST", "/v1/chat/completions", ChatCompletions(serving)),
     ]
 
 

@@ -175,10 +175,6 @@ class Generation:
         return [stream.output for stream in self.streams]
 
     @property
-    def is_finished(self) -> bool:
-        return all(output.finished for output in self.outputs)
-
-    @property
     def has_started(self) -> bool:
         """Whether a step has computed a part of it."""
         return any(output.metrics.first_scheduled_time is not None for output in self.outputs)

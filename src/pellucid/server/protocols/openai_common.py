@@ -1,17 +1,27 @@
 """What OpenAI's completions and chat completions have in common: sampling, usage, timings, errors."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from pellucid.outputs import RequestOutput
+from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Reply, StreamedReply
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.fields import honoured, not_served, without_effect
-from pellucid.server.streaming import Progress, sse
+from pellucid.server.generation import Generation
+from pellucid.server.served_model import FINGERPRINT
+from pellucid.server.streaming import (
+    SSE_KEEPALIVE,
+    Progress,
+    failing_with_a_frame,
+    sse,
+    with_progress,
+)
 
 DONE = b"data: [DONE]\n\n"
 
@@ -171,10 +181,10 @@ class Timings(msgspec.Struct):
     predicted_per_second: float
 
 
-def timings_of(outputs: Sequence[RequestOutput]) -> Timings | msgspec.UnsetType:
+def timings_of(outputs: Sequence[RequestOutput]) -> Timings | UnsetType:
     """The timings of a request with one prompt; those of several overlap and say nothing."""
     if len(outputs) != 1:
-        return msgspec.UNSET
+        return UNSET
     output = outputs[0]
     metrics = output.metrics
     prompt_seconds = metrics.prefill_seconds or 0.0
@@ -230,17 +240,152 @@ def prompt_logprobs_of(output: RequestOutput) -> list[Any] | None:
     ]
 
 
-@dataclass(frozen=True)
-class ReplyFacts:
-    """What every object of one reply repeats."""
+class ReplyObject(msgspec.Struct, kw_only=True):
+    """The object of a whole reply, and of each frame of a stream."""
 
     id: str
+    object: str
     created: int
     model: str
+    choices: list[Any]
+    system_fingerprint: str = FINGERPRINT
+    usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
-    @classmethod
-    def of(cls, kind: str, request_id: str, model: str) -> "ReplyFacts":
-        return cls(f"{kind}-{request_id}", int(time.time()), model)
+
+class ChoiceWriter(Protocol):
+    """Writes one choice: all of it, or what a delta adds to it."""
+
+    def part(self, delta: CompletionDelta) -> msgspec.Struct | None:
+        """None: nothing that the client would see."""
+
+    def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were written so far."""
+
+
+class ReplyWriter:
+    """Writes one reply, whole or as a stream.
+
+    Args:
+        generation: whose answers it writes.
+        fields: what the client asked for.
+        kind: of the objects' ids: "cmpl" or "chatcmpl".
+        model: the name that the client gave it.
+        object_names: of the whole reply and of a frame.
+        make_choice: the writer of a choice, of its number and its request's output.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        fields: SamplingFields,
+        kind: str,
+        model: str,
+        object_names: tuple[str, str],
+        make_choice: Callable[[int, RequestOutput], ChoiceWriter],
+    ) -> None:
+        self._generation = generation
+        self._fields = fields
+        self._id = f"{kind}-{generation.id}"
+        self._created = int(time.time())
+        self._model = model
+        self._object_names = object_names
+        self._make_choice = make_choice
+        self._choices: dict[int, ChoiceWriter] = {}
+
+    async def reply(self) -> Reply | StreamedReply:
+        if self._fields.stream:
+            frames = failing_with_a_frame(self._frames(), failure_frame, self._generation.id)
+            return StreamedReply(frames, SSE_KEEPALIVE)
+        return Reply(msgspec.json.encode(self._whole(await self._generation.finish())))
+
+    def _whole(self, outputs: Sequence[RequestOutput]) -> ReplyObject:
+        choices = [
+            self._choice(prompt_index, completion.index, output).whole(
+                whole_delta(output.request_id, completion)
+            )
+            for prompt_index, output in enumerate(outputs)
+            for completion in output.outputs
+        ]
+        return self._object(
+            self._object_names[0],
+            choices,
+            usage=self._usage(),
+            timings=timings_of(outputs),
+            warnings=self._generation.call.warnings or UNSET,
+        )
+
+    async def _frames(self) -> AsyncGenerator[bytes, None]:
+        generation, options = self._generation, self._fields.stream_options
+        include_usage = options is not None and options.include_usage
+        continuous = options is not None and options.continuous_usage_stats
+        usage: Usage | UnsetType | None = None if include_usage else UNSET
+        num_ended = 0
+        source = with_progress(generation) if self._fields.return_progress else generation.deltas()
+        async for item in source:
+            if isinstance(item, Progress):
+                yield self._frame([], prompt_progress=prompt_progress(item))
+                continue
+            prompt_index, delta = item
+            writer = self._choice(prompt_index, delta.index, generation.outputs[prompt_index])
+            part = writer.part(delta)
+            if continuous:
+                usage = self._usage()
+            num_ended += delta.finish_reason is not None
+            if num_ended == sum(len(output.outputs) for output in generation.outputs):
+                # With the last choice: clients expect one in every frame.
+                yield self._frame(
+                    [part],
+                    usage=usage,
+                    timings=timings_of(generation.outputs),
+                    warnings=generation.call.warnings or UNSET,
+                )
+            elif part is not None:
+                yield self._frame([part], usage=usage)
+        if include_usage:
+            yield self._frame([], usage=self._usage())
+        yield DONE
+
+    def _frame(self, choices: list[Any], **others: Any) -> bytes:
+        return sse(msgspec.json.encode(self._object(self._object_names[1], choices, **others)))
+
+    def _object(self, name: str, choices: list[Any], **others: Any) -> ReplyObject:
+        return ReplyObject(
+            id=self._id,
+            object=name,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            **others,
+        )
+
+    def _usage(self) -> Usage:
+        num_tokens = sum(choice.num_tokens for choice in self._choices.values())
+        return usage_of(self._generation.outputs, num_tokens)
+
+    def _choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
+        number = prompt_index * self._generation.request.params.n + index
+        if number not in self._choices:
+            self._choices[number] = self._make_choice(number, output)
+        return self._choices[number]
+
+
+def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelta:
+    """A finished answer as the one delta that brings all of it."""
+    return CompletionDelta(
+        request_id,
+        completion.index,
+        completion.text,
+        completion.token_ids,
+        completion.logprobs,
+        completion.finish_reason,
+        completion.stop_reason,
+    )
 
 
 def failure_frame(error: ApiError, request_id: str) -> bytes:

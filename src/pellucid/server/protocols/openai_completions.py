@@ -4,41 +4,26 @@ https://platform.openai.com/docs/api-reference/completions, with vLLM's addition
 """
 
 import codecs
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pellucid.outputs import CompletionDelta, CompletionOutput, LogprobsAt, RequestOutput
+from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
 from pellucid.prompts import Prompt
 from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served
-from pellucid.server.generation import Generation, GenerationRequest
+from pellucid.server.generation import GenerationRequest
 from pellucid.server.protocols.openai_common import (
-    DONE,
     SAMPLING_FIELDS,
-    ReplyFacts,
+    ReplyWriter,
     SamplingFields,
-    Timings,
-    Usage,
-    failure_frame,
     prompt_logprobs_of,
-    prompt_progress,
-    timings_of,
-    usage_of,
 )
-from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import (
-    SSE_KEEPALIVE,
-    Progress,
-    failing_with_a_frame,
-    sse,
-    with_progress,
-)
 from pellucid.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -88,19 +73,6 @@ class TextChoice(msgspec.Struct):
     prompt_logprobs: list[Any] | UnsetType | None = UNSET
 
 
-class TextCompletion(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[TextChoice]
-    object: str = "text_completion"
-    system_fingerprint: str = FINGERPRINT
-    usage: Usage | UnsetType | None = UNSET
-    timings: Timings | UnsetType = UNSET
-    prompt_progress: dict[str, Any] | UnsetType = UNSET
-    warnings: list[str] | UnsetType = UNSET
-
-
 @dataclass
 class Completions:
     """The handler of the route."""
@@ -124,12 +96,15 @@ class Completions:
             prompts_of(body.prompt), params, body.priority or 0, body.cache_salt
         )
         generation = await self.serving.service.start(request, call)
-        facts = ReplyFacts.of("cmpl", call.request_id, name)
-        writer = _Writer(body, facts, generation, model.tokenizer, prompt_only)
-        if body.stream:
-            frames = failing_with_a_frame(writer.frames(), failure_frame, call.request_id)
-            return StreamedReply(frames, SSE_KEEPALIVE)
-        return Reply(msgspec.json.encode(writer.whole(await generation.finish())))
+        writer = ReplyWriter(
+            generation,
+            body,
+            "cmpl",
+            name,
+            ("text_completion", "text_completion"),
+            lambda number, output: _Choice(number, body, model.tokenizer, output, prompt_only),
+        )
+        return await writer.reply()
 
 
 def _prompt_logprobs(body: CompletionBody) -> int | None:
@@ -154,79 +129,7 @@ def prompts_of(prompt: str | list[Any]) -> list[Prompt]:
     return list(prompt)
 
 
-@dataclass
-class _Writer:
-    """Writes one reply."""
-
-    body: CompletionBody
-    facts: ReplyFacts
-    generation: Generation
-    tokenizer: Tokenizer
-    prompt_only: bool
-    _choices: dict[int, "_ChoiceWriter"] = field(default_factory=dict)
-    _num_tokens: int = 0
-
-    def whole(self, outputs: Sequence[RequestOutput]) -> TextCompletion:
-        choices = []
-        for prompt_index, output in enumerate(outputs):
-            for completion in output.outputs:
-                writer = self._choice(prompt_index, completion.index, output)
-                choices.append(writer.whole(completion))
-                self._num_tokens += writer.num_tokens
-        return self._object(
-            choices,
-            usage=usage_of(outputs, self._num_tokens),
-            timings=timings_of(outputs),
-            warnings=self.generation.call.warnings or UNSET,
-        )
-
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        options = self.body.stream_options
-        include_usage = options is not None and options.include_usage
-        continuous = include_usage and options is not None and options.continuous_usage_stats
-        generation = self.generation
-        usage: Usage | UnsetType | None = None if include_usage else UNSET
-        source = with_progress(generation) if self.body.return_progress else generation.deltas()
-        async for item in source:
-            if isinstance(item, Progress):
-                yield self._frame([], prompt_progress=prompt_progress(item))
-                continue
-            prompt_index, delta = item
-            output = generation.outputs[prompt_index]
-            writer = self._choice(prompt_index, delta.index, output)
-            choice = writer.part(delta)
-            self._num_tokens += writer.num_tokens_of(delta)
-            if continuous:
-                usage = usage_of(generation.outputs, self._num_tokens)
-            if generation.is_finished:  # with the last choice: clients expect one in every frame
-                last = {
-                    "timings": timings_of(generation.outputs),
-                    "warnings": generation.call.warnings or UNSET,
-                }
-            else:
-                last = {}
-            yield self._frame([choice], usage=usage, **last)
-        if include_usage:
-            yield self._frame([], usage=usage_of(generation.outputs, self._num_tokens))
-        yield DONE
-
-    def _frame(self, choices: list[TextChoice], **others: Any) -> bytes:
-        return sse(msgspec.json.encode(self._object(choices, **others)))
-
-    def _object(self, choices: list[TextChoice], **others: Any) -> TextCompletion:
-        facts = self.facts
-        return TextCompletion(facts.id, facts.created, facts.model, choices, **others)
-
-    def _choice(self, prompt_index: int, index: int, output: RequestOutput) -> "_ChoiceWriter":
-        number = prompt_index * self.generation.request.params.n + index
-        if number not in self._choices:
-            self._choices[number] = _ChoiceWriter(
-                number, self.body, self.tokenizer, output, self.prompt_only
-            )
-        return self._choices[number]
-
-
-class _ChoiceWriter:
+class _Choice:
     """Writes one choice, whole or in parts."""
 
     def __init__(
@@ -246,21 +149,8 @@ class _ChoiceWriter:
         self._is_first = True
         self.num_tokens = 0
 
-    def whole(self, completion: CompletionOutput) -> TextChoice:
-        return self.part(
-            CompletionDelta(
-                self._output.request_id,
-                completion.index,
-                completion.text,
-                completion.token_ids,
-                completion.logprobs,
-                completion.finish_reason,
-                completion.stop_reason,
-            )
-        )
-
-    def num_tokens_of(self, delta: CompletionDelta) -> int:
-        return 0 if self._prompt_only else len(delta.token_ids)
+    def whole(self, delta: CompletionDelta) -> TextChoice:
+        return self.part(delta)
 
     def part(self, delta: CompletionDelta) -> TextChoice:
         """What a delta adds; the first one brings the prompt, if it is to be echoed."""

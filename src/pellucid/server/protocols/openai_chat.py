@@ -1,0 +1,292 @@
+"""OpenAI's /v1/chat/completions: conversations, streamed or whole, with log-probabilities and tools.
+
+https://platform.openai.com/docs/api-reference/chat, with the additions of vLLM and llama.cpp.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
+from pellucid.prompts import ChatPrompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, Reply, StreamedReply
+from pellucid.server.errors import refused
+from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
+from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.openai_common import (
+    SAMPLING_FIELDS,
+    ReplyWriter,
+    SamplingFields,
+    prompt_logprobs_of,
+)
+from pellucid.server.serving import Serving
+from pellucid.text.tokenizer import Tokenizer
+
+
+class ResponseFormat(msgspec.Struct):
+    type: str
+
+
+class ChatBody(SamplingFields, kw_only=True):
+    messages: list[Any]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    modalities: list[Literal["text"]] | None = None
+
+
+CHAT_FIELDS = FieldTable(
+    "POST /v1/chat/completions",
+    ChatBody,
+    (
+        *honoured(
+            messages="roles system, developer, user, assistant, tool; text or text parts; tool calls",
+            max_tokens="left out, the rest of the context; what the context does not hold is not"
+            " generated",
+            max_completion_tokens="the same by its newer name",
+            logprobs="log-probabilities of the answer's tokens",
+            top_logprobs="0..20 likeliest tokens at each position",
+            tools="functions, which the chat template shows to the model",
+            tool_choice="auto or none",
+            response_format="text",
+            reasoning_effort="for templates that read it",
+            chat_template_kwargs="variables for the template, such as enable_thinking",
+            add_generation_prompt="end the prompt with what opens the answer",
+            continue_final_message="the answer continues the final message",
+            modalities="text",
+        ),
+        *SAMPLING_FIELDS,
+        *without_effect(
+            parallel_tool_calls="the model decides",
+            prediction="speculation finds repeated text by itself",
+            verbosity="say it in a message",
+        ),
+        *not_served(
+            audio="only text is served",
+            best_of="it belongs to /v1/completions",
+            chat_template="a template is a program; start the server with a model that has it",
+            documents="put them into a message",
+            function_call="use tool_choice",
+            functions="use tools",
+            web_search_options="the server fetches nothing",
+        ),
+    ),
+)
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(msgspec.Struct):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class ChatMessage(msgspec.Struct):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: ChatMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[Any] | UnsetType | None = UNSET
+
+
+class ChatDelta(msgspec.Struct):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    index: int
+    delta: ChatDelta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[Any] | UnsetType | None = UNSET
+
+
+@dataclass
+class ChatCompletions:
+    """The handler of the route."""
+
+    serving: Serving
+
+    async def __call__(self, call: Call) -> Reply | StreamedReply:
+        body = CHAT_FIELDS.decode(call.body, call.warnings)
+        model = self.serving.model
+        name = model.check_name(body.model)
+        request = GenerationRequest(
+            [chat_prompt(body, model.tokenizer, call.warnings)],
+            _sampling_params(body, model.default_sampling_params),
+            body.priority or 0,
+            body.cache_salt,
+        )
+        generation = await self.serving.service.start(request, call)
+        writer = ReplyWriter(
+            generation,
+            body,
+            "chatcmpl",
+            name,
+            ("chat.completion", "chat.completion.chunk"),
+            lambda number, output: _Choice(number, body, model.tokenizer, output),
+        )
+        return await writer.reply()
+
+
+def chat_prompt(body: ChatBody, tokenizer: Tokenizer, warnings: list[str]) -> ChatPrompt:
+    """The conversation of a call.
+
+    Raises:
+        ApiError: a field asks for what is not served.
+        ValueError: names the message, the key, the value and what is allowed.
+    """
+    if body.response_format is not None and body.response_format.type != "text":
+        raise refused(
+            f"response_format.type={body.response_format.type!r}: must be 'text'", "response_format"
+        )
+    variables = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        if tokenizer.chat_template_mentions("reasoning_effort"):
+            variables.setdefault("reasoning_effort", body.reasoning_effort)
+        else:
+            warnings.append(
+                "reasoning_effort: has no effect: the model's template does not read it"
+            )
+    tools = body.tools or None
+    if tools is not None and body.tool_choice == "none":
+        tools = None
+    elif body.tool_choice not in (None, "auto", "none"):
+        raise refused(f"tool_choice={body.tool_choice!r}: must be 'auto' or 'none'", "tool_choice")
+    if tools is not None and not tokenizer.chat_template_mentions("tools"):
+        warnings.append("tools: has no effect: the model's template does not show tools")
+    return ChatPrompt(
+        body.messages,
+        tools,
+        chat_template_kwargs=variables,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+    )
+
+
+def _sampling_params(body: ChatBody, defaults: SamplingParams) -> SamplingParams:
+    limits = {body.max_tokens, body.max_completion_tokens} - {None}
+    if len(limits) > 1:
+        raise refused(
+            "max_completion_tokens: must equal max_tokens, or one is left out", "max_tokens"
+        )
+    if body.top_logprobs and not body.logprobs:
+        raise refused(f"top_logprobs={body.top_logprobs}: needs logprobs=true", "top_logprobs")
+    return body.sampling_params(
+        defaults,
+        max_tokens=limits.pop() if limits else None,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+
+
+class _Choice:
+    """Writes one choice, whole or in parts."""
+
+    def __init__(
+        self, number: int, body: ChatBody, tokenizer: Tokenizer, output: RequestOutput
+    ) -> None:
+        self._number = number
+        self._body = body
+        self._tokenizer = tokenizer
+        self._output = output
+        self._is_first = True
+        self.num_tokens = 0
+
+    def whole(self, delta: CompletionDelta) -> ChatChoice:
+        self.num_tokens += len(delta.token_ids)
+        choice = ChatChoice(
+            self._number,
+            ChatMessage(delta.text),
+            self._logprobs(delta),
+            delta.finish_reason,
+            delta.stop_reason,
+        )
+        self._add_tokens(choice, delta)
+        return choice
+
+    def part(self, delta: CompletionDelta) -> ChunkChoice | None:
+        self.num_tokens += len(delta.token_ids)
+        choice = ChunkChoice(self._number, ChatDelta(), self._logprobs(delta))
+        if self._is_first:
+            choice.delta.role = "assistant"
+        if delta.text or self._is_first:
+            choice.delta.content = delta.text
+        if delta.finish_reason is not None:
+            choice.finish_reason = delta.finish_reason
+            choice.stop_reason = delta.stop_reason
+        says_nothing = not delta.text and delta.finish_reason is None and choice.logprobs is None
+        if says_nothing and not self._body.return_token_ids:
+            return None  # half a character, or what may become a stop string
+        self._add_tokens(choice, delta)
+        self._is_first = False
+        return choice
+
+    def _add_tokens(self, choice: ChatChoice | ChunkChoice, delta: CompletionDelta) -> None:
+        """What vLLM's clients may ask for besides."""
+        if self._body.return_token_ids:
+            choice.token_ids = delta.token_ids
+            if self._is_first:
+                choice.prompt_token_ids = self._output.prompt_token_ids
+        if self._is_first and self._body.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs_of(self._output)
+
+    def _logprobs(self, delta: CompletionDelta) -> ChoiceLogprobs | None:
+        if delta.logprobs is None:
+            return None
+        return ChoiceLogprobs(self._token_logprobs(delta.token_ids, delta.logprobs))
+
+    def _token_logprobs(
+        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsAt]
+    ) -> list[TokenLogprob]:
+        written = []
+        for token_id, at in zip(token_ids, logprobs, strict=True):
+            top = [
+                TopLogprob(entry.decoded_token, entry.logprob, self._bytes(other_id))
+                for other_id, entry in at.items()
+                if entry.rank <= (self._body.top_logprobs or 0)
+            ]
+            chosen = at[token_id]
+            written.append(
+                TokenLogprob(chosen.decoded_token, chosen.logprob, self._bytes(token_id), top)
+            )
+        return written
+
+    def _bytes(self, token_id: int) -> list[int]:
+        return list(self._tokenizer.token_bytes(token_id))

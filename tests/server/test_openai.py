@@ -1,0 +1,371 @@
+"""OpenAI's protocol, by its official client and as lm-eval speaks it; answers as they are offline."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from pellucid.outputs import RequestOutput
+from pellucid.prompts import ChatPrompt, Prompt
+from pellucid.sampling_params import SamplingParams
+from support.bundled import bundled_engine, bundled_model
+from support.http_server import RunningServer
+
+CAPITAL = "The capital of France is"
+QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
+SEEDED = {"temperature": 0.8, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
+    ) as made:
+        yield made
+
+
+def offline(prompt: Prompt, **params: Any) -> RequestOutput:
+    """The answer of an engine of its own, with the model's own defaults as the server takes them."""
+    engine = bundled_engine()
+    defaults = bundled_model().default_sampling_params
+    fields = {name: getattr(defaults, name) for name in SamplingParams.__dataclass_fields__}
+    output = engine.add_request(prompt, SamplingParams(**{**fields, **params}))
+    while engine.has_unfinished_requests:
+        engine.step()
+    return output
+
+
+def texts(output: RequestOutput) -> list[str]:
+    return [completion.text for completion in output.outputs]
+
+
+def test_models_and_their_context_length(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == "tested"
+    found = client.models.retrieve("tested").model_dump()
+    assert found["max_model_len"] == found["context_length"] == found["meta"]["n_ctx_train"] == 2048
+    assert client.models.retrieve("alias-7").id == "alias-7"
+    assert client.models.retrieve("tested:latest").id == "tested:latest"
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.models.retrieve("gpt-5")
+    assert refused.value.code == "model_not_found"
+
+
+def test_a_completion_is_what_the_engine_gives(client: openai.OpenAI) -> None:
+    expected = offline(CAPITAL, max_tokens=12, **SEEDED)
+    reply = client.completions.create(model="tested", prompt=CAPITAL, max_tokens=12, **SEEDED)
+    assert [choice.text for choice in reply.choices] == texts(expected)
+    assert reply.choices[0].finish_reason == expected.outputs[0].finish_reason
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens == len(expected.prompt_token_ids)
+    assert reply.usage.completion_tokens == len(expected.outputs[0].token_ids)
+    assert reply.model == "tested" and reply.id.startswith("cmpl-")
+    assert reply._request_id == reply.id.removeprefix("cmpl-")
+
+
+def test_strings_ids_and_lists_of_both(server: RunningServer) -> None:
+    ids = bundled_model().tokenizer.encode("Once upon a time")
+    prompts = [CAPITAL, ids, "What is 12 + 7?"]
+    body = {"prompt": prompts, "max_tokens": 6, "n": 2, **SEEDED}
+    reply = server.post("/v1/completions", body).json
+    expected = [
+        text for prompt in prompts for text in texts(offline(prompt, n=2, max_tokens=6, **SEEDED))
+    ]
+    assert [choice["index"] for choice in reply["choices"]] == list(range(6))
+    assert [choice["text"] for choice in reply["choices"]] == expected
+    streamed = server.post("/v1/completions", {**body, "stream": True}).events
+    assert streamed.pop() == "[DONE]"
+    joined = [""] * 6
+    for chunk in streamed:
+        for choice in chunk["choices"]:
+            joined[choice["index"]] += choice["text"]
+    assert joined == expected
+    single = server.post("/v1/completions", {**body, "prompt": ids, "n": 1}).json
+    assert single["choices"][0]["text"] == expected[2]
+
+
+def test_best_of_gives_the_best(client: openai.OpenAI) -> None:
+    expected = offline(CAPITAL, n=2, best_of=4, max_tokens=5, **SEEDED)
+    reply = client.completions.create(
+        model="tested", prompt=CAPITAL, n=2, best_of=4, max_tokens=5, **SEEDED
+    )
+    assert [choice.text for choice in reply.choices] == texts(expected)
+
+
+def test_a_prompt_list_that_holds_something_else_is_refused(server: RunningServer) -> None:
+    for prompt in ([1.5], [[1, "a"]], [None], [True], [["a"]], [{}], ["a", 1]):
+        reply = server.post("/v1/completions", {"prompt": prompt})
+        assert reply.status == 400
+        assert "must be a string or a list of token ids" in reply.json["error"]["message"]
+    for prompt in ("", [], [[]], [-1], [10**9], [2**70]):
+        assert server.post("/v1/completions", {"prompt": prompt}).status == 400
+
+
+def test_a_stream_is_the_whole_reply(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tested", "prompt": CAPITAL, "max_tokens": 12, "logprobs": 3}
+    whole = client.completions.create(**fields, **SEEDED)
+    chunks = list(
+        client.completions.create(
+            **fields, **SEEDED, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    *parts, last = chunks
+    assert last.choices == [] and last.usage == whole.usage
+    assert all(chunk.usage is None for chunk in parts)
+    assert "".join(chunk.choices[0].text for chunk in parts) == whole.choices[0].text
+    assert parts[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    expected = whole.choices[0].logprobs
+    assert expected is not None and expected.tokens is not None
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        joined = [item for part in parts for item in getattr(part.choices[0].logprobs, name)]
+        assert joined == getattr(expected, name)
+
+
+def test_lm_eval_local_completions_gets_the_engines_own_numbers(server: RunningServer) -> None:
+    """Lists of id lists, echo, max_tokens 1, logprobs 1; llama.cpp #27174 scores chance."""
+    tokenizer = bundled_model().tokenizer
+    texts_ = [CAPITAL + " Paris.", "12 + 7 = 19", "Once upon a time, there was"]
+    prompts = [tokenizer.encode(text) for text in texts_]
+    body = {
+        "prompt": prompts,
+        "echo": True,
+        "max_tokens": 1,
+        "logprobs": 1,
+        "temperature": 0,
+        "seed": 1234,
+    }
+    reply = server.post("/v1/completions", {**body, "model": "tested"}).json
+    for prompt, choice in zip(prompts, reply["choices"], strict=True):
+        expected = offline(prompt, temperature=0, max_tokens=1, prompt_logprobs=1, logprobs=1)
+        logprobs = choice["logprobs"]
+        assert expected.prompt_logprobs is not None
+        exact = [
+            at and at[i].logprob for i, at in zip(prompt, expected.prompt_logprobs, strict=True)
+        ]
+        assert logprobs["token_logprobs"][: len(prompt)] == exact
+        assert len(logprobs["tokens"]) == len(prompt) + 1
+        top = logprobs["top_logprobs"]
+        assert top[0] is None
+        for token, value, at in zip(
+            logprobs["tokens"], logprobs["token_logprobs"], top, strict=True
+        ):
+            assert at is None or at[token] == value <= max(at.values())
+        greedy = [
+            at is not None and at[t] == max(at.values())
+            for t, at in zip(logprobs["tokens"], top, strict=True)
+        ]
+        ranks = [
+            at is not None and at[i].rank == 1
+            for i, at in zip(prompt, expected.prompt_logprobs, strict=True)
+        ]
+        assert greedy[: len(prompt)] == ranks
+
+
+def test_echo_without_an_answer(server: RunningServer) -> None:
+    body = {"prompt": CAPITAL, "echo": True, "max_tokens": 0, "logprobs": 2, "temperature": 0}
+    reply = server.post("/v1/completions", body).json
+    (choice,) = reply["choices"]
+    assert choice["text"] == CAPITAL and choice["finish_reason"] == "length"
+    assert reply["usage"]["completion_tokens"] == 0
+    assert len(choice["logprobs"]["tokens"]) == reply["usage"]["prompt_tokens"]
+    offsets = choice["logprobs"]["text_offset"]
+    tokens = choice["logprobs"]["tokens"]
+    assert [
+        CAPITAL[at:].startswith(token) for at, token in zip(offsets[1:], tokens[1:], strict=True)
+    ]
+    streamed = server.post("/v1/completions", {**body, "stream": True}).events
+    assert streamed[0]["choices"] == reply["choices"] and streamed[1:] == ["[DONE]"]
+    refused = server.post("/v1/completions", {"prompt": CAPITAL, "max_tokens": 0})
+    assert refused.status == 400 and "max_tokens=0" in refused.json["error"]["message"]
+
+
+def test_tokens_of_equal_text_are_all_there() -> None:
+    from pellucid.outputs import Logprob
+    from pellucid.server.protocols.openai_completions import _by_text
+
+    at = {
+        5: Logprob(-1.0, -1.0, 1, "a"),
+        6: Logprob(-2.0, -2.0, 2, "a"),
+        7: Logprob(-3.0, -3.0, 3, "b"),
+    }
+    assert _by_text(6, at) == {"token_id:5": -1.0, "a": -2.0, "b": -3.0}
+    assert _by_text(7, at) == {"a": -1.0, "token_id:6": -2.0, "b": -3.0}
+
+
+def test_a_chat_is_what_the_engine_gives(client: openai.OpenAI) -> None:
+    expected = offline(ChatPrompt(QUESTION), n=3, max_tokens=20, **SEEDED)
+    fields: dict[str, Any] = {
+        "model": "tested",
+        "messages": QUESTION,
+        "max_completion_tokens": 20,
+        "n": 3,
+    }
+    whole = client.chat.completions.create(**fields, **SEEDED)
+    assert [choice.message.content for choice in whole.choices] == texts(expected)
+    assert all(choice.message.role == "assistant" for choice in whole.choices)
+    joined, roles, ends = [""] * 3, [0] * 3, [""] * 3
+    for chunk in client.chat.completions.create(**fields, **SEEDED, stream=True):
+        for choice in chunk.choices:
+            joined[choice.index] += choice.delta.content or ""
+            roles[choice.index] += choice.delta.role is not None
+            ends[choice.index] = choice.finish_reason or ends[choice.index]
+    assert (joined, roles) == (texts(expected), [1, 1, 1])
+    assert ends == [choice.finish_reason for choice in whole.choices]
+
+
+def test_without_max_tokens_a_chat_may_use_the_context(server: RunningServer) -> None:
+    long = [{"role": "user", "content": " a" * 2020}]
+    body = {"messages": long, "ignore_eos": True, "temperature": 0}
+    reply = server.post("/v1/chat/completions", body).json
+    assert reply["usage"]["prompt_tokens"] > 2000
+    assert reply["usage"]["total_tokens"] == 2048
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert reply["choices"][0]["stop_reason"] == "context_length"
+
+
+def test_chat_logprobs_with_their_bytes(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {
+        "model": "tested",
+        "messages": QUESTION,
+        "max_tokens": 8,
+        "top_logprobs": 2,
+    }
+    whole = client.chat.completions.create(**fields, logprobs=True, temperature=0)
+    expected = offline(ChatPrompt(QUESTION), max_tokens=8, logprobs=2, temperature=0).outputs[0]
+    logprobs = whole.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None and expected.logprobs is not None
+    exact = [at[i].logprob for i, at in zip(expected.token_ids, expected.logprobs, strict=True)]
+    assert [entry.logprob for entry in logprobs.content] == exact
+    for entry in logprobs.content:
+        assert len(entry.top_logprobs) == 2
+        assert entry.top_logprobs[0].logprob == entry.logprob  # greedy
+        assert bytes(entry.bytes or []).decode() == entry.token
+    text = b"".join(bytes(entry.bytes or []) for entry in logprobs.content).decode()
+    assert text.startswith(whole.choices[0].message.content or "?")
+    streamed = [
+        entry
+        for chunk in client.chat.completions.create(
+            **fields, logprobs=True, temperature=0, stream=True
+        )
+        for entry in (chunk.choices[0].logprobs.content or [])  # type: ignore[union-attr]
+    ]
+    assert streamed == logprobs.content
+
+
+def test_usage_of_streams(server: RunningServer) -> None:
+    body = {"messages": QUESTION, "max_tokens": 5, "stream": True, "temperature": 0}
+    plain = server.post("/v1/chat/completions", body).events
+    assert all("usage" not in chunk and chunk["choices"] for chunk in plain[:-1])
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last, done = server.post(
+        "/v1/chat/completions", {**body, "stream_options": options}
+    ).events
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts) and last["usage"]["completion_tokens"] == counts[-1]
+    assert done == "[DONE]"
+
+
+def test_the_second_turn_of_a_conversation_is_found_in_the_cache(server: RunningServer) -> None:
+    system = {"role": "system", "content": "You answer questions about numbers. " * 20}
+    first = [system, *QUESTION]
+    body = {"max_tokens": 4, "temperature": 0, "cache_salt": "turns"}
+    answer = server.post("/v1/chat/completions", {**body, "messages": first}).json
+    message = answer["choices"][0]["message"]
+    second = [*first, {"role": "assistant", "content": message["content"]}, *QUESTION]
+    usage = server.post("/v1/chat/completions", {**body, "messages": second}).json["usage"]
+    found = usage["prompt_tokens_details"]["cached_tokens"]
+    assert found >= answer["usage"]["prompt_tokens"] - 32
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_what_a_request_waits_for_is_shown(server: RunningServer) -> None:
+    body = {"prompt": "Hello " * 500, "max_tokens": 2, "stream": True, "return_progress": True}
+    first, *others = server.post("/v1/completions", body).events
+    progress = first["prompt_progress"]
+    assert progress["total"] >= 500 and progress["processed"] >= progress["cache"]
+    assert set(progress) == {"total", "cache", "processed", "time_ms", "queue_position"}
+    assert others[-1] == "[DONE]"
+    timings = others[-2]["timings"]
+    assert timings["prompt_n"] + timings["cache_n"] == progress["total"]
+    assert timings["predicted_n"] == 2 and timings["prompt_ms"] > 0
+
+
+def test_fields_of_vllm(server: RunningServer) -> None:
+    body = {"messages": QUESTION, "max_tokens": 3, "return_token_ids": True, "prompt_logprobs": 1}
+    fields = {"stop_token_ids": [], "min_tokens": 3, "top_k": 1, "repetition_penalty": 1.1}
+    (choice,) = server.post("/v1/chat/completions", {**body, **fields}).json["choices"]
+    expected = offline(
+        ChatPrompt(QUESTION), max_tokens=3, min_tokens=3, top_k=1, repetition_penalty=1.1
+    )
+    assert choice["token_ids"] == expected.outputs[0].token_ids
+    assert choice["prompt_token_ids"] == expected.prompt_token_ids
+    assert len(choice["prompt_logprobs"]) == len(expected.prompt_token_ids)
+    answer = server.post("/v1/chat/completions", {**body, **fields, "stream": True}).events
+    chunks = [chunk["choices"][0] for chunk in answer[:-1]]
+    assert [i for chunk in chunks for i in chunk["token_ids"]] == choice["token_ids"]
+    assert chunks[0]["prompt_token_ids"] == choice["prompt_token_ids"]
+
+
+def test_stop_strings_and_their_reason(server: RunningServer) -> None:
+    body = {"prompt": "Count: one two", "max_tokens": 30, "temperature": 0, "stop": [" ", "x"]}
+    (choice,) = server.post("/v1/completions", body).json["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", " ")
+    assert " " not in choice["text"]
+
+
+def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tested", "messages": QUESTION, "max_tokens": 1}
+    reply = client.chat.completions.with_raw_response.create(
+        **fields, user="me", metadata={"a": "b"}, store=False
+    )
+    warned = reply.parse().model_dump()["warnings"]
+    assert {line.partition(":")[0] for line in warned} == {"metadata", "store", "user"}
+    assert "metadata" in reply.headers["x-pellucid-warnings"]
+    for wrong, name in (
+        ({"temperature": -1}, "temperature"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        ({"functions": []}, "functions"),
+        ({"extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"extra_body": {"chat_template": "{{ 1 }}"}}, "chat_template"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"max_completion_tokens": 2}, "max_tokens"),
+        ({"modalities": ["audio"]}, "modalities[0]"),
+        ({"seed": -1}, "seed"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(**{**fields, **wrong})
+        assert refused.value.param == name, refused.value
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\].role='nobody'"):
+        client.chat.completions.create(model="tested", messages=[{"role": "nobody"}])  # type: ignore
+
+
+def test_every_error_of_a_prompt_has_its_place(server: RunningServer) -> None:
+    too_long = [{"role": "user", "content": "word " * 3000}]
+    reply = server.post("/v1/chat/completions", {"messages": too_long})
+    assert reply.json["error"]["code"] == "context_length_exceeded"
+    assert "maximum context length is 2048 tokens" in reply.json["error"]["message"]
+    assert server.call("PUT", "/v1/chat/completions", {}).status == 405
+    assert server.get("/v1/chat/completions").status == 405
+    assert server.get("/v1/chat").status == 404
+
+
+def test_a_client_that_leaves_a_stream_ends_the_request(
+    client: openai.OpenAI, server: RunningServer
+) -> None:
+    stream = client.chat.completions.create(
+        model="tested",
+        messages=QUESTION,
+        stream=True,
+        extra_body={"ignore_eos": True},  # type: ignore
+    )
+    next(iter(stream))
+    stream.close()
+    server.wait_until_idle()
+
+
+def test_numbers_beyond_doubles_are_refused(server: RunningServer) -> None:
+    body = b'{"prompt": "a", "temperature": 1e999}'
+    assert server.call("POST", "/v1/completions", body).status == 400
