@@ -18,6 +18,7 @@ from pellucid.memory.process_memory import available_memory, give_back_free_memo
 from pellucid.sampling_params import SamplingParams
 from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
+from pellucid.text.tokenizer_files import read_tokenizer_files
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.
-    tokenizer = _load_tokenizer(stored, config.skip_tokenizer_init)
+    tokenizer = _load_tokenizer(stored, location.name, config.skip_tokenizer_init)
     give_back_free_memory()
     finish_weights(stored, backend, on_progress)
     return LoadedModel(
@@ -91,12 +92,9 @@ def _check_dtype(dtype: str, stored: StoredModel) -> None:
         )
 
 
-def _load_tokenizer(stored: StoredModel, skip: bool) -> Tokenizer:
+def _load_tokenizer(stored: StoredModel, name: str, skip: bool) -> Tokenizer:
     vocab_size = stored.config.vocab_size
     if skip:
         return NoTokenizer(vocab_size)
-    if (found := stored.tokenizer) is None:
-        return Tokenizer.load(stored.path, vocab_size)
-    return Tokenizer(
-        found.backend, vocab_size, found.special_tokens, found.chat_template, str(stored.path)
-    )
+    found = stored.tokenizer or read_tokenizer_files(stored.path)
+    return Tokenizer.from_stored(found, vocab_size, name)

@@ -86,6 +86,9 @@ def test_special_tokens_have_their_names() -> None:
     assert GPT2.chat_template is None
     metadata = byte_level_metadata("gpt-2") | {"tokenizer.chat_template": "{{ messages }}"}
     assert read(metadata).chat_template == "{{ messages }}"
+    assert read(metadata).tool_chat_template is None
+    metadata["tokenizer.chat_template.tool_use"] = "{{ tools }}"
+    assert read(metadata).tool_chat_template == "{{ tools }}"
 
 
 # As in the tokenizer.json of Llama 3, Qwen 2.5, SmolLM 2, Mistral Nemo and Phi-4-mini.

@@ -1,4 +1,5 @@
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,68 @@ class TestLoad:
         with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer: "):
             Tokenizer.load(tmp_path, 10)
 
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (
+                {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+                "Precompiled",
+            ),
+            (
+                {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/" * 40}},
+                r"precompiled_charsmap has a trie of 4294967295 bytes",
+            ),
+            (
+                {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+                "chunk size must be non-zero",
+            ),
+            (
+                {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}},
+                "index out of bounds",
+            ),
+            (
+                {
+                    "normalizer": {
+                        "type": "Replace",
+                        "pattern": {"Regex": "a" * 30_000},
+                        "content": "",
+                    }
+                },
+                "has regular expressions of 30000 bytes: at most 20000 are read",
+            ),
+            ({"added_tokens": [{"id": 0}]}, "added_tokens: must have content and an id"),
+        ],
+    )
+    def test_tokenizers_that_would_panic_or_take_gigabytes(
+        self, tmp_path: Path, changes: dict[str, Any], message: str
+    ) -> None:
+        content = json.loads(KINDS["byte_level_bpe"]().to_str()) | changes
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=rf"tokenizer\.json.*{message}"):
+            Tokenizer.load(tmp_path, 1000)
+
+    def test_an_endless_added_token(self, tmp_path: Path) -> None:
+        content = json.loads(KINDS["byte_level_bpe"]().to_str())
+        content["added_tokens"][-1]["content"] = "x" * 3_000_000
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(
+            ValueError, match="has added tokens of 3000023 characters: at most 2000000"
+        ):
+            Tokenizer.load(tmp_path, 1000)
+
+    @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+    def test_an_impossible_token_id(self, tmp_path: Path, file: str) -> None:
+        write(tmp_path)
+        (tmp_path / file).write_text('{"bos_token_id": -5}')
+        with pytest.raises(ValueError, match=rf"{file}: bos_token_id=-5: must be a token id"):
+            Tokenizer.load(tmp_path, 1000)
+
+    def test_fifo_is_not_a_missing_file(self, tmp_path: Path) -> None:
+        write(tmp_path)
+        os.mkfifo(tmp_path / "special_tokens_map.json")
+        with pytest.raises(ValueError, match=r"special_tokens_map\.json: must be a regular file"):
+            Tokenizer.load(tmp_path, 1000)
+
     def test_an_added_token_that_claims_another_id(self, tmp_path: Path) -> None:
         backend = KINDS["byte_level_bpe"]()
         content = json.loads(backend.to_str())
@@ -157,11 +220,16 @@ class TestLoad:
     @pytest.mark.parametrize(
         ("config", "error"),
         [
-            ("{", "tokenizer_config.json cannot be read: "),
-            ("[]", "tokenizer_config.json must hold a JSON object, got list"),
+            ("{", "tokenizer_config.json: not JSON: "),
+            ("[]", "tokenizer_config.json: must hold a JSON object, holds list"),
             ('{"eos_token": "<none>"}', "eos_token '<none>' is no token of tokenizer.json"),
             ('{"eos_token": {}, "bos_token": {"lstrip": true}}', "entry of an unexpected form"),
             ('{"added_tokens_decoder": {"0": "x"}}', "entry of an unexpected form"),
+            (
+                '{"added_tokens_decoder": {"x": {}}}',
+                "config.json: .* has the key 'x': must be a token",
+            ),
+            ('{"a": ' * 5000 + "1" + "}" * 5000, "tokenizer_config.json: nested too deeply"),
             ('{"chat_template": 5}', "chat_template 'default' must be a string, got int"),
             (
                 '{"chat_template": [{"name": "tools", "template": ""}]}',

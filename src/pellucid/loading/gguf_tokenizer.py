@@ -134,10 +134,11 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
         raise ValueError(f"{metadata.path}: not a tokenizer: {error}") from error
     special_tokens = vocabulary.special_tokens()
     backend.post_processor = _post_processor(metadata, backend, special_tokens, adds_bos)
-    chat_template = None
-    if "tokenizer.chat_template" in metadata.values:
-        chat_template = metadata.string("tokenizer.chat_template")
-    return StoredTokenizer(backend, special_tokens, chat_template)
+    templates = [
+        metadata.string(key) if key in metadata.values else None
+        for key in ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
+    ]
+    return StoredTokenizer(backend, special_tokens, *templates)
 
 
 class _Vocabulary:

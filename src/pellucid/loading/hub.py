@@ -27,6 +27,7 @@ _SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/*.jinja",
     "SHA256SUMS",
 )
 _WEIGHT_FILES = ("model*.safetensors",)

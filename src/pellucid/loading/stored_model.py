@@ -14,17 +14,19 @@ from pellucid.sampling_params import SamplingParams
 
 @dataclass(frozen=True)
 class StoredTokenizer:
-    """A tokenizer that a model's file holds.
+    """A tokenizer as the files of a model hold it.
 
     Args:
-        backend: text to ids and back.
+        backend: text to ids and back, without truncation and padding.
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: its source, None if the model has none.
+        tool_chat_template: the one for conversations with tools, if it is another one.
     """
 
     backend: Tokenizer
     special_tokens: dict[str, str]
     chat_template: str | None
+    tool_chat_template: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from pellucid.conversation import Message, check_text
+from pellucid.loading.stored_model import StoredTokenizer
 from pellucid.prompts import ChatPrompt
 from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
@@ -79,14 +80,18 @@ class Tokenizer:
             ValueError: tokenizer.json or a file that belongs to it is missing or garbled, or the
                 tokenizer does not fit a model with `vocab_size` tokens.
         """
-        files = read_tokenizer_files(Path(directory))
+        return cls.from_stored(read_tokenizer_files(Path(directory)), vocab_size, str(directory))
+
+    @classmethod
+    def from_stored(cls, stored: StoredTokenizer, vocab_size: int, model: str) -> Tokenizer:
+        """The tokenizer that a model's files hold. Arguments and errors are those of the class."""
         return cls(
-            files.backend,
+            stored.backend,
             vocab_size,
-            files.special_tokens,
-            files.chat_template,
-            str(directory),
-            files.tool_chat_template,
+            stored.special_tokens,
+            stored.chat_template,
+            model,
+            stored.tool_chat_template,
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

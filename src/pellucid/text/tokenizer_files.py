@@ -1,37 +1,28 @@
 """Reads the files of a Hugging Face directory that say how text becomes tokens."""
 
+import base64
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from pellucid.loading.files import read_bytes
+from pellucid.loading.json_object import MAX_INTEGER, read_json_object
+from pellucid.loading.stored_model import StoredTokenizer
+
 TOKENIZER_FILE = "tokenizer.json"
-MAX_FILE_BYTES = 256 << 20
+_MAX_FILE_BYTES = 256 << 20
+_MAX_TEMPLATE_BYTES = 4 << 20
+# The library takes 1 KB for a character of a regular expression, and 70 bytes for one of an added token.
+_MAX_REGEX_BYTES = 20_000
+_MAX_ADDED_CHARACTERS = 2_000_000
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """What a directory says about its tokenizer.
-
-    Args:
-        backend: text to ids and back; cuts and pads nothing.
-        special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
-        chat_template: its source, None if the model has none.
-        tool_chat_template: that for conversations with tools, if it is another one.
-    """
-
-    backend: Backend
-    special_tokens: dict[str, str]
-    chat_template: str | None
-    tool_chat_template: str | None
-
-
-def read_tokenizer_files(directory: Path) -> TokenizerFiles:
+def read_tokenizer_files(directory: Path) -> StoredTokenizer:
     """Reads tokenizer.json and what tokenizer_config.json, special_tokens_map.json,
     generation_config.json, config.json and chat_template.jinja add to it.
 
@@ -47,7 +38,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         _add_tokens(backend, config, directory)
         special_tokens = _special_tokens(backend, config, directory)
         templates = _chat_templates(config, directory)
-        return TokenizerFiles(
+        return StoredTokenizer(
             backend, special_tokens, templates.get("default"), templates.get("tool_use")
         )
     except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
@@ -55,37 +46,21 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         raise ValueError(f"{path} has an entry of an unexpected form: {error!r}") from error
 
 
-def _read_bytes(path: Path) -> bytes:
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(
-            f"{path} has {path.stat().st_size} bytes; at most {MAX_FILE_BYTES} are read"
-        )
-    return path.read_bytes()
-
-
 def _read_text(path: Path) -> str:
     try:
-        return _read_bytes(path).decode("utf-8")
+        return read_bytes(path, _MAX_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a file, {} if there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(_read_bytes(path))
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
-    return content
+    return dict(read_json_object(path).values) if path.exists() else {}
 
 
 def _read_backend(directory: Path) -> Backend:
     path = directory / TOKENIZER_FILE
-    if not path.is_file():
+    if not path.exists():
         others = ("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken")
         found = sorted(file.name for other in others for file in directory.glob(other))
         hint = (
@@ -95,44 +70,103 @@ def _read_backend(directory: Path) -> Backend:
             else "it has no tokenizer of any kind"
         )
         raise ValueError(f"{directory} has no tokenizer.json: {hint}")
-    data = _read_bytes(path)
+    data = read_bytes(path, _MAX_FILE_BYTES)
+    declared = _declared_tokens(path, data)
+    _check_costs(path, data, declared)
     try:
         backend = Backend.from_buffer(data)
-        declared = _declared_tokens(data)
-    except Exception as error:  # the library promises no type
-        raise ValueError(f"{path} is not a tokenizer: {error}") from error
+        backend.no_truncation()
+        backend.no_padding()
+        _check_encodes(backend)
+    except BaseException as error:  # the library promises no type, and its panics are no Exceptions
+        if isinstance(error, Exception) or _is_panic(error):
+            raise ValueError(f"{path} is not a tokenizer: {error}") from None
+        raise
     for token in declared:  # the library gives a token with an impossible id another one
         actual = backend.token_to_id(token["content"])
         if actual != token["id"]:
             raise ValueError(
                 f"{path}: added token {token['content']!r} has id {token['id']}, which must be {actual}"
             )
-    backend.no_truncation()
-    backend.no_padding()
     return backend
 
 
-def _declared_tokens(data: bytes) -> list[dict[str, Any]]:
-    """The added tokens of a tokenizer.json that the library has read: all of it would be parsed twice, which
-    takes a quarter of a second with a large vocabulary. No other key of this name has a list."""
-    text = data.decode()
-    for key in re.finditer(r'"added_tokens"\s*:\s*(?=\[)', text):
-        declared: list[dict[str, Any]] = json.JSONDecoder().raw_decode(text, key.end())[0]
-        return declared
-    return []
+def _declared_tokens(path: Path, data: bytes) -> list[dict[str, Any]]:
+    """The added tokens of tokenizer.json, [] where it has none or is garbled, which the library will say.
+
+    Parsing all of it once more would take a quarter of a second with a large vocabulary. No other key of
+    this name has a list.
+    """
+    if (key := re.search(rb'"added_tokens"\s*:\s*(?=\[)', data)) is None:
+        return []
+    try:
+        text = data[key.end() :].decode()
+        declared: list[dict[str, Any]] = json.JSONDecoder().raw_decode(text)[0]
+    except (RecursionError, ValueError):
+        return []
+    well_formed = all(
+        isinstance(token, dict)
+        and isinstance(token.get("content"), str)
+        and isinstance(token.get("id"), int)
+        for token in declared
+    )
+    if not well_formed:
+        raise ValueError(f"{path} is not a tokenizer: added_tokens: must have content and an id")
+    return declared
+
+
+def _check_costs(path: Path, data: bytes, declared: list[dict[str, Any]]) -> None:
+    """Raises a ValueError for what the library would take gigabytes for."""
+    patterns = re.finditer(rb'"Regex"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"', data)
+    if (regex_bytes := sum(len(match[1]) for match in patterns)) > _MAX_REGEX_BYTES:
+        raise ValueError(
+            f"{path}: has regular expressions of {regex_bytes} bytes: at most {_MAX_REGEX_BYTES} are read"
+        )
+    if (num_added := sum(len(token["content"]) for token in declared)) > _MAX_ADDED_CHARACTERS:
+        raise ValueError(
+            f"{path}: has added tokens of {num_added} characters: at most {_MAX_ADDED_CHARACTERS} are read"
+        )
+    for match in re.finditer(rb'"precompiled_charsmap"\s*:\s*"([^"]{8})', data):
+        try:
+            trie_bytes = int.from_bytes(base64.b64decode(match[1])[:4], "little")
+        except ValueError:
+            continue  # the library will say so
+        if trie_bytes > len(data):
+            raise ValueError(
+                f"{path}: precompiled_charsmap has a trie of {trie_bytes} bytes, the file {len(data)}"
+            )
+
+
+def _check_encodes(backend: Backend) -> None:
+    """Raises the panic of a tokenizer that no text can be encoded with."""
+    try:
+        backend.encode("a 1")
+    except Exception:  # no panic: for other texts it may do
+        return
+
+
+def _is_panic(error: BaseException) -> bool:
+    return type(error).__name__ == "PanicException"
 
 
 def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> None:
     """Tokens that fine-tuning added to tokenizer_config.json alone."""
+    path = directory / "tokenizer_config.json"
     entries = config.get("added_tokens_decoder", {})
-    for token_id, entry in sorted((int(key), entry) for key, entry in entries.items()):
-        if backend.token_to_id(entry["content"]) is None:
-            backend.add_tokens([_added_token(entry)])
+    if wrong := [key for key in entries if not (key.isdecimal() and len(key) < 11)]:
+        raise ValueError(
+            f"{path}: added_tokens_decoder has the key {wrong[0]!r}: must be a token id"
+        )
+    ordered = sorted((int(key), entry) for key, entry in entries.items())
+    # All at once: with each call the library builds its search for all added tokens anew.
+    new = [entry for _, entry in ordered if backend.token_to_id(entry["content"]) is None]
+    backend.add_tokens([_added_token(entry) for entry in new])
+    for token_id, entry in ordered:
         actual = backend.token_to_id(entry["content"])
         if actual != token_id:
             raise ValueError(
-                f"{directory / 'tokenizer_config.json'}: added_tokens_decoder gives"
-                f" {entry['content']!r} the id {token_id}, tokenizer.json {actual}"
+                f"{path}: added_tokens_decoder gives {entry['content']!r} the id {token_id},"
+                f" tokenizer.json {actual}"
             )
 
 
@@ -170,6 +204,10 @@ def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
         token_id = _read_json(directory / file).get(f"{name}_token_id")
         first = token_id[0] if isinstance(token_id, list) and token_id else token_id
         if isinstance(first, int):
+            if not 0 <= first <= MAX_INTEGER:
+                raise ValueError(
+                    f"{directory / file}: {name}_token_id={first}: must be a token id, at least 0"
+                )
             token: str | None = backend.id_to_token(first)
             return token
     return None
