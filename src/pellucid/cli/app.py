@@ -11,14 +11,15 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pellucid import __version__
-from pellucid.cli.help_page import FrontPage, Verb
+from pellucid.cli.help_page import FrontPage, Verb, option_names
 from pellucid.cli.options import takes_options
 from pellucid.cli.other_engines import instead_of_option, instead_of_verb
-from pellucid.cli.settings import config_path, read_config, settings_of
+from pellucid.cli.settings import config_path, read_config, settings_kind, settings_of
 from pellucid.cli.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    give_up_stdout,
     note,
     open_missing_streams,
 )
@@ -53,7 +54,6 @@ def make_command(verbs: Sequence[str] | None = None) -> Any:
         for option in command.commands[verb].params:
             if option.name in settings and (variable := settings[option.name].variable):
                 option.envvar = variable
-                option.show_envvar = variable in os.environ  # in messages about the value
     return command
 
 
@@ -91,18 +91,21 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         open_missing_streams()
-        return _run(words)
+        status = _run(words)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         note("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Nobody reads any more. The interpreter would fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # nobody reads any more
+        give_up_stdout()
         return EXIT_BROKEN_PIPE
     except (TyperException, ValueError, OSError, MemoryError) as error:
         if os.environ.get("PELLUCID_TRACEBACK") == "1":
             raise
         note(f"error: {_one_line(error, words)}")
+        if isinstance(error, OSError):
+            give_up_stdout()
         return EXIT_USAGE
 
 
@@ -114,10 +117,13 @@ def _run(words: list[str]) -> int:
     verb = words[0] if words else ""
     if verb and not verb.startswith("-") and verb not in all_verbs():
         raise ValueError(instead_of_verb(verb, all_verbs()))
+    # Before parsing: -hf would be -h and -f.
+    if instead := instead_of_option(words[1:], (), short_only=True):
+        raise ValueError(instead)
     command = make_command([verb] if verb in all_verbs() else None)
     try:
         with command.make_context(
-            "pellucid", words or ["--help"], default_map=_defaults(words)
+            "pellucid", list(words) or ["--help"], default_map=_defaults(words)
         ) as context:
             command.invoke(context)
     except typer.Exit as ended:
@@ -134,15 +140,36 @@ def _defaults(words: Sequence[str]) -> dict[str, Any]:
 
 def _one_line(error: Exception, words: Sequence[str]) -> str:
     if isinstance(error, TyperException):
-        message = error.format_message()
-        context = getattr(error, "ctx", None)
-        if message and context is not None:
-            options = [name for option in context.command.params for name in option.opts]
-            if instead := instead_of_option(words[1:], options):
-                return instead
-            message = f"{message.rstrip('.')} (see {context.command_path} --help)"
+        message = _usage_error(error, words)
     elif isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         message = str(error) or type(error).__name__
     return " ".join(message.split())
+
+
+def _usage_error(error: Any, words: Sequence[str]) -> str:
+    """What is wrong with the words of a command line, or with a variable's value."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return str(error.format_message())
+    options = {name: option for option in context.command.params for name in option.opts}
+    if instead := instead_of_option(words[1:], options):
+        return instead
+    option = getattr(error, "param", None)
+    if isinstance(error, typer.BadParameter) and option in options.values():
+        kind = settings_kind(option, _function(context.command.name))
+        wrong = error.message if kind is None else f"must be {kind}"
+        return f"{_as_given(option, words)}: {wrong}"
+    return f"{error.format_message().rstrip('.')} (see {context.command_path} --help)"
+
+
+def _as_given(option: Any, words: Sequence[str]) -> str:
+    """An option and its value as they were typed, or as they stand in the environment."""
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in option.opts:
+            return f"{name} {value if equals else ''.join(words[index + 1 : index + 2])}".rstrip()
+    if option.envvar is not None and option.envvar in os.environ:
+        return f"{option.envvar}={os.environ[option.envvar]}"
+    return option_names(option)

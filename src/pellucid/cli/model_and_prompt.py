@@ -31,7 +31,8 @@ Think = Annotated[
         show_default="the chat template's own choice",
     ),
 ]
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?")
+_GGUF_MAGIC = b"GGUF"
 # Names that Ollama's and other libraries' users type: a word that begins like this is no prompt.
 _FAMILY = re.compile(
     r"(codellama|deepseek|falcon|gemma|gpt-?2|gpt-oss|llama|mistral|mixtral|phi|qwen|smollm|tinyllama)"
@@ -61,7 +62,7 @@ def check_model(model: str) -> str:
     """
     path = _path(model)
     if path is not None:
-        if path.is_file() and path.suffix.lower() != ".gguf":
+        if path.is_file() and not _is_gguf(path):
             raise ValueError(
                 f"{model}: is no model: a model is a directory with config.json, a .gguf file or"
                 f" owner/name on the hub. To read a prompt from it: -f {model}"
@@ -223,15 +224,13 @@ class PromptOptions:
         ),
     ] = None
 
-    def prompt(self, llm: "LLM", text: str, *, is_bundled: bool) -> "Prompt":
-        """The prompt for the engine: text to continue, or a conversation of one question.
-
-        Raises:
-            ValueError: an option is for conversations, and the model has no chat template or --raw is given.
-        """
+    def __post_init__(self) -> None:
         for option, value in (("--system", self.system), ("--think", self.think)):
             if value is not None and self.raw:
                 raise ValueError(f"{option}: has no use with --raw")
+
+    def prompt(self, llm: "LLM", text: str, *, is_bundled: bool) -> "Prompt":
+        """The prompt for the engine: text to continue, or a conversation of one question."""
         is_conversation = self.system is not None or self.think is not None
         if self.raw is None and not is_conversation:
             raw = is_bundled or not llm.tokenizer.has_chat_template
@@ -271,6 +270,14 @@ def _path(word: str) -> Path | None:
         return path if word and path.exists() else None
     except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
         return None
+
+
+def _is_gguf(path: Path) -> bool:
+    """By its name or, for a file such as Ollama's that has another name, by how it begins."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    with path.open("rb") as file:
+        return file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
 
 
 def _exists(word: str) -> bool:

@@ -102,12 +102,15 @@ def instead_of_verb(word: str, verbs: Iterable[str]) -> str:
     return f"there is no command {word!r}; there are {', '.join(verbs)}"
 
 
-def instead_of_option(words: Iterable[str], options: Iterable[str]) -> str | None:
+def instead_of_option(
+    words: Iterable[str], options: Iterable[str], *, short_only: bool = False
+) -> str | None:
     """The error for the first of a command line's words that is another engine's option.
 
     Args:
         words: of the command line.
         options: that the command has.
+        short_only: whether to look for one dash and several letters only, as in -ngl.
 
     Returns:
         None if no word is one.
@@ -117,6 +120,8 @@ def instead_of_option(words: Iterable[str], options: Iterable[str]) -> str | Non
         if word == "--":
             break
         option = word.split("=")[0]
+        if short_only and (option.startswith("--") or len(option) == 2):
+            continue
         if option in OPTIONS and option not in own:
             return f"there is no option {option} here; instead: {OPTIONS[option]}"
     return None

@@ -95,6 +95,12 @@ def settings_of(verb: Callable[..., None]) -> dict[str, Setting]:
     return found
 
 
+def settings_kind(option: Any, verb: Callable[..., None]) -> str | None:
+    """What a value of an option must be, in words; None if the option has a parser of its own."""
+    setting = settings_of(verb).get(option.name)
+    return None if setting is None or setting.parsed else _MUST_BE[setting.kind][1]
+
+
 def config_path(environment: Mapping[str, str] = os.environ) -> Path | None:
     """The configuration file, None if there is none.
 

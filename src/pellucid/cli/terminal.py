@@ -52,6 +52,14 @@ def open_missing_streams() -> None:
         raise ValueError("stdout is closed: there is nowhere to write to")
 
 
+def give_up_stdout() -> None:
+    """Drops what cannot be written on stdout: the interpreter would fail on it again when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _devnull_at(descriptor: int) -> int:
     """Opens /dev/null as a descriptor that is closed."""
     opened = os.open(os.devnull, os.O_RDWR)

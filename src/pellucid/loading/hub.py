@@ -178,7 +178,7 @@ def _explained_errors(name: str, repository: str) -> Iterator[None]:
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(
-            f"{name}: no directory of that name here and no such model at {constants.ENDPOINT}; "
+            f"{name}: no such file or directory here, and no such model at {constants.ENDPOINT}; "
             "if it is private, set HF_TOKEN or run `hf auth login`"
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -193,8 +193,8 @@ def _explained_errors(name: str, repository: str) -> Iterator[None]:
         else:
             reason = f"{constants.ENDPOINT} cannot be reached"
         raise ConnectionError(
-            f"{name}: {reason}, and the cache {constants.HF_HUB_CACHE} does not hold the model: "
-            "connect once to download it, or name a directory"
+            f"{name}: no such file or directory here, the cache {constants.HF_HUB_CACHE} does not hold"
+            f" such a model, and {reason}: connect once to download it"
         ) from error
     except errors.HfHubHTTPError as error:
         raise ConnectionError(f"{name}: {constants.ENDPOINT} answered: {error}") from error
