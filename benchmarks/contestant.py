@@ -17,6 +17,8 @@ SCRIPTS = Path(__file__).with_name("engines")
 ENGINES = {
     "pellucid": "pellucid_engine.py",
     "llama.cpp": "llama_cpp_engine.py",
+    "llama-bench": "llama_bench_engine.py",
+    "ik_llama.cpp": "llama_bench_engine.py",
     "openvino": "openvino_engine.py",
     "vllm": "vllm_engine.py",
     "transformers": "transformers_engine.py",
@@ -36,6 +38,7 @@ class Contestant:
         weight_format: a key of `options.FORMATS`.
         num_threads: compute threads.
         tests: all that it will be asked for.
+        program: the engine itself, if it is a program and no library.
 
     Raises:
         RuntimeError: the engine did not start.
@@ -49,12 +52,15 @@ class Contestant:
         weight_format: str,
         num_threads: int,
         tests: Sequence[Test],
+        program: Path | None = None,
     ) -> None:
         self.engine = engine
         options = {"--weights": weights, "--format": weight_format, "--threads": num_threads}
         command = [interpreter, str(SCRIPTS / ENGINES[engine])]
         command += [str(word) for pair in options.items() for word in pair]
         command += ["--tests", *(test.name for test in tests)]
+        if program is not None:
+            command += ["--program", str(program)]
         path = [str(SCRIPTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             command,

@@ -11,14 +11,15 @@ from pathlib import Path
 from contestant import ENGINES
 
 FORMATS = {  # the engines that run each, ours first
-    "int4": ("pellucid", "llama.cpp", "openvino"),
-    "int8": ("pellucid", "llama.cpp", "openvino"),
+    "int4": ("pellucid", "llama.cpp", "llama-bench", "ik_llama.cpp", "openvino"),
+    "int8": ("pellucid", "llama.cpp", "llama-bench", "ik_llama.cpp", "openvino"),
     "int8-channel": (
         "pellucid",
         "openvino",
     ),  # a scale per output, which is what OpenVINO's int8 has
-    "bf16": ("pellucid", "llama.cpp", "vllm", "transformers"),
+    "bf16": ("pellucid", "llama.cpp", "llama-bench", "ik_llama.cpp", "vllm", "transformers"),
 }
+PROGRAMS = ("llama-bench", "ik_llama.cpp")  # found on the PATH; they run one sequence at a time
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:

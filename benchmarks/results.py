@@ -1,4 +1,4 @@
-"""What a comparison says: medians, spreads, ratios."""
+"""What a comparison says: tokens per second, spreads, ratios."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 OURS = "pellucid"
+MAX_SPREAD = 0.1  # above it something else used the machine: the best round counts
+LEGEND = (
+    f"± is half the spread of the rounds. * is the best of an engine's rounds, where they are more than"
+    f" {MAX_SPREAD:.0%} apart; the others are medians."
+)
 
 
 @dataclass(frozen=True)
@@ -28,16 +33,29 @@ class Result:
     rates: tuple[float, ...]
 
     @property
-    def median(self) -> float:
-        return statistics.median(self.rates)
+    def spread(self) -> float | None:
+        """From the slowest to the fastest round, as a share of the median; None of one round."""
+        if len(self.rates) == 1:
+            return None
+        return (max(self.rates) - min(self.rates)) / statistics.median(self.rates)
 
     @property
-    def spread(self) -> float:
-        """From the slowest to the fastest round, as a share of the median."""
-        return (max(self.rates) - min(self.rates)) / self.median
+    def is_best_round(self) -> bool:
+        """Whether `rate` is that of the best round, and not the median."""
+        return self.spread is not None and self.spread > MAX_SPREAD
+
+    @property
+    def rate(self) -> float:
+        """The figure that stands for the engine."""
+        return max(self.rates) if self.is_best_round else statistics.median(self.rates)
 
     def as_object(self) -> dict[str, Any]:
-        return {**asdict(self), "median": self.median, "spread": self.spread}
+        return {
+            **asdict(self),
+            "rate": self.rate,
+            "is_best_round": self.is_best_round,
+            "spread": self.spread,
+        }
 
 
 def markdown_table(results: Sequence[Result]) -> str:
@@ -58,11 +76,12 @@ def markdown_table(results: Sequence[Result]) -> str:
                 *(_ratio(ours, found[other]) for other in others),
             ]
         )
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return table if all(result.spread is None for result in results) else f"{table}\n\n{LEGEND}"
 
 
 def write_plot(title: str, results: Sequence[Result], path: Path) -> None:
-    """Our median beside the others', a panel for each test: tokens per second, the more the better."""
+    """Our rate beside the others', a panel for each test: tokens per second, the more the better."""
     from matplotlib.figure import Figure
 
     tests = list(dict.fromkeys(result.test for result in results))
@@ -77,10 +96,10 @@ def write_plot(title: str, results: Sequence[Result], path: Path) -> None:
         of_test = [result for result in results if result.test == test]
         axes.barh(
             [f"{result.weight_format} {result.engine}" for result in of_test],
-            [result.median for result in of_test],
+            [result.rate for result in of_test],
             xerr=[
-                [result.median - min(result.rates) for result in of_test],
-                [max(result.rates) - result.median for result in of_test],
+                [result.rate - min(result.rates) for result in of_test],
+                [max(result.rates) - result.rate for result in of_test],
             ],
             color=[f"C{engines.index(result.engine)}" for result in of_test],
         )
@@ -94,8 +113,11 @@ def write_plot(title: str, results: Sequence[Result], path: Path) -> None:
 
 
 def _cell(result: Result | None) -> str:
-    return "" if result is None else f"{result.median:.1f} ± {result.spread / 2:.0%}"
+    if result is None:
+        return ""
+    cell = f"{result.rate:.1f}{'*' if result.is_best_round else ''}"
+    return cell if result.spread is None else f"{cell} ± {result.spread / 2:.0%}"
 
 
 def _ratio(ours: Result | None, other: Result | None) -> str:
-    return f"{ours.median / other.median:.2f}x" if ours and other else ""
+    return f"{ours.rate / other.rate:.2f}x" if ours and other else ""

@@ -20,11 +20,11 @@ from typing import Any
 from contestant import Contestant
 from engines.traffic import Served
 from engines.worker import Test
-from options import FORMATS, end_on_sigterm, interpreters, make_parser, note, processor
+from options import FORMATS, PROGRAMS, end_on_sigterm, interpreters, make_parser, note, processor
 from results import OURS
 
 WARM_UP = Test.parse("mix4")
-ALONE = ("transformers",)  # engines without continuous batching here
+ALONE = ("transformers", *PROGRAMS)  # engines without continuous batching here
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class Task:
     weight_format: str  # a key of `options.FORMATS`
     num_threads: int
     tests: tuple[Test, ...]
+    program: Path | None = None  # of an engine that is a program and no library
 
 
 def serve(make_engine: Callable[[Task], Engine]) -> None:
@@ -96,9 +97,16 @@ def serve(make_engine: Callable[[Task], Engine]) -> None:
     parser.add_argument("--format", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--tests", nargs="+", type=Test.parse, required=True)
+    parser.add_argument("--program", type=Path)
     arguments = parser.parse_args()
     answers = _stdout_for_answers()
-    task = Task(arguments.weights, arguments.format, arguments.threads, tuple(arguments.tests))
+    task = Task(
+        arguments.weights,
+        arguments.format,
+        arguments.threads,
+        tuple(arguments.tests),
+        arguments.program,
+    )
     engine = make_engine(task)
     _answer(answers, {"settings": engine.settings})
     for line in sys.stdin:
