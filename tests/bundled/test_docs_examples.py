@@ -15,6 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What each example of a page prints.
 PRINTED = {
     "README.md": [r".+ (length|stop)\n.+ (length|stop)\n.+"],
+    "answers.md": [r"ContentText\(text="],
     "beam-search.md": [r"^(-\d+\.\d{3} .*\n){2}$"],
     "engine.md": [
         "length",

@@ -1,6 +1,8 @@
 """Templates of well-known families get conversations in the forms that they take."""
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +91,17 @@ PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 def test_text_parts(family: str, written: str) -> None:
     messages = [{"role": "user", "content": PARTS}]
     assert text(family, messages, add_generation_prompt=False) == written
+
+
+def test_the_format_of_answers(tmp_path: Path) -> None:
+    assert tokenizer("qwen").response_format.name == "hermes"
+    assert tokenizer("parts only").response_format.name == "text"
+    KINDS["sentencepiece_bpe"]().save(str(tmp_path / "tokenizer.json"))
+    own = {"start_anchor": "A:", "fields": {"content": {"close": "</s>"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"response_template": own}))
+    loaded = Tokenizer.load(tmp_path, 1000).response_format
+    assert loaded.name == "checkpoint"
+    assert not loaded.skip_special_tokens
 
 
 def test_text_where_a_template_takes_parts_alone() -> None:

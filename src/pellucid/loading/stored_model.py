@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -21,12 +22,14 @@ class StoredTokenizer:
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: its source, None if the model has none.
         tool_chat_template: the one for conversations with tools, if it is another one.
+        response_template: what answers mean, unchecked; None if the files do not say.
     """
 
     backend: Tokenizer
     special_tokens: dict[str, str]
     chat_template: str | None
     tool_chat_template: str | None = None
+    response_template: Any = None
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as Backend
 
@@ -17,6 +17,9 @@ from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from pellucid.text.token_bytes import TokenBytes
 from pellucid.text.tokenizer_files import read_tokenizer_files
+
+if TYPE_CHECKING:
+    from pellucid.text.responses.format import ResponseFormat
 
 MAX_OWN_TEMPLATES = 4  # of requests, kept compiled
 
@@ -32,6 +35,7 @@ class Tokenizer:
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: the template's source, None if the model has none.
         tool_chat_template: the template for conversations with tools, if it is another one.
+        response_template: what answers mean, as transformers stores it; None if the model does not say.
         model: the model's name for error messages.
 
     Raises:
@@ -49,6 +53,7 @@ class Tokenizer:
         chat_template: str | None = None,
         model: str = "the model",
         tool_chat_template: str | None = None,
+        response_template: Any = None,
     ) -> None:
         self.vocab_size = vocab_size
         self._backend = backend
@@ -68,6 +73,7 @@ class Tokenizer:
         def chat_encoder(source: str) -> ChatEncoder:
             return ChatEncoder(backend, ChatTemplate(source, special_tokens, model, workers))
 
+        self._response_template = response_template
         self._chat = None if chat_template is None else chat_encoder(chat_template)
         self._tool_chat = None if tool_chat_template is None else chat_encoder(tool_chat_template)
         self._own_chat = lru_cache(MAX_OWN_TEMPLATES)(chat_encoder)
@@ -92,6 +98,7 @@ class Tokenizer:
             stored.chat_template,
             model,
             stored.tool_chat_template,
+            stored.response_template,
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -202,11 +209,6 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat is not None
 
-    @property
-    def chat_template(self) -> str | None:
-        """The source of the model's template."""
-        return None if self._chat is None else self._chat.template.source
-
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
         """Tokens that end an answer: EOS, and what the chat template writes after one.
 
@@ -221,6 +223,24 @@ class Tokenizer:
     def chat_template_mentions(self, variable: str) -> bool:
         """Whether the model's chat template has a variable, such as "enable_thinking"."""
         return self._chat is not None and self._chat.template.mentions(variable)
+
+    @cached_property
+    def response_format(self) -> ResponseFormat:
+        """What the text of answers means: reasoning, content, tool calls.
+
+        Raises:
+            ValueError: the checkpoint's response_template has an error.
+        """
+        from pellucid.text.responses.format import find_response_format
+
+        added = self._backend.get_added_tokens_decoder()
+        special = [added[token_id].content for token_id in sorted(self.special_token_ids)]
+        return find_response_format(
+            None if self._chat is None else self._chat.template.source,
+            {token.content for token in added.values()},
+            special,
+            self._response_template,
+        )
 
     def bad_words_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """For each word its ids, alone and after a space, as in vLLM.

@@ -39,7 +39,11 @@ def read_tokenizer_files(directory: Path) -> StoredTokenizer:
         special_tokens = _special_tokens(backend, config, directory)
         templates = _chat_templates(config, directory)
         return StoredTokenizer(
-            backend, special_tokens, templates.get("default"), templates.get("tool_use")
+            backend,
+            special_tokens,
+            templates.get("default"),
+            templates.get("tool_use"),
+            config.get("response_template"),
         )
     except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
         path = directory / "tokenizer_config.json"

@@ -1,0 +1,191 @@
+"""Which response template a model has: its own, or that of its family; and how its tool calls are written."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pellucid.conversation import Tool
+from pellucid.text.responses.parser import ResponseParser
+from pellucid.text.responses.template import ResponseTemplate
+
+_FOLDER = Path(__file__).with_name("families")
+# The first that fits counts: those that say more come before those that say less
+FAMILIES = (
+    "harmony",
+    "qwen3_coder",
+    "glm",
+    "gemma4",
+    "functiongemma",
+    "mistral_args",
+    "mistral",
+    "hermes",
+    "phi4",
+    "llama3",
+    "think",
+)
+
+
+@dataclass(frozen=True)
+class ArgumentSyntax:
+    """How a model writes one argument that is not in JSON: text around its value; {key} is the argument's name."""
+
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True)
+class CallSyntax:
+    """How a model writes a tool call. A grammar of valid calls is made of it.
+
+    Attributes:
+        trigger: the text with which a call begins, and nothing else.
+        begin: what comes before the arguments, the trigger included; {name} is the function's name.
+        end: what comes behind them.
+        argument: for models that write each argument by itself; None for a JSON object.
+    """
+
+    trigger: str
+    begin: str
+    end: str
+    argument: ArgumentSyntax | None = None
+
+
+@dataclass(frozen=True)
+class CallGrammar:
+    """What a valid call of one tool looks like.
+
+    Attributes:
+        name: the function's.
+        trigger: as in `CallSyntax`; `begin` begins with it.
+        begin: text before the arguments.
+        parameters: the JSON schema of the arguments.
+        end: text behind the arguments.
+        argument: for arguments that are not a JSON object.
+    """
+
+    name: str
+    trigger: str
+    begin: str
+    parameters: Mapping[str, Any]
+    end: str
+    argument: ArgumentSyntax | None
+
+
+@dataclass(frozen=True)
+class ResponseFormat:
+    """What the text of a model's answers means.
+
+    Attributes:
+        name: "checkpoint", a family's name, or "text".
+        template: None: all of it is content.
+        call: None: unknown, so that calls can be read and not be enforced.
+        special_tokens: the texts of the tokenizer's special tokens.
+    """
+
+    name: str
+    template: ResponseTemplate | None
+    call: CallSyntax | None
+    special_tokens: tuple[str, ...] = ()
+
+    @property
+    def skip_special_tokens(self) -> bool:
+        """What `SamplingParams.skip_special_tokens` must be: False if special tokens are delimiters."""
+        return self.template is None or not any(
+            self.template.mentions(token) for token in self.special_tokens
+        )
+
+    def parser(self, prompt: str = "", tools: Sequence[Tool] | None = None) -> ResponseParser:
+        """Reads one answer.
+
+        Args:
+            prompt: the end of the prompt as text, special tokens included, from the last message on at least.
+            tools: those that the model was offered.
+        """
+        dropped = () if self.skip_special_tokens else self.special_tokens
+        return ResponseParser(self.template, prompt, tools, dropped)
+
+    def call_grammars(self, tools: Sequence[Tool]) -> list[CallGrammar] | None:
+        """What a valid call of each tool looks like; None if it is not known how the model writes calls."""
+        call = self.call
+        if call is None:
+            return None
+        return [
+            CallGrammar(
+                name=tool["function"]["name"],
+                trigger=call.trigger,
+                begin=call.begin.replace("{name}", tool["function"]["name"]),
+                parameters=tool["function"].get("parameters") or {"type": "object"},
+                end=call.end,
+                argument=call.argument,
+            )
+            for tool in tools
+        ]
+
+
+def find_response_format(
+    chat_template: str | None,
+    tokens: Collection[str] = (),
+    special_tokens: Sequence[str] = (),
+    own_template: Any = None,
+) -> ResponseFormat:
+    """The format of a model's answers.
+
+    Args:
+        chat_template: the model's.
+        tokens: the texts of its added tokens.
+        special_tokens: those of them that are special.
+        own_template: `response_template` of its tokenizer_config.json, if there is one.
+
+    Raises:
+        ValueError: the checkpoint's own template has an error.
+    """
+    special_tokens = tuple(special_tokens)
+    if own_template is not None:
+        template = ResponseTemplate.compile(own_template)
+        return ResponseFormat("checkpoint", template, _derived_call(template), special_tokens)
+    for family in FAMILIES:
+        record = json.loads((_FOLDER / f"{family}.json").read_text(encoding="utf-8"))
+        if _fits(record, chat_template or "", tokens):
+            return ResponseFormat(
+                family,
+                ResponseTemplate.compile(record["response_template"], family),
+                _recorded_call(record.get("call")),
+                special_tokens,
+            )
+    return ResponseFormat("text", None, None, special_tokens)
+
+
+def _fits(record: Mapping[str, Any], chat_template: str, tokens: Collection[str]) -> bool:
+    """Whether the chat template has all the texts, and the vocabulary all the tokens that a family has."""
+    return all(text in chat_template for text in record["chat_template"]["has"]) and all(
+        token in tokens for token in record.get("tokens", ())
+    )
+
+
+def _recorded_call(call: Mapping[str, Any] | None) -> CallSyntax | None:
+    if call is None:
+        return None
+    argument = call.get("argument")
+    return CallSyntax(
+        call["trigger"],
+        call["begin"],
+        call["end"],
+        None if argument is None else ArgumentSyntax(argument["begin"], argument["end"]),
+    )
+
+
+def _derived_call(template: ResponseTemplate) -> CallSyntax | None:
+    """Of a checkpoint's own template: known where a literal opens one call in JSON."""
+    for field in template.fields:
+        if field.kind != "tool_calls" or field.call is None or field.call.each:
+            continue
+        opening = field.open.literals if field.open is not None else None
+        closing = field.close.literals if field.close is not None else ("",)
+        is_plain = field.form == "json" and not field.form_args
+        name, arguments = field.call.name, field.call.arguments
+        if is_plain and opening and closing and len(name) == len(arguments) == 2:
+            begin = f'{opening[0]}{{"{name[1]}": "{{name}}", "{arguments[1]}": '
+            return CallSyntax(opening[0], begin, f"}}{closing[0]}")
+    return None

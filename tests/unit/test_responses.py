@@ -1,0 +1,315 @@
+"""Answers of every family, read whole and in pieces of any size."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.text.responses.deltas import ContentText, ResponseDelta, ToolCallStart, merged
+from pellucid.text.responses.format import FAMILIES, ResponseFormat, find_response_format
+from pellucid.text.responses.parser import ResponseParser
+from pellucid.text.responses.template import ResponseTemplate
+from support.answers import ANSWERS, CHATML, TOOLS, Message, message_of
+from support.chat_templates import FAMILIES as CHAT_TEMPLATES
+
+FOLDER = Path(find_response_format.__code__.co_filename).with_name("families")
+
+
+def template_of(family: str) -> ResponseTemplate | None:
+    if family == "text":
+        return None
+    record = json.loads((FOLDER / f"{family}.json").read_text(encoding="utf-8"))
+    return ResponseTemplate.compile(record["response_template"], family)
+
+
+TEMPLATES = {family: template_of(family) for family in ("text", *FAMILIES)}
+
+
+def read(
+    template: ResponseTemplate | None,
+    pieces: list[str],
+    prompt: str = "",
+    tools: Any = TOOLS,
+    special_tokens: tuple[str, ...] = (),
+) -> list[ResponseDelta]:
+    parser = ResponseParser(template, prompt, tools, special_tokens)
+    deltas = [delta for piece in pieces for delta in parser.push(piece)]
+    return merged(deltas + parser.flush())
+
+
+@pytest.mark.parametrize(("family", "prompt", "answer", "message"), ANSWERS)
+def test_answers(family: str, prompt: str, answer: str, message: Message) -> None:
+    whole = read(TEMPLATES[family], [answer], prompt)
+    assert message_of(whole) == message
+    assert read(TEMPLATES[family], list(answer), prompt) == whole
+
+
+def test_every_family_has_answers() -> None:
+    assert {family for family, *_ in ANSWERS} == set(TEMPLATES)
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(FAMILIES)
+
+
+def pieces_of(text: str, cuts: list[int]) -> list[str]:
+    ends = sorted({cut % (len(text) + 1) for cut in cuts} | {len(text)})
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+# What answers are made of, whole and torn
+_FRAGMENTS = sorted(
+    {
+        fragment
+        for _, _, answer, _ in ANSWERS
+        for size in (5, 13, 40)
+        for start in range(0, len(answer), size)
+        if (fragment := answer[start : start + size])
+    }
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_text_in_any_pieces(family: str) -> None:
+    """No text is an error, and how it is split makes no difference."""
+    own = [answer for name, _, answer, _ in ANSWERS if name == family]
+    prompts = [prompt for name, prompt, *_ in ANSWERS if name == family]
+    text = st.lists(
+        st.sampled_from(own) | st.sampled_from(_FRAGMENTS) | st.sampled_from(list(' \n{}[]",:<|x')),
+        max_size=8,
+    ).map("".join)
+
+    @given(
+        text=text,
+        cuts=st.lists(st.integers(0, 2**16), max_size=30),
+        prompt=st.sampled_from(["", *prompts]),
+        special_tokens=st.sampled_from([(), ("<|end|>", "</s>", "<|x|>", "<think>")]),
+    )
+    def check(text: str, cuts: list[int], prompt: str, special_tokens: tuple[str, ...]) -> None:
+        template = TEMPLATES[family]
+        whole = read(template, [text], prompt, TOOLS, special_tokens)
+        assert read(template, pieces_of(text, cuts), prompt, TOOLS, special_tokens) == whole
+        for delta in whole:
+            if isinstance(delta, ToolCallStart):
+                assert delta.name
+
+    check()
+
+
+def test_deltas_come_as_soon_as_they_are_certain() -> None:
+    parser = ResponseParser(TEMPLATES["hermes"], CHATML, TOOLS)
+    assert parser.push("Hello <") == [ContentText("Hello")]
+    assert parser.push("b>") == [ContentText(" <b>")]
+    parser.push('<tool_call>{"name": "add", "arguments"')
+    assert [type(delta).__name__ for delta in parser.push(': {"a": "long text')] == [
+        "ToolCallArguments"
+    ]
+
+
+def test_reasoning_is_known_while_it_lasts() -> None:
+    parser = ResponseParser(TEMPLATES["hermes"], f"{CHATML}<think>\n")
+    assert parser.is_reasoning
+    parser.push("a</think>")
+    assert not parser.is_reasoning
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    answer = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    assert message_of(read(TEMPLATES["hermes"], [answer], CHATML, None)) == Message("", answer, [])
+
+
+def test_special_tokens_are_left_out_where_they_are_no_delimiter() -> None:
+    answer = "a<|x|>b<|tool_call|>[]<|/tool_call|><|x|"
+    deltas = read(TEMPLATES["phi4"], [answer], "<|assistant|>", TOOLS, ("<|x|>", "<|tool_call|>"))
+    assert message_of(deltas) == Message("", "ab<|tool_call|>[]\n\n<|x|", [])
+
+
+def test_long_answers_take_time_in_proportion() -> None:
+    """Text that is read is not searched again: a limit against quadratic time, far from tight."""
+    parser = ResponseParser(TEMPLATES["hermes"], CHATML, TOOLS)
+    num_chars = 0
+    for _ in range(40_000):
+        num_chars += sum(
+            len(delta.text) for delta in parser.push(" word") if isinstance(delta, ContentText)
+        )
+        assert len(parser._buffer) < 8192
+    parser.flush()
+    assert num_chars == 40_000 * 5 - 1
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return {"start_anchor": "A:", "fields": fields}
+
+
+def test_the_other_forms() -> None:
+    calls = {
+        "open_pattern": r"<call (?P<name>\w+)>",
+        "close": "</call>",
+        "content": "kv-lines",
+        "content_args": {"value_parser": {"name": "int"}},
+        "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+    }
+    template = ResponseTemplate.compile(spec(tool_calls=calls, content={}))
+    message = message_of(read(template, ["x<call add>a: 1\nb: 2\n</call>y"]))
+    assert message == Message("", "x\n\ny", [("add", {"a": 1, "b": 2})])
+    message = message_of(read(template, ["<call add>a: one</call>"]))
+    assert message == Message("", "<call add>a: one", [])
+
+    repeated = {
+        "open_pattern": r"<call (?P<name>\w+)>",
+        "close": "</call>",
+        "content": "xml-inline",
+        "content_args": {
+            "tag_pattern": r"<(?P<key>\w+)>(?P<value>.*?)</\1>",
+            "merge_duplicates": True,
+            "value_parser": {"name": "json", "args": {"allow_non_json": True}},
+        },
+        "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+    }
+    template = ResponseTemplate.compile(spec(tool_calls=repeated, content={"close": "."}))
+    message = message_of(read(template, ["<call add><a>1</a><a>x</a></call>Yes.No."]))
+    assert message == Message("", "Yes\n\nNo", [("add", {"a": [1, "x"]})])
+
+
+def test_fields_with_other_names_are_content() -> None:
+    template = ResponseTemplate.compile(spec(plan={"open": "<p>", "close": "</p>"}, content={}))
+    assert message_of(read(template, ["<p>first</p>then"])).content == "first\n\nthen"
+
+
+@pytest.mark.parametrize(
+    ("template", "error"),
+    [
+        ([], "response_template: must be an object, got list"),
+        (
+            {"start_anchor": "A", "fields": {}},
+            "fields: at most one of at least one may have no open",
+        ),
+        (spec(a={}, b={}), "fields: at most one of at least one may have no open"),
+        ({"fields": {"content": {}}}, "start_anchor or start_anchor_pattern is missing"),
+        ({**spec(content={}), "version": 2}, "response_template.version=2: must be 1"),
+        ({**spec(content={}), "x": 2}, "response_template.x: there is no such key"),
+        (spec(content={"opens": "x"}), "fields.content.opens: there is no such key"),
+        (spec(content={"open": ""}), "content.open='': must be text, or a list of texts"),
+        (spec(content={"open": "a", "open_pattern": "b"}), "has open and open_pattern"),
+        (spec(content={"open_pattern": "("}), r"open_pattern='\(': is no regular expression"),
+        (
+            spec(content={"open_pattern": "a" * 5000}),
+            "open_pattern: must be a regular expression of 1",
+        ),
+        (spec(content={"content": "yaml"}), "content.content='yaml': must be one of text, int"),
+        (spec(content={"join": 1}), "content.join=1: must be text"),
+        (
+            spec(tool_calls={"open": "<", "content": "xml-inline"}),
+            "content_args.tag_pattern: must be a regular expression",
+        ),
+        (
+            spec(tool_calls={"open": "<", "transform": {"function": {"name": "f"}}}),
+            "transform: name and arguments of a function must be placeholders .*, got 'f'",
+        ),
+        (spec(tool_calls={"open": "<", "transform_each": True}), "transform: is missing"),
+    ],
+)
+def test_templates_with_errors(template: Any, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        ResponseTemplate.compile(template)
+
+
+def test_patterns_that_never_end_are_given_up() -> None:
+    template = ResponseTemplate.compile(
+        spec(reasoning={"open_pattern": "(x+x+)+y", "close": "z"}, content={})
+    )
+    assert message_of(read(template, ["x" * 40])) == Message("", "x" * 40, [])
+
+
+def test_delimiters_without_a_character_come_to_an_end() -> None:
+    template = ResponseTemplate.compile(
+        spec(reasoning={"open_pattern": "(?=a)", "close_pattern": "(?=a)"}, content={})
+    )
+    message = message_of(read(template, ["xaay"]))
+    assert sorted((message.reasoning + message.content).replace("\n", "")) == list("aaxy")
+
+
+class TestFormat:
+    @pytest.mark.parametrize(
+        ("chat_template", "family"),
+        [
+            ("qwen", "hermes"),
+            ("llama", "llama3"),
+            ("mistral", "mistral"),
+            ("gemma", "text"),
+            ("harmony", "harmony"),
+        ],
+    )
+    def test_the_family_of_a_chat_template(self, chat_template: str, family: str) -> None:
+        assert find_response_format(CHAT_TEMPLATES[chat_template]).name == family
+
+    def test_families_without_a_chat_template_here(self) -> None:
+        for source, family in [
+            ("<tool_call><function=x><parameter=y>", "qwen3_coder"),
+            ("<tool_call><arg_key><arg_value>", "glm"),
+            ("[TOOL_CALLS]x[ARGS]", "mistral_args"),
+            ("<|tool_call>call:<tool_call|>", "gemma4"),
+            ("<start_function_call>", "functiongemma"),
+            ("{{ content.split('</think>')[-1] }}", "think"),
+        ]:
+            assert find_response_format(source).name == family
+        tokens = ("<|tool_call|>", "<|/tool_call|>")
+        assert find_response_format("<|tool|>", tokens).name == "phi4"
+        assert find_response_format("<|tool|>").name == "text"
+        assert find_response_format(None).name == "text"
+
+    def test_the_checkpoints_own_template_comes_first(self) -> None:
+        own = {
+            "start_anchor": "A:",
+            "fields": {
+                "tool_calls": {
+                    "open": "<<",
+                    "close": ">>",
+                    "content": "json",
+                    "transform": {"function": "{content}"},
+                },
+                "content": {},
+            },
+        }
+        found = find_response_format(CHAT_TEMPLATES["qwen"], own_template=own)
+        assert found.name == "checkpoint"
+        assert found.call is not None
+        assert found.call.begin == '<<{"name": "{name}", "arguments": '
+        assert found.call.end == "}>>"
+        with pytest.raises(ValueError, match=r"response_template\.fields: must be an object"):
+            find_response_format(None, own_template={})
+
+    def test_special_tokens_are_shown_where_they_are_delimiters(self) -> None:
+        hidden = find_response_format(CHAT_TEMPLATES["qwen"], special_tokens=("<|im_end|>",))
+        shown = find_response_format(CHAT_TEMPLATES["harmony"], special_tokens=("<|message|>",))
+        assert hidden.skip_special_tokens and not shown.skip_special_tokens
+        assert find_response_format(None, special_tokens=("<x>",)).skip_special_tokens
+
+    def test_what_a_grammar_would_enforce_is_read_back(self) -> None:
+        for family in FAMILIES:
+            record = json.loads((FOLDER / f"{family}.json").read_text(encoding="utf-8"))
+            sources = " ".join(record["chat_template"]["has"])
+            found: ResponseFormat = find_response_format(sources, record.get("tokens", ()))
+            assert found.name == family
+            grammars = found.call_grammars(TOOLS)
+            if grammars is None:
+                assert "call" not in record
+                continue
+            for grammar in grammars:
+                assert grammar.begin.startswith(grammar.trigger)
+                arguments = {"city": "Paris", "now": True}
+                if grammar.argument is None:
+                    written = json.dumps(arguments)
+                else:
+                    begin, end = grammar.argument.begin, grammar.argument.end
+                    written = "".join(
+                        begin.replace("{key}", key)
+                        + (value if isinstance(value, str) else json.dumps(value))
+                        + end
+                        for key, value in arguments.items()
+                    )
+                text = grammar.begin + written + grammar.end
+                message = message_of(read(found.template, [text]))
+                expected = arguments if grammar.name == "get_weather" else message.calls[0][1]
+                assert message == Message("", "", [(grammar.name, expected)])
+                assert expected.keys() == arguments.keys()
