@@ -118,7 +118,8 @@ TYPED = [
     Typed("run hi --think", 2, err=("enable_thinking",), exactly=""),
     # -- defaults of one's own
     Typed(f'run "{FRANCE}" --raw -n 4',
-        exactly=" Paris.", loads="models/tiny", environment={"PELLUCID_MODEL": "models/tiny", "PELLUCID_TEMPERATURE": "0"}),
+        exactly=" Paris.", loads="models/tiny",
+        environment={"PELLUCID_MODEL": "models/tiny", "PELLUCID_TEMPERATURE": "0"}),
     paris(f'run {HUB_MODEL} "{FRANCE}" --raw', loads=HUB_MODEL, environment={"PELLUCID_MODEL": "models/tiny"}),
     Typed(f'run "{FRANCE}" -n 4',
         exactly=" Paris.", loads="models/tiny", config='model = "models/tiny"\nraw = true\n[run]\ntemperature = 0\n'),

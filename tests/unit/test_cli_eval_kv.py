@@ -60,4 +60,4 @@ def test_a_text_that_cannot_be_read(
 def test_one_format_cannot_be_chosen(pellucid: CommandLine) -> None:
     ran = pellucid("eval-kv", "--kv-cache-dtype", "int8")
     assert ran.status == 2
-    assert "--kv-cache-dtype int8: all formats are measured" in ran.err
+    assert "--kv-cache-dtype int8: cannot be chosen here; all formats are measured" in ran.err

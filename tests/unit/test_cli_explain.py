@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.benchmark import ceilings
 from pellucid.cli.explanation import explain_request
-from pellucid.cli.explanation_text import MISSES, PARTS, prefix_lines, title, waits
+from pellucid.cli.explanation_report import MISSES, PARTS, prefix_lines, title, waits
 from pellucid.engine.engine_events import Ceilings
 from pellucid.event_recording import read_recording, recording
 from pellucid.events import MissWhy
@@ -49,13 +49,18 @@ def crowded(tmp_path: Path) -> Path:
 def test_a_run_is_explained(pellucid: CommandLine) -> None:
     ran = pellucid("explain", *RUN)
     assert ran.status == 0
-    assert ran.out.startswith("request-0/0: 5 prompt tokens, 9 new, done: max_tokens\n")
+    engine, title = ran.out.splitlines()[:2]
+    assert engine == (
+        "fake, weights as stored, KV cache bf16; this machine: memory 0.0 GB/s, 1 GFLOP/s"
+    )
+    assert title == "request-0/0: 5 prompt tokens, 9 output tokens, done: max_tokens"
     shares = [float(share) for share in re.findall(r"(\d+\.\d)%", ran.out)]
     assert sum(shares) == pytest.approx(100, abs=0.1 * len(PARTS))
     assert re.search(r"^prefill +1 +5 .* memory +\d+%$", ran.out, re.MULTILINE)
     assert re.search(r"^decode +8 +8 .* memory +\d+%$", ran.out, re.MULTILINE)
     assert (
-        "prefix cache: 0 of 5 tokens found; at 0: what is left is shorter than a block" in ran.out
+        "prefix cache: 0 of 5 prompt tokens found; miss at token 0: the rest is shorter than a block"
+        in " ".join(ran.out.split())
     )
     assert "KV cache: 1 of 8 blocks of 32 tokens, 32 bytes in bf16" in ran.out
     assert ran.err.startswith("done: time to first token")
@@ -69,8 +74,8 @@ def test_a_recorded_run_is_explained_alike(pellucid: CommandLine, tmp_path: Path
     assert [event["done_bytes"] for event in loads] == [0, 50, 100]
     explained = pellucid("explain", "--events", path)
     assert (explained.status, explained.err) == (0, "")
-    assert explained.out.startswith("request-0/0: 5 prompt tokens, 9 new, done: max_tokens\n")
-    assert "not measured" in explained.out
+    assert "request-0/0: 5 prompt tokens, 9 output tokens, done: max_tokens\n" in explained.out
+    assert "this machine" not in explained.out  # nobody measured it
     values = json.loads(pellucid("explain", "--events", path, "--json").out)
     assert values["ledger"]["total_us"] > 0
     assert values["phases"]["decode"]["steps"] == values["phases"]["decode"]["tok"] == 8
@@ -80,25 +85,29 @@ def test_a_recorded_run_is_explained_alike(pellucid: CommandLine, tmp_path: Path
 def test_who_held_it_up(crowded: Path) -> None:
     events = list(read_recording(crowded))
     explained = {name: explain_request(events, name) for name in ("first", "second", "third")}
-    assert title(explained["first"]) == "first/0: 40 prompt tokens, 80 new, done: max_tokens"
+    assert (
+        title(explained["first"]) == "first/0: 40 prompt tokens, 80 output tokens, done: max_tokens"
+    )
     (behind,) = [line for line in waits(explained["third"]) if line.startswith("in the queue")]
     assert "first/0 (" in behind
     preempted = [line for line in waits(explained["second"]) if line.startswith("preempted")]
     assert preempted
     for line in preempted:
         assert re.fullmatch(
-            r"preempted for first/0: gave back 1 blocks, lost 1[56] tokens \(recompute\)", line
+            r"preempted for first/0: released 1 blocks, lost 1[56] tokens \(recompute\)", line
         )
     assert explained["second"].ledger is not None
     assert explained["second"].ledger["lost_tok"] > 0
-    assert prefix_lines(explained["second"])[0].endswith("at 0: nothing computed begins like that")
+    assert prefix_lines(explained["second"])[0].endswith(
+        "miss at token 0: no request began like this"
+    )
 
 
 def test_ctrl_c_is_explained_as_far_as_it_went(pellucid: CommandLine) -> None:
     pellucid.decoder = InterruptedDecoder(3)
     ran = pellucid("explain", *RUN)
     assert ran.status == 130
-    assert ran.out.startswith("request-0/0: 5 prompt tokens, 4 new, cancelled: cancel\n")
+    assert "request-0/0: 5 prompt tokens, 4 output tokens, cancelled: cancel\n" in ran.out
 
 
 def test_every_miss_has_words() -> None:

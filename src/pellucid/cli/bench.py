@@ -1,7 +1,6 @@
 """`pellucid bench`: how fast a model is here, and what share of the machine's ceilings that is."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,7 @@ from pellucid.cli.bench_model import (
     check_shape_alone,
     load_bench_model,
 )
+from pellucid.cli.image_path import Plot, check_image_path
 from pellucid.cli.model_and_prompt import ModelName
 from pellucid.cli.options import OUTPUT, ModelOptions
 from pellucid.cli.summary import memory_facts
@@ -34,18 +34,20 @@ def bench(
     shape: Shape = None,
     prompt: Annotated[
         str,
-        typer.Option(metavar="N,...", rich_help_panel=WORKLOAD, help="Prompts to read, in tokens."),
+        typer.Option(
+            metavar="N,...", rich_help_panel=WORKLOAD, help="Lengths of the prompts, in tokens."
+        ),
     ] = "512",
     gen: Annotated[
         int,
         typer.Option(
-            metavar="N", rich_help_panel=WORKLOAD, help="Tokens to generate for each sequence."
+            metavar="N", rich_help_panel=WORKLOAD, help="Tokens to decode for each sequence."
         ),
     ] = 64,
     batch: Annotated[
         str,
         typer.Option(
-            metavar="N,...", rich_help_panel=WORKLOAD, help="Sequences that generate together."
+            metavar="N,...", rich_help_panel=WORKLOAD, help="Sequences that decode together."
         ),
     ] = "1,8,32",
     depth: Annotated[
@@ -53,39 +55,32 @@ def bench(
         typer.Option(
             metavar="N,...",
             rich_help_panel=WORKLOAD,
-            help="Tokens in the KV cache of each when it begins to generate.",
+            help="Tokens in the KV cache of each sequence before it decodes.",
         ),
     ] = "128",
     repetitions: Annotated[
         int,
         typer.Option(
-            metavar="N", rich_help_panel=WORKLOAD, help="Runs of each; the median counts."
+            metavar="N", rich_help_panel=WORKLOAD, help="Runs of each test; the median counts."
         ),
     ] = 5,
     model_options: ModelOptions,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png", rich_help_panel=OUTPUT, help="Also draw the shares into an image."
-        ),
-    ] = None,
+    plot: Plot = None,
     json: Annotated[
         bool,
         typer.Option(
             "--json",
             rich_help_panel=OUTPUT,
-            help="A JSON list on stdout instead of a table: an object for each test, and the machine's.",
+            help="Write a JSON list instead of a table: an object for each test, and one for the machine.",
         ),
     ] = False,
 ) -> None:
-    """Measure prefill and decode beside what this machine can do at best.
+    """Measure the speed of prefill and decode.
 
-    Its memory bandwidth and its peaks are measured first, and again at the end; the faster counts.
+    Shows speeds, and what share of this machine's memory bandwidth and peak arithmetic they reach. Bandwidth
+    and peak are measured before and after; the faster measurement counts.
     """
-    from pellucid.cli.comparison_image import check_image_path
-
-    if plot is not None:
-        check_image_path(plot)
+    check_image_path(plot)
     model = model_name.name()
     check_shape_alone(shape, model, model_options)
     check_count("--repetitions", repetitions, least=1)
@@ -96,9 +91,7 @@ def bench(
 
     from pellucid.benchmark.native_machine import measure_machine
     from pellucid.benchmark.workloads import Decode, Prefill
-    from pellucid.cli.bench_image import write_bench_image
-    from pellucid.cli.bench_json import bench_objects
-    from pellucid.cli.bench_text import print_bench
+    from pellucid.cli.bench_report import bench_objects, print_bench, write_bench_image
     from pellucid.cli.json_output import print_json
 
     workloads: list[Prefill | Decode] = [Prefill(num_tokens) for num_tokens in prompts]
@@ -110,8 +103,8 @@ def bench(
     machine = before.at_best(after)
     if (change := before.largest_change(after)) > NOTEWORTHY_CHANGE:
         note(
-            f"the machine's ceilings moved by {change:.0%} meanwhile: something else is running, and"
-            " speeds and shares are rough"
+            f"the machine's bandwidth or peak changed by {change:.0%} meanwhile: other programs run, so speeds"
+            " and shares are rough"
         )
 
     if json:

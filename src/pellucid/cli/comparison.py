@@ -101,14 +101,26 @@ class Comparison:
         return self.naive.seconds_at(length) / self.cached.seconds_at(length)
 
     def lengths(self, *wanted: int) -> Sequence[int]:
-        """Lengths of text to speak of: a quarter, half and all of the way, and those of `wanted`
-        that both arms reached. Empty if there was no decode."""
+        """Lengths of text to report: those of `wanted` that both arms reached, and a quarter, half and all
+        of the way, unless they are within a tenth of those. Empty if there was no decode."""
         common = self.cached.seconds_by_length.keys() & self.naive.seconds_by_length.keys()
         if not common:
             return ()
         first, last = min(common), max(common)
-        spread = (first + (last - first) * quarters // 4 for quarters in (1, 2, 4))
-        return sorted({*spread, *(common & set(wanted))})
+        spread = [first + (last - first) * quarters // 4 for quarters in (1, 2, 4)]
+        reached = common & set(wanted)
+        near = {
+            length for length in spread if any(abs(length - each) < each / 10 for each in reached)
+        }
+        return sorted({*spread} - near | reached)
+
+    @property
+    def quoted_length(self) -> int | None:
+        """Where the speed is quoted: at `REFERENCE_LENGTH`, or where the text ends before it."""
+        lengths = self.lengths(REFERENCE_LENGTH)
+        if REFERENCE_LENGTH in lengths:
+            return REFERENCE_LENGTH
+        return lengths[-1] if lengths else None
 
     def _token_ids(self, arm: Arm) -> list[int]:
         return arm.output.outputs[0].token_ids[: self.num_common]

@@ -9,7 +9,7 @@ from pellucid.cli.generation import load
 from pellucid.cli.json_output import print_json
 from pellucid.cli.model_and_prompt import ModelName
 from pellucid.cli.options import Json, ModelOptions
-from pellucid.cli.terminal import print_table
+from pellucid.cli.terminal import print_table, wrapped
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 CAPACITY_REFERENCE = "bf16"  # the default format
 COLUMNS = (
     "KV cache",
-    "bytes a token",
-    "capacity",
+    "bytes per token",
+    "capacity vs bf16",
     "perplexity",
-    "change",
+    "change vs f32",
     "secrets recalled",
-    "texts that go on otherwise",
+    "texts that differ",
+    "first at token",
 )
 EXPLANATION = """\
-Capacity: tokens in the same memory, beside bf16. Perplexity of texts that the bundled model was not
-trained on, or of yours; a change is beside f32. A secret is told in a text that asks for it at its end.
-After half of each text the model goes on greedily: how often that is not what it says with f32, and the
-first token that ever differs."""
+Capacity: tokens that fit into the same memory. Perplexity: of texts that the bundled model was not trained on,
+or of your text. Secrets: a text tells one and asks for it at its end. Texts that differ: the model continues
+each text greedily from its half, and the continuation is not that with f32; the first token that ever differs."""
 NUM_BATCHED_TOKENS = 256  # logits of every token of a step are kept: few at a time
 
 
@@ -41,20 +41,20 @@ def eval_kv(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Read this UTF-8 text instead of those that come along; it has no secrets.",
+            help="UTF-8 text to read instead of the bundled texts; it has no secrets.",
         ),
     ] = None,
     model_options: ModelOptions,
     json: Json = False,
 ) -> None:
-    """Measure what each format of the KV cache costs in quality: f32, bf16, int8, int4.
+    """Measure what small formats of the KV cache cost in quality.
 
-    The same weights read the same texts with each. Prints perplexity, secrets recalled, and where
-    greedy text begins to differ.
+    The same weights read the same texts with f32, bf16, int8 and int4. Shows perplexity, secrets recalled, and
+    where greedy text begins to differ.
     """
     if model_options.kv_cache_dtype != EngineConfig.kv_cache_dtype:
         raise ValueError(
-            f"--kv-cache-dtype {model_options.kv_cache_dtype}: all formats are measured"
+            f"--kv-cache-dtype {model_options.kv_cache_dtype}: cannot be chosen here; all formats are measured"
         )
     from pellucid.kv_quality import KV_FORMATS, measure_kv_quality
 
@@ -113,12 +113,11 @@ def _batched_tokens(options: ModelOptions) -> int:
 
 def _print_table(qualities: "list[KVQuality]") -> None:
     print_table(COLUMNS, [_cells(quality_object(quality, qualities)) for quality in qualities])
-    print(f"\n{qualities[0].num_tokens} tokens. {EXPLANATION}", flush=True)
+    print("\n" + wrapped(f"{qualities[0].num_tokens} tokens. {EXPLANATION}"), flush=True)
 
 
 def _cells(facts: dict[str, Any]) -> tuple[str, ...]:
     changed, total = facts["num_changed_continuations"], facts["num_continuations"]
-    where = f", from token {facts['first_changed_token'] + 1} on" if changed else ""
     secrets = facts["num_secrets"]
     return (
         facts["kv_cache_dtype"],
@@ -127,7 +126,8 @@ def _cells(facts: dict[str, Any]) -> tuple[str, ...]:
         f"{facts['perplexity']:.4f}",
         f"{facts['perplexity_change']:+.3%}",
         f"{facts['num_recalled']} of {secrets}" if secrets else "-",
-        f"{changed} of {total}{where}",
+        f"{changed} of {total}",
+        f"{facts['first_changed_token'] + 1}" if changed else "-",
     )
 
 

@@ -15,12 +15,13 @@ from pellucid.cli.options import (
     ModelOptions,
     SamplingOptions,
     StopOptions,
+    token_limit,
 )
 from pellucid.cli.summary import answer_facts
 from pellucid.cli.terminal import EXIT_BY_FINISH_REASON, note_facts
 from pellucid.progress import progress
 
-RECORDING = "A recording instead"
+RECORDING = "Recording"
 
 
 def explain(
@@ -34,7 +35,9 @@ def explain(
     events: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", rich_help_panel=RECORDING, help="Events that run --events has written."
+            metavar="FILE",
+            rich_help_panel=RECORDING,
+            help="Recording that pellucid run --events wrote.",
         ),
     ] = None,
     request: Annotated[
@@ -48,9 +51,12 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a prompt, or read a recording, and show where the time went: the request's ledger, what the
-    prefix cache had, its steps beside what this machine can do at best, and who held it up."""
-    from pellucid.cli.explanation_text import print_explanation
+    """Show where a request's time went.
+
+    Runs a prompt, or reads a recording of run --events. Shows how long each part took, what limited the
+    steps on this machine, what the prefix cache had, and which requests this one waited for.
+    """
+    from pellucid.cli.explanation_report import print_explanation
 
     status = 0
     if events is not None:
@@ -61,7 +67,7 @@ def explain(
         given = {
             **sampling_options.given(),
             **stop_options.given(),
-            "max_tokens": max_tokens,
+            "max_tokens": token_limit(max_tokens),
         }
         knobs = {**model_options.knobs(), "max_num_seqs": 1}
         explanation, finish_reason = _from_run(words, prompt_options, knobs, given)

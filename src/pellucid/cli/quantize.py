@@ -41,7 +41,10 @@ def quantize(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a model with integer weights, which loads as it is, and say how far its weights moved."""
+    """Write a copy of a model with integer weights.
+
+    The copy loads as it is. Shows how much the rounding changed each matrix.
+    """
     from pellucid.quantizing import quantize_model
 
     start = time.monotonic()

@@ -88,7 +88,10 @@ def serve(
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
 ) -> None:
-    """Serve the model over HTTP until Ctrl-C; requests under way end first, unless it comes twice."""
+    """Serve a model over HTTP.
+
+    Runs until Ctrl-C. Requests under way are finished first; a second Ctrl-C aborts them.
+    """
     missing = [package for package in NEEDED if find_spec(package) is None]
     if missing:
         raise ValueError(f"serve needs {', '.join(missing)}: pip install 'pellucid[server]'")

@@ -1,11 +1,15 @@
 """Facts about a model and an answer: memory, times, speeds, why it stopped, what repeats it."""
 
+import platform
+from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.cli.options import SamplingOptions
 from pellucid.cli.units import num_bytes, rate, seconds
+from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -18,6 +22,21 @@ _SHOWN_IF_SET = tuple(
     field.name for field in fields(SamplingOptions) if field.name not in ("temperature", "seed")
 )
 _PENALTIES = tuple(name for name in _SHOWN_IF_SET if name.endswith("_penalty"))
+
+
+def formats(name: str, config: EngineConfig) -> str:
+    """A model and the formats that it runs in."""
+    quantization = "as stored" if config.quantization == "none" else config.quantization
+    return f"{name}, weights {quantization}, KV cache {config.kv_cache_dtype}"
+
+
+def machine_name() -> str:
+    """The processor's name."""
+    with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def memory_facts(plan: "MemoryPlan") -> list[str]:

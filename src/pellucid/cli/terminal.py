@@ -17,6 +17,7 @@ EXIT_BROKEN_PIPE = 128 + 13  # ... and for SIGPIPE
 EXIT_BY_FINISH_REASON = {"stop": 0, "length": 0, "error": EXIT_FAILED, "abort": EXIT_INTERRUPTED}
 
 MAX_TEXT_WIDTH = 100  # characters: longer lines are hard to read
+GAP = 2  # characters between columns of a table
 PIPE_WIDTH = 80  # characters, where stdout is no terminal
 BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -174,10 +175,10 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
     cells = [max((cell_len(row[index]) for row in rows), default=0) for index in range(len(titles))]
-    if sum(map(max, cells, map(len, titles))) + 3 * (len(titles) - 1) > page_width():
+    if sum(map(max, cells, map(len, titles))) + GAP * (len(titles) - 1) > page_width():
         titles = [_narrowed(title, width) for title, width in zip(titles, cells, strict=True)]
     live = is_live(sys.stdout)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, title in enumerate(titles):
         table.add_column(title, justify="right" if index else "left", no_wrap=True)
     for row in rows:

@@ -1,61 +1,83 @@
-"""An explanation for people."""
+"""An explanation for people: tables of where the time went."""
 
 from pellucid.cli.explanation import Event, Explanation, Phase
-from pellucid.cli.terminal import print_table
+from pellucid.cli.terminal import print_table, wrapped
 from pellucid.cli.units import flops, num_bytes, seconds
 
 PARTS = {
-    "tokenize_us": "reading the prompt",
+    "tokenize_us": "tokenizing the prompt",
     "queue_us": "waiting in the queue",
     "prefill_us": "prefill",
     "decode_us": "decode",
-    "stall_us": "stalled by others' prompts",
-    "preempt_us": "preempted, and computed again",
+    "stall_us": "waiting for others' prompts",
+    "preempt_us": "preempted and recomputed",
     "sample_us": "sampling",
-    "send_us": "text and bookkeeping",
+    "send_us": "detokenizing, output",
     "other_us": "scheduling, between steps",
 }
 MISSES = {
-    "never_seen": "nothing computed begins like that",
-    "evicted": "it was there, and {evicted_ago} blocks have been evicted since",
-    "differs": "token {diff_ids[0]} stands where {near_req} has {diff_ids[1]}",
-    "partial_block": "what is left is shorter than a block",
+    "never_seen": "no request began like this",
+    "evicted": "it was evicted, {evicted_ago} blocks ago",
+    "differs": "token {diff_ids[0]}, where {near_req} has {diff_ids[1]}",
+    "partial_block": "the rest is shorter than a block",
     "disabled": "prefix caching is off, or prompt log-probabilities were asked for",
-    "salt": "it is there under another cache salt",
+    "salt": "it is cached under another cache salt",
 }
 COLUMNS = (
+    "phase",
     "steps",
-    "number",
     "tokens",
-    "forward",
-    "beside",
-    "bytes",
-    "operations",
-    "bound",
-    "of it",
+    "time per step",
+    "other requests",
+    "bytes per step",
+    "operations per step",
+    "limited by",
+    "of limit",
 )
+
+
+ALONE = "other requests"  # a column that says nothing of a request that was always alone
 
 
 def print_explanation(explanation: Explanation) -> None:
     """Writes everything on stdout."""
-    print(f"{title(explanation)}\n")
+    print(f"{wrapped(engine(explanation))}\n{wrapped(title(explanation))}\n")
     if explanation.ledger is None:
-        print("its end was not recorded\n")
+        print("the end of the request was not recorded\n")
     else:
         print_table(("where the time went", "time", "share"), ledger_rows(explanation.ledger))
         print()
-    print_table(COLUMNS, [phase_cells(phase) for phase in explanation.phases])
+    columns = [name for name in COLUMNS if name != ALONE or is_accompanied(explanation)]
+    cells = [dict(zip(COLUMNS, phase_cells(phase), strict=True)) for phase in explanation.phases]
+    print_table(columns, [[row[name] for name in columns] for row in cells])
     print()
     for line in (*waits(explanation), *prefix_lines(explanation), memory_line(explanation)):
-        print(line)
+        print(wrapped(line))
+
+
+def is_accompanied(explanation: Explanation) -> bool:
+    """Whether any step had tokens of other requests, too."""
+    return any(phase.num_requests > 1 for phase in explanation.phases)
+
+
+def engine(explanation: Explanation) -> str:
+    """The model, its formats, and the machine's ceilings if they were measured."""
+    hello = explanation.hello
+    quantization = "as stored" if hello["model"]["dtype"] == "none" else hello["model"]["dtype"]
+    device = hello["device"]
+    words = f"{hello['model']['name']}, weights {quantization}, KV cache {hello['kv']['dtype']}"
+    if "bw_bytes_s" not in device or "flops_s" not in device:
+        return words
+    bandwidth, peak = device["bw_bytes_s"] / 1e9, device["flops_s"] / 1e9
+    return f"{words}; this machine: memory {bandwidth:.1f} GB/s, {peak:.0f} GFLOP/s"
 
 
 def title(explanation: Explanation) -> str:
-    """Who it was, and how it ended."""
+    """The model, the request and how it ended."""
     ends = [state for state in explanation.states if "finish" in state]
     end = f", {ends[-1]['to']}: {ends[-1]['reason']}" if ends else ""
     num_prompt, num_output = explanation.added["prompt_tok"], explanation.num_output_tokens
-    return f"{explanation.request_id}: {num_prompt} prompt tokens, {num_output} new{end}"
+    return f"{explanation.request_id}: {num_prompt} prompt tokens, {num_output} output tokens{end}"
 
 
 def ledger_rows(ledger: Event) -> list[tuple[str, str, str]]:
@@ -66,7 +88,7 @@ def ledger_rows(ledger: Event) -> list[tuple[str, str, str]]:
         for part, name in PARTS.items()
         if ledger[part]
     ]
-    return [*rows, ("all of it", seconds(total / 1e6), "")]
+    return [*rows, ("total", seconds(total / 1e6), "")]
 
 
 def phase_cells(phase: Phase) -> tuple[str, ...]:
@@ -80,8 +102,8 @@ def phase_cells(phase: Phase) -> tuple[str, ...]:
         f"{phase.num_requests - 1:.1f}",
         num_bytes(phase.num_bytes),
         flops(phase.flops),
-        phase.bound or "not measured",
-        "" if share is None else f"{share:.0%}",
+        phase.bound or "-",
+        "-" if share is None else f"{share:.0%}",
     )
 
 
@@ -89,7 +111,10 @@ def waits(explanation: Explanation) -> list[str]:
     """Who held it up, and what that cost."""
     lines = []
     if (ledger := explanation.ledger) is not None:
-        for part, words in (("blocked_by", "in the queue behind"), ("stalled_by", "stalled by")):
+        for part, words in (
+            ("blocked_by", "in the queue behind"),
+            ("stalled_by", "waited for prompts of"),
+        ):
             if ledger[part]:
                 names = (f"{name} ({seconds(us / 1e6)})" for name, us in ledger[part])
                 lines.append(f"{words} {', '.join(names)}")
@@ -98,7 +123,7 @@ def waits(explanation: Explanation) -> list[str]:
 
 def _preemption(event: Event) -> str:
     return (
-        f"preempted for {event['cause_req']}: gave back {event['freed_blocks']} blocks,"
+        f"preempted for {event['cause_req']}: released {event['freed_blocks']} blocks,"
         f" lost {event['lost_tok']} tokens ({event['mode']})"
     )
 
@@ -107,10 +132,13 @@ def prefix_lines(explanation: Explanation) -> list[str]:
     """What the prefix cache had, and why not more."""
     if (prefix := explanation.prefix) is None:
         return []
-    found = f"prefix cache: {prefix['hit_tok']} of {explanation.added['prompt_tok']} tokens found"
+    num_prompt = explanation.added["prompt_tok"]
+    found = f"prefix cache: {prefix['hit_tok']} of {num_prompt} prompt tokens found"
     if "miss_why" not in prefix:
         return [found]
-    return [f"{found}; at {prefix['miss_at_tok']}: {MISSES[prefix['miss_why']].format(**prefix)}"]
+    return [
+        f"{found}; miss at token {prefix['miss_at_tok']}: {MISSES[prefix['miss_why']].format(**prefix)}"
+    ]
 
 
 def memory_line(explanation: Explanation) -> str:
