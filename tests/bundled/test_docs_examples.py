@@ -1,8 +1,13 @@
 """Every Python example of README.md and docs/ runs as it stands, on the bundled model."""
 
 import json
+import os
 import re
+import shlex
 import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What each example of a page prints.
 PRINTED = {
-    "README.md": [r".+ (length|stop)\n.+ (length|stop)\n.+"],
+    "README.md": [r"^The capital of Peru is .+\nOnce upon a time .+\n.+\n.+"],
     "answers.md": [r"ContentText\(text="],
     "beam-search.md": [r"^(-\d+\.\d{3} .*\n){2}$"],
     "engine.md": [
@@ -83,3 +88,42 @@ def test_an_example_runs(
     out, err = capsys.readouterr()
     assert re.search(PRINTED[page.name][index], out, flags=re.DOTALL), out
     assert err == ""
+
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^pellucid (?!is).*$", README, flags=re.MULTILINE)
+
+
+def test_there_are_three_commands() -> None:
+    assert len(COMMANDS) == 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(command: str, models: Path) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pellucid", *words],
+        cwd=models,
+        env={**os.environ, "HOME": str(models)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout) > 20
+
+
+def test_the_picture_shows_the_commands_that_draw_it() -> None:
+    picture = ET.parse(ROOT / "docs/terminal.svg")
+    text = "".join(picture.getroot().itertext()).replace("\xa0", " ")
+    for command in re.findall(
+        r"pellucid \w+ \"[^\"]*\"", (ROOT / "docs/write_terminal_picture.py").read_text()
+    ):
+        assert command in text
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) < 130
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
