@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from pellucid.backends.base import BlockBytes
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn
@@ -20,6 +21,7 @@ from pellucid.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import BlockOp
 from support.fake_model import FakeClock
 
 # All others must not change an answer.
@@ -67,6 +69,11 @@ class TracedRequest:
     cache_salt: str | None
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether which of its completions are given depends on all of them."""
+        return isinstance(self.params, BeamSearchParams) or self.params.ranks
+
+    @property
     def is_ranked_early(self) -> bool:
         """Whether the best of its answers may be chosen before all of them are complete."""
         if isinstance(self.params, BeamSearchParams):
@@ -83,6 +90,7 @@ class Trace:
         requests: in order of arrival.
         vocab_size: drafts hold token ids below it.
         drafts: whether somebody guesses tokens.
+        faults: whether transfers of blocks, and reads of blocks on disk, fail now and then.
     """
 
     seed: int
@@ -90,6 +98,7 @@ class Trace:
     requests: tuple[TracedRequest, ...]
     vocab_size: int
     drafts: bool
+    faults: bool
 
 
 def make_trace(seed: int, space: TraceSpace) -> Trace:
@@ -136,7 +145,48 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
                 cache_salt=rng.choice([None, None, None, None, None, "a"]),
             )
         )
-    return Trace(seed, knobs, tuple(requests), space.vocab_size, drafts=rng.random() < 0.6)
+    return Trace(
+        seed,
+        knobs,
+        tuple(requests),
+        space.vocab_size,
+        drafts=rng.random() < 0.6,
+        faults=rng.random() < 0.3,
+    )
+
+
+INJECTED = "OSError: injected"  # the reason of requests that end by a fault
+
+
+class Faults:
+    """Makes transfers of blocks fail, before their last op or in the middle, and reads from disk.
+
+    Attributes:
+        counts: of what failed.
+    """
+
+    def __init__(self, seed: int, engine: LLMEngine) -> None:
+        self.counts: Counter[str] = Counter()
+        self._rng = random.Random(seed)
+        transfer = engine.model_runner._block_transfer
+        self._run, transfer.run = transfer.run, self.run
+        store = engine._executor._prefix_store
+        if store is not None:
+            directory = store._directory
+            self._read, directory.read = directory.read, self.read
+
+    def run(self, ops: Sequence[BlockOp]) -> None:
+        if ops and self._rng.random() < 0.3:
+            self._run(ops[: self._rng.randrange(len(ops) + 1)])
+            self.counts["failed transfers"] += 1
+            raise OSError("injected")
+        self._run(ops)
+
+    def read(self, block_hash: bytes) -> BlockBytes | None:
+        if self._rng.random() < 0.1:
+            self.counts["failed reads"] += 1
+            raise OSError("injected")
+        return self._read(block_hash)
 
 
 class ScriptedProposer:
@@ -226,7 +276,8 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
             run = _Run(trace, make_engine, alone)
             outputs = run.outputs()
             for request, own, whole in zip(trace.requests, outputs, alone, strict=True):
-                _assert_same(own, whole, request)
+                if not (trace.faults and request.is_ranked):
+                    _assert_same(own, whole, request)
             counts += run.counts + _counts(outputs)
         return counts
     except Exception as error:
@@ -248,6 +299,7 @@ class _Run:
         self._clock = FakeClock()  # counts steps
         self._proposer = ScriptedProposer(trace.seed, trace.vocab_size) if trace.drafts else None
         self._engine = make_engine(trace.knobs, self._clock, self._proposer)
+        self._faults = Faults(trace.seed, self._engine) if trace.faults else None
         self._events: list[EventRecord] = []
         if trace.seed % 2:  # whoever listens changes nothing
             self._engine.events.subscribe(self._events.append, Level.TOKEN)
@@ -278,6 +330,8 @@ class _Run:
         self.counts["steps"] += int(self._clock.now)
         if self._proposer is not None:
             self.counts += self._proposer.counts
+        if self._faults is not None:
+            self.counts += self._faults.counts
         return outputs
 
     def _add(self, request: TracedRequest, expected: RequestOutput) -> RequestOutput:
@@ -331,7 +385,7 @@ class _Run:
         """None is missing, none says that something went wrong, and counts of what they say."""
         for before, record in pairwise(self._events):
             assert record.seq == before.seq + 1 and record.t_us >= before.t_us
-            assert not isinstance(record.event, Warn), record
+            assert self._faults is not None or not isinstance(record.event, Warn), record
             if isinstance(record.event, BlockOps):
                 self.counts.update(BLOCK_OPS[op] for op, *_ in record.event.ops if op in BLOCK_OPS)
 
@@ -352,7 +406,8 @@ def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> Req
 def _assert_same(output: RequestOutput, alone: RequestOutput, request: TracedRequest) -> None:
     if not request.is_ranked_early:
         for own, whole in zip(output.outputs, alone.outputs, strict=True):
-            if own.finish_reason == "abort" or own.stop_reason == "max_time":  # its beginning
+            # Of those that were cut short their beginning.
+            if own.finish_reason == "abort" or own.stop_reason in ("max_time", INJECTED):
                 num_tokens = len(own.token_ids)
                 assert own.token_ids == whole.token_ids[:num_tokens]
                 if own.logprobs is not None:

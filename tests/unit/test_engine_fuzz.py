@@ -24,5 +24,5 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: range) -> None:
         )
     print(dict(counts))
     if len(trace_seeds) >= 150:  # the traces are worth running
-        for what in ("cached", "preempted", "stop", "length", "abort", "error"):
+        for what in ("cached", "preempted", "stop", "length", "abort", "error", "failed transfers"):
             assert counts[what] > 10, counts
