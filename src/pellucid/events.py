@@ -167,7 +167,7 @@ RequestState = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class RequestParams:
+class SamplingSummary:
     """The sampling parameters that people ask about."""
 
     temp: float
@@ -195,7 +195,7 @@ class RequestAdded(Event):
     prompt_tok: int
     max_new_tok: int
     prio: int
-    params: RequestParams
+    params: SamplingSummary
     arrive_us: int
     parent: str | None = None
     prompt_ids: tuple[int, ...] | None = None

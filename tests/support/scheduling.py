@@ -37,8 +37,8 @@ def make_siblings(
     count: int, num_prompt_tokens: int, max_tokens: int = 8, **fields: object
 ) -> list[Request]:
     return [
-        make_request(f"s/{stream}", num_prompt_tokens, max_tokens, stream=stream, **fields)
-        for stream in range(count)
+        make_request(f"s/{index}", num_prompt_tokens, max_tokens, index=index, **fields)
+        for index in range(count)
     ]
 
 

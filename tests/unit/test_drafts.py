@@ -107,7 +107,7 @@ def test_drafts_take_no_place_of_another_decode_or_of_a_block() -> None:
     output = scheduler.schedule(0.0)
     assert output.preempted == ()
     assert [s.num_draft_tokens for s in output.scheduled] == [0, 0]
-    assert old.draft_token_ids == new.draft_token_ids == []
+    assert old.draft_token_ids == new.draft_token_ids == ()
 
 
 def test_a_prompt_and_a_request_that_waits_take_no_drafts() -> None:
@@ -117,7 +117,7 @@ def test_a_prompt_and_a_request_that_waits_take_no_drafts() -> None:
         scheduler.add_request(request)
     step(scheduler)
     scheduler.draft({"a": [1], "b": [1], "c": [1]})
-    assert prompt.draft_token_ids == waiting.draft_token_ids == []
+    assert prompt.draft_token_ids == waiting.draft_token_ids == ()
 
 
 class Oracle:

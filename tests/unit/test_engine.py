@@ -222,7 +222,7 @@ def test_of_ranked_answers_those_that_failed_come_last() -> None:
         "hello", SamplingParams(n=2, best_of=3, max_tokens=5, ignore_eos=True)
     )
     engine.step()
-    request = next(r for r in engine.scheduler.running if r.stream == 0)
+    request = next(r for r in engine.scheduler.running if r.index == 0)
     append = engine.output_processor.append
 
     def fail_once(completion: Completion, sampled: Sequence[SampledToken]) -> list[int]:

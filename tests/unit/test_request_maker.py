@@ -26,7 +26,7 @@ def test_answers_share_all_but_their_stream_and_their_tokens() -> None:
         "r", made.encode([1, 2], FakeClock(7.0)), SamplingParams(n=2, best_of=3), priority=-1
     )
     assert [request.request_id for request in requests] == ["r/0", "r/1", "r/2"]
-    assert [request.stream for request in requests] == [0, 1, 2]
+    assert [request.index for request in requests] == [0, 1, 2]
     assert len({request.seed for request in requests}) == 1
     assert {(request.arrival_time, request.priority) for request in requests} == {(7.0, -1)}
     assert len({id(request.output_token_ids) for request in requests}) == 3

@@ -30,7 +30,7 @@ def next_token(token_ids: list[int], stream: int) -> int:
 def continuation(request: Request) -> list[int]:
     token_ids = list(request.prompt_token_ids)
     for _ in range(request.max_tokens):
-        token_ids.append(next_token(token_ids, request.stream))
+        token_ids.append(next_token(token_ids, request.index))
         if token_ids[-1] == END:
             break
     return token_ids[request.num_prompt_tokens :]
@@ -167,7 +167,7 @@ class Trace:
                 arrival_time=self.now,
                 max_tokens=max_tokens,
                 eos_token_ids=frozenset({END}),
-                stream=stream,
+                index=stream,
                 cache_salt=salt,
                 priority=priority,
                 num_candidates=4 if waits_for_group else 0,
@@ -198,7 +198,7 @@ class Trace:
                     scheduler.finish(sampler, FinishReason.ERROR)
                 else:
                     token_ids = sampler.token_ids(0, sampler.num_tokens)
-                    sampled[sampler.request_id] = [next_token(token_ids, sampler.stream)]
+                    sampled[sampler.request_id] = [next_token(token_ids, sampler.index)]
         scheduler.update(output, sampled, self.now)
         self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         self.check_in_step()

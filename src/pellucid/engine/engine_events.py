@@ -1,4 +1,4 @@
-"""The engine's own events, made of the engine's objects."""
+"""The engine's own events: what engine it is, its requests, steps and tokens."""
 
 import math
 import platform
@@ -21,7 +21,7 @@ from pellucid.events import (
     Load,
     RequestAdded,
     RequestLedger,
-    RequestParams,
+    SamplingSummary,
     Step,
     Token,
 )
@@ -105,8 +105,8 @@ def hello(
     )
 
 
-def telling_of_progress(bus: EventBus, model: str | None, on_progress: Progress | None) -> Progress:
-    """Calls `on_progress` and emits `load`.
+def report_progress(bus: EventBus, model: str | None, on_progress: Progress | None) -> Progress:
+    """A function that reports how far loading has come: to `on_progress`, and as the event `load`.
 
     Args:
         model: as the user named it; None: the bundled one.
@@ -139,7 +139,7 @@ def request_added(
         prompt_tok=request.num_prompt_tokens,
         max_new_tok=request.max_tokens,
         prio=request.priority,
-        params=RequestParams(
+        params=SamplingSummary(
             temp=params.temperature,
             top_k=params.top_k,
             top_p=params.top_p,

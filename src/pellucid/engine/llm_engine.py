@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.completions import Completions
-from pellucid.engine.engine_events import Ceilings, StepCosts, hello, telling_of_progress
+from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import RequestMaker
@@ -120,7 +120,7 @@ class LLMEngine:
             bus: the engine's, if somebody wants to hear of the loading; by `time.monotonic`.
         """
         bus = EventBus(time.monotonic) if bus is None else bus
-        model = load_model(config, telling_of_progress(bus, config.model, on_progress))
+        model = load_model(config, report_progress(bus, config.model, on_progress))
         return cls(config, model, bus=bus)
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class Completion:
 
     @property
     def output(self) -> CompletionOutput:
-        return self.request_output.outputs[self.request.stream]
+        return self.request_output.outputs[self.request.index]
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -62,9 +62,9 @@ class OutputProcessor:
     ) -> Completion:
         params = request.params
         if params.logprobs is not None:
-            request_output.outputs[request.stream].logprobs = []
+            request_output.outputs[request.index].logprobs = []
         if params.num_logprobs is not None:
-            request_output.outputs[request.stream].cumulative_logprob = 0.0
+            request_output.outputs[request.index].cumulative_logprob = 0.0
         return Completion(
             request,
             request_output,

@@ -105,8 +105,8 @@ class RequestMaker:
             num_candidates = params.num_candidates(len(first.stop_token_ids))
             first = replace(first, num_candidates=num_candidates)
         others = (
-            replace(first, request_id=f"{request_id}/{stream}", stream=stream, output_token_ids=[])
-            for stream in range(1, num_requests)
+            replace(first, request_id=f"{request_id}/{index}", index=index, output_token_ids=[])
+            for index in range(1, num_requests)
         )
         return [first, *others]
 

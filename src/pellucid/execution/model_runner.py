@@ -181,7 +181,7 @@ def _sampling_row(request: Request, sampled_token_ids: Sequence[int]) -> Samplin
         if sampled_token_ids
         else output_token_ids,
         seed=request.seed,
-        stream=request.stream,
+        stream=request.index,
         stop_token_ids=request.stop_token_ids,
         bad_words_token_ids=request.bad_words_token_ids,
     )

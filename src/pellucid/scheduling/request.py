@@ -43,7 +43,7 @@ class Request:
     max_tokens: int  # of params and of the context, the smaller
     eos_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
-    stream: int = 0  # which of the n answers: picks the random stream of the seed
+    index: int = 0  # which of the n completions: picks the random stream of the seed
     cache_salt: bytes = b""  # only requests with the same salt share blocks
     priority: int = 0  # lower is sooner
     num_candidates: int = 0  # of a beam: continuations that its search wants to see at each step
@@ -54,7 +54,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     queue_key: tuple[float, int] = (0.0, 0)  # static: who comes first, and who is preempted last
     output_token_ids: list[int] = field(default_factory=list)
-    draft_token_ids: list[int] = field(default_factory=list)  # guesses of the next step's tokens
+    draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
     num_computed_tokens: int = 0
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted

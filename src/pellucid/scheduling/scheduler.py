@@ -190,7 +190,7 @@ class Scheduler:
         """
         for request in self._places.running:
             drafts = draft_token_ids.get(request.request_id, ())
-            request.draft_token_ids = list(drafts) if request.may_have_drafts else []
+            request.draft_token_ids = tuple(drafts) if request.may_have_drafts else ()
 
     def reassign(
         self, members: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
@@ -272,7 +272,7 @@ class Scheduler:
             self._limit_drafts(request, plan)
         while not self.kv_cache_manager.allocate(request, request.num_tokens):
             if request.draft_token_ids:  # nobody makes room for guesses
-                request.draft_token_ids = []
+                request.draft_token_ids = ()
                 continue
             giver = self._places.latest_holder()
             alone = len(self.running) == 1
@@ -292,7 +292,7 @@ class Scheduler:
             plan.budget - num_missing,
             request.max_tokens - request.num_output_tokens - 1,
         )
-        del request.draft_token_ids[max(0, room) :]
+        request.draft_token_ids = request.draft_token_ids[: max(0, room)]
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Lets the first request that waits take part in the step, if there is room for it."""
@@ -381,7 +381,7 @@ class Scheduler:
     # ---- who makes room, and who goes on alone
 
     def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
-        request.draft_token_ids = []
+        request.draft_token_ids = ()
         # Blocks that it has not come to fill are of no use to it.
         self.kv_cache_manager.roll_back(request, request.num_computed_tokens)
         self._places.preempt(request)
@@ -438,7 +438,7 @@ class Scheduler:
         num_computed = share.end
         if share.num_draft_tokens:
             num_computed = min(num_computed, request.num_known_tokens - 1)
-            request.draft_token_ids = []
+            request.draft_token_ids = ()
         request.num_computed_tokens = num_computed
         if num_computed > request.num_computed_once:
             request.num_computed_once = num_computed
