@@ -3,11 +3,15 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from pellucid import events
 from pellucid.event_bus import EventBus
-from pellucid.events import VERSION, EventRecord, Level
+from pellucid.events import VERSION, Event, EventRecord, Level
 
 MAX_LINE = 16 * 2**20  # bytes: an event of a million-token prompt is half of it
 
@@ -36,9 +40,11 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
     """The events of a file, one by one; unknown ones and unknown fields are left as they are.
 
     Raises:
-        ValueError: names the line that is no event of a version that can be read.
+        ValueError: names the line that is no event, or whose fields are not those of its kind of event.
         OSError: the file cannot be read.
     """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: must be a file")
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
@@ -50,11 +56,87 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        event = json.loads(line)
+        event = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
     if not isinstance(event, dict) or not isinstance(event.get("ev"), str):
         raise ValueError(f"{where} is no event: it has no ev")
     if event.get("v") != VERSION:
         raise ValueError(f"{where} has v={event.get('v')!r}; {VERSION} can be read")
+    if (kind := _kinds().get(event["ev"])) is not None:
+        _check_record(event, kind, f"{where}, {event['ev']}")
     return event
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+@cache
+def _kinds() -> dict[str, type[Event]]:
+    """The events of this version by their names."""
+    types = (kind for kind in vars(events).values() if isinstance(kind, type))
+    return {kind.ev: kind for kind in types if issubclass(kind, Event) and kind is not Event}
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Of each field of a dataclass its name in JSON, its type and whether it must be there."""
+    hints = get_type_hints(kind)
+    return tuple(
+        (field.name.rstrip("_"), hints[field.name], field.default is MISSING)
+        for field in fields(kind)
+    )
+
+
+def _check_record(record: Any, kind: Any, where: str) -> None:
+    if not isinstance(record, dict):
+        raise ValueError(f"{where} is not an object")
+    for name, hint, is_required in _fields(kind):
+        if name in record:
+            if record[name] is None:  # what is not known is left out
+                _refuse(None, f"{where}.{name}")
+            _check(record[name], hint, f"{where}.{name}")
+        elif is_required:
+            raise ValueError(f"{where} has no {name}")
+
+
+def _check(value: Any, hint: Any, where: str) -> None:
+    """Raises ValueError if a value read from JSON is not of a field's type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        kinds = [each for each in arguments if each is not NoneType]
+        if value is None and NoneType in arguments:
+            return
+        if len(kinds) == 1:
+            _check(value, kinds[0], where)
+        elif type(value) not in kinds:
+            _refuse(value, where)
+    elif origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{where}={value!r}: must be one of {', '.join(map(str, arguments))}")
+    elif origin is tuple:
+        if not isinstance(value, list):
+            _refuse(value, where)
+        items = (arguments[0],) * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(items) != len(value):
+            raise ValueError(f"{where}={value!r}: must have {len(items)} items")
+        for index, (item, item_hint) in enumerate(zip(value, items, strict=True)):
+            _check(item, item_hint, f"{where}[{index}]")
+    elif is_dataclass(hint):
+        _check_record(value, hint, where)
+    elif hint is int:
+        # Counts, ids and times are never negative; priorities may be.
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or abs(value) >= 2**64 or (value < 0 and not where.endswith(".prio")):
+            _refuse(value, where)
+    elif hint is float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) >= 2.0**1000:
+            _refuse(value, where)
+    elif not isinstance(value, hint):
+        _refuse(value, where)
+
+
+def _refuse(value: Any, where: str) -> NoReturn:
+    shown = repr(value)
+    raise ValueError(f"{where}={shown[:60]}: is no such value")

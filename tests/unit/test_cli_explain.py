@@ -140,6 +140,13 @@ def test_what_cannot_be_explained(
 
 def test_a_recording_without_its_beginning(pellucid: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
-    path.write_text('{"v":1,"ev":"step","batch":[["r/0",1,9]]}\n')
+    step = {
+        **dict.fromkeys(
+            ("seq", "t_us", "step", "budget_tok", "sched_us", "fwd_us", "sample_us"), 1
+        ),
+        **dict.fromkeys(("emit_us", "idle_us", "flops", "w_bytes", "kv_read_bytes"), 1),
+        "kv_write_bytes": 1, "v": 1, "ev": "step", "kind": "decode", "batch": [["r/0", 1, 9]],
+    }
+    path.write_text(json.dumps(step) + "\n")
     ran = pellucid("explain", "--events", str(path))
     assert ran.err == "error: no request was recorded from its beginning\n"

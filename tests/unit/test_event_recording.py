@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.cli.explanation import explain_request
+from pellucid.cli.explanation_report import print_explanation
 from pellucid.event_bus import EventBus
 from pellucid.event_recording import MAX_LINE, read_recording, recording
 from pellucid.events import EventRecord, Level, Warn
 from pellucid.sampling_params import SamplingParams
+from support.command_line import CommandLine
 from support.fake_model import fake_engine
 
 
@@ -63,3 +66,69 @@ def test_a_file_that_is_no_recording(line: bytes, message: str, tmp_path: Path) 
     assert next(events) == {"v": 1, "ev": "new", "x": 1}
     with pytest.raises(ValueError, match=message):
         next(events)
+
+
+def recorded(tmp_path: Path) -> list[dict[str, object]]:
+    """The events of a small run."""
+    engine, path = fake_engine(), tmp_path / "run.ndjson"
+    with recording(engine.events, path):
+        engine.add_request("hello", SamplingParams(max_tokens=2, ignore_eos=True))
+        while engine.has_unfinished_requests:
+            engine.step()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+WRONG = (None, "x", -1, [], 1e400, [[1, "x"]])
+
+
+def test_an_edited_recording_is_explained_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every field of every kind of event is left out and replaced by what it cannot be."""
+    events = recorded(tmp_path)
+    path = tmp_path / "edited.ndjson"
+    explained, refused = [], {}
+    for index in {event["ev"]: index for index, event in enumerate(events)}.values():
+        for name in events[index]:
+            for value in ("left out", *WRONG):
+                edited = {**events[index], name: value}
+                if value == "left out":
+                    del edited[name]
+                lines = [*events[:index], edited, *events[index + 1 :]]
+                path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+                try:
+                    print_explanation(explain_request(read_recording(path)))
+                    explained.append((name, value))
+                except ValueError as error:
+                    refused[str(edited.get("ev")), name, str(value)] = str(error)
+    capsys.readouterr()
+    assert explained and refused
+    assert all(message.startswith((f"{path}: line ", "no request")) for message in refused.values())
+    for ev, name in (("req.add", "prompt_tok"), ("req.ledger", "total_us"), ("hello", "kv")):
+        assert refused[ev, name, "left out"].endswith(f", {ev} has no {name}")
+        assert (
+            f", {ev}.{name}" in refused[ev, name, "-1"]
+            or "not an object" in refused[ev, name, "-1"]
+        )
+
+
+def test_nothing_in_a_recording_divides_by_zero(tmp_path: Path, pellucid: CommandLine) -> None:
+    """Every number is 0."""
+
+    def zeroed(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: each if name == "v" else zeroed(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [zeroed(each) for each in value]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return 0 if is_number else value
+
+    path = tmp_path / "zeros.ndjson"
+    path.write_text("".join(json.dumps(zeroed(event)) + "\n" for event in recorded(tmp_path)))
+    ran = pellucid("explain", "--events", str(path))
+    assert (ran.status, ran.err) == (0, "")
+
+
+def test_a_directory_is_no_recording(tmp_path: Path, pellucid: CommandLine) -> None:
+    ran = pellucid("explain", "--events", str(tmp_path))
+    assert (ran.status, ran.err) == (2, f"error: {tmp_path}: must be a file\n")

@@ -103,7 +103,7 @@ class Explanation:
     def num_blocks(self) -> int:
         """Of the KV cache that it had in the end."""
         longest = max((self._context(step) for step in self.steps), default=0)
-        return int(-(-longest // self.hello["kv"]["block_tok"]))
+        return int(-(-longest // (self.hello["kv"]["block_tok"] or 1)))
 
     @property
     def phases(self) -> list[Phase]:

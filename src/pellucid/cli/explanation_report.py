@@ -23,6 +23,8 @@ MISSES = {
     "disabled": "prefix caching is off, or prompt log-probabilities were asked for",
     "salt": "it is cached under another cache salt",
 }
+# Optional fields of an event that the words above quote: an edited recording may lack them.
+QUOTED = {"evicted": {"evicted_ago"}, "differs": {"near_req", "diff_ids"}}
 COLUMNS = (
     "phase",
     "steps",
@@ -82,13 +84,13 @@ def title(explanation: Explanation) -> str:
 
 def ledger_rows(ledger: Event) -> list[tuple[str, str, str]]:
     """The parts that took any time, and their sum."""
-    total = ledger["total_us"]
+    total = ledger["total_us"] or 1
     rows = [
         (name, seconds(ledger[part] / 1e6), f"{ledger[part] / total:.1%}")
         for part, name in PARTS.items()
         if ledger[part]
     ]
-    return [*rows, ("total", seconds(total / 1e6), "")]
+    return [*rows, ("total", seconds(ledger["total_us"] / 1e6), "")]
 
 
 def phase_cells(phase: Phase) -> tuple[str, ...]:
@@ -134,11 +136,11 @@ def prefix_lines(explanation: Explanation) -> list[str]:
         return []
     num_prompt = explanation.added["prompt_tok"]
     found = f"prefix cache: {prefix['hit_tok']} of {num_prompt} prompt tokens found"
-    if "miss_why" not in prefix:
+    if "miss_why" not in prefix or "miss_at_tok" not in prefix:
         return [found]
-    return [
-        f"{found}; miss at token {prefix['miss_at_tok']}: {MISSES[prefix['miss_why']].format(**prefix)}"
-    ]
+    why = prefix["miss_why"]
+    words = MISSES[why].format(**prefix) if QUOTED.get(why, set()) <= prefix.keys() else why
+    return [f"{found}; miss at token {prefix['miss_at_tok']}: {words}"]
 
 
 def memory_line(explanation: Explanation) -> str:
