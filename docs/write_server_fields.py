@@ -22,7 +22,8 @@ HEADER = """\
 
 What becomes of each field that a client sends. A field that is accepted without effect is named in the
 reply: in `warnings` and in the header `x-pellucid-warnings`. A field that is refused is a 400 that says
-what to do instead. `null` is the same as leaving a field out.
+what to do instead. `null` is the same as leaving a field out; where a field is not honoured so are
+`""`, `[]`, `{}` and `false`.
 """
 UNKNOWN = {
     Treatment.REFUSED: "Any other field is refused, with the nearest known name: a typing error is seen.",

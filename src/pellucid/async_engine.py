@@ -46,6 +46,7 @@ class AsyncLLMEngine:
             raise ValueError("engine: has unfinished requests, which nobody would read")
         self.config = engine.config
         self.model_config = engine.model_config
+        self.model_name = engine.model.name
         self.max_model_len = engine.max_model_len
         self.memory_plan = engine.memory_plan
         self.default_sampling_params = engine.model.default_sampling_params

@@ -215,7 +215,7 @@ def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(
         ({"host": "example.com"}, "host='example.com': other machines"),
         ({"port": 65536}, "port=65536: must be in"),
         ({"allowed_origins": ("chat.example",)}, "allowed_origins='chat.example': must be"),
-        ({"model_names": ()}, "model_names"),
+        ({"model_names": ("a", "")}, "model_names=\\('a', ''\\)"),
         ({"keepalive_seconds": 0}, "must be above 0"),
     ],
 )

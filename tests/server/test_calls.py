@@ -46,7 +46,9 @@ def test_who_goes_away_frees_blocks_within_one_step(
     connection = slow.open_call("/v1/completions", {**LONG, **fields})
     slow.wait_until(lambda: slow.engine.has_unfinished_requests, "a request under way")
     (generation,) = slow.service.under_way.values()
-    slow.wait_until(lambda: generation.outputs[0].metrics.token_times, "a first token")
+    slow.wait_until(
+        lambda: generation.outputs and generation.outputs[0].metrics.token_times, "a first token"
+    )
     connection.close()
     slow.wait_until(lambda: not slow.service.under_way, "its end at the server")
     slow.wait_until(lambda: not slow.engine.has_unfinished_requests, "its end at the engine")

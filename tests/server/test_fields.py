@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_refused_by_name(
 
 def test_what_has_no_effect_is_said() -> None:
     warnings: list[str] = []
-    body = TABLE.decode(b'{"size": 2, "colour": "red", "shape": null, "other": null}', warnings)
+    body = TABLE.decode(b'{"size": 2, "colour": "red", "shape": null, "other": []}', warnings)
     assert (body.size, warnings) == (2, ["colour: has no effect: there is none"])
 
 

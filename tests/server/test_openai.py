@@ -7,10 +7,10 @@ import openai
 import pytest
 
 from pellucid.outputs import RequestOutput
-from pellucid.prompts import ChatPrompt, Prompt
-from pellucid.sampling_params import SamplingParams
-from support.bundled import bundled_engine, bundled_model
+from pellucid.prompts import ChatPrompt
+from support.bundled import bundled_model
 from support.http_server import RunningServer
+from support.offline import offline
 
 CAPITAL = "The capital of France is"
 QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
@@ -23,17 +23,6 @@ def client(server: RunningServer) -> Iterator[openai.OpenAI]:
         base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
     ) as made:
         yield made
-
-
-def offline(prompt: Prompt, **params: Any) -> RequestOutput:
-    """The answer of an engine of its own, with the model's own defaults as the server takes them."""
-    engine = bundled_engine()
-    defaults = bundled_model().default_sampling_params
-    fields = {name: getattr(defaults, name) for name in SamplingParams.__dataclass_fields__}
-    output = engine.add_request(prompt, SamplingParams(**{**fields, **params}))
-    while engine.has_unfinished_requests:
-        engine.step()
-    return output
 
 
 def texts(output: RequestOutput) -> list[str]:
@@ -317,7 +306,7 @@ def test_stop_strings_and_their_reason(server: RunningServer) -> None:
 def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tested", "messages": QUESTION, "max_tokens": 1}
     reply = client.chat.completions.with_raw_response.create(
-        **fields, user="me", metadata={"a": "b"}, store=False
+        **fields, user="me", metadata={"a": "b"}, store=True
     )
     warned = reply.parse().model_dump()["warnings"]
     assert {line.partition(":")[0] for line in warned} == {"metadata", "store", "user"}
@@ -326,7 +315,7 @@ def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.Ope
         ({"temperature": -1}, "temperature"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
-        ({"functions": []}, "functions"),
+        ({"functions": [{"name": "f"}]}, "functions"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"extra_body": {"chat_template": "{{ 1 }}"}}, "chat_template"),
         ({"response_format": {"type": "json_object"}}, "response_format"),

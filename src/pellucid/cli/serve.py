@@ -109,7 +109,7 @@ def serve(
     config = ServerConfig(
         host=listening_options.host,
         port=listening_options.port,
-        model_names=tuple(listening_options.model_name or [model_name(model)]),
+        model_names=tuple(listening_options.model_name or ()),
         api_keys=ApiKeys.read(access_options.api_keys),
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),
@@ -126,15 +126,5 @@ def serve(
     run_server(
         AsyncLLMEngine(engine, config.limits.max_unfinished_answers),
         config,
-        lambda url: note(f"serving {config.model_name} at {url}"),
+        lambda url: note(f"serving {(*config.model_names, engine.model.name)[0]} at {url}"),
     )
-
-
-def model_name(model: str | None) -> str:
-    """The name of the bundled model, of a directory, of a GGUF file, or a hub id itself."""
-    if model is None:
-        return "pellucid-5m"
-    path = Path(model)
-    if not path.exists():
-        return model
-    return path.stem if path.suffix == ".gguf" else path.resolve().name

@@ -16,9 +16,11 @@ from pellucid.server.endpoint import Endpoint, Handler
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
+from pellucid.server.protocols.ollama import Ollama
 from pellucid.server.protocols.openai_chat import ChatCompletions
 from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
+from pellucid.server.protocols.tokens import Tokens
 from pellucid.server.served_model import ServedModel
 from pellucid.server.serving import Serving
 
@@ -61,7 +63,12 @@ def _routes(serving: Serving) -> list[Route]:
         endpoint = Endpoint(handler, config.limits, config.keepalive_seconds, role)
         return Route(path, endpoint, methods=[method])
 
-    health, models = Health(serving), Models(serving)
+    health, models, tokens, ollama = (
+        Health(serving),
+        Models(serving),
+        Tokens(serving),
+        Ollama(serving),
+    )
     return [
         route("GET", "/health", health.health),
         route("GET", "/ready", health.ready),
@@ -69,6 +76,18 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/models/{model:path}", models.retrieve),
         route("POST", "/v1/completions", Completions(serving)),
         route("POST", "/v1/chat/completions", ChatCompletions(serving)),
+        route("POST", "/tokenize", tokens.tokenize),
+        route("POST", "/detokenize", tokens.detokenize),
+        route("POST", "/apply-template", tokens.apply_template),
+        route("GET", "/tokenizer_info", tokens.tokenizer_info),
+        route("GET", "/props", tokens.props),
+        route("GET", "/", ollama.root),
+        route("GET", "/api/version", ollama.version),
+        route("GET", "/api/tags", ollama.tags),
+        route("GET", "/api/ps", ollama.ps),
+        route("POST", "/api/show", ollama.show),
+        route("POST", "/api/generate", ollama.generate),
+        route("POST", "/api/chat", ollama.chat),
     ]
 
 

@@ -60,7 +60,7 @@ class ServerConfig:
         host: address to listen on.
         port: 0 takes a free one.
         model_names: what clients may call the model; the first is what the server calls it. `*` stands
-            for any characters.
+            for any characters. Left out, the model's own name.
         api_keys: who may enter; without keys everyone who reaches the port may do everything.
         allow_anyone: listen on an address that other machines reach although there are no keys.
         allowed_hosts: values of the Host header that are answered besides those of this machine.
@@ -75,7 +75,7 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    model_names: tuple[str, ...]
+    model_names: tuple[str, ...] = ()
     api_keys: ApiKeys = field(default_factory=ApiKeys)
     allow_anyone: bool = False
     allowed_hosts: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port={self.port!r}: must be in 0..65535")
-        if not self.model_names or not all(self.model_names):
+        if not all(self.model_names):
             raise ValueError(f"model_names={self.model_names!r}: must be non-empty names")
         if not self.keepalive_seconds > 0 or not self.stall_seconds > 0:
             raise ValueError("keepalive_seconds and stall_seconds must be above 0")
@@ -101,10 +101,6 @@ class ServerConfig:
                 f"host={self.host!r}: other machines reach this address, and there are no API keys;"
                 " give keys, or allow anyone"
             )
-
-    @property
-    def model_name(self) -> str:
-        return self.model_names[0]
 
     @property
     def is_loopback(self) -> bool:

@@ -50,6 +50,8 @@ def not_served(**notes: str) -> tuple[Field, ...]:
     return tuple(Field(name, Treatment.REFUSED, note) for name, note in notes.items())
 
 
+_NOTHING = (b"null", b'""', b"[]", b"{}", b"false")  # clients that send every field mean none by it
+
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -83,7 +85,7 @@ class FieldTable(Generic[Body]):
         try:
             given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
             for name, value in given.items():
-                if bytes(value) != b"null":
+                if bytes(value) not in _NOTHING:
                     self._check(name, warnings)
             return msgspec.json.decode(data, type=self.body)
         except msgspec.ValidationError as error:

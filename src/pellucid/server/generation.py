@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
 from pellucid.outputs import CompletionDelta, RequestOutput
@@ -16,6 +17,8 @@ from pellucid.server.api_keys import ANYONE, Caller
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,11 @@ class GenerationService:
         """
         async with self._encoding:
             return await self.engine.encode(prompt)
+
+    async def work_on_text(self, work: Callable[[], Result]) -> Result:
+        """Does what takes long for a long text, off the event loop; counted with encoding."""
+        async with self._encoding:
+            return await asyncio.to_thread(work)
 
     def queue_position(self, generation: "Generation") -> int | None:
         """Requests that the scheduler admits before this one; None if it has admitted it."""

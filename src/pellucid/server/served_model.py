@@ -8,6 +8,7 @@ from typing import Any
 
 from pellucid import __version__
 from pellucid.async_engine import AsyncLLMEngine
+from pellucid.formulas import layer_matrix_parameters
 from pellucid.server.errors import ApiError
 
 MAX_NAME = 256  # characters
@@ -18,7 +19,8 @@ class ServedModel:
     """The one model of a server.
 
     Args:
-        names: what clients may call it; the first one is its own. `*` stands for any characters.
+        names: what clients may call it, the first one foremost; `*` stands for any characters. Left out,
+            the model's own name.
         engine: that runs it.
 
     Attributes:
@@ -26,16 +28,17 @@ class ServedModel:
     """
 
     def __init__(self, names: Sequence[str], engine: AsyncLLMEngine) -> None:
-        self.name = names[0]
+        self._names = names or (engine.model_name,)
+        self.name = self._names[0]
         self.created = int(time.time())
         self.max_model_len = engine.max_model_len
         self.tokenizer = engine.tokenizer
         self.default_sampling_params = engine.default_sampling_params
-        self._names = names
+        self.weight_bytes = engine.memory_plan.weights
         self._config = engine.config
         self._model_config = engine.model_config
         self._num_kv_tokens = engine.memory_plan.num_blocks * engine.config.block_size
-        pattern = "|".join(re.escape(name).replace(r"\*", ".*") for name in names)
+        pattern = "|".join(re.escape(name).replace(r"\*", ".*") for name in self._names)
         self._pattern = re.compile(f"(?:{pattern})(?::latest)?")  # Ollama's clients add the tag
 
     def check_name(self, name: str | None) -> str:
@@ -57,6 +60,16 @@ class ServedModel:
                 "model_not_found",
             )
         return name
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the matrices; biases and norms left out."""
+        config = self._model_config
+        num_embeddings = 1 if config.tie_word_embeddings else 2
+        return (
+            config.num_layers * layer_matrix_parameters(config)
+            + num_embeddings * config.vocab_size * config.hidden_size
+        )
 
     def facts(self) -> dict[str, Any]:
         """The model object of OpenAI's API, with Anthropic's fields and the context length under the
@@ -87,6 +100,7 @@ class ServedModel:
         config = self._model_config
         return {
             "architecture": config.architecture,
+            "num_parameters": self.num_parameters,
             "num_layers": config.num_layers,
             "num_heads": config.num_heads,
             "num_kv_heads": config.num_kv_heads,

@@ -209,6 +209,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat is not None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's template."""
+        return None if self._chat is None else self._chat.template.source
+
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
         """Tokens that end an answer: EOS, and what the chat template writes after one.
 

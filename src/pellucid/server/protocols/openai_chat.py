@@ -3,20 +3,20 @@
 https://platform.openai.com/docs/api-reference/chat, with the additions of vLLM and llama.cpp.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
+from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.protocols.openai_common import (
     SAMPLING_FIELDS,
     ReplyWriter,
@@ -84,19 +84,6 @@ CHAT_FIELDS = FieldTable(
         ),
     ),
 )
-
-
-class TopLogprob(msgspec.Struct):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(msgspec.Struct):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
 
 
 class ChoiceLogprobs(msgspec.Struct):
@@ -270,23 +257,8 @@ class _Choice:
     def _logprobs(self, delta: CompletionDelta) -> ChoiceLogprobs | None:
         if delta.logprobs is None:
             return None
-        return ChoiceLogprobs(self._token_logprobs(delta.token_ids, delta.logprobs))
-
-    def _token_logprobs(
-        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsAt]
-    ) -> list[TokenLogprob]:
-        written = []
-        for token_id, at in zip(token_ids, logprobs, strict=True):
-            top = [
-                TopLogprob(entry.decoded_token, entry.logprob, self._bytes(other_id))
-                for other_id, entry in at.items()
-                if entry.rank <= (self._body.top_logprobs or 0)
-            ]
-            chosen = at[token_id]
-            written.append(
-                TokenLogprob(chosen.decoded_token, chosen.logprob, self._bytes(token_id), top)
+        return ChoiceLogprobs(
+            token_logprobs(
+                self._tokenizer, delta.token_ids, delta.logprobs, self._body.top_logprobs or 0
             )
-        return written
-
-    def _bytes(self, token_id: int) -> list[int]:
-        return list(self._tokenizer.token_bytes(token_id))
+        )

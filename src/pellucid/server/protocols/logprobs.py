@@ -1,0 +1,45 @@
+"""Log-probabilities of answers as OpenAI's chat and Ollama write them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pellucid.outputs import LogprobsAt
+from pellucid.text.tokenizer import Tokenizer
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+def token_logprobs(
+    tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[LogprobsAt], num_top: int
+) -> list[TokenLogprob]:
+    """The log-probability of each token, with those of the likeliest ones at its position.
+
+    Args:
+        tokenizer: the model's; it knows the tokens' bytes.
+        token_ids: of the answer.
+        logprobs: at the same positions.
+        num_top: likeliest tokens to write.
+    """
+    written = []
+    for token_id, at in zip(token_ids, logprobs, strict=True):
+        top = [
+            TopLogprob(entry.decoded_token, entry.logprob, list(tokenizer.token_bytes(other_id)))
+            for other_id, entry in at.items()
+            if entry.rank <= num_top
+        ]
+        chosen = at[token_id]
+        own_bytes = list(tokenizer.token_bytes(token_id))
+        written.append(TokenLogprob(chosen.decoded_token, chosen.logprob, own_bytes, top))
+    return written

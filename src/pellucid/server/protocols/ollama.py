@@ -1,0 +1,456 @@
+"""Ollama's protocol: /api/generate and /api/chat as lines of JSON, and what its clients ask before.
+
+https://docs.ollama.com/api
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pellucid.outputs import RequestOutput
+from pellucid.prompts import ChatPrompt, Prompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
+from pellucid.server.errors import ApiError, ErrorShape, refused
+from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.generation import Generation, GenerationRequest
+from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
+from pellucid.server.served_model import FINGERPRINT, ServedModel
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import failing_with_a_frame
+from pellucid.text.tokenizer import Tokenizer
+
+API_VERSION = "0.13.0"  # of the Ollama whose protocol this is; clients compare it
+MEDIA_TYPE = "application/x-ndjson"
+
+
+class Options(msgspec.Struct, kw_only=True):
+    num_predict: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+
+
+class CommonFields(msgspec.Struct, kw_only=True):
+    model: str
+    stream: bool | None = None
+    options: msgspec.Raw = msgspec.Raw(b"null")
+    format: Any = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class GenerateBody(CommonFields, kw_only=True):
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+
+
+class ChatBody(CommonFields, kw_only=True):
+    messages: list[Any] | None = None
+    tools: list[Any] | None = None
+
+
+OPTION_FIELDS = FieldTable(
+    "`options` of Ollama's requests",
+    Options,
+    (
+        *honoured(
+            num_predict="most tokens; below 0, the rest of the context",
+            temperature="left out, the model's own default",
+            top_k="0 is off",
+            top_p="see docs/sampling.md",
+            min_p="see docs/sampling.md",
+            typical_p="see docs/sampling.md",
+            repeat_penalty="repetition_penalty, over prompt and answer",
+            presence_penalty="see docs/sampling.md",
+            frequency_penalty="see docs/sampling.md",
+            seed="the same seed gives the same answer; below 0, one is drawn",
+            stop="strings that end the answer",
+        ),
+        *without_effect(
+            num_ctx="the context is set when the server starts, with --max-model-len; nothing is cut",
+            num_keep="nothing is ever dropped from a prompt",
+            num_batch="set when the server starts",
+            num_gpu="set when the server starts",
+            main_gpu="set when the server starts",
+            num_thread="set when the server starts, with --num-threads",
+            use_mmap="weights are mapped where that helps",
+            use_mlock="set it for the process",
+            low_vram="memory is planned",
+            numa="set it for the process",
+            repeat_last_n="penalties look at prompt and answer as a whole",
+            penalize_newline="penalties treat all tokens alike",
+        ),
+        *not_served(
+            mirostat="use temperature, top_p, min_p or typical_p",
+            mirostat_eta="use temperature, top_p, min_p or typical_p",
+            mirostat_tau="use temperature, top_p, min_p or typical_p",
+            tfs_z="use typical_p",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+COMMON_FIELDS = (
+    *honoured(
+        model="the served model's name or another one that it was given, with or without :latest",
+        stream="lines of JSON, unless false",
+        options="see below",
+        format="left out or empty: text",
+        think="enable_thinking of templates that read it",
+        logprobs="log-probabilities of the answer's tokens",
+        top_logprobs="0..20 likeliest tokens at each position",
+    ),
+    *without_effect(
+        keep_alive="the model stays loaded",
+        truncate="nothing is truncated: a prompt that is too long is refused",
+        shift="nothing is shifted out of the context: an answer ends where it does",
+    ),
+)
+GENERATE_FIELDS = FieldTable(
+    "POST /api/generate",
+    GenerateBody,
+    (
+        *honoured(
+            prompt="a user's message, or with raw the text itself; empty: the model is loaded",
+            system="a system message before it",
+            raw="no chat template",
+        ),
+        *COMMON_FIELDS,
+        *not_served(
+            context="send the conversation to /api/chat",
+            images="only text is served",
+            suffix="no model with a fill-in-the-middle form is supported",
+            template="a template is a program; start the server with a model that has it",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+CHAT_FIELDS = FieldTable(
+    "POST /api/chat",
+    ChatBody,
+    (
+        *honoured(
+            messages="roles system, user, assistant, tool; thinking and tool calls; empty: the model is"
+            " loaded",
+            tools="functions, which the chat template shows to the model",
+        ),
+        *COMMON_FIELDS,
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+
+
+class Durations(msgspec.Struct, kw_only=True):
+    """The numbers of the last line; nanoseconds."""
+
+    total_duration: int
+    load_duration: int = 0
+    prompt_eval_count: int
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int
+
+    @classmethod
+    def of(cls, output: RequestOutput) -> "Durations":
+        metrics = output.metrics
+        total = (metrics.finished_time or metrics.arrival_time) - metrics.arrival_time
+        return cls(
+            total_duration=_nanoseconds(total),
+            prompt_eval_count=len(output.prompt_token_ids),
+            prompt_eval_duration=_nanoseconds(metrics.prefill_seconds or 0),
+            eval_count=sum(len(completion.token_ids) for completion in output.outputs),
+            eval_duration=_nanoseconds(metrics.decode_seconds or 0),
+        )
+
+
+_Form: TypeAlias = Callable[[str], dict[str, Any]]  # how the text of an answer stands in a line
+
+
+def _generate_form(text: str) -> dict[str, Any]:
+    return {"response": text}
+
+
+def _chat_form(text: str) -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": text}}
+
+
+@dataclass
+class Ollama:
+    """The handlers of the routes."""
+
+    serving: Serving
+
+    async def root(self, call: Call) -> Reply:
+        return Reply(b"Ollama is running", media_type="text/plain; charset=utf-8")
+
+    async def version(self, call: Call) -> Reply:
+        return json_reply({"version": API_VERSION, "server": FINGERPRINT})
+
+    async def tags(self, call: Call) -> Reply:
+        return json_reply({"models": [self._listed()]})
+
+    async def ps(self, call: Call) -> Reply:
+        model = self.serving.model
+        loaded = {"expires_at": "9999-12-31T00:00:00Z", "size_vram": 0}
+        return json_reply(
+            {"models": [{**self._listed(), **loaded, "context_length": model.max_model_len}]}
+        )
+
+    async def show(self, call: Call) -> Reply:
+        try:
+            body = msgspec.json.decode(call.body, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise refused(f"the body is not a JSON object: {error}") from None
+        model = self.serving.model
+        name = body.get("model") or body.get("name")
+        if not isinstance(name, str):
+            raise refused("model: must be a name", "model")
+        model.check_name(name)
+        details = model.details()
+        family = details["architecture"].lower()
+        defaults = model.default_sampling_params
+        return json_reply(
+            {
+                "modelfile": "",
+                "parameters": f"temperature {defaults.temperature}\ntop_p {defaults.top_p}",
+                "template": model.tokenizer.chat_template or "",
+                "details": _details(model),
+                "model_info": {
+                    "general.architecture": family,
+                    "general.parameter_count": details["num_parameters"],
+                    f"{family}.context_length": model.max_model_len,
+                    f"{family}.embedding_length": details["hidden_size"],
+                    f"{family}.block_count": details["num_layers"],
+                    f"{family}.attention.head_count": details["num_heads"],
+                    f"{family}.attention.head_count_kv": details["num_kv_heads"],
+                },
+                "capabilities": self._capabilities(),
+                "modified_at": _time(datetime.fromtimestamp(model.created, timezone.utc)),
+            }
+        )
+
+    async def generate(self, call: Call) -> Reply | StreamedReply:
+        body = GENERATE_FIELDS.decode(call.body, call.warnings)
+        name = self.serving.model.check_name(body.model)
+        if not body.prompt:
+            return self._loaded(name, _generate_form)
+        prompt: Prompt = body.prompt
+        if not body.raw and self.serving.model.tokenizer.has_chat_template:
+            system = [{"role": "system", "content": body.system}] if body.system else []
+            user = {"role": "user", "content": body.prompt}
+            variables = self._variables(body, call)
+            prompt = ChatPrompt([*system, user], chat_template_kwargs=variables)
+        elif body.system:
+            raise refused("system: needs a chat template, and no raw", "system")
+        return await self._answer(call, body, name, prompt, _generate_form)
+
+    async def chat(self, call: Call) -> Reply | StreamedReply:
+        body = CHAT_FIELDS.decode(call.body, call.warnings)
+        name = self.serving.model.check_name(body.model)
+        if not body.messages:
+            return self._loaded(name, _chat_form)
+        if body.tools and not self.serving.model.tokenizer.chat_template_mentions("tools"):
+            call.warnings.append("tools: has no effect: the model's template does not show tools")
+        messages = [_message(message, index) for index, message in enumerate(body.messages)]
+        prompt = ChatPrompt(
+            messages,
+            body.tools or None,
+            chat_template_kwargs=self._variables(body, call),
+            continue_final_message=_is_unfinished(messages[-1]),
+        )
+        return await self._answer(call, body, name, prompt, _chat_form)
+
+    async def _answer(
+        self, call: Call, body: CommonFields, name: str, prompt: Prompt, form: _Form
+    ) -> Reply | StreamedReply:
+        params = _sampling_params(body, call.warnings, self.serving.model.default_sampling_params)
+        request = GenerationRequest([prompt], params)
+        generation = await self.serving.service.start(request, call)
+        lines = _Lines(generation, name, form, self.serving.model.tokenizer, body.top_logprobs or 0)
+        if body.stream is False:
+            return Reply(lines.whole(await generation.finish()))
+        frames = failing_with_a_frame(lines.frames(), _failure_line, call.request_id)
+        return StreamedReply(frames, lines.line(""), MEDIA_TYPE)
+
+    def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
+        if body.think is None:
+            return {}
+        tokenizer = self.serving.model.tokenizer
+        if isinstance(body.think, str) and tokenizer.chat_template_mentions("reasoning_effort"):
+            return {"reasoning_effort": body.think}
+        if tokenizer.chat_template_mentions("enable_thinking"):
+            return {"enable_thinking": bool(body.think)}
+        call.warnings.append("think: has no effect: the model's template does not read it")
+        return {}
+
+    def _loaded(self, name: str, form: _Form) -> Reply:
+        """The answer to an empty prompt, which asks for nothing but that the model is there."""
+        ended = {"done": True, "done_reason": "load"}
+        return json_reply({"model": name, "created_at": _time(), **form(""), **ended})
+
+    def _capabilities(self) -> list[str]:
+        tokenizer = self.serving.model.tokenizer
+        found = {
+            "completion": True,
+            "tools": tokenizer.chat_template_mentions("tools"),
+            "thinking": tokenizer.chat_template_mentions("enable_thinking"),
+        }
+        return [name for name, has in found.items() if has]
+
+    def _listed(self) -> dict[str, Any]:
+        model = self.serving.model
+        name = model.name if ":" in model.name else f"{model.name}:latest"
+        facts = msgspec.json.encode([model.name, model.details()])
+        return {
+            "name": name,
+            "model": name,
+            "modified_at": _time(datetime.fromtimestamp(model.created, timezone.utc)),
+            "size": model.weight_bytes,
+            "digest": hashlib.sha256(facts).hexdigest(),  # of name and facts: tells models apart
+            "details": _details(model),
+        }
+
+
+class _Lines:
+    """Writes one answer as lines of JSON, or as one."""
+
+    def __init__(
+        self, generation: Generation, name: str, form: _Form, tokenizer: Tokenizer, num_top: int
+    ) -> None:
+        self._generation = generation
+        self._name = name
+        self._form = form
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        (output,) = outputs
+        (completion,) = output.outputs
+        logprobs = None
+        if completion.logprobs is not None:
+            logprobs = self._logprobs(completion.token_ids, completion.logprobs)
+        return self.line(completion.text, completion.finish_reason, logprobs)
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        async for _, delta in self._generation.deltas():
+            logprobs = None
+            if delta.logprobs is not None:
+                logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+            if delta.text or logprobs or delta.finish_reason is not None:
+                yield self.line(delta.text, delta.finish_reason, logprobs)
+
+    def line(
+        self,
+        text: str,
+        finish_reason: str | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+    ) -> bytes:
+        fields = {
+            "model": self._name,
+            "created_at": _time(),
+            **self._form(text),
+            "done": finish_reason is not None,
+        }
+        if logprobs:
+            fields["logprobs"] = logprobs
+        if finish_reason is not None:
+            fields["done_reason"] = finish_reason
+            durations = Durations.of(self._generation.outputs[0])
+            fields |= msgspec.structs.asdict(durations)
+        return msgspec.json.encode(fields) + b"\n"
+
+    def _logprobs(self, token_ids: list[int], logprobs: list[Any]) -> list[TokenLogprob]:
+        return token_logprobs(self._tokenizer, token_ids, logprobs, self._num_top)
+
+
+_PARAMETER_NAMES = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+
+
+def _sampling_params(
+    body: CommonFields, warnings: list[str], defaults: SamplingParams
+) -> SamplingParams:
+    if body.format not in (None, ""):
+        raise refused("format: must be left out", "format")
+    options = Options()
+    if bytes(body.options) != b"null":
+        options = OPTION_FIELDS.decode(bytes(body.options), warnings)
+    if body.top_logprobs and not body.logprobs:
+        raise refused(f"top_logprobs={body.top_logprobs}: needs logprobs=true", "top_logprobs")
+    given: dict[str, Any] = {
+        _PARAMETER_NAMES.get(name, name): value
+        for name, value in msgspec.structs.asdict(options).items()
+        if value is not None
+    }
+    if given.get("seed", 0) < 0:
+        del given["seed"]
+    if given.get("max_tokens", -1) < 0:
+        given["max_tokens"] = None
+    if body.logprobs:
+        given["logprobs"] = body.top_logprobs or 0
+    return replace(defaults, **given)
+
+
+def _message(message: Any, index: int) -> Any:
+    """Ollama's message in the form that all our protocols share."""
+    if not isinstance(message, dict):
+        return message  # refused where all messages are checked
+    if message.get("images"):
+        raise refused(f"messages[{index}].images: only text is served", "messages")
+    names = {"thinking": "reasoning_content", "tool_name": "name"}
+    return {names.get(key, key): value for key, value in message.items() if key != "images"}
+
+
+def _is_unfinished(message: Any) -> bool:
+    """Whether it is an assistant's text, which the answer is to continue."""
+    return (
+        isinstance(message, dict)
+        and message.get("role") == "assistant"
+        and bool(message.get("content"))
+        and not message.get("tool_calls")
+    )
+
+
+def _failure_line(error: ApiError, request_id: str) -> bytes:
+    return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
+
+
+def _details(model: ServedModel) -> dict[str, Any]:
+    details = model.details()
+    family = details["architecture"].lower()
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": _short(details["num_parameters"]),
+        "quantization_level": details["quantization"],
+    }
+
+
+def _short(count: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _time(at: datetime | None = None) -> str:
+    at = datetime.now(timezone.utc) if at is None else at.replace(tzinfo=timezone.utc)
+    return at.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,172 @@
+"""Text and tokens without an answer: vLLM's and llama.cpp's routes of these names, as lm-eval reads them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pellucid.prompts import ChatPrompt
+from pellucid.server.endpoint import Call, Reply, json_reply
+from pellucid.server.errors import refused
+from pellucid.server.fields import FieldTable, honoured
+from pellucid.server.served_model import FINGERPRINT
+from pellucid.server.serving import Serving
+
+
+class ConversationFields(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    messages: list[Any] | None = None
+    tools: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+class TokenizeBody(ConversationFields, kw_only=True):
+    prompt: str | None = None
+    content: str | None = None
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    tokens: list[int]
+    model: str | None = None
+
+
+CONVERSATION_FIELDS = honoured(
+    model="as everywhere",
+    messages="a conversation, as for /v1/chat/completions",
+    tools="functions that the template shows",
+    chat_template_kwargs="variables for the template",
+    add_generation_prompt="end with what opens the answer; left out, true",
+    continue_final_message="end within the final message",
+)
+TOKENIZE_FIELDS = FieldTable(
+    "POST /tokenize",
+    TokenizeBody,
+    (
+        *honoured(
+            prompt="a text",
+            content="the same by llama.cpp's name",
+            add_special_tokens="with what the tokenizer puts around a text; left out, true",
+            add_special="the same by llama.cpp's name, where it is false if left out",
+            return_token_strs="token_strs: each token alone, bytes that are no character as \\xNN",
+            with_pieces="llama.cpp's form of tokens: objects with id and piece",
+        ),
+        *CONVERSATION_FIELDS,
+    ),
+)
+DETOKENIZE_FIELDS = FieldTable(
+    "POST /detokenize", DetokenizeBody, honoured(tokens="token ids", model="as everywhere")
+)
+APPLY_TEMPLATE_FIELDS = FieldTable("POST /apply-template", ConversationFields, CONVERSATION_FIELDS)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The handlers of the routes."""
+
+    serving: Serving
+
+    async def tokenize(self, call: Call) -> Reply:
+        body = TOKENIZE_FIELDS.decode(call.body, call.warnings)
+        self.serving.model.check_name(body.model)
+        tokenizer = self.serving.model.tokenizer
+        given = [
+            name for name in ("prompt", "content", "messages") if getattr(body, name) is not None
+        ]
+        if len(given) != 1:
+            raise refused("prompt: give one of prompt, content and messages", "prompt")
+        if body.messages is not None:
+            conversation = conversation_of(body)
+            work = lambda: tokenizer.encode_conversation(conversation)  # noqa: E731
+        else:
+            text = body.prompt if body.content is None else body.content
+            assert text is not None
+            special = body.add_special_tokens
+            if special is None:
+                special = body.content is None if body.add_special is None else body.add_special
+            work = lambda: tokenizer.encode(text, special)  # noqa: E731
+        token_ids = await self.serving.service.work_on_text(work)
+        pieces = [tokenizer.token_text(token_id) for token_id in token_ids]
+        tokens: list[Any] = token_ids
+        if body.with_pieces:
+            tokens = [{"id": i, "piece": piece} for i, piece in zip(token_ids, pieces, strict=True)]
+        return json_reply(
+            {
+                "count": len(token_ids),
+                "max_model_len": self.serving.model.max_model_len,
+                "tokens": tokens,
+                "token_strs": pieces if body.return_token_strs else None,
+            }
+        )
+
+    async def detokenize(self, call: Call) -> Reply:
+        body = DETOKENIZE_FIELDS.decode(call.body, call.warnings)
+        self.serving.model.check_name(body.model)
+        decode = self.serving.model.tokenizer.decode
+        text = await self.serving.service.work_on_text(
+            lambda: decode(body.tokens, skip_special_tokens=False)
+        )
+        return json_reply({"prompt": text, "content": text})
+
+    async def apply_template(self, call: Call) -> Reply:
+        body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
+        self.serving.model.check_name(body.model)
+        conversation = conversation_of(body)
+        text = await self.serving.service.work_on_text(
+            lambda: self.serving.model.tokenizer.render_chat(conversation)
+        )
+        return json_reply({"prompt": text})
+
+    async def tokenizer_info(self, call: Call) -> Reply:
+        tokenizer = self.serving.model.tokenizer
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        return json_reply(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "vocab_size": tokenizer.vocab_size,
+                "bos_token": None if bos is None else tokenizer.token_text(bos),
+                "bos_token_id": bos,
+                "eos_token": None if eos is None else tokenizer.token_text(eos),
+                "eos_token_id": eos,
+                "chat_template": tokenizer.chat_template,
+                "model_max_length": self.serving.model.max_model_len,
+            }
+        )
+
+    async def props(self, call: Call) -> Reply:
+        """llama.cpp's route: what clients read to learn the context length and the template."""
+        model = self.serving.model
+        defaults = model.default_sampling_params
+        return json_reply(
+            {
+                "default_generation_settings": {
+                    "n_ctx": model.max_model_len,
+                    "params": {
+                        name: getattr(defaults, name)
+                        for name in ("temperature", "top_k", "top_p", "min_p", "typical_p")
+                    },
+                },
+                "total_slots": self.serving.service.engine.config.max_num_seqs,
+                "model_alias": model.name,
+                "chat_template": model.tokenizer.chat_template,
+                "modalities": {"vision": False, "audio": False},
+                "build_info": FINGERPRINT,
+                "is_sleeping": False,
+            }
+        )
+
+
+def conversation_of(body: ConversationFields) -> ChatPrompt:
+    """Raises ValueError, naming the message, the key, the value and what is allowed."""
+    return ChatPrompt(
+        body.messages or [],
+        body.tools or None,
+        chat_template_kwargs=body.chat_template_kwargs or {},
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+    )

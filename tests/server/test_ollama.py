@@ -1,0 +1,159 @@
+"""Ollama's protocol, by its official client; and the routes about text and tokens."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import ollama
+import pytest
+
+from pellucid.prompts import ChatPrompt
+from support.bundled import bundled_model
+from support.http_server import RunningServer
+from support.offline import offline
+
+QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
+OPTIONS = {"temperature": 0.8, "seed": 7, "num_predict": 12}
+PARAMS: dict[str, Any] = {"temperature": 0.8, "seed": 7, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[ollama.Client]:
+    with ollama.Client(host=server.url) as made:
+        yield made
+
+
+def test_what_clients_ask_before_they_ask(server: RunningServer) -> None:
+    assert server.get("/").body == b"Ollama is running"
+    for path in ("/", "/api/version", "/api/tags"):
+        head = server.call("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["content-length"] == str(len(server.get(path).body))
+
+
+def test_models_and_their_facts(client: ollama.Client) -> None:
+    (listed,) = client.list().models
+    assert listed.model == "tested:latest" and listed.size and listed.size > 5_000_000
+    (loaded,) = client.ps().models
+    assert loaded.context_length == 2048
+    shown = client.show("tested")
+    assert shown.modelinfo is not None and shown.capabilities == ["completion"]
+    assert shown.modelinfo["llamaforcausallm.context_length"] == 2048
+    assert "assistant" in (shown.template or "")
+    with pytest.raises(ollama.ResponseError, match="this server has 'tested'") as refused:
+        client.show("qwen3")
+    assert refused.value.status_code == 404
+
+
+def test_a_chat_is_what_the_engine_gives(client: ollama.Client) -> None:
+    (expected,) = offline(ChatPrompt(QUESTION), **PARAMS).outputs
+    whole = client.chat("tested", QUESTION, options=OPTIONS)
+    assert whole.message.content == expected.text
+    assert whole.done and whole.done_reason == expected.finish_reason
+    assert whole.eval_count == len(expected.token_ids)
+    assert (whole.total_duration or 0) >= (whole.prompt_eval_duration or 0) > 0
+    parts = list(client.chat("tested:latest", QUESTION, options=OPTIONS, stream=True))
+    assert "".join(part.message.content or "" for part in parts) == expected.text
+    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert parts[-1].done_reason == expected.finish_reason
+
+
+def test_generate_uses_the_template_unless_raw(client: ollama.Client) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    templated = client.generate("tested", "What is 12 + 7?", system="Be brief.", options=OPTIONS)
+    assert templated.response == offline(ChatPrompt([system, *QUESTION]), **PARAMS).outputs[0].text
+    raw = client.generate("tested", "The capital of France is", raw=True, options=OPTIONS)
+    assert raw.response == offline("The capital of France is", **PARAMS).outputs[0].text
+
+
+def test_an_unfinished_answer_is_continued(client: ollama.Client) -> None:
+    messages = [*QUESTION, {"role": "assistant", "content": "12 + 7 ="}]
+    expected = offline(ChatPrompt(messages, continue_final_message=True), **PARAMS).outputs[0].text
+    assert client.chat("tested", messages, options=OPTIONS).message.content == expected
+
+
+def test_an_empty_prompt_loads(client: ollama.Client, server: RunningServer) -> None:
+    assert client.generate("tested").done_reason == "load"
+    assert client.chat("tested").done_reason == "load"
+    assert not server.service.under_way
+
+
+def test_logprobs(client: ollama.Client) -> None:
+    greedy = {"temperature": 0, "num_predict": 5}
+    whole = client.chat("tested", QUESTION, options=greedy, logprobs=True, top_logprobs=2)
+    expected = offline(ChatPrompt(QUESTION), temperature=0, max_tokens=5, logprobs=2).outputs[0]
+    assert expected.logprobs is not None and whole.logprobs is not None
+    exact = [at[i].logprob for i, at in zip(expected.token_ids, expected.logprobs, strict=True)]
+    assert [entry.logprob for entry in whole.logprobs] == exact
+    assert all(len(entry.top_logprobs or ()) == 2 for entry in whole.logprobs)
+
+
+def test_options_without_effect_are_said_and_wrong_ones_refused(server: RunningServer) -> None:
+    body = {"model": "tested", "messages": QUESTION, "stream": False, "keep_alive": "5m"}
+    options = {"num_predict": 1, "num_ctx": 4096, "seed": -1, "brand_new": 1}
+    reply = server.post("/api/chat", {**body, "options": options, "newer": True})
+    assert reply.status == 200
+    warned = [line.partition(":")[0] for line in json.loads(reply.headers["x-pellucid-warnings"])]
+    assert warned == ["keep_alive", "newer", "num_ctx", "brand_new"]
+    for wrong, message in (
+        ({"options": {"mirostat": 1}}, "mirostat: is not served; use temperature"),
+        ({"options": {"temperature": "hot"}}, "temperature: Expected `float | null`"),
+        ({"options": [1]}, "Expected `object`"),
+        ({"format": "json"}, "format: must be left out"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["a"]}]}, "only text is served"),
+        ({"messages": ["x"]}, "messages[0]='x'"),
+        ({"top_logprobs": 2}, "top_logprobs=2: needs logprobs"),
+    ):
+        reply = server.post("/api/chat", {**body, **wrong})
+        assert reply.status == 400
+        assert message in reply.json["error"]
+
+
+def test_images_left_empty_are_no_images(server: RunningServer) -> None:
+    message = {"role": "user", "content": "Hello", "images": []}
+    body = {"model": "tested", "messages": [message], "options": {"num_predict": 1}, "tools": []}
+    assert server.post("/api/chat", {**body, "stream": False}).status == 200
+    body = {"model": "tested", "prompt": "Hello", "images": [], "suffix": "", "template": ""}
+    assert server.post("/api/generate", {**body, "stream": False}).status == 200
+
+
+def test_text_to_tokens_and_back(server: RunningServer) -> None:
+    tokenizer = bundled_model().tokenizer
+    text = "Once upon a time, 🦊 café"
+    ids = tokenizer.encode(text)
+    reply = server.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
+    assert (reply["tokens"], reply["count"], reply["max_model_len"]) == (ids, len(ids), 2048)
+    assert reply["token_strs"] == [tokenizer.token_text(token_id) for token_id in ids]
+    bare = server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json["tokens"]
+    assert bare == tokenizer.encode(text, add_special_tokens=False)
+    llama = server.post("/tokenize", {"content": text, "with_pieces": True}).json["tokens"]
+    assert [token["id"] for token in llama] == bare
+    back = server.post("/detokenize", {"tokens": bare}).json
+    assert back == {"prompt": text, "content": text}
+    for body in ({}, {"prompt": "a", "content": "a"}, {"prompt": 1}, {"messages": []}):
+        assert server.post("/tokenize", body).status == 400
+    assert server.post("/detokenize", {"tokens": [10**6]}).status == 400
+
+
+def test_a_conversation_as_text_and_as_tokens(server: RunningServer) -> None:
+    tokenizer = bundled_model().tokenizer
+    text = server.post("/apply-template", {"messages": QUESTION}).json["prompt"]
+    assert text == tokenizer.render_chat(ChatPrompt(QUESTION))
+    tokens = server.post("/tokenize", {"messages": QUESTION}).json["tokens"]
+    assert tokens == tokenizer.encode_conversation(ChatPrompt(QUESTION))
+
+
+def test_what_lm_eval_and_llama_cpp_clients_read(server: RunningServer) -> None:
+    info = server.get("/tokenizer_info").json
+    assert (info["bos_token"], info["eos_token"]) == ("<|begin|>", "<|end_of_text|>")
+    assert info["chat_template"] == bundled_model().tokenizer.chat_template
+    props = server.get("/props").json
+    assert props["default_generation_settings"]["n_ctx"] == 2048
+    assert props["chat_template"] == info["chat_template"]
+
+
+def test_errors_have_ollamas_shape_in_the_stream_too(server: RunningServer) -> None:
+    reply = server.post("/api/chat", {"model": "tested", "messages": [{"role": "x"}]})
+    assert set(reply.json) == {"error"}
+    assert set(server.get("/api/nothing").json) == {"error"}
+    assert set(server.call("PUT", "/api/chat").json) == {"error"}

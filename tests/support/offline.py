@@ -1,0 +1,19 @@
+"""Answers of the bundled model without a server, to compare those of the server with."""
+
+from typing import Any
+
+from pellucid.outputs import RequestOutput
+from pellucid.prompts import Prompt
+from pellucid.sampling_params import SamplingParams
+from support.bundled import bundled_engine, bundled_model
+
+
+def offline(prompt: Prompt, **params: Any) -> RequestOutput:
+    """The answer of an engine of its own, with the model's own defaults as the server takes them."""
+    engine = bundled_engine()
+    defaults = bundled_model().default_sampling_params
+    fields = {name: getattr(defaults, name) for name in SamplingParams.__dataclass_fields__}
+    output = engine.add_request(prompt, SamplingParams(**{**fields, **params}))
+    while engine.has_unfinished_requests:
+        engine.step()
+    return output
