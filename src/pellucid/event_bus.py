@@ -42,12 +42,11 @@ class EventBus:
 
     Attributes:
         active: whether anyone listens.
-        step: number of the step under way; the engine counts it.
     """
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.active = False
-        self.step = 0
+        self._step = 0
         self._clock = clock
         self._start = clock()
         self._lock = RLock()
@@ -56,6 +55,15 @@ class EventBus:
         self._watched: frozenset[str] | None = frozenset()  # whose tokens; None: all
         self._num_emitted = 0
         self._hello: Hello | None = None
+
+    @property
+    def step(self) -> int:
+        """Number of the step under way, or of the last one."""
+        return self._step
+
+    def begin_step(self) -> None:
+        """A step begins: it is the one that events belong to from now on."""
+        self._step += 1
 
     def wants(self, level: Level) -> bool:
         """Whether anyone listens to events of `level`."""
@@ -110,7 +118,7 @@ class EventBus:
     def emit(self, event: Event) -> None:
         """Hands an event to everyone who wants it."""
         with self._lock:
-            record = EventRecord(self._num_emitted, self.to_us(self._clock()), self.step, event)
+            record = EventRecord(self._num_emitted, self.to_us(self._clock()), self._step, event)
             self._num_emitted += 1
             failed = False
             for subscriber, interest in tuple(self._subscribers.items()):

@@ -6,10 +6,20 @@ filled too early or too late does not go unnoticed.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
-from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import (
+    BlockOp,
+    CopyBlock,
+    LoadBlock,
+    ReadBlocks,
+    SaveBlock,
+    ScheduledRequest,
+    SwapIn,
+    SwapOut,
+)
 
 Slots = dict[int, int]  # offset -> digest
 
@@ -19,12 +29,11 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[bytes, tuple[int, ...]], Slots] = {}
-        self.num_hits = 0
 
-    def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> Slots | None:
-        payload = self.blocks.get((block_hash, token_ids))
-        self.num_hits += payload is not None
-        return payload
+    def read(self, keys: Sequence[BlockKey]) -> list[Slots]:
+        """The contents of the first keys, up to the first that is not there."""
+        found = (self.blocks.get((key.block_hash, key.token_ids)) for key in keys)
+        return list(takewhile(lambda slots: slots is not None, found))
 
 
 class FakeBlocks:
@@ -34,6 +43,7 @@ class FakeBlocks:
         self.blocks: dict[int, Slots] = {}
         self.swapped: dict[int, Slots] = {}
         self.ops: list[BlockOp] = []  # all that were ever run
+        self.reads: list[ReadBlocks] = []  # those that were not answered yet
 
     def run(self, ops: Sequence[BlockOp]) -> None:
         self.ops += ops
@@ -44,6 +54,8 @@ class FakeBlocks:
                 case SaveBlock(block_id, block_hash, token_ids):
                     assert len(self.blocks[block_id]) == self.block_size
                     self.store.blocks[block_hash, token_ids] = dict(self.blocks[block_id])
+                case ReadBlocks():
+                    self.reads.append(op)
                 case LoadBlock(block_id, payload):
                     self.blocks[block_id] = dict(payload)
                 case SwapOut(block_id, swap_slot):

@@ -2,8 +2,7 @@
 
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.beam_group import BeamGroup
-from pellucid.scheduling.beam_search import BeamCandidate, BeamSearch
+from pellucid.scheduling.beam_search import BeamCandidate, BeamGroup, BeamSearch
 from pellucid.scheduling.request import Request
 
 
@@ -28,17 +27,17 @@ def names(members: tuple[Request, ...]) -> list[str]:
 def test_the_first_member_computes_the_prompt_for_all() -> None:
     beams = group(3)
     assert not beams.is_ready
-    beams.deliver(beams.members[0], candidates(t5=-1, t6=-2, t7=-3))
+    beams.deliver(beams.requests[0], candidates(t5=-1, t6=-2, t7=-3))
     assert beams.is_ready
     step = beams.advance()
-    assert (names(step.members), step.parents) == (["r/0", "r/1", "r/2"], (0, 0, 0))
+    assert (names(step.requests), step.parents) == (["r/0", "r/1", "r/2"], (0, 0, 0))
     assert step.token_ids == (5, 6, 7)
     assert not beams.is_ready
 
 
 def test_a_beam_stays_with_its_request_and_only_further_children_move() -> None:
     beams = group(3)
-    first, second, third = beams.members
+    first, second, third = beams.requests
     beams.deliver(first, candidates(t5=-1, t6=-2, t7=-3))
     beams.advance()
     beams.deliver(second, candidates(t1=-0.1, t2=-0.2))  # two children, the best of all
@@ -47,17 +46,17 @@ def test_a_beam_stays_with_its_request_and_only_further_children_move() -> None:
     beams.deliver(first, candidates(t4=-1.5))  # one child
     step = beams.advance()
     assert step.token_ids == (1, 2, 4)
-    assert names(step.members) == ["r/1", "r/2", "r/0"]
+    assert names(step.requests) == ["r/1", "r/2", "r/0"]
     assert step.parents == (0, 0, 2)
 
 
 def test_members_without_a_beam_are_left_alone_until_there_is_one() -> None:
     beams = group(3)
-    beams.deliver(beams.members[0], candidates(t5=-1))
-    assert names(beams.advance().members) == ["r/0"]
+    beams.deliver(beams.requests[0], candidates(t5=-1))
+    assert names(beams.advance().requests) == ["r/0"]
     assert not beams.is_ready
-    beams.deliver(beams.members[2], candidates(t8=-1))  # not a beam's: of no consequence
+    beams.deliver(beams.requests[2], candidates(t8=-1))  # not a beam's: of no consequence
     assert not beams.is_ready
-    beams.deliver(beams.members[0], candidates(t5=-1, t6=-2))
+    beams.deliver(beams.requests[0], candidates(t5=-1, t6=-2))
     step = beams.advance()
-    assert (names(step.members), step.parents, step.token_ids) == (["r/0", "r/1"], (0, 0), (5, 6))
+    assert (names(step.requests), step.parents, step.token_ids) == (["r/0", "r/1"], (0, 0), (5, 6))

@@ -1,5 +1,4 @@
-from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_key import BlockKey
+from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.block_pool import BlockPool
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.swap_file import SwapFile
-from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.scheduler_output import CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
 from support.fake_model import FakeKVCache
 
 BLOCK_SIZE = 16
@@ -26,7 +26,7 @@ def numbers(cache: FakeKVCache) -> list[int]:
     return cache.token_ids[::BLOCK_SIZE].tolist()
 
 
-class RecordingSaver:
+class RecordingStore:
     def __init__(self) -> None:
         self.saved: dict[bytes, tuple[tuple[int, ...], list[int]]] = {}
 
@@ -40,7 +40,7 @@ class RecordingSaver:
 
 def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
     """A block is copied, saved and swapped before it is filled for somebody else."""
-    cache, saver = cache_of(1, 2, 3, 4), RecordingSaver()
+    cache, saver = cache_of(1, 2, 3, 4), RecordingStore()
     transfer = BlockTransfer(cache, saver, SwapFile(2, cache.bytes_per_block, tmp_path))
     transfer.run(
         [
@@ -60,7 +60,7 @@ def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_saved_block_is_a_copy() -> None:
-    cache, saver = cache_of(1, 2), RecordingSaver()
+    cache, saver = cache_of(1, 2), RecordingStore()
     transfer = BlockTransfer(cache, saver)
     kept: list[np.ndarray] = []
     saver.save = lambda block_hash, token_ids, data: kept.append(data)  # type: ignore[method-assign]

@@ -48,7 +48,8 @@ def test_records_are_numbered_stamped_and_filtered_by_level() -> None:
     bus.subscribe(high.append, Level.TOKEN)
     bus.emit(warning())
     clock.now += 0.25
-    bus.step = 7
+    for _ in range(7):
+        bus.begin_step()
     bus.emit(step_event())
     bus.emit(warning("b"))
     assert [(record.seq, record.t_us, record.step) for record in high] == [

@@ -1,10 +1,13 @@
 """Tables, copies and contents of blocks, without a scheduler. A block holds four tokens."""
 
-from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, SaveBlock
+from itertools import takewhile
+
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.prefix_match import MissReason, PrefixMatch, PrefixMiss
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import CopyBlock, LoadBlock, ReadBlocks, SaveBlock
 from support.scheduling import BLOCK_SIZE, make_request
 
 
@@ -36,14 +39,21 @@ def end(manager: KVCacheManager, *requests: Request) -> None:
     manager.check_integrity()
 
 
-class Store:
-    def __init__(self, *token_ids: tuple[int, ...]) -> None:
-        self.token_ids = set(token_ids)
-        self.asked: list[tuple[int, ...]] = []
-
-    def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> object | None:
-        self.asked.append(token_ids)
-        return f"payload of {token_ids}" if token_ids in self.token_ids else None
+def read(
+    manager: KVCacheManager, request: Request, *there: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """Has a request read blocks of a prefix store that holds `there`. The tokens that it asked for."""
+    manager.take_block_ops()
+    if not manager.start_reading(request):
+        return []
+    (op,) = manager.take_block_ops()
+    assert isinstance(op, ReadBlocks)
+    asked = [key.token_ids for key in op.keys]
+    found = [f"payload of {token_ids}" for token_ids in takewhile(there.__contains__, asked)]
+    assert manager.offloaded.finish_reading(op.read_id, found) == request.request_id
+    assert not manager.start_reading(request)  # once is enough
+    manager.check_integrity()
+    return asked
 
 
 def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_not() -> None:
@@ -69,7 +79,7 @@ def test_a_copy_needs_a_block_too() -> None:
     child.num_computed_tokens = 6
     assert manager.num_lacking_blocks(child, 7) == 1
     assert not manager.allocate(child, 7)
-    assert manager.num_exclusive_blocks(parent) == 0
+    assert manager.num_blocks_for(make_request("other", 20), parent) == 0
     end(manager, parent)
     assert manager.allocate(child, 7)  # it is alone now, and writes in place
     assert manager.take_block_ops() == ()
@@ -120,8 +130,7 @@ def test_a_group_is_reassigned_all_at_once() -> None:
 
 
 def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() -> None:
-    store = Store((0, 1, 2, 3), (4, 5, 6, 7))
-    manager = make_manager(prefix_store=store)
+    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=5))
     first = make_request("first", 20)
     compute(manager, first, 18)
     assert [op.token_ids[0] for op in manager.take_block_ops() if isinstance(op, SaveBlock)] == [
@@ -134,6 +143,8 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     for block in manager._tables["first"].blocks[:2]:
         manager.block_pool.unseal(block)
     again = make_request("again", 20)
+    there = [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert read(manager, again, *there) == there
     match = begin(manager, again)
     assert (match.num_tokens, match.num_loaded_tokens) == (16, 8)
     ids = manager.block_ids(again)
@@ -149,13 +160,45 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
 
 
 def test_the_store_is_asked_for_full_blocks_before_the_last_token_only() -> None:
-    store = Store()
-    manager = make_manager(prefix_store=store)
-    begin(manager, make_request("a", 8))
-    assert store.asked == [(0, 1, 2, 3)]
-    begin(manager, make_request("b", 3))
-    begin(manager, make_request("c", 8, prompt_logprobs=0))
-    assert store.asked == [(0, 1, 2, 3)]
+    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=5))
+    assert read(manager, make_request("a", 8)) == [(0, 1, 2, 3)]
+    assert read(manager, make_request("b", 3)) == []
+    assert read(manager, make_request("c", 8, prompt_logprobs=0)) == []
+    manager = make_manager()
+    assert read(manager, make_request("d", 8)) == []
+
+
+def test_blocks_on_their_way_from_the_store_are_bounded() -> None:
+    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=3))
+    first, second, urgent = (
+        make_request(name, prompt=range(i, i + 9)) for i, name in enumerate("abc")
+    )
+    assert manager.start_reading(first)
+    assert manager.start_reading(second)
+    ops = manager.take_block_ops()
+    assert [len(op.keys) for op in ops] == [2, 1]
+    assert manager.start_reading(urgent)  # it waits, though it could not ask
+    assert manager.take_block_ops() == ()
+    assert manager.offloaded.finish_reading(ops[0].read_id, ["payload"]) == "a"
+    assert manager.offloaded.num_readable_blocks == 1
+    manager.forget(second)
+    assert manager.offloaded.finish_reading(ops[1].read_id, ["nobody's"]) is None
+    manager.check_integrity()
+    # Whoever comes first may drop what others have read: they ask again.
+    assert manager.start_reading(second)
+    assert manager.start_reading(urgent)
+    manager.offloaded.drop_reads_that_wait()
+    assert manager.start_reading(first)
+    manager.check_integrity()
+
+
+def test_what_was_read_is_dropped_with_its_request() -> None:
+    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=3))
+    request = make_request("a", 9)
+    read(manager, request, (0, 1, 2, 3), (4, 5, 6, 7))
+    assert manager.offloaded.num_readable_blocks == 1
+    end(manager, request)
+    assert manager.offloaded.num_readable_blocks == 3
 
 
 def test_wasted_slots_are_those_of_the_last_blocks() -> None:

@@ -1,7 +1,9 @@
 import pytest
 
 from pellucid.config import EngineConfig
-from support.fake_model import fake_engine
+from pellucid.engine import kv_storage
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import VOCAB_SIZE, fake_engine
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,32 @@ def test_swap_space_for_less_than_a_block_is_refused() -> None:
 def test_swap_space_that_the_disk_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"swap_space=\d+: .*TMPDIR names another directory"):
         fake_engine(swap_space=1 << 60)
+
+
+def test_the_rows_of_logits_of_a_step_are_bounded_and_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """prompt_logprobs of a long prompt come in several steps, and with the same numbers."""
+    prompt, others = [1 + i % 30 for i in range(150)], [[2] * 5, [3] * 40]
+    params = SamplingParams(max_tokens=3, temperature=0, prompt_logprobs=1, ignore_eos=True)
+    expected = fake_engine()
+    whole = expected.add_request(prompt, params)
+    while expected.has_unfinished_requests:
+        expected.step()
+
+    row_bytes = VOCAB_SIZE * kv_storage.LOGIT_BYTES
+    monkeypatch.setattr(kv_storage, "MAX_EXTRA_LOGITS_BYTES", 10 * row_bytes)
+    engine = fake_engine(max_num_seqs=4, block_size=16)
+    outputs = [engine.add_request(own, params) for own in (prompt, *others)]
+    plain = engine.add_request([4] * 60, SamplingParams(max_tokens=2))
+    while engine.has_unfinished_requests:
+        engine.step()
+        engine.scheduler.check_integrity()
+    batches = engine.model_runner.decoder.batches
+    assert max(len(batch.logits_indices) for batch in batches) <= 4 + 10
+    assert outputs[0].prompt_logprobs == whole.prompt_logprobs
+    assert outputs[0].outputs == whole.outputs
+    assert plain.metrics.first_scheduled_time is not None
+    monkeypatch.setattr(kv_storage, "MAX_EXTRA_LOGITS_BYTES", 110 * row_bytes)
+    larger = fake_engine(max_num_seqs=4, block_size=16)
+    assert larger.memory_plan.scratch - engine.memory_plan.scratch == 100 * row_bytes

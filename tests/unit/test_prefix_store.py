@@ -12,6 +12,7 @@ import pytest
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.prefix_store import DiskPrefixStore, PrefixStoreCounts
+from pellucid.scheduling.block import BlockKey
 
 BLOCK_SIZE, BLOCK_BYTES = 16, 1000
 FINGERPRINT = hashlib.sha256(b"a model").digest()
@@ -25,6 +26,10 @@ def block_hash(number: int) -> bytes:
 
 def token_ids(number: int) -> tuple[int, ...]:
     return tuple(range(number, number + BLOCK_SIZE))
+
+
+def key(number: int) -> BlockKey:
+    return BlockKey(block_hash(number), b"", 0, token_ids(number))
 
 
 def contents(number: int) -> np.ndarray:
@@ -208,6 +213,59 @@ def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
         assert os.path.lexists(store.path(number))
     assert elsewhere.exists()
     assert (store.counts.foreign, store.counts.damaged) == (3, 0)
+
+
+def open_descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/dev/fd").iterdir())
+
+
+def test_looking_at_what_is_no_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(1).mkdir()
+    os.mkfifo(store.path(2))
+    store.path(3).write_bytes(b"short")
+    before = open_descriptors()
+    for number in (1, 2, 3):
+        assert not store.holds(number)
+    assert open_descriptors() == before
+
+
+def test_blocks_are_read_in_the_background_up_to_the_first_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    store.put(1, 2, 4)
+    store.start_reading(7, [key(number) for number in (1, 2, 3, 4)])
+    store.start_reading(8, [key(4)])
+    store.start_reading(9, [key(3)])
+    results = {}
+    while len(results) < 3:
+        results.update(store.take_read(max_seconds=60))
+    assert {read_id: len(found) for read_id, found in results.items()} == {7: 2, 8: 1, 9: 0}
+    assert (results[7][1] == contents(2)).all() and (results[8][0] == contents(4)).all()
+    assert store.take_read(max_seconds=60) == []  # nothing is on its way: it does not wait
+
+
+def test_a_reader_that_fails_gives_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    read = store.directory.read
+
+    def fail(wanted: bytes) -> np.ndarray | None:
+        if wanted == block_hash(2):
+            raise MemoryError
+        return read(wanted)
+
+    monkeypatch.setattr(store.directory, "read", fail)
+    store.start_reading(1, [key(1), key(2)])
+    store.start_reading(2, [key(1)])
+    results = {}
+    while len(results) < 2:
+        results.update(store.take_read(max_seconds=60))
+    assert [len(results[1]), len(results[2])] == [1, 1]
+    assert "could not be read" in caplog.text
 
 
 def test_formats_say_what_is_wrong() -> None:

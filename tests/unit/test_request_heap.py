@@ -3,7 +3,7 @@ import random
 import pytest
 
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.request_heap import RequestHeap
+from pellucid.scheduling.request_queues import RequestHeap
 from support.scheduling import make_request
 
 

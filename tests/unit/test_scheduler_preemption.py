@@ -1,8 +1,12 @@
 """Who makes room for whom, how much of it, and what becomes of what was there."""
 
-from pellucid.scheduling.block_ops import SwapIn, SwapOut
+import pytest
+
+from pellucid.event_bus import EventBus
+from pellucid.events import BlockOps, Level
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import PRIORITY_SECONDS, Scheduler
+from pellucid.scheduling.scheduler_output import SwapIn, SwapOut
 from support.scheduling import make_request, make_scheduler, names, run, shares, step
 
 
@@ -193,6 +197,36 @@ def test_slots_of_a_request_that_ends_are_free() -> None:
     step(scheduler)
     add(scheduler, make_request("high", 20, max_tokens=2))
     step(scheduler)
-    assert scheduler.kv_cache_manager.num_swapped_blocks(low) == 2
+    assert scheduler.kv_cache_manager.offloaded.num_swapped("low") == 2
     scheduler.finish(low, FinishReason.ABORT)
     run(scheduler)
+
+
+def test_a_request_that_has_to_wait_takes_nothing_and_looks_up_its_prefix_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus, rows = EventBus(), []
+    scheduler = make_scheduler(num_blocks=12, enable_prefix_caching=True, events=bus)
+    first = make_request("a", 33, max_tokens=12)
+    scheduler.add_request(first)
+    step(scheduler)
+    bus.subscribe(
+        lambda record: (
+            rows.extend(record.event.ops) if isinstance(record.event, BlockOps) else None
+        ),
+        Level.STEP,
+    )
+    blocked = make_request("b", prompt=(*range(32), *[7] * 15), max_tokens=1)
+    scheduler.add_request(blocked)
+    step(scheduler)
+    index = scheduler.kv_cache_manager.block_pool.index
+    lookups = []
+    monkeypatch.setattr(index, "find", lambda key: lookups.append(key))
+    for _ in range(2):  # nothing happens to blocks: the other one goes on within its last one
+        scheduler.update(scheduler.schedule(0.0), {"a": [50]}, 0.0)
+    assert blocked.status is RequestStatus.WAITING
+    assert not {op for op, *_ in rows} & {"A", "S", "R"}
+    assert lookups == []
+    monkeypatch.undo()
+    run(scheduler)
+    assert blocked.num_cached_tokens == 32

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pellucid.scheduling.block_ops import CopyBlock
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import CopyBlock
 from support.scheduling import (
     make_request,
     make_scheduler,

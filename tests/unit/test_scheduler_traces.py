@@ -14,6 +14,7 @@ from pellucid.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from support.fake_blocks import FakeBlocks, FakeStore
@@ -115,8 +116,10 @@ class Trace:
                 BlockPool(num_blocks),
                 BLOCK_SIZE,
                 caching,
-                self.store if caching else None,
-                num_swap_slots=rng.choice([0, 0, 3, 50]),
+                OffloadedBlocks(
+                    rng.choice([0, 0, 3, 50]),
+                    rng.choice([1, 3, 40]) if caching and self.store is not None else 0,
+                ),
             ),
             max_num_seqs=rng.choice([1, 2, 4, 16]),
             max_num_batched_tokens=rng.choice([1, 3, 8, 64]),
@@ -128,6 +131,7 @@ class Trace:
         self.requests: list[Request] = []
         self.beams: list[Beams] = []
         self.now = 0.0
+        self.num_read = 0
 
     def run(self) -> None:
         num_steps = 0
@@ -181,6 +185,14 @@ class Trace:
 
     def step(self) -> None:
         scheduler = self.scheduler
+        for read in list(self.blocks.reads):
+            if self.rng.random() < 0.4:
+                self.blocks.reads.remove(read)
+                found = self.store.read(read.keys)
+                scheduler.finish_reading(read.read_id, found)
+                self.num_read += len(found)
+        if self.rng.random() < 0.01:
+            scheduler.cancel_reading()
         output = scheduler.schedule(self.now)
         self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         assert output.num_tokens <= scheduler.max_num_batched_tokens
@@ -220,6 +232,15 @@ class Trace:
                 if request.request_id.startswith(f"{name}/"):
                     self.scheduler.finish(request, FinishReason.ABORT)
             self.check_in_step()
+
+
+def test_the_traces_read_blocks_from_the_store() -> None:
+    num_read = 0
+    for seed in range(40):
+        trace = Trace(seed)
+        trace.run()
+        num_read += trace.num_read
+    assert num_read > 5
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -9,8 +9,7 @@ from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import StepResult
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.beam_group import BeamGroup
-from pellucid.scheduling.beam_search import Hypothesis
+from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.scheduling.scheduler import Scheduler
 
@@ -136,10 +135,10 @@ class Completions:
                 continue
             output.metrics.token_times.append(now)
             if (step := beams.advance()) is not None:
-                self._scheduler.reassign(step.members, step.parents, step.token_ids)
+                self._scheduler.reassign(step.requests, step.parents, step.token_ids)
                 continue
             best = beams.search.finished[0]
-            for request in beams.members:
+            for request in beams.requests:
                 self._scheduler.finish(request, best.finish_reason, best.stop_reason)
 
     def deltas(self, request_ids: Iterable[str], ended: Sequence[Request]) -> list[CompletionDelta]:
@@ -186,7 +185,7 @@ class Completions:
 
     def _close_search(self, beams: BeamGroup) -> list[Completion]:
         """Closes the completions of a beam search with what it found, unless something cut it off."""
-        completions = [self.unfinished[request.request_id] for request in beams.members]
+        completions = [self.unfinished[request.request_id] for request in beams.requests]
         outputs = completions[0].request_output.outputs
         found: Sequence[Hypothesis | None] = [None] * len(outputs)
         if beams.search.done:

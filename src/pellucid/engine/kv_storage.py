@@ -20,8 +20,11 @@ from pellucid.loaded_model import LoadedModel
 from pellucid.loading.checksums import weights_identity
 from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
 from pellucid.memory.process_memory import available_memory
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 
 LOGIT_BYTES = 4
+# Rows of logits in a step beside one for each request: for prompt_logprobs and drafts.
+MAX_EXTRA_LOGITS_BYTES = 64 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ class KVStorage:
         prefix_store: blocks on disk; None without `prefix_cache_dir`.
         swap_file: blocks of preempted requests; None without `swap_space`.
         transfer: moves blocks between them all.
+        max_read_blocks: blocks on their way from `prefix_store`.
+        max_extra_logits: rows of logits that a step may have beside one for each request.
     """
 
     plan: MemoryPlan
@@ -43,10 +48,13 @@ class KVStorage:
     prefix_store: DiskPrefixStore | None
     swap_file: SwapFile | None
     transfer: BlockTransfer
+    max_read_blocks: int
+    max_extra_logits: int
 
-    @property
-    def num_swap_slots(self) -> int:
-        return 0 if self.swap_file is None else self.swap_file.num_slots
+    def offloaded_blocks(self) -> OffloadedBlocks:
+        """What scheduling has to know of the blocks outside of the pool."""
+        num_swap_slots = 0 if self.swap_file is None else self.swap_file.num_slots
+        return OffloadedBlocks(num_swap_slots, self.max_read_blocks)
 
     def close(self) -> None:
         """Writes what is on its way to the disk, and gives the swap file back."""
@@ -75,11 +83,13 @@ def make_kv_storage(
     bytes_per_block = backend.kv_bytes_per_block(
         model.config, config.block_size, config.kv_cache_dtype
     )
-    # What one step can fill, all of which may be waiting for the disk when the next one ends.
+    # What one step can fill, all of which may be waiting for the disk when the next one ends. As many
+    # may be on their way back.
     max_pending = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
-    scratch = _scratch_bytes(config, model)
+    max_extra_logits = _max_extra_logits(config, model)
+    scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
-        scratch += max_pending * bytes_per_block
+        scratch += 2 * max_pending * bytes_per_block
     plan = plan_memory(
         config,
         MemoryNeeds(model.weight_bytes, scratch, bytes_per_block, _other_formats(config, model)),
@@ -92,7 +102,10 @@ def make_kv_storage(
     )
     swap_file = _make_swap_file(config, bytes_per_block)
     transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
-    return KVStorage(plan, kv_cache, prefix_store, swap_file, transfer)
+    max_read_blocks = 0 if prefix_store is None else max_pending
+    return KVStorage(
+        plan, kv_cache, prefix_store, swap_file, transfer, max_read_blocks, max_extra_logits
+    )
 
 
 def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:
@@ -104,12 +117,18 @@ def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:
     }
 
 
-def _scratch_bytes(config: EngineConfig, model: LoadedModel) -> int:
-    """What lies between ops, and a row of logits for each request."""
+def _max_extra_logits(config: EngineConfig, model: LoadedModel) -> int:
+    fitting = MAX_EXTRA_LOGITS_BYTES // (model.config.vocab_size * LOGIT_BYTES)
+    return max(1, min(fitting, config.max_num_batched_tokens))
+
+
+def _scratch_bytes(config: EngineConfig, model: LoadedModel, max_extra_logits: int) -> int:
+    """What lies between ops, and the rows of logits of the largest step."""
     between_ops = model.backend.scratch_bytes(
         model.decoder, model.config, config.max_num_batched_tokens
     )
-    return between_ops + config.max_num_seqs * model.config.vocab_size * LOGIT_BYTES
+    max_rows = config.max_num_seqs + max_extra_logits
+    return between_ops + max_rows * model.config.vocab_size * LOGIT_BYTES
 
 
 def _open_prefix_store(

@@ -72,13 +72,13 @@ class LLMEngine:
                 config.block_size,
                 # Without the cache nothing that was computed may be found again.
                 config.enable_prefix_caching and config.use_kv_cache,
-                storage.prefix_store,
-                storage.num_swap_slots,
+                storage.offloaded_blocks(),
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.use_kv_cache,
             self.events,
+            storage.max_extra_logits,
         )
         self.model_runner = ModelRunner(
             model.decoder,
@@ -99,7 +99,13 @@ class LLMEngine:
             self.events,
         )
         self._executor = StepExecutor(
-            self.model_runner, self.scheduler, self.events, clock, model.config.vocab_size, proposer
+            self.model_runner,
+            self.scheduler,
+            self.events,
+            clock,
+            model.config.vocab_size,
+            storage.prefix_store,
+            proposer,
         )
         self._completions = Completions(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
@@ -225,6 +231,7 @@ class LLMEngine:
         may have any. The engine goes on.
         """
         times = self._recorder.begin_step(self.clock())
+        self._executor.finish_reading()
         self._executor.propose()
         output = self.scheduler.schedule(times.started)
         self._recorder.book(output, self.scheduler.running, self._completions.unfinished)

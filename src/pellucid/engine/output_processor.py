@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from pellucid.execution.sampler import SampledToken, TokenLogprob, TokenLogprobs
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
-from pellucid.scheduling.beam_group import BeamGroup
-from pellucid.scheduling.beam_search import Hypothesis
+from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.text.detokenizer import IncrementalDetokenizer
 from pellucid.text.stop_strings import StopStringMatcher
@@ -39,7 +38,7 @@ class Completion:
     @property
     def requests(self) -> tuple[Request, ...]:
         """The requests that end together."""
-        return (self.request,) if self.beams is None else self.beams.members
+        return (self.request,) if self.beams is None else self.beams.requests
 
 
 def error_message(error: Exception) -> str:

@@ -7,10 +7,15 @@ from itertools import takewhile
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
+from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.proposer import Proposer
 from pellucid.ledger import StepTimes
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+MAX_WAIT_SECONDS = (
+    0.1  # for blocks from the disk, before the engine looks at new requests and aborts
+)
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +29,7 @@ class StepExecutor:
         events: whether anyone watches tokens.
         clock: seconds, monotonic.
         vocab_size: drafts hold token ids below it.
+        prefix_store: reads blocks; None: there is none.
         proposer: guesses tokens; None: nobody does.
     """
 
@@ -34,6 +40,7 @@ class StepExecutor:
         events: EventBus,
         clock: Callable[[], float],
         vocab_size: int,
+        prefix_store: DiskPrefixStore | None = None,
         proposer: Proposer | None = None,
     ) -> None:
         self._model_runner = model_runner
@@ -42,7 +49,17 @@ class StepExecutor:
         self._events = events
         self._clock = clock
         self._vocab_size = vocab_size
+        self._prefix_store = prefix_store
         self._proposer = proposer
+
+    def finish_reading(self) -> None:
+        """Hands the scheduler the blocks that were read from the prefix store. Waits a moment for them
+        if there is nothing else to do."""
+        if self._prefix_store is None:
+            return
+        wait = MAX_WAIT_SECONDS if self._scheduler.waits_for_reads_alone else 0.0
+        for read_id, payloads in self._prefix_store.take_read(wait):
+            self._scheduler.finish_reading(read_id, payloads)
 
     def propose(self) -> None:
         """Hands the proposer's drafts to the scheduler. If it fails, there are none in this step."""
@@ -60,15 +77,15 @@ class StepExecutor:
             drafts = {}
         self._scheduler.draft(drafts)
 
-    def run(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
+    def run(self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step.
 
         Args:
-            scheduled: its shares; may be empty.
+            scheduled_requests: may be empty.
             times: gets the moments.
         """
         times.scheduled = times.executed = self._clock()
-        result = self._move_blocks() or self._forward(scheduled, times)
+        result = self._move_blocks() or self._forward(scheduled_requests, times)
         times.sampled = self._clock()
         return result
 
@@ -88,20 +105,28 @@ class StepExecutor:
         except Exception as error:
             _log.exception("blocks could not be moved")
             self._kv_cache_manager.block_pool.unseal_all()
+            self._scheduler.cancel_reading()
             started = self._scheduler.started_requests()
             return StepResult(errors={request.request_id: error for request in started})
         return None
 
-    def _forward(self, scheduled: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
+    def _forward(
+        self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes
+    ) -> StepResult:
         """If the forward fails, so have the requests of the step."""
-        if not scheduled:
+        if not scheduled_requests:
             return StepResult()
         try:
-            logits = self._model_runner.execute(scheduled)
+            logits = self._model_runner.execute(scheduled_requests)
             times.executed = self._clock()
             watches = self._events.watches if self._events.wants(Level.TOKEN) else None
-            return self._model_runner.sample(scheduled, logits, watches)
+            return self._model_runner.sample(scheduled_requests, logits, watches)
         except Exception as error:
             _log.exception("a step failed, and its requests with it")
-            members = (member for share in scheduled for member in (share.request, *share.samplers))
-            return StepResult(errors={member.request_id: error for member in members})
+            return StepResult(
+                errors={
+                    request.request_id: error
+                    for scheduled in scheduled_requests
+                    for request in (scheduled.request, *scheduled.samplers)
+                }
+            )

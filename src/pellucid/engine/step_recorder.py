@@ -15,7 +15,6 @@ from pellucid.engine.engine_events import (
 from pellucid.engine.output_processor import Completion
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
-from pellucid.execution.forward_batch import logits_rows
 from pellucid.execution.model_runner import StepResult
 from pellucid.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.scheduling.request import Request
@@ -73,7 +72,7 @@ class StepRecorder:
 
     def begin_step(self, now: float) -> StepTimes:
         """A step begins at `now`, in seconds on the engine's clock; when its parts end is to be filled in."""
-        self._bus.step += 1
+        self._bus.begin_step()
         self._times = StepTimes(now)
         return self._times
 
@@ -91,18 +90,18 @@ class StepRecorder:
         """
         self._works = []
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
-        for share in output.scheduled:
-            request = share.request
-            num_logits = len(logits_rows(share))
+        for scheduled in output.scheduled:
+            request = scheduled.request
+            num_logits = len(scheduled.logits_rows)
             work = Work(
                 request.request_id,
-                share.start,
-                share.end,
+                scheduled.start,
+                scheduled.end,
                 # The naive loop computes everything again for every token: it has nothing to lose.
-                share.num_recomputed_tokens if self._use_kv_cache else 0,
+                scheduled.num_recomputed_tokens if self._use_kv_cache else 0,
                 num_logits,
                 bool(request.output_token_ids),
-                self._flops(share.start, share.end, num_logits),
+                self._flops(scheduled.start, scheduled.end, num_logits),
             )
             self._works.append(work)
             request_output = completions[request.request_id].request_output
@@ -110,17 +109,17 @@ class StepRecorder:
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = self._times.started
                 request_output.num_cached_tokens = request.num_cached_tokens
-            metrics.num_processed_tokens += share.num_scheduled_tokens
+            metrics.num_processed_tokens += scheduled.num_scheduled_tokens
             metrics.flops += work.flops
             if self._use_kv_cache:
-                held[request_output.request_id] += len(share.block_ids) * self._bytes_per_block
+                held[request_output.request_id] += len(scheduled.block_ids) * self._bytes_per_block
                 num_bytes = held[request_output.request_id]
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
         self._left_out = []
         if len(running) > len(self._works):
-            scheduled = {work.request_id for work in self._works}
+            in_step = {work.request_id for work in self._works}
             ids = (request.request_id for request in running)
-            self._left_out = [request_id for request_id in ids if request_id not in scheduled]
+            self._left_out = [request_id for request_id in ids if request_id not in in_step]
 
     def observe_tokens(
         self,
@@ -148,9 +147,9 @@ class StepRecorder:
         times = self._times
         preempted = [request.request_id for request in output.preempted]
         self._ledgers.step(times, self._works, preempted, self._left_out)
-        for share in output.scheduled:
-            for sampler in share.samplers[1:]:
-                self._ledgers.fork(share.request.request_id, sampler.request_id)
+        for scheduled in output.scheduled:
+            for sampler in scheduled.samplers[1:]:
+                self._ledgers.fork(scheduled.request.request_id, sampler.request_id)
         if self._works and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
             self._bus.emit(self._costs.step(self._works, times, times.started - last))

@@ -17,10 +17,10 @@ SUFFIX = ".kv"
 _FORMAT_NAME = re.compile(r"[0-9a-f]{32}")
 _BLOCK_NAME = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
 _PARTIAL_NAME = re.compile(r"\.[0-9a-f]{64}\.\d+-\d+\.partial")
-# Removing starts above the bound and goes on to this share of it, so that it is rarely needed.
-_KEPT_SHARE = 0.875
-# Others write too: the directory is counted anew after this share of the bound was written here.
-_COUNTED_SHARE = 1 / 16
+# Removing starts above the bound and goes on to this fraction of it, so that it is rarely needed.
+_KEPT_FRACTION = 0.875
+# Others write too: the directory is counted anew after this fraction of the bound was written here.
+_COUNTED_FRACTION = 1 / 16
 _ABANDONED_SECONDS = 3600  # age of a partial file whose writer must have died
 
 
@@ -75,16 +75,18 @@ class BlockDirectory:
             return None
         except OSError as error:  # ELOOP: a link
             raise ForeignBlockError(error.strerror) from None
-        with os.fdopen(fd, "rb", buffering=0) as file:
+        try:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(status.st_mode):  # of a folder no file object can be made
                 raise ForeignBlockError("is not a file")
             if status.st_size != self.file_bytes:
                 raise DamagedBlockError(f"has {status.st_size} bytes instead of {self.file_bytes}")
             data = np.empty(self.file_bytes, np.uint8)
-            if file.readinto(data.data) != self.file_bytes:
+            if os.readv(fd, [data.data]) != self.file_bytes:
                 raise DamagedBlockError("was cut off while it was read")
             os.utime(fd)
+        finally:
+            os.close(fd)
         return data
 
     def write(self, block_hash: bytes, parts: Iterable[bytes | memoryview]) -> None:
@@ -112,14 +114,14 @@ class BlockDirectory:
         if (
             self._total_bytes is not None
             and self._total_bytes + self._written_bytes <= self._max_bytes
-            and self._written_bytes <= self._max_bytes * _COUNTED_SHARE
+            and self._written_bytes <= self._max_bytes * _COUNTED_FRACTION
         ):
             return
         files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
         total = sum(status.st_size for _, status in files)
         if total > self._max_bytes:
             for path, status in files:
-                if total <= self._max_bytes * _KEPT_SHARE:
+                if total <= self._max_bytes * _KEPT_FRACTION:
                     break
                 path.unlink(missing_ok=True)
                 total -= status.st_size

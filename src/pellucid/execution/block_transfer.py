@@ -7,18 +7,31 @@ import numpy as np
 
 from pellucid.backends.base import BlockBytes, KVCache
 from pellucid.execution.swap_file import SwapFile
-from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.block import BlockKey
+from pellucid.scheduling.scheduler_output import (
+    BlockOp,
+    CopyBlock,
+    LoadBlock,
+    ReadBlocks,
+    SaveBlock,
+    SwapIn,
+    SwapOut,
+)
 
 
-class BlockSaver(Protocol):
-    """Where blocks go that are to outlive the pool."""
+class PrefixStore(Protocol):
+    """Where blocks are kept that are to outlive the pool. Its calls do not wait for a disk."""
 
     def wants(self, block_hash: bytes) -> bool:
         """Whether saving this block is of use: it is not there yet, and there is room to take it."""
         ...
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
-        """Takes a block; must not make the caller wait for a disk."""
+        """Takes a block."""
+        ...
+
+    def start_reading(self, read_id: int, keys: Sequence[BlockKey]) -> None:
+        """Begins to read blocks, in order, up to the first that is not there or not sound."""
         ...
 
 
@@ -27,15 +40,18 @@ class BlockTransfer:
 
     Args:
         kv_cache: whose blocks are meant.
-        saver: takes saved blocks; None where scheduling has no prefix store.
+        prefix_store: None where scheduling has none.
         swap_file: the slots of swapped blocks; None where scheduling has no swap slots.
     """
 
     def __init__(
-        self, kv_cache: KVCache, saver: BlockSaver | None = None, swap_file: SwapFile | None = None
+        self,
+        kv_cache: KVCache,
+        prefix_store: PrefixStore | None = None,
+        swap_file: SwapFile | None = None,
     ) -> None:
         self._kv_cache = kv_cache
-        self._saver = saver
+        self._prefix_store = prefix_store
         self._swap_file = swap_file
 
     def run(self, ops: Sequence[BlockOp]) -> None:
@@ -49,10 +65,13 @@ class BlockTransfer:
                 case CopyBlock(source_id, target_id):
                     self._kv_cache.copy_block(source_id, target_id)
                 case SaveBlock(block_id, block_hash, token_ids):
-                    assert self._saver is not None
-                    if self._saver.wants(block_hash):
+                    assert self._prefix_store is not None
+                    if self._prefix_store.wants(block_hash):
                         data = self._kv_cache.read_block(block_id)
-                        self._saver.save(block_hash, token_ids, data)
+                        self._prefix_store.save(block_hash, token_ids, data)
+                case ReadBlocks(read_id, keys):
+                    assert self._prefix_store is not None
+                    self._prefix_store.start_reading(read_id, keys)
                 case LoadBlock(block_id, payload):
                     assert isinstance(payload, np.ndarray)
                     self._kv_cache.write_block(block_id, payload)

@@ -1,21 +1,16 @@
-"""Carries a scheduled step out: arrays, forward, logits, tokens."""
+"""The model runner: carries out a step that was scheduled: forward, logits, tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pellucid.backends.base import Array, Decoder, KVCache, StepDecoder, StepLogits
 from pellucid.execution.block_transfer import BlockTransfer
-from pellucid.execution.forward_batch import (
-    build_forward_batch,
-    logits_rows,
-    prompt_logprob_rows,
-)
+from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.scheduling.beam_search import BeamCandidate
-from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import BlockOp, ScheduledRequest
 
 
 @dataclass(frozen=True)
@@ -77,16 +72,16 @@ class ModelRunner:
         """
         self._block_transfer.run(ops)
 
-    def execute(self, scheduled: Sequence[ScheduledRequest]) -> StepLogits:
-        """Computes the shares of one step, at least one: the logits of all `logits_rows`."""
-        batch = build_forward_batch(scheduled, self.block_size)
+    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> StepLogits:
+        """Computes the requests of one step, at least one: the logits of all their `logits_rows`."""
+        batch = build_forward_batch(scheduled_requests, self.block_size)
         if isinstance(self.decoder, StepDecoder):
             return self.decoder.step(batch, self.kv_cache)
         return StepLogits(self.decoder.forward(batch, self.kv_cache))
 
     def sample(
         self,
-        scheduled: Sequence[ScheduledRequest],
+        scheduled_requests: Sequence[ScheduledRequest],
         logits: StepLogits,
         watches: Callable[[str], bool] | None = None,
     ) -> StepResult:
@@ -99,32 +94,34 @@ class ModelRunner:
         """
         result = StepResult()
         end = 0
-        for share in scheduled:
-            begin, end = end, end + len(logits_rows(share))
+        for scheduled in scheduled_requests:
+            begin, end = end, end + len(scheduled.logits_rows)
             try:
-                if share.request.params.prompt_logprobs is not None:
-                    self._read_prompt(share, logits.rows[begin:end], result)
+                if scheduled.request.params.prompt_logprobs is not None:
+                    self._read_prompt(scheduled, logits.rows[begin:end], result)
             except Exception as error:
-                result.errors[share.request.request_id] = error
-            for request in share.samplers:
+                result.errors[scheduled.request.request_id] = error
+            for request in scheduled.samplers:
                 if request.request_id in result.errors:
                     continue
                 try:
                     observe = watches is not None and watches(request.request_id)
-                    rows = range(end - len(share.sampled_rows), end)
+                    rows = range(end - len(scheduled.sampled_rows), end)
                     self._sample(request, logits, rows, result, observe)
                 except Exception as error:
                     result.errors[request.request_id] = error
         return result
 
-    def _read_prompt(self, share: ScheduledRequest, logits: Array, result: StepResult) -> None:
-        """Takes the log-probabilities of prompt tokens from a share's own rows of logits."""
-        request = share.request
-        rows = prompt_logprob_rows(share)
+    def _read_prompt(self, scheduled: ScheduledRequest, logits: Array, result: StepResult) -> None:
+        """Takes the log-probabilities of prompt tokens from a request's own rows of logits."""
+        request = scheduled.request
+        rows = scheduled.prompt_logprob_rows
         if not rows:
             return
         # The row at position p predicts the token at p + 1.
-        following = request.token_ids(share.start + rows.start + 1, share.start + rows.stop + 1)
+        following = request.token_ids(
+            scheduled.start + rows.start + 1, scheduled.start + rows.stop + 1
+        )
         num_top = request.params.prompt_logprobs
         assert num_top is not None
         result.prompt_logprobs[request.request_id] = self.sampler.prompt_logprobs(

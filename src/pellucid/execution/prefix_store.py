@@ -1,12 +1,17 @@
 """The prefix cache on disk: blocks that outlive the pool and the process."""
 
+import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pellucid.backends.base import BlockBytes
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
+from pellucid.scheduling.block import BlockKey
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -21,10 +26,11 @@ class PrefixStoreCounts:
 
 
 class DiskPrefixStore:
-    """Finds blocks at once and saves them in the background.
+    """Reads and saves blocks in the background.
 
-    The thread that writes lives as long as there is something to write. So nothing has to be closed
-    for the process to end, and what was saved until then is written before it does.
+    A thread that reads, and one that writes, live as long as there is something to read or to write. So
+    nothing has to be closed for the process to end, and what was saved until then is written before it
+    does.
 
     Args:
         directory: where the files lie.
@@ -50,6 +56,9 @@ class DiskPrefixStore:
         self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
         self._is_writing = False
         self._saves = True
+        self._to_read: deque[tuple[int, tuple[BlockKey, ...]]] = deque()  # read_id and keys
+        self._is_reading = False
+        self._read: list[tuple[int, list[BlockBytes]]] = []  # read_id and what was found
 
     def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
         """The contents of a block, verified; None if there is no sound file of it.
@@ -77,6 +86,29 @@ class DiskPrefixStore:
             return data
         return None
 
+    def start_reading(self, read_id: int, keys: Sequence[BlockKey]) -> None:
+        """Begins to read blocks, in order, up to the first that is not there or not sound.
+
+        `take_read` gives them.
+        """
+        with self._lock:
+            self._to_read.append((read_id, tuple(keys)))
+            if not self._is_reading:
+                self._is_reading = True
+                threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
+
+    def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[BlockBytes]]]:
+        """What was read since the last call: read_id, and the contents of the first blocks.
+
+        Args:
+            max_seconds: how long to wait, if something is being read and nothing is there yet.
+        """
+        with self._lock:
+            if max_seconds:
+                self._lock.wait_for(lambda: self._read or not self._is_reading, max_seconds)
+            taken, self._read = self._read, []
+        return taken
+
     def wants(self, block_hash: bytes) -> bool:
         """Whether `save` would be of use; counts what there is no room for."""
         with self._lock:
@@ -101,10 +133,31 @@ class DiskPrefixStore:
             self._lock.wait_for(lambda: not self._is_writing)
 
     def close(self) -> None:
-        """Writes what is waiting; from now on nothing is saved."""
+        """Writes what is waiting; from now on nothing is saved or read."""
         with self._lock:
             self._saves = False
+            self._to_read.clear()
         self.flush()
+
+    def _read_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._to_read:
+                    self._is_reading = False
+                    self._lock.notify_all()
+                    return
+                read_id, keys = self._to_read.popleft()
+            found: list[BlockBytes] = []
+            try:
+                for key in keys:
+                    if (data := self.find(key.block_hash, key.token_ids)) is None:
+                        break
+                    found.append(data)
+            except Exception:  # whoever waits computes instead
+                _log.exception("blocks of the prefix cache could not be read")
+            with self._lock:
+                self._read.append((read_id, found))
+                self._lock.notify_all()
 
     def _write_pending(self) -> None:
         while (block := self._next_pending()) is not None:

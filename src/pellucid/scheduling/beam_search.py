@@ -1,7 +1,7 @@
-"""Beam search as an algorithm: which sequences go on, which are finished, when it is over.
+"""Beam search: which beams go on, which hypotheses are finished, and which request computes which beam.
 
-It knows tokens and log-probabilities only. Agrees with `GenerationMixin._beam_search` of
-transformers 5, for one prompt at a time.
+`BeamSearch` is the algorithm and knows tokens and log-probabilities only. It agrees with
+`GenerationMixin._beam_search` of transformers 5, for one prompt at a time.
 """
 
 import heapq
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pellucid.beam_search_params import BeamSearchParams
-from pellucid.scheduling.request import FinishReason
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +150,73 @@ class BeamSearch:
         if self.params.early_stopping == "never" and self.params.length_penalty > 0:
             length = self.max_tokens
         return self._score(best, length) > self.finished[-1].score
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """Arguments of `Scheduler.reassign`."""
+
+    requests: tuple[Request, ...]
+    parents: tuple[int, ...]
+    token_ids: tuple[int, ...]
+
+
+class BeamGroup:
+    """A search and its requests, one for each beam that may be live.
+
+    The first of them computes the prompt. A beam that goes on in one way only stays with its request,
+    so that no blocks change hands; what it goes on with besides is forked to requests whose own beams
+    have come to an end.
+
+    Args:
+        search: at its beginning.
+        requests: beam_width requests with the same prompt, that `waits_for_group`.
+    """
+
+    def __init__(self, search: BeamSearch, requests: Sequence[Request]) -> None:
+        self.search = search
+        self.requests = tuple(requests)
+        self._live = self.requests[:1]  # the request of each live beam
+        self._candidates: dict[str, Sequence[BeamCandidate]] = {}  # by request id, of this step
+
+    @staticmethod
+    def starting(params: BeamSearchParams, requests: Sequence[Request]) -> "BeamGroup":
+        """The group of a search that has not begun."""
+        first = requests[0]
+        return BeamGroup(BeamSearch(params, first.max_tokens, first.stop_token_ids), requests)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its requests are finished: all at once, for one that fails takes the others along."""
+        return self.requests[0].status is RequestStatus.FINISHED
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the candidates of every live beam are there."""
+        return all(request.request_id in self._candidates for request in self._live)
+
+    def deliver(self, request: Request, candidates: Sequence[BeamCandidate]) -> None:
+        """Takes what may follow a request's beam."""
+        self._candidates[request.request_id] = candidates
+
+    def advance(self) -> Reassignment | None:
+        """Takes the search one token further; None if it is done by that."""
+        before = self._live
+        self.search.advance([self._candidates[request.request_id] for request in before])
+        self._candidates.clear()
+        if self.search.done:
+            return None
+
+        parents = [before[beam.parent] for beam in self.search.live]
+        ids = {parent.request_id for parent in parents}
+        spare = iter([request for request in self.requests if request.request_id not in ids])
+        live: list[Request] = []
+        for parent in parents:
+            live.append(parent if parent.request_id in ids else next(spare))
+            ids.discard(parent.request_id)
+        self._live = tuple(live)
+        return Reassignment(
+            self._live,
+            tuple(live.index(parent) for parent in parents),
+            tuple(beam.token_ids[-1] for beam in self.search.live),
+        )

@@ -1,6 +1,23 @@
-"""A block of the KV cache."""
+"""A block of the KV cache, and the key by which its contents are found again."""
 
-from pellucid.scheduling.block_key import BlockKey
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """Identity of a block's contents, which are a function of its tokens and of all before them.
+
+    Attributes:
+        block_hash: of the block and of everything before it, within the salt.
+        parent_hash: the hash of the block before; for the first block, of the salt.
+        index: of the block in its sequence.
+        token_ids: of the block.
+    """
+
+    block_hash: bytes
+    parent_hash: bytes
+    index: int
+    token_ids: tuple[int, ...]
 
 
 class Block:

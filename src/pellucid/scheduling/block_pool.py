@@ -1,12 +1,35 @@
-"""The physical blocks of the KV cache: who is free, who is shared, who can be found again."""
+"""The physical blocks of the KV cache: which are free, which are shared, which can be found again."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_key import BlockKey
-from pellucid.scheduling.block_log import BlockLog
+from pellucid.events import BlockOpRow
+from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.prefix_index import PrefixIndex
+
+
+class BlockLog:
+    """What happens to blocks, as rows of the event `kv`, in order.
+
+    Attributes:
+        active: whether anyone watches; if nobody does, nothing is kept.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self._rows: list[BlockOpRow] = []
+
+    def add(
+        self, op: str, block_id: int, a: int | str | None = None, b: int | str | None = None
+    ) -> None:
+        if self.active:
+            self._rows.append((op, block_id, a, b))
+
+    def take(self) -> tuple[BlockOpRow, ...]:
+        """The rows since the last call."""
+        rows = tuple(self._rows)
+        self._rows.clear()
+        return rows
 
 
 class BlockPool:
@@ -18,12 +41,14 @@ class BlockPool:
     Attributes:
         index: of the sealed blocks.
         log: what happens to blocks.
+        version: another one after each change of owners or of the index.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.index = PrefixIndex(num_blocks)
         self.log = BlockLog()
+        self.version = 0
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         # In the order in which they are taken: those without contents worth keeping, then from least
         # to most recently released. Not a deque: a hit takes from the middle.
@@ -42,6 +67,7 @@ class BlockPool:
     def allocate(self, num_blocks: int) -> list[Block]:
         """Takes blocks, least recently used first; what they held can no longer be found."""
         assert num_blocks <= len(self._free)
+        self.version += 1
         taken = [self._free.popitem(last=False)[1] for _ in range(num_blocks)]
         for block in taken:
             if block.key is not None:
@@ -52,6 +78,7 @@ class BlockPool:
 
     def share(self, block: Block) -> None:
         """One more owner."""
+        self.version += 1
         if block.ref_count == 0:
             del self._free[block.block_id]
             self._num_free_sealed -= block.key is not None
@@ -62,6 +89,7 @@ class BlockPool:
 
         Those that cannot be found again become the first.
         """
+        self.version += 1
         for block in blocks:
             assert block.ref_count > 0
             block.ref_count -= 1
@@ -74,16 +102,20 @@ class BlockPool:
             self.log.add("R", block.block_id, block.ref_count)
 
     def seal(self, block: Block, key: BlockKey, request_id: str) -> bool:
-        """Makes a full block findable, unless it is, or another one with equal contents.
+        """Publishes a full block to the index, unless it or another one with equal contents is there.
 
         Args:
             block: with an owner.
             key: of what it holds.
             request_id: whose tokens these are.
+
+        Returns:
+            Whether the block was published now.
         """
         assert block.ref_count > 0
         if block.key is not None or key in self.index:
             return False
+        self.version += 1
         block.key = key
         block.sealed_by = request_id
         self.index.add(key, block)
@@ -91,15 +123,16 @@ class BlockPool:
         return True
 
     def unseal(self, block: Block) -> None:
-        """Makes a block unfindable, for its contents will change."""
+        """Takes a block out of the index, for its contents will change."""
         if block.key is not None:
+            self.version += 1
             self.index.remove(block.key)
             self._num_free_sealed -= block.ref_count == 0
             block.key = None
             block.sealed_by = None
 
     def unseal_all(self) -> None:
-        """Makes every block unfindable, for nobody knows what they hold."""
+        """Clears the index, for the contents of blocks are undefined."""
         for block in self._blocks:
             self.unseal(block)
 

@@ -1,16 +1,108 @@
-"""Which blocks belong to which request: the logical side of the paged KV cache."""
+"""The logical KV cache: which blocks belong to which request, shared, copied, published and found again."""
 
+import hashlib
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import BlockOp, CopyBlock, LoadBlock
+from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.outside_blocks import OutsideBlocks
-from pellucid.scheduling.prefix_match import MissReason, PrefixMatch, PrefixMiss
-from pellucid.scheduling.prefix_store import PrefixStore
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import BlockOp, CopyBlock, LoadBlock, SwapIn
+
+
+class BlockTable:
+    """The blocks of one request, in order: token p sits in slot p % block_size of block p // block_size.
+
+    Args:
+        request: whose blocks these are.
+        block_size: tokens per block.
+        blocks: the first ones; shared already.
+        keys: of the first full ones.
+
+    Attributes:
+        blocks, keys: for the manager to read; the methods change them. There are keys of as many blocks
+            as somebody asked for.
+    """
+
+    __slots__ = ("_block_ids", "_block_size", "_found", "_found_at", "blocks", "keys", "request")
+
+    def __init__(
+        self,
+        request: Request,
+        block_size: int,
+        blocks: Iterable[Block] = (),
+        keys: Iterable[BlockKey] = (),
+    ) -> None:
+        self.request = request
+        self.blocks = list(blocks)
+        self.keys = list(keys)
+        self._block_size = block_size
+        self._block_ids: tuple[int, ...] | None = None
+        # Sealed blocks that may follow `blocks`, as looked up in a version of the pool.
+        self._found: list[tuple[Block, BlockKey]] = []
+        self._found_at: tuple[int, int] | None = None  # version of the pool, blocks in the table
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def block_ids(self) -> tuple[int, ...]:
+        """Made once for each change: a decode asks for them at every step."""
+        if self._block_ids is None:
+            self._block_ids = tuple(block.block_id for block in self.blocks)
+        return self._block_ids
+
+    def append(self, blocks: Iterable[Block]) -> None:
+        self.blocks += blocks
+        self._block_ids = None
+
+    def replace(self, index: int, block: Block) -> None:
+        self.blocks[index] = block
+        self._block_ids = None
+
+    def cut(self, num_blocks: int) -> list[Block]:
+        """Removes the blocks after the first `num_blocks`; these, the last one first."""
+        removed = self.blocks[num_blocks:]
+        del self.blocks[num_blocks:]
+        self._block_ids = None
+        return removed[::-1]
+
+    def key(self, index: int) -> BlockKey:
+        """What block `index` of the request's tokens holds, within its salt."""
+        keys = self.keys
+        while len(keys) <= index:
+            start = len(keys) * self._block_size
+            token_ids = tuple(self.request.token_ids(start, start + self._block_size))
+            salt = self.request.cache_salt
+            parent = keys[-1].block_hash if keys else hashlib.sha256(salt).digest()
+            digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
+            keys.append(BlockKey(digest, parent, len(keys), token_ids))
+        return keys[index]
+
+    def find_following(self, pool: BlockPool, end: int) -> list[tuple[Block, BlockKey]]:
+        """The sealed blocks that hold what follows this table's, before block `end`. They are not
+        taken, so some may be gone the next time. Looked up again only as far as that can be."""
+        first = len(self.blocks)
+        if self._found_at == (pool.version, first):
+            return self._found
+        found = self._found
+        if self._found_at is None or self._found_at[1] != first:
+            found = []
+        kept = next((i for i, (block, key) in enumerate(found) if block.key is not key), len(found))
+        del found[kept:]
+        for index in range(first + len(found), end):
+            block = pool.index.find(self.key(index))
+            if block is None or block.key is None:
+                break
+            found.append((block, block.key))
+        self._found, self._found_at = found, (pool.version, first)
+        return found
+
+    def forget_found(self) -> None:
+        self._found, self._found_at = [], None
 
 
 class KVCacheManager:
@@ -23,8 +115,7 @@ class KVCacheManager:
         block_pool: where blocks come from.
         block_size: tokens per block.
         enable_prefix_caching: seal full blocks and find them again for other requests.
-        prefix_store: where blocks are kept that the pool has given away.
-        num_swap_slots: blocks of preempted requests that can be kept outside of the pool.
+        offloaded_blocks: the swap file and the prefix store; left out, there are none.
     """
 
     def __init__(
@@ -32,13 +123,12 @@ class KVCacheManager:
         block_pool: BlockPool,
         block_size: int,
         enable_prefix_caching: bool = True,
-        prefix_store: PrefixStore | None = None,
-        num_swap_slots: int = 0,
+        offloaded_blocks: OffloadedBlocks | None = None,
     ) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self._outside = OutsideBlocks(prefix_store, num_swap_slots)
+        self.offloaded = OffloadedBlocks() if offloaded_blocks is None else offloaded_blocks
         self._log = block_pool.log
         self._tables: dict[str, BlockTable] = {}
         self._block_ops: list[BlockOp] = []
@@ -53,19 +143,29 @@ class KVCacheManager:
         table = self._tables.get(request.request_id)
         return len(table.blocks) if table is not None else 0
 
-    def num_exclusive_blocks(self, request: Request) -> int:
-        """Blocks that would be free if this request gave all back."""
-        return sum(block.ref_count == 1 for block in self._table(request).blocks)
-
-    def num_swapped_blocks(self, request: Request) -> int:
-        """Blocks of a request that the swap file holds."""
-        return len(self._table(request).swapped)
+    def num_blocks_for(self, request: Request, giver: Request) -> int:
+        """Blocks that a waiting request could be given if `giver` gave all of its blocks back."""
+        needed = {block for block, _ in self._find_prefix(request)}
+        blocks = self._table(giver).blocks
+        return sum(block.ref_count == 1 and block not in needed for block in blocks)
 
     def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
         """Free blocks that `allocate` would need beyond those that there are; not below 0."""
         table = self._table(request)
         num_needed = self._blocks_for(num_tokens) - len(table) + self._shares_next(table)
         return max(0, num_needed - self.block_pool.num_free_blocks)
+
+    def num_lacking_to_admit(self, request: Request) -> int:
+        """Free blocks that `admit` would need beyond those that there are; not below 0.
+
+        Sealed blocks that hold what the request needs are looked up, not taken.
+        """
+        found = self._find_prefix(request)
+        if not found:
+            return self.num_lacking_blocks(request, request.num_tokens)
+        num_needed = self._blocks_for(request.num_tokens) - len(self._table(request)) - len(found)
+        num_free = self.block_pool.num_free_blocks - sum(not block.ref_count for block, _ in found)
+        return max(0, num_needed - num_free)
 
     def num_wasted_slots(self) -> int:
         """Slots of blocks in use that hold no token."""
@@ -89,6 +189,38 @@ class KVCacheManager:
 
     # ---- beginning, and beginning again
 
+    def start_reading(self, request: Request) -> bool:
+        """Asks the prefix store, once for each admission, for blocks of a waiting request that are
+        neither in the pool nor in the swap file.
+
+        Returns:
+            Whether the request has to wait: until what it has asked for is there, or, if it has not
+            been able to ask, until others have got theirs.
+        """
+        offloaded, num_matchable = self.offloaded, self._num_matchable_blocks(request)
+        if not offloaded.has_prefix_store or offloaded.has_asked(request.request_id):
+            return False
+        table = self._table(request)
+        first = len(table) + len(self._find_prefix(request))
+        if self._ends_within_a_block(table) or first >= num_matchable:
+            return False
+        if not offloaded.num_readable_blocks:
+            if offloaded.is_reading:
+                return True
+            offloaded.drop_reads_that_wait()  # of requests that come after this one
+        keys: dict[int, BlockKey] = {}
+        for index in range(first, num_matchable):
+            if len(keys) == offloaded.num_readable_blocks:
+                break
+            key = table.key(index)
+            if key not in self.block_pool.index and not offloaded.is_swapped(
+                request.request_id, index
+            ):
+                keys[index] = key
+        if keys:
+            self._block_ops.append(offloaded.start_reading(request.request_id, keys))
+        return bool(keys)
+
     def match_prefix(self, request: Request) -> int:
         """Gives a request the longest run of sealed blocks that its tokens begin with.
 
@@ -99,15 +231,13 @@ class KVCacheManager:
             The number of tokens whose K and V are there.
         """
         table = self._table(request)
-        if request.num_computed_tokens < len(table) * self.block_size:
-            return request.num_computed_tokens  # its last block is not full: nothing can follow it
-        for index in range(len(table), self._num_matchable_blocks(request)):
-            block = self.block_pool.index.find(table.key(index))
-            if block is None:
-                break
+        if self._ends_within_a_block(table):
+            return request.num_computed_tokens
+        found = [block for block, _ in self._find_prefix(request)]
+        for block in found:
             self._share(block, request)
-            table.blocks.append(block)
-        table.changed()
+        table.append(found)
+        table.forget_found()
         return len(table) * self.block_size
 
     def admit(self, request: Request) -> PrefixMatch:
@@ -150,14 +280,18 @@ class KVCacheManager:
             return True
         if num_missing > self.block_pool.num_free_blocks:
             return False
-        for block in self.block_pool.allocate(num_missing):
-            self._log.add("A", block.block_id, request.request_id, len(blocks))
-            blocks.append(block)
-        table.changed()
+        allocated = self.block_pool.allocate(num_missing)
+        for index, block in enumerate(allocated, len(blocks)):
+            self._log.add("A", block.block_id, request.request_id, index)
+        table.append(allocated)
         return True
 
     def seal(self, request: Request, num_computed_before: int) -> None:
-        """Makes the blocks findable that have become full since `num_computed_before`."""
+        """Publishes newly filled blocks to the prefix index, and offers them to the prefix store.
+
+        Args:
+            num_computed_before: positions that were computed at the last call.
+        """
         if self._log.active:
             self._log_fill(request, num_computed_before)
         first = num_computed_before // self.block_size
@@ -168,7 +302,7 @@ class KVCacheManager:
         for index in range(first, last):
             block, key = table.blocks[index], table.key(index)
             if self.block_pool.seal(block, key, request.request_id):
-                if (op := self._outside.save(block.block_id, key)) is not None:
+                if (op := self.offloaded.save(block.block_id, key)) is not None:
                     self._block_ops.append(op)
 
     # ---- several from one
@@ -192,7 +326,7 @@ class KVCacheManager:
             self.release(member)
             self._tables[member.request_id] = table
         for member in members:  # it may run at once, and nothing restores them then
-            self._outside.drop(self._table(member))
+            self.offloaded.drop(member.request_id)
 
     # ---- giving back
 
@@ -201,9 +335,7 @@ class KVCacheManager:
         table = self._table(request)
         num_kept = self._blocks_for(num_tokens)
         if num_kept < len(table):
-            self.block_pool.release(reversed(table.blocks[num_kept:]))
-            del table.blocks[num_kept:]
-            table.changed()
+            self.block_pool.release(table.cut(num_kept))
 
     def give_back(self, request: Request, num_blocks: int) -> int:
         """Gives back blocks from the tail until `num_blocks` of them are free, or none is left.
@@ -216,23 +348,22 @@ class KVCacheManager:
         table = self._table(request)
         num_freed = 0
         while num_freed < num_blocks and table.blocks:
-            block = table.blocks.pop()
+            (block,) = table.cut(len(table) - 1)
             self.block_pool.release([block])
             if block.ref_count == 0:
                 num_freed += 1
                 self._swap_out(table, block)
-        table.changed()
         return num_freed
 
     def release(self, request: Request) -> None:
         """Gives all blocks back, the tail first, so that the longest-lived prefix is evicted last."""
         self.roll_back(request, 0)
-        self._outside.drop(self._table(request))
+        self.offloaded.drop(request.request_id)
 
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
         self.release(request)
-        del self._tables[request.request_id]
+        self._tables.pop(request.request_id, None)
 
     def check_integrity(self) -> None:
         self.block_pool.check_integrity()
@@ -242,7 +373,7 @@ class KVCacheManager:
         for table in self._tables.values():
             assert table.block_ids == tuple(block.block_id for block in table.blocks)
             assert table.request.num_computed_tokens <= len(table) * self.block_size
-        self._outside.check_integrity(self._tables.values())
+        self.offloaded.check_integrity(self._tables.keys())
 
     def _table(self, request: Request) -> BlockTable:
         table = self._tables.get(request.request_id)
@@ -260,6 +391,17 @@ class KVCacheManager:
             return 0
         return (request.num_tokens - 1) // self.block_size
 
+    def _ends_within_a_block(self, table: BlockTable) -> bool:
+        """Whether a table's last block is not full, so that no other one can follow it."""
+        return table.request.num_computed_tokens < len(table) * self.block_size
+
+    def _find_prefix(self, request: Request) -> list[tuple[Block, BlockKey]]:
+        """The sealed blocks that follow those of a waiting request."""
+        table = self._table(request)
+        if self._ends_within_a_block(table):
+            return []
+        return table.find_following(self.block_pool, self._num_matchable_blocks(request))
+
     def _shares_next(self, table: BlockTable) -> bool:
         """Whether the block that the next token is written into has other owners."""
         # Only this block of the table can hold contents that others use: those after it are new.
@@ -272,14 +414,16 @@ class KVCacheManager:
         self._block_ops.append(CopyBlock(source.block_id, copy.block_id))
         self._log.add("C", copy.block_id, source.block_id, table.request.request_id)
         self.block_pool.release([source])
-        table.blocks[index] = copy
-        table.changed()
+        table.replace(index, copy)
 
     def _fork(self, parent: Request, child: Request) -> BlockTable:
-        source, table = self._table(parent), BlockTable(child, self.block_size)
-        table.blocks = source.blocks[: self._blocks_for(parent.num_computed_tokens)]
-        table.keys = source.keys[: parent.num_computed_tokens // self.block_size]
-        table.changed()
+        source, num_computed = self._table(parent), parent.num_computed_tokens
+        table = BlockTable(
+            child,
+            self.block_size,
+            source.blocks[: self._blocks_for(num_computed)],
+            source.keys[: num_computed // self.block_size],
+        )
         for block in table.blocks:
             self._share(block, child)
         return table
@@ -292,7 +436,8 @@ class KVCacheManager:
         """Keeps what was the last block of a table, if all of it was computed."""
         index = len(table)
         if (index + 1) * self.block_size <= table.request.num_computed_tokens:
-            if (op := self._outside.swap_out(table, index, block.block_id)) is not None:
+            op = self.offloaded.swap_out(table.request.request_id, index, block.block_id)
+            if op is not None:
                 self._block_ops.append(op)
                 self._log.add("O", op.block_id, op.swap_slot)
 
@@ -314,10 +459,9 @@ class KVCacheManager:
             if found is not None:
                 self._share(found, request)
                 self.block_pool.release([block])
-                table.blocks[index] = found
-                table.changed()
+                table.replace(index, found)
             else:
-                op = self._outside.bring_back(table, index, block.block_id, matchable)
+                op = self._bring_back(table, index, block.block_id, matchable)
                 if op is None:
                     break
                 self._block_ops.append(op)
@@ -329,8 +473,23 @@ class KVCacheManager:
                 if self.enable_prefix_caching:
                     self.block_pool.seal(block, table.key(index), request.request_id)
             num_tokens += self.block_size
-        self._outside.drop(table)
+        self.offloaded.drop(request.request_id)
         return num_tokens, num_loaded_tokens
+
+    def _bring_back(
+        self, table: BlockTable, index: int, block_id: int, matchable: bool
+    ) -> SwapIn | LoadBlock | None:
+        """Fills a block with what block `index` of a table is to hold, if it is kept outside of the pool.
+
+        Args:
+            matchable: whether it may be what somebody else has computed.
+        """
+        request_id = table.request.request_id
+        if (swap_in := self.offloaded.swap_in(request_id, index, block_id)) is not None:
+            return swap_in
+        if not matchable:
+            return None
+        return self.offloaded.load(request_id, index, block_id, table.key(index))
 
     def _log_fill(self, request: Request, num_computed_before: int) -> None:
         block_ids = self.block_ids(request)

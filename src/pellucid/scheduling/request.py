@@ -5,7 +5,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.prefix_match import PrefixMatch
+from pellucid.scheduling.prefix_index import PrefixMatch
 
 
 class RequestStatus(Enum):
@@ -92,6 +92,12 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt, output and drafts: what `num_computed_tokens` has to catch up with."""
         return self.num_known_tokens + len(self.draft_token_ids)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether what it misses are its newest tokens: it has output, and has lost nothing that was
+        computed. All else is prefill."""
+        return bool(self.output_token_ids) and self.num_computed_tokens >= self.num_computed_once
 
     @property
     def may_have_drafts(self) -> bool:

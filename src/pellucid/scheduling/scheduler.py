@@ -4,14 +4,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from pellucid.scheduling.event_sink import EventSink, NoEvents
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import End, FinishReason, Request, RequestStatus
-from pellucid.scheduling.request_heap import RequestHeap
-from pellucid.scheduling.request_places import RequestPlaces, queue_key
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
-from pellucid.scheduling.scheduling_events import SchedulingEvents
-from pellucid.scheduling.step_plan import StepPlan
+from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, queue_key
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StepPlan
+from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
 
 # One level of priority counts as having arrived this much sooner. The key of a request never
 # changes, so everyone's turn comes, however many with a better priority keep arriving.
@@ -33,6 +30,8 @@ class Scheduler:
         max_num_batched_tokens: tokens in one step.
         use_kv_cache: False forgets what was computed after every sampled token.
         events: where events go.
+        max_extra_logits: rows of logits in one step beside one for each request, at least 1: for
+            prompt_logprobs and drafts; left out, as many as tokens.
     """
 
     def __init__(
@@ -42,12 +41,14 @@ class Scheduler:
         max_num_batched_tokens: int,
         use_kv_cache: bool = True,
         events: EventSink | None = None,
+        max_extra_logits: int | None = None,
     ) -> None:
         self.kv_cache_manager = kv_cache_manager
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_extra_logits = max_extra_logits or max_num_batched_tokens
         self.use_kv_cache = use_kv_cache
-        self._places = RequestPlaces(kv_cache_manager)
+        self._queues = RequestQueues(kv_cache_manager)
         self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
         self._deadlines = RequestHeap()
         self._num_added = 0
@@ -56,16 +57,16 @@ class Scheduler:
     @property
     def running(self) -> Sequence[Request]:
         """In order of key."""
-        return self._places.running
+        return self._queues.running
 
     @property
     def waiting(self) -> RequestHeap:
         """Who is to be admitted, in order of key; not those who follow a sibling."""
-        return self._places.waiting
+        return self._queues.waiting
 
     @property
     def has_unfinished_requests(self) -> bool:
-        return len(self._places) > 0
+        return len(self._queues) > 0
 
     def add_request(self, request: Request, *siblings: Request) -> None:
         """Queues a request, and siblings with the same prompt that is to be computed once.
@@ -82,11 +83,11 @@ class Scheduler:
             if member.params.max_time is not None:
                 self._deadlines.push((member.deadline, self._num_added), member)
         if self.use_kv_cache:
-            self._places.add(group)
+            self._queues.add(group)
         else:  # nothing to share: each computes the prompt, and the first alone reports on it
             for member in group:
                 member.num_computed_once = 0 if member is request else request.num_prompt_tokens
-                self._places.add([member])
+                self._queues.add([member])
 
     def check_fits(self, request: Request) -> None:
         """Whether the KV cache can hold a request when nobody else is there. From any thread.
@@ -109,24 +110,23 @@ class Scheduler:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
         self._events.begin_step()
         self._expire(now)
-        plan = StepPlan(self.max_num_batched_tokens)
-        # Requests that miss one token, drafts aside, go first: they cost the others next to nothing,
-        # and being left out would cost them an output token.
-        ahead: list[Request] = []
-        behind: deque[Request] = deque()
-        for request in self._places.running:
-            misses_one = request.num_known_tokens <= request.num_computed_tokens + 1
-            (ahead if misses_one else behind).append(request)
-        plan.draft_budget -= len(ahead)
-        for request in ahead:
+        plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
+        # Decodes go first: they cost the others next to nothing, and being left out would cost each of
+        # them an output token.
+        decodes: list[Request] = []
+        others: deque[Request] = deque()
+        for request in self._queues.running:
+            (decodes if request.is_decoding else others).append(request)
+        plan.draft_budget -= len(decodes)
+        for request in decodes:
             if plan.budget and request.status is RequestStatus.RUNNING:
                 self._continue(request, plan)
 
-        waiting = self._places.waiting
+        waiting = self._queues.waiting
         head = waiting.first
-        while plan.budget and (behind or head is not None):
-            if behind and (head is None or behind[0].queue_key < head.queue_key):
-                request = behind.popleft()
+        while plan.budget and (others or head is not None):
+            if others and (head is None or others[0].queue_key < head.queue_key):
+                request = others.popleft()
                 if request.status is RequestStatus.RUNNING:
                     self._continue(request, plan)
             elif head is not None:
@@ -150,26 +150,26 @@ class Scheduler:
 
         Args:
             output: the step, as scheduled.
-            token_ids: by request id, the tokens that the shares' samplers got: right drafts, and one
-                token more. Those after a token that ends its request are dropped.
+            token_ids: by request id, the tokens that the samplers got: right drafts, and one token
+                more. Those after a token that ends its request are dropped.
             now: seconds, for `max_time`.
             stop_strings: by request id, the stop string that the last of its tokens completes.
         """
         watched = self._events.active
-        siblings = self._places.siblings
-        for share in output.scheduled:
-            request, samplers = share.request, share.samplers
+        siblings = self._queues.siblings
+        for scheduled in output.scheduled:
+            request, samplers = scheduled.request, scheduled.samplers
             ends: list[tuple[Request, End | None]] = []  # of the samplers that got tokens
             for sampler in samplers:
                 sampled = token_ids.get(sampler.request_id)
                 if sampled and sampler.status is not RequestStatus.FINISHED:
                     ends.append((sampler, self._commit(sampler, sampled, now)))
             if request.status is not RequestStatus.FINISHED:
-                self._book_computed(share)
+                self._book_computed(scheduled)
                 if samplers and not ends:
-                    self._places.park(request)
+                    self._queues.park(request)
             if siblings and ends:
-                self._part(share)
+                self._part(scheduled)
             for sampler, end in ends:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
@@ -182,55 +182,78 @@ class Scheduler:
         if watched:
             self._events.blocks()
 
+    @property
+    def waits_for_reads_alone(self) -> bool:
+        """Whether the next step has nothing to compute before blocks from the prefix store are there."""
+        return self._queues.only_reads
+
+    def finish_reading(self, read_id: int, payloads: Sequence[object]) -> None:
+        """Lets a request go on that waited for blocks from the prefix store.
+
+        Args:
+            read_id: of the `ReadBlocks`.
+            payloads: what was read, up to the first block that was not there.
+        """
+        request_id = self.kv_cache_manager.offloaded.finish_reading(read_id, payloads)
+        if request_id is not None:
+            self._queues.finish_reading(request_id)
+
+    def cancel_reading(self) -> None:
+        """Lets all requests go on that wait for blocks from the prefix store, without these."""
+        for read_id in self.kv_cache_manager.offloaded.reading_ids():
+            self.finish_reading(read_id, ())
+
     def draft(self, draft_token_ids: Mapping[str, Sequence[int]]) -> None:
         """Gives running requests guesses of their next tokens, for the next step alone.
 
         Args:
             draft_token_ids: by request id; those of requests that may not have drafts are dropped.
         """
-        for request in self._places.running:
+        for request in self._queues.running:
             drafts = draft_token_ids.get(request.request_id, ())
             request.draft_token_ids = tuple(drafts) if request.may_have_drafts else ()
 
     def reassign(
-        self, members: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
+        self, requests: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
     ) -> None:
-        """Advances a group of requests (beams): each becomes one of them, plus a token.
+        """Gives each of a group of requests (beams) one of their texts and a token more.
 
-        Member i continues members[parents[i]] with token_ids[i]. It shares that one's blocks, as far
+        Request i continues requests[parents[i]] with token_ids[i]. It shares that one's blocks, as far
         as they are computed; whoever writes into a shared block later gets a copy first. Called
-        between `update` and `schedule`, once each parent's last row has been computed: a member
-        that has delivered its logits is parked by `update`, and a group is not held up by members
-        that lost blocks since (they and their children compute those again). At the first call the
-        members that were added as siblings of the first one are still waiting for its prompt: they
-        fork from it (parents[i] = 0). From then on each member runs, or waits for its turn with
-        what it holds. Those of a group that are not given stay or become parked.
+        between `update` and `schedule`, once each parent's last row has been computed: `update` parks
+        the requests that got no token, and the group does not wait for those that lost blocks since
+        (they and their children compute these again). At the first call the siblings of the first
+        request are still waiting for its prompt: they fork from it (parents[i] = 0). From then on each
+        request runs, or waits for its turn with what it holds. Those of a group that are not given stay
+        or become parked.
 
         Args:
-            members: unfinished requests that `waits_for_group`, each once.
-            parents: [len(members)] indices into `members`.
-            token_ids: [len(members)] the tokens to append.
+            requests: unfinished requests that `waits_for_group`, each once.
+            parents: [len(requests)] indices into `requests`.
+            token_ids: [len(requests)] the tokens to append.
         """
         outputs = [
-            [*members[parent].output_token_ids, token_id]
+            [*requests[parent].output_token_ids, token_id]
             for parent, token_id in zip(parents, token_ids, strict=True)
         ]
-        num_computed = [members[parent].num_computed_tokens for parent in parents]
-        self.kv_cache_manager.reassign(members, parents)
-        for follower in self._places.siblings.dissolve(members):
-            if follower not in members:  # no beam for it yet
-                self._places.park(follower)
-        for member, output_token_ids, computed in zip(members, outputs, num_computed, strict=True):
-            assert member.waits_for_group and member.status is not RequestStatus.FINISHED
-            member.output_token_ids = output_token_ids
-            member.num_computed_tokens = computed
-            member.num_computed_once = max(member.num_computed_once, computed)
+        num_computed = [requests[parent].num_computed_tokens for parent in parents]
+        self.kv_cache_manager.reassign(requests, parents)
+        for follower in self._queues.siblings.dissolve(requests):
+            if follower not in requests:  # no beam for it yet
+                self._queues.park(follower)
+        for request, output_token_ids, computed in zip(
+            requests, outputs, num_computed, strict=True
+        ):
+            assert request.waits_for_group and request.status is not RequestStatus.FINISHED
+            request.output_token_ids = output_token_ids
+            request.num_computed_tokens = computed
+            request.num_computed_once = max(request.num_computed_once, computed)
             if not self.use_kv_cache:
-                self._forget_computed(member)
-            if member.status is RequestStatus.WAITING:
-                self._places.recall(member, len(self.running) < self.max_num_seqs)
-            if self._events.active and member.status is RequestStatus.RUNNING:
-                self._events.computed(member)
+                self._forget_computed(request)
+            if request.status is RequestStatus.WAITING:
+                self._queues.recall(request, len(self.running) < self.max_num_seqs)
+            if self._events.active and request.status is RequestStatus.RUNNING:
+                self._events.computed(request)
 
     def finish(
         self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
@@ -238,7 +261,7 @@ class Scheduler:
         """Ends a request, wherever it is; its blocks are free at once. `take_ended` gives it."""
         if request.status is RequestStatus.FINISHED:
             return
-        self._places.leave(request)
+        self._queues.leave(request)
         if request in self._deadlines:
             self._deadlines.remove(request)
         self.kv_cache_manager.forget(request)
@@ -257,11 +280,11 @@ class Scheduler:
 
     def started_requests(self) -> list[Request]:
         """The unfinished requests that run or have run, and so may have blocks."""
-        return [request for request in self._places if request.has_started]
+        return [request for request in self._queues if request.has_started]
 
     def check_integrity(self) -> None:
         """Every unfinished request is in one place, and every block with those who own it."""
-        self._places.check_integrity()
+        self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
 
     # ---- who takes part in a step
@@ -274,7 +297,7 @@ class Scheduler:
             if request.draft_token_ids:  # nobody makes room for guesses
                 request.draft_token_ids = ()
                 continue
-            giver = self._places.latest_holder()
+            giver = self._queues.latest_holder()
             alone = len(self.running) == 1
             if giver is None or (giver.queue_key < request.queue_key and not alone):
                 giver = self.running[-1]
@@ -282,35 +305,43 @@ class Scheduler:
             if giver is request:
                 return
             self._take_blocks(giver, request)
-        self._add_share(request, plan)
+        self._add(request, plan)
 
     def _limit_drafts(self, request: Request, plan: StepPlan) -> None:
         """Drops the drafts of a request that the step has no room for, or that are beyond its end."""
         num_missing = request.num_known_tokens - request.num_computed_tokens
         room = min(
             plan.draft_budget,
+            plan.extra_logits,
             plan.budget - num_missing,
             request.max_tokens - request.num_output_tokens - 1,
         )
         request.draft_token_ids = request.draft_token_ids[: max(0, room)]
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
-        """Lets the first request that waits take part in the step, if there is room for it."""
+        """Deals with the first request that waits: admits it, or lets it read blocks from the prefix
+        store first. Returns False if it has to wait where it is, and all others behind it."""
+        manager, events = self.kv_cache_manager, self._events
+        if manager.start_reading(request):
+            if events.active:
+                events.blocked(request, "reading_prefix", 0, ())
+            if not manager.offloaded.has_asked(request.request_id):
+                return False
+            self._queues.read(request)
+            return True
         if self._num_seats(plan) < 1 and not _outranks(request, self.running[-1]):
-            if self._events.active:
-                self._events.blocked(request, "no_seats", 0, self.running)
+            if events.active:
+                events.blocked(request, "no_seats", 0, self.running)
             return False
-        manager = self.kv_cache_manager
-        num_kept, num_computed = manager.num_blocks(request), request.num_computed_tokens
-        request.num_computed_tokens = manager.match_prefix(request)
         givers = self._givers(request, plan)
         if givers is None:
-            if self._events.active:
-                num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
-                self._events.blocked(request, "no_blocks", num_lacking, self.running)
-            request.num_computed_tokens = num_computed
-            manager.roll_back(request, num_kept * manager.block_size)
+            if events.active:
+                num_lacking = manager.num_lacking_to_admit(request)
+                events.blocked(request, "no_blocks", num_lacking, self.running)
             return False
+        if request.params.prompt_logprobs is not None and not plan.extra_logits:
+            return False  # others have used up the step's rows of logits
+        request.num_computed_tokens = manager.match_prefix(request)
         for giver in givers:
             if giver.status is RequestStatus.RUNNING:
                 self._preempt(giver, request, plan)
@@ -321,11 +352,11 @@ class Scheduler:
         if request.num_processed_tokens == 0:
             request.prefix_match = match
             request.num_cached_tokens = match.num_tokens
-        self._places.admit(request)
-        if self._events.active:
+        self._queues.admit(request)
+        if events.active:
             num_new = manager.num_blocks(request) - num_matched
-            self._events.admitted(request, num_new, match)
-        self._add_share(request, plan)
+            events.admitted(request, num_new, match)
+        self._add(request, plan)
         return True
 
     def _givers(self, request: Request, plan: StepPlan) -> list[Request] | None:
@@ -335,11 +366,11 @@ class Scheduler:
         """
         manager = self.kv_cache_manager
         num_seats = self._num_seats(plan)
-        num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
+        num_lacking = manager.num_lacking_to_admit(request)
         alone = not self.running  # then the whole pool is there for it, and it fits
         holders = [
             holder
-            for holder in self._places.holders()
+            for holder in self._queues.holders()
             if holder is not request and (alone or holder.queue_key > request.queue_key)
         ]
         givers: list[Request] = []
@@ -351,27 +382,35 @@ class Scheduler:
                     break
                 num_seats += 1
             givers.append(giver)
-            num_lacking -= manager.num_exclusive_blocks(giver)
+            num_lacking -= manager.num_blocks_for(request, giver)
         return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
 
-    def _add_share(self, request: Request, plan: StepPlan) -> None:
+    def _add(self, request: Request, plan: StepPlan) -> None:
+        """Schedules as many of a request's tokens as the step has room for."""
         start = request.num_computed_tokens
-        num_scheduled = request.num_tokens - start
-        num_drafts = len(request.draft_token_ids)
-        plan.draft_budget -= num_drafts
-        samplers: tuple[Request, ...] = (request,)
-        if num_scheduled > plan.budget:
-            num_scheduled, samplers = plan.budget, ()
-        elif self._places.siblings and not request.waits_for_group:
-            followers = self._places.siblings.followers(request)
-            samplers += tuple(followers[: self._num_seats(plan)])
-        num_recomputed = 0
-        if request.num_computed_once > start:
-            num_recomputed = min(request.num_computed_once - start, num_scheduled)
-        block_ids = self.kv_cache_manager.block_ids(request)
+        num_missing = request.num_tokens - start
+        num_recomputed = max(0, min(request.num_computed_once - start, num_missing))
+        num_scheduled = min(num_missing, plan.budget)
+        if request.params.prompt_logprobs is not None and not request.output_token_ids:
+            # Each row that is not computed again asks for its logits.
+            num_scheduled = min(num_scheduled, num_recomputed + plan.extra_logits)
+            if num_scheduled == 0:
+                return
+        samplers: tuple[Request, ...] = ()
+        if num_scheduled == num_missing:
+            samplers = (request,)
+            if self._queues.siblings and not request.waits_for_group:
+                followers = self._queues.siblings.followers(request)
+                samplers += tuple(followers[: self._num_seats(plan)])
         plan.add(
             ScheduledRequest(
-                request, start, num_scheduled, num_recomputed, num_drafts, samplers, block_ids
+                request,
+                start,
+                num_scheduled,
+                min(num_recomputed, num_scheduled),
+                len(request.draft_token_ids),
+                samplers,
+                self.kv_cache_manager.block_ids(request),
             )
         )
 
@@ -384,7 +423,7 @@ class Scheduler:
         request.draft_token_ids = ()
         # Blocks that it has not come to fill are of no use to it.
         self.kv_cache_manager.roll_back(request, request.num_computed_tokens)
-        self._places.preempt(request)
+        self._queues.preempt(request)
         request.num_preemptions += 1
         plan.drop(request)
         plan.preempted.append(request)
@@ -392,7 +431,7 @@ class Scheduler:
             self._events.preempted(request, cause)
 
     def _take_blocks(self, giver: Request, request: Request) -> None:
-        """Frees as many of the giver's last blocks as `request` lacks now, if it has that many."""
+        """Frees as many of the giver's last blocks as `request` lacks, if it has that many."""
         manager = self.kv_cache_manager
         num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
         if num_lacking == 0:
@@ -401,24 +440,24 @@ class Scheduler:
         num_slots = manager.num_blocks(giver) * manager.block_size
         num_lost = max(0, giver.num_computed_tokens - num_slots)
         giver.num_computed_tokens -= num_lost
-        self._places.gave_back(giver)
+        self._queues.note_blocks(giver)
         if self._events.active:
-            swapped = manager.num_swapped_blocks(giver) > 0
+            swapped = manager.offloaded.num_swapped(giver.request_id) > 0
             self._events.gave_back(giver, num_lost, num_freed, swapped, request)
 
-    def _part(self, share: ScheduledRequest) -> None:
+    def _part(self, scheduled: ScheduledRequest) -> None:
         """Sends the siblings that waited for this prompt their own ways."""
-        leader = share.request
-        for follower in self._places.siblings.dissolve(share.samplers):
+        leader = scheduled.request
+        for follower in self._queues.siblings.dissolve(scheduled.samplers):
             follower.num_computed_once = leader.num_computed_once
-            if follower in share.samplers and leader.status is not RequestStatus.FINISHED:
+            if follower in scheduled.samplers and leader.status is not RequestStatus.FINISHED:
                 self.kv_cache_manager.fork(leader, follower)
                 follower.num_computed_tokens = leader.num_computed_tokens
-                self._places.run(follower)
+                self._queues.run(follower)
                 if self._events.active:
                     self._events.forked(follower)
             else:  # it finds in the prefix cache what is still there
-                self._places.queue(follower)
+                self._queues.queue(follower)
 
     # ---- what a step has computed
 
@@ -431,19 +470,18 @@ class Scheduler:
                 return end
         return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
-    def _book_computed(self, share: ScheduledRequest) -> None:
+    def _book_computed(self, scheduled: ScheduledRequest) -> None:
         """Moves a request's counters on, as far as its tokens have been computed. K and V at the
         positions of wrong drafts do not count, and their blocks go back."""
-        request, start = share.request, share.start
-        num_computed = share.end
-        if share.num_draft_tokens:
+        request, start, num_computed = scheduled.request, scheduled.start, scheduled.end
+        if scheduled.num_draft_tokens:
             num_computed = min(num_computed, request.num_known_tokens - 1)
             request.draft_token_ids = ()
         request.num_computed_tokens = num_computed
         if num_computed > request.num_computed_once:
             request.num_computed_once = num_computed
-        request.num_processed_tokens += share.num_scheduled_tokens
-        if num_computed < share.end:
+        request.num_processed_tokens += scheduled.num_scheduled_tokens
+        if num_computed < scheduled.end:
             self.kv_cache_manager.roll_back(request, num_computed)
         self.kv_cache_manager.seal(request, start)
 

@@ -1,13 +1,17 @@
-"""A step, as plain data: what the scheduler has decided and execution carries out."""
+"""A step as plain data: which tokens of which requests are computed, and which blocks are moved before.
+
+The scheduler decides it, execution carries it out.
+"""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.request import Request
 
 
 class ScheduledRequest(NamedTuple):
-    """One request's share of a step: its tokens at start .. start + num_scheduled_tokens - 1.
+    """One request's part of a step: its tokens at start .. start + num_scheduled_tokens - 1.
 
     A tuple, because a step makes one for each request: a frozen dataclass takes three times as long.
 
@@ -16,9 +20,9 @@ class ScheduledRequest(NamedTuple):
             lost them when it was preempted, or a sibling computed them.
         num_draft_tokens: how many of these, the last ones, are drafts. The row before the first draft
             and the row of each draft are sampled from, as long as the drafts are right.
-        samplers: who takes tokens from the logits of the share's last rows: nobody if the share
-            does not reach the request's last token, else the request, and its siblings if they have
-            been waiting for this prompt.
+        samplers: who takes tokens from the logits of the last rows: nobody if these rows do not reach
+            the request's last token, else the request, and its siblings if they have been waiting for
+            this prompt.
         block_ids: the request's block table.
     """
 
@@ -36,12 +40,34 @@ class ScheduledRequest(NamedTuple):
 
     @property
     def sampled_rows(self) -> range:
-        """The rows of the share, counted from its first, that are sampled from."""
+        """The rows, counted from the first, that are sampled from."""
         if not self.samplers:
             return range(0)
         return range(
             self.num_scheduled_tokens - 1 - self.num_draft_tokens, self.num_scheduled_tokens
         )
+
+    @property
+    def prompt_logprob_rows(self) -> range:
+        """The rows, counted from the first, whose prompt log-probabilities are to be given.
+
+        Each position's are given once: not again by a row that is computed again.
+        """
+        request, first = self.request, self.num_recomputed_tokens
+        if request.params.prompt_logprobs is None or request.output_token_ids:
+            return range(0)
+        last = min(self.end, request.num_prompt_tokens - 1)  # the next position is a prompt token's
+        return range(first, max(first, last - self.start))
+
+    @property
+    def logits_rows(self) -> range:
+        """The rows, counted from the first, whose logits are needed."""
+        prompt, sampled = self.prompt_logprob_rows, self.sampled_rows
+        if not prompt or not sampled:
+            return prompt or sampled
+        return range(
+            prompt.start, sampled.stop
+        )  # they meet: before the first output token there are no drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +75,7 @@ class SchedulerOutput:
     """A step.
 
     Attributes:
-        scheduled: at most one share for each request.
+        scheduled: each request at most once.
         preempted: running requests that had to make room, and wait now.
     """
 
@@ -58,4 +84,115 @@ class SchedulerOutput:
 
     @property
     def num_tokens(self) -> int:
-        return sum(share.num_scheduled_tokens for share in self.scheduled)
+        return sum(scheduled.num_scheduled_tokens for scheduled in self.scheduled)
+
+
+class StepPlan:
+    """A step while the scheduler decides on it; a request can be taken back.
+
+    Args:
+        num_tokens: that the step may have.
+        num_extra_logits: rows of logits that it may have beside one for each request.
+
+    Attributes:
+        budget: tokens that may still be scheduled.
+        draft_budget: drafts that may still be scheduled without taking another decode's place.
+        extra_logits: rows of logits that may still be asked for, beside one for each request.
+        num_reserved_seats: siblings that will be running when the step has been computed.
+        preempted: who had to make room so far.
+    """
+
+    def __init__(self, num_tokens: int, num_extra_logits: int) -> None:
+        self.budget = self.draft_budget = num_tokens
+        self.extra_logits = num_extra_logits
+        self.num_reserved_seats = 0
+        self.preempted: list[Request] = []
+        self._scheduled: dict[str, ScheduledRequest] = {}
+
+    def add(self, scheduled: ScheduledRequest) -> None:
+        self._scheduled[scheduled.request.request_id] = scheduled
+        self.budget -= scheduled.num_scheduled_tokens
+        self.draft_budget -= scheduled.num_draft_tokens
+        self.extra_logits -= _num_extra_logits(scheduled)
+        if len(scheduled.samplers) > 1:
+            self.num_reserved_seats += len(scheduled.samplers) - 1
+
+    def drop(self, request: Request) -> None:
+        """Takes back what the request has been given in this step, if anything."""
+        scheduled = self._scheduled.pop(request.request_id, None)
+        if scheduled is not None:
+            self.budget += scheduled.num_scheduled_tokens
+            self.draft_budget += scheduled.num_draft_tokens
+            self.extra_logits += _num_extra_logits(scheduled)
+            if scheduled.samplers:
+                self.num_reserved_seats -= len(scheduled.samplers) - 1
+
+    def output(self) -> SchedulerOutput:
+        return SchedulerOutput(tuple(self._scheduled.values()), tuple(self.preempted))
+
+
+def _num_extra_logits(scheduled: ScheduledRequest) -> int:
+    """Rows of logits beside one for each request."""
+    if scheduled.request.params.prompt_logprobs is None:  # most: asked for with every token
+        return scheduled.num_draft_tokens
+    return max(0, len(scheduled.logits_rows) - 1)
+
+
+# ---- work on the contents of blocks
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBlock:
+    """Copy-on-write: the target becomes what the source is now."""
+
+    source_id: int
+    target_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBlock:
+    """Offer a full block to the prefix store."""
+
+    block_id: int
+    block_hash: bytes
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlocks:
+    """Begin to read blocks from the prefix store: these, in order, up to the first that is not there.
+
+    What was read comes back by `Scheduler.finish_reading`, in a later step.
+    """
+
+    read_id: int
+    keys: tuple[BlockKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBlock:
+    """Fill a block with what was read from the prefix store."""
+
+    block_id: int
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOut:
+    """Keep a block's contents in a slot of the swap file."""
+
+    block_id: int
+    swap_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapIn:
+    """Fill a block from a slot of the swap file, which is free after it."""
+
+    swap_slot: int
+    block_id: int
+
+
+# Done in the order in which they were noted, all of them before the next forward: a block may be the
+# source of a copy, be given to another request and be filled for that one, all in one step.
+BlockOp: TypeAlias = CopyBlock | SaveBlock | ReadBlocks | LoadBlock | SwapOut | SwapIn

@@ -1,24 +1,51 @@
-"""The events of scheduling, made of its objects."""
+"""The events of scheduling: what the scheduler does, for whoever listens."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from pellucid.events import (
     BlockOps,
+    Event,
     Level,
     Preempted,
     PrefixMatched,
     RequestState,
     RequestStateChanged,
 )
-from pellucid.scheduling.event_sink import EventSink
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.prefix_match import PrefixMatch
+from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 
 MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted first
 
 Finish = Literal["eos", "length", "stop", "cancel", "error"]
+
+
+class EventSink(Protocol):
+    @property
+    def active(self) -> bool:
+        """Whether anyone listens; asked before an event is made."""
+        ...
+
+    def wants(self, level: Level) -> bool:
+        """Whether anyone listens to events of `level`."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Hands an event to everyone who wants it."""
+        ...
+
+
+class NoEvents:
+    """Nobody listens."""
+
+    active = False
+
+    def wants(self, level: Level) -> bool:
+        return False
+
+    def emit(self, event: Event) -> None:
+        raise AssertionError("asked first, nobody would emit")
 
 
 class SchedulingEvents:
@@ -158,8 +185,7 @@ def _state(request: Request) -> RequestState:
         case FinishReason.STOP | FinishReason.LENGTH:
             return "done"
     if request.status is RequestStatus.RUNNING:
-        catching_up = request.num_known_tokens - request.num_computed_tokens > 1
-        return "prefill" if catching_up or not request.output_token_ids else "decode"
+        return "decode" if request.is_decoding else "prefill"
     return "preempted" if request.num_preemptions else "waiting"
 
 

@@ -1,0 +1,166 @@
+"""Contents of blocks outside of the pool: the swap file of preempted requests, and the prefix store."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pellucid.scheduling.block import BlockKey
+from pellucid.scheduling.scheduler_output import LoadBlock, ReadBlocks, SaveBlock, SwapIn, SwapOut
+
+
+@dataclass(slots=True)
+class _Read:
+    """Blocks that a waiting request has asked the prefix store for.
+
+    Attributes:
+        request_id: None: the request does not need them any more.
+        keys: by index in the request's block table.
+        payloads: what was read, by index; None: the store is still reading.
+    """
+
+    request_id: str | None
+    keys: dict[int, BlockKey]
+    payloads: dict[int, object] | None = None
+
+
+class OffloadedBlocks:
+    """Owns the swap slots, and what requests are reading from the prefix store.
+
+    A preempted request keeps in the swap file what it gave back. In the prefix store everyone finds what
+    anyone has computed: a request that waits asks for blocks once, and takes what was read when it is
+    admitted. Blocks that are being read or wait for their request lie in memory; their number is bounded.
+
+    Args:
+        num_swap_slots: blocks that the swap file holds; 0: there is none.
+        max_read_blocks: blocks on their way from the prefix store; 0: there is none.
+    """
+
+    def __init__(self, num_swap_slots: int = 0, max_read_blocks: int = 0) -> None:
+        self._num_swap_slots = num_swap_slots
+        self._max_read_blocks = max_read_blocks
+        self._free_slots = list(range(num_swap_slots - 1, -1, -1))
+        self._swapped: dict[str, dict[int, int]] = {}  # slots by request id and index in its table
+        self._reads: dict[int, _Read] = {}
+        self._read_of: dict[str, int] = {}  # read_id by request id
+        self._num_reads = 0
+        self._num_read_blocks = 0  # asked for, and not taken or dropped yet
+
+    @property
+    def has_prefix_store(self) -> bool:
+        return self._max_read_blocks > 0
+
+    # ---- the swap file
+
+    def num_swapped(self, request_id: str) -> int:
+        """Blocks of a request that the swap file holds."""
+        return len(self._swapped.get(request_id, ()))
+
+    def is_swapped(self, request_id: str, index: int) -> bool:
+        return index in self._swapped.get(request_id, ())
+
+    def swap_out(self, request_id: str, index: int, block_id: int) -> SwapOut | None:
+        """Keeps what was block `index` of a request, if a slot is free."""
+        if not self._free_slots:
+            return None
+        slot = self._free_slots.pop()
+        self._swapped.setdefault(request_id, {})[index] = slot
+        return SwapOut(block_id, slot)
+
+    def swap_in(self, request_id: str, index: int, block_id: int) -> SwapIn | None:
+        """Fills a block with what was block `index` of a request, if the swap file has it."""
+        if (slot := self._swapped.get(request_id, {}).pop(index, None)) is None:
+            return None
+        self._free_slots.append(slot)
+        return SwapIn(slot, block_id)
+
+    # ---- the prefix store
+
+    def save(self, block_id: int, key: BlockKey) -> SaveBlock | None:
+        """Offers a block that has just become full to the prefix store."""
+        return SaveBlock(block_id, key.block_hash, key.token_ids) if self.has_prefix_store else None
+
+    def has_asked(self, request_id: str) -> bool:
+        """Whether a request has asked the prefix store since it was last admitted."""
+        return request_id in self._read_of
+
+    @property
+    def num_readable_blocks(self) -> int:
+        """Blocks that may be asked for now."""
+        return self._max_read_blocks - self._num_read_blocks
+
+    @property
+    def is_reading(self) -> bool:
+        return any(read.payloads is None for read in self._reads.values())
+
+    def start_reading(self, request_id: str, keys: Mapping[int, BlockKey]) -> ReadBlocks:
+        """Asks the prefix store for blocks, by their index in the request's table."""
+        assert len(keys) <= self.num_readable_blocks and not self.has_asked(request_id)
+        read_id = self._num_reads
+        self._num_reads += 1
+        self._num_read_blocks += len(keys)
+        self._reads[read_id] = _Read(request_id, dict(keys))
+        self._read_of[request_id] = read_id
+        return ReadBlocks(read_id, tuple(keys.values()))
+
+    def finish_reading(self, read_id: int, payloads: Sequence[object]) -> str | None:
+        """Takes what was read.
+
+        Args:
+            payloads: of the first keys; fewer than were asked for if one was not there.
+
+        Returns:
+            The id of the request that waits for it; None if it does not any more.
+        """
+        read = self._reads.get(read_id)
+        if read is None or read.payloads is not None:  # it was cancelled
+            return None
+        read.payloads = dict(zip(read.keys, payloads, strict=False))
+        self._num_read_blocks -= len(read.keys) - len(read.payloads)
+        if read.request_id is None:
+            self._forget_read(read_id)
+        return read.request_id
+
+    def reading_ids(self) -> list[int]:
+        """The reads whose blocks are not there yet."""
+        return [read_id for read_id, read in self._reads.items() if read.payloads is None]
+
+    def load(self, request_id: str, index: int, block_id: int, key: BlockKey) -> LoadBlock | None:
+        """Fills a block with what was read for block `index` of a request, if it was."""
+        if (read_id := self._read_of.get(request_id)) is None:
+            return None
+        read = self._reads[read_id]
+        if read.payloads is None or read.keys.get(index) != key or index not in read.payloads:
+            return None
+        return LoadBlock(block_id, read.payloads[index])
+
+    def drop_reads_that_wait(self) -> None:
+        """Drops blocks that were read for requests which are not admitted yet: these ask again."""
+        for read_id, read in list(self._reads.items()):
+            if read.payloads is not None:
+                self._forget_read(read_id)
+
+    # ---- both
+
+    def drop(self, request_id: str) -> None:
+        """Forgets what is kept of a request."""
+        self._free_slots += self._swapped.pop(request_id, {}).values()
+        if (read_id := self._read_of.pop(request_id, None)) is not None:
+            self._reads[read_id].request_id = None
+            if self._reads[read_id].payloads is not None:
+                self._forget_read(read_id)
+
+    def _forget_read(self, read_id: int) -> None:
+        read = self._reads.pop(read_id)
+        assert read.payloads is not None
+        self._num_read_blocks -= len(read.payloads)
+        if read.request_id is not None:
+            del self._read_of[read.request_id]
+
+    def check_integrity(self, request_ids: Collection[str]) -> None:
+        """`request_ids`: of all unfinished requests with a block table."""
+        taken = [slot for slots in self._swapped.values() for slot in slots.values()]
+        assert sorted([*self._free_slots, *taken]) == list(range(self._num_swap_slots))
+        assert self._swapped.keys() <= set(request_ids) and self._read_of.keys() <= set(request_ids)
+        kept = (len(r.keys if r.payloads is None else r.payloads) for r in self._reads.values())
+        assert sum(kept) == self._num_read_blocks <= self._max_read_blocks
+        waiting = {r.request_id: i for i, r in self._reads.items() if r.request_id is not None}
+        assert waiting == self._read_of

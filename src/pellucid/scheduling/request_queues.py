@@ -1,0 +1,260 @@
+"""Where each unfinished request is: the queues, groups of siblings, and who holds blocks without running."""
+
+import heapq
+from bisect import insort
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import Request, RequestStatus
+
+Key: TypeAlias = tuple[float, int]
+
+
+class RequestHeap:
+    """The smallest key first. Taking a request out of the middle costs O(1) on average.
+
+    It only forgets that the entry is valid; entries like that are dropped when they come up, or all
+    at once when they are the majority.
+    """
+
+    def __init__(self) -> None:
+        # The number makes entries of one request different and keeps requests from being compared.
+        self._entries: list[tuple[Key, int, Request]] = []
+        self._valid: dict[str, int] = {}  # request_id -> number of its entry
+        self._num_pushed = 0
+
+    def __len__(self) -> int:
+        return len(self._valid)
+
+    def __contains__(self, request: Request) -> bool:
+        return request.request_id in self._valid
+
+    def __iter__(self) -> Iterator[Request]:
+        """In order."""
+        return (entry[2] for entry in sorted(self._entries) if self._is_valid(entry))
+
+    @property
+    def first(self) -> Request | None:
+        while self._entries and not self._is_valid(self._entries[0]):
+            heapq.heappop(self._entries)
+        return self._entries[0][2] if self._entries else None
+
+    def push(self, key: Key, request: Request) -> None:
+        assert request not in self
+        heapq.heappush(self._entries, (key, self._num_pushed, request))
+        self._valid[request.request_id] = self._num_pushed
+        self._num_pushed += 1
+
+    def remove(self, request: Request) -> None:
+        del self._valid[request.request_id]
+        if len(self._entries) > 2 * len(self._valid) + 8:
+            self._entries = [entry for entry in self._entries if self._is_valid(entry)]
+            heapq.heapify(self._entries)
+
+    def _is_valid(self, entry: tuple[Key, int, Request]) -> bool:
+        return self._valid.get(entry[2].request_id) == entry[1]
+
+
+class Siblings:
+    """Groups of requests with the same prompt. The first of a group leads: it alone is scheduled.
+
+    A group lasts until its prompt is computed. If the leader ends before, the next one takes over.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, list[Request]] = {}  # by the id of every member; two or more each
+
+    def __bool__(self) -> bool:
+        """Whether there are any groups."""
+        return bool(self._groups)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Makes a group; the first request leads it."""
+        if len(requests) > 1:
+            group = list(requests)
+            for member in group:
+                self._groups[member.request_id] = group
+
+    def followers(self, leader: Request) -> list[Request]:
+        group = self._groups.get(leader.request_id)
+        return group[1:] if group is not None and group[0] is leader else []
+
+    def follows(self, request: Request) -> bool:
+        """Whether it waits for its leader."""
+        group = self._groups.get(request.request_id)
+        return group is not None and group[0] is not request
+
+    def leave(self, request: Request) -> Request | None:
+        """Takes a request out of its group; the new leader, if it was the leader and left others."""
+        group = self._groups.pop(request.request_id, None)
+        if group is None:
+            return None
+        led = group[0] is request
+        group.remove(request)
+        new_leader = group[0] if led else None
+        if len(group) == 1:
+            del self._groups[group[0].request_id]
+        return new_leader
+
+    def dissolve(self, requests: Iterable[Request]) -> list[Request]:
+        """Ends the group that any of these requests is in; who was still following in it."""
+        for request in requests:
+            if (group := self._groups.get(request.request_id)) is not None:
+                for member in group:
+                    del self._groups[member.request_id]
+                return group[1:]
+        return []
+
+
+def queue_key(request: Request) -> Key:
+    return request.queue_key
+
+
+class RequestQueues:
+    """Moves requests between the queues, and knows who holds blocks without running.
+
+    An unfinished request is in one place: it is running, waiting, or reading blocks from the prefix
+    store; it follows a sibling that computes its prompt; or it is parked, until it is given a token. All
+    but the first have the status WAITING.
+
+    Args:
+        kv_cache_manager: says who has blocks.
+
+    Attributes:
+        running: in order of key: the last one is preempted first.
+        waiting: the smallest key is admitted first.
+        siblings: who computes a prompt for whom.
+    """
+
+    def __init__(self, kv_cache_manager: KVCacheManager) -> None:
+        self.running: list[Request] = []
+        self.waiting = RequestHeap()
+        self.siblings = Siblings()
+        self._kv_cache_manager = kv_cache_manager
+        self._reading: dict[str, Request] = {}
+        self._parked: dict[str, Request] = {}
+        self._holders: dict[str, Request] = {}
+        self._num_requests = 0
+
+    def __len__(self) -> int:
+        return self._num_requests
+
+    def __iter__(self) -> Iterator[Request]:
+        """All of them; in no order."""
+        not_running = (*self.waiting, *self._reading.values(), *self._parked.values())
+        for request in (*self.running, *not_running):
+            yield request
+            yield from self.siblings.followers(request)
+
+    # ---- coming and going
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Takes in requests with the same prompt: the first waits, the others follow it."""
+        self._num_requests += len(requests)
+        self.siblings.add(requests)
+        self.queue(requests[0])
+
+    def leave(self, request: Request) -> None:
+        """Takes a request out of its place. If others followed it, the next one leads them."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        self._reading.pop(request.request_id, None)
+        self._parked.pop(request.request_id, None)
+        self._holders.pop(request.request_id, None)
+        if (new_leader := self.siblings.leave(request)) is not None:
+            new_leader.num_computed_once = request.num_computed_once
+            self.queue(new_leader)
+        self._num_requests -= 1
+
+    # ---- from one place to another
+
+    def queue(self, request: Request) -> None:
+        """To `waiting`, from nowhere, from following or from being parked."""
+        self.waiting.push(request.queue_key, request)
+        self.note_blocks(request)
+
+    def read(self, request: Request) -> None:
+        """From `waiting` to where it waits for blocks from the prefix store, with those that it has."""
+        self.waiting.remove(request)
+        self._reading[request.request_id] = request
+
+    def finish_reading(self, request_id: str) -> None:
+        """Back to `waiting`."""
+        self.queue(self._reading.pop(request_id))
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nobody runs or waits for anything but blocks from the prefix store."""
+        return bool(self._reading) and not self.running and not self.waiting
+
+    def admit(self, request: Request) -> None:
+        """From `waiting` to `running`."""
+        self.waiting.remove(request)
+        self.run(request)
+
+    def run(self, request: Request) -> None:
+        """To `running`, from following or from being parked."""
+        self._holders.pop(request.request_id, None)
+        request.status = RequestStatus.RUNNING
+        insort(self.running, request, key=queue_key)
+
+    def preempt(self, request: Request) -> None:
+        """From `running` to `waiting`, with its blocks."""
+        self.running.remove(request)
+        request.status = RequestStatus.WAITING
+        self.queue(request)
+
+    def park(self, request: Request) -> None:
+        """From `running`, or from following, to where it waits for a token."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        request.status = RequestStatus.WAITING
+        self._parked[request.request_id] = request
+        self.note_blocks(request)
+
+    def recall(self, request: Request, has_seat: bool) -> None:
+        """From wherever it waits, with the blocks that it has now, to `running` or `waiting`."""
+        self._parked.pop(request.request_id, None)
+        self._reading.pop(request.request_id, None)
+        if request in self.waiting:
+            self.waiting.remove(request)
+        if has_seat:
+            self.run(request)
+        else:
+            self.queue(request)
+
+    # ---- who holds blocks without running
+
+    def holders(self) -> Iterable[Request]:
+        return self._holders.values()
+
+    def latest_holder(self) -> Request | None:
+        return max(self._holders.values(), key=queue_key, default=None)
+
+    def note_blocks(self, request: Request) -> None:
+        """Notes whether a request that does not run holds blocks."""
+        if self._kv_cache_manager.num_blocks(request):
+            self._holders[request.request_id] = request
+        else:
+            self._holders.pop(request.request_id, None)
+
+    def check_integrity(self) -> None:
+        """Every request is in one place, and every block with those who own it."""
+        manager = self._kv_cache_manager
+        manager.check_integrity()
+        assert self.running == sorted(self.running, key=queue_key)
+        for request in self.running:
+            assert request.status is RequestStatus.RUNNING
+            assert request not in self.waiting and request.request_id not in self._holders
+            assert request.num_computed_tokens < request.num_tokens
+        for request in (*self.waiting, *self._reading.values(), *self._parked.values()):
+            assert request.status is RequestStatus.WAITING
+            num_slots = manager.num_blocks(request) * manager.block_size
+            assert (num_slots > 0) == (request.request_id in self._holders)
+            assert 0 <= num_slots - request.num_computed_tokens < manager.block_size
+        everyone = list(self)
+        assert all(manager.num_blocks(r) == 0 for r in everyone if self.siblings.follows(r))
+        assert len(set(everyone)) == len(everyone) == len(self)

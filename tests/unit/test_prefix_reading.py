@@ -1,0 +1,139 @@
+"""Prefixes on disk are read beside the steps: nobody waits for them but the request that needs them."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pellucid.engine import LLMEngine, kv_storage
+from pellucid.events import EventRecord, Level, RequestStateChanged
+from pellucid.outputs import RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import fake_engine
+
+PROMPT = [1, 2, 3, 4] * 16
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(autouse=True)
+def weights_of_the_fake_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_storage, "weights_identity", lambda directory: b"")
+
+
+def engine(directory: Path, **knobs: object) -> LLMEngine:
+    return fake_engine(block_size=16, prefix_cache_dir=str(directory), **knobs)
+
+
+def run(engine: LLMEngine) -> None:
+    while engine.has_unfinished_requests:
+        engine.step()
+        engine.scheduler.check_integrity()
+
+
+def fill(directory: Path) -> RequestOutput:
+    """Blocks of PROMPT on disk; its completion."""
+    first = engine(directory)
+    output = first.add_request(PROMPT, PARAMS)
+    run(first)
+    first.close()
+    return output
+
+
+class Gate:
+    """Lets no read of a file end before it is opened."""
+
+    def __init__(self, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, self.threads = threading.Event(), set()
+        store = engine._executor._prefix_store
+        find = store.find
+
+        def slow_find(*args: object) -> object:
+            self.threads.add(threading.current_thread())
+            assert self.opened.wait(60)
+            return find(*args)
+
+        monkeypatch.setattr(store, "find", slow_find)
+
+
+def test_others_go_on_while_a_prefix_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(tmp_path)
+    again = engine(tmp_path)
+    records: list[EventRecord] = []
+    again.events.subscribe(records.append, Level.STEP)
+    gate = Gate(again, monkeypatch)
+    other = again.add_request([9] * 5, SamplingParams(max_tokens=100, ignore_eos=True))
+    again.step()
+    reading = again.add_request(PROMPT, PARAMS)
+    behind = again.add_request([8] * 5, PARAMS)
+    for number in range(2, 12):
+        again.step()
+        again.scheduler.check_integrity()
+        assert len(other.outputs[0].token_ids) == number
+    assert reading.metrics.first_scheduled_time is None
+    assert behind.finished
+    states = [r.event for r in records if isinstance(r.event, RequestStateChanged)]
+    assert [s.reason for s in states if s.req == f"{reading.request_id}/0"] == ["reading_prefix"]
+
+    gate.opened.set()
+    run(again)
+    assert threading.main_thread() not in gate.threads
+    assert reading.outputs == expected.outputs
+    assert reading.num_cached_tokens == 48
+    assert [s.reason for s in states if s.req == f"{reading.request_id}/0"] == ["reading_prefix"]
+
+
+def test_an_engine_with_nothing_else_to_do_waits_for_the_disk(tmp_path: Path) -> None:
+    expected = fill(tmp_path)
+    again = engine(tmp_path)
+    output = again.add_request(PROMPT, PARAMS)
+    run(again)
+    assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 48)
+
+
+def test_a_request_that_reads_can_be_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    again = engine(tmp_path)
+    gate = Gate(again, monkeypatch)
+    output = again.add_request(PROMPT, PARAMS)
+    again.step()
+    again.abort(output.request_id)
+    assert output.outputs[0].finish_reason == "abort"
+    assert not again.has_unfinished_requests
+    gate.opened.set()
+    later = again.add_request(PROMPT, PARAMS)
+    run(again)
+    assert later.num_cached_tokens == 48
+    assert again.scheduler.kv_cache_manager.offloaded._reads == {}
+
+
+def test_a_prefix_that_cannot_be_read_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(tmp_path)
+    again = engine(tmp_path)
+
+    def explode(*args: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(again._executor._prefix_store._directory, "read", explode)
+    output = again.add_request(PROMPT, PARAMS)
+    run(again)
+    assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 0)
+
+
+def test_blocks_that_cannot_be_moved_let_nobody_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read was never started."""
+    expected = fill(tmp_path)
+    again = engine(tmp_path)
+    output = again.add_request(PROMPT, PARAMS)
+    with monkeypatch.context() as patch:
+        patch.setattr(again.model_runner, "transfer", lambda ops: 1 / 0)
+        again.step()
+    run(again)
+    assert output.outputs == expected.outputs
