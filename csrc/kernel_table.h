@@ -7,6 +7,7 @@
 #include "kernels/linear_kernels.h"
 #include "kernels/peak_kernels.h"
 #include "kernels/quantize_kernels.h"
+#include "kernels/sampling_kernels.h"
 
 namespace pellucid {
 
@@ -17,6 +18,7 @@ struct KernelTable {
   ElementwiseKernels elementwise;
   AttentionKernels attention;
   QuantizeKernels quantize;
+  SamplingKernels sampling;
 };
 
 }  // namespace pellucid

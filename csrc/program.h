@@ -19,6 +19,7 @@
 namespace pellucid {
 
 class KVCache;
+struct Draw;
 
 // An array of rows that the caller owns.
 struct ConstRows {
@@ -31,6 +32,14 @@ struct ConstRows {
 enum class RowSet : std::uint8_t {
   kTokens,  // T
   kLogits,  // R
+};
+
+// The tokens to draw from one row of logits.
+struct RowDraws {
+  std::int64_t row;
+  const Draw* draws;  // [count]
+  std::int64_t count;
+  std::int64_t* tokens;  // [count], is filled
 };
 
 // What differs from step to step: the arrays of `ForwardBatch` (backends/base.py), borrowed.
@@ -51,6 +60,7 @@ struct Step {
   KVCache* kv_cache = nullptr;
   float* output = nullptr;          // [rows, width] of the program's output
   LargestMark* largest = nullptr;   // [R], zeros: told where logits are largest; or null
+  std::vector<RowDraws> draws;      // one for each row that has any
   double* stage_seconds = nullptr;  // [num_stages], or null: nobody looks
 
   std::int64_t num_rows(RowSet rows) const {

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "draw.h"
+
 namespace pellucid {
 namespace {
 
@@ -170,6 +172,27 @@ void add_largest(Program& program, View x, std::int64_t width) {
       "largest", RowSet::kLogits, {x.buffer}, [=, &program](const Step& step, std::int64_t r) {
         if (step.largest == nullptr) return;
         note_largest(program.kernels(), program.row(x, r), 0, width, step.largest[r]);
+      });
+}
+
+void add_draw(Program& program, View x, std::int64_t width) {
+  const auto num_threads = static_cast<std::size_t>(program.num_threads());
+  const auto scratch = std::make_shared<std::vector<DrawScratch>>(num_threads);
+  program.add_own_bytes(num_threads * draw_scratch_bytes(width));
+  program.add_phase(
+      "draw", {x.buffer},
+      [](const Step& step) { return static_cast<std::int64_t>(step.draws.size()); },
+      [](const Step&) { return std::int64_t{1}; },
+      [=, &program](const Step& step, const Share& share) {
+        DrawScratch& own = (*scratch)[static_cast<std::size_t>(share.thread)];
+        for (std::int64_t i = share.begin; i < share.end; ++i) {
+          const RowDraws& row = step.draws[static_cast<std::size_t>(i)];
+          const std::int64_t largest = column_of(step.largest[row.row]);
+          for (std::int64_t d = 0; d < row.count; ++d) {
+            row.tokens[d] = draw_token(program.kernels(), program.row(x, row.row), width, largest,
+                                       row.draws[d], own);
+          }
+        }
       });
 }
 

@@ -63,6 +63,9 @@ void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t 
 // Tells step.largest where the logits x are largest.
 void add_largest(Program& program, View x, std::int64_t width);
 
+// Draws step.draws from the logits x, of which step.largest has been told where they are largest.
+void add_draw(Program& program, View x, std::int64_t width);
+
 // The rows step.logits_indices of x, [T] -> [R].
 void add_gather(Program& program, View x, std::int64_t width, View y);
 

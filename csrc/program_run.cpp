@@ -206,6 +206,10 @@ void Program::run_segments(const Step& step, Worker& worker) const {
     }
     std::uint32_t index = segment.first_stage;
     for (const Stage& stage : segment.stages) {
+      if (stage.num_items(step) == 0) {  // nobody waits for nothing
+        stopwatch.end_stage(index++);
+        continue;
+      }
       prefetcher.turn_to(stage.next_stream, worker);
       worker.parallel_for(
           stage.num_items(step), stage.grain(step),

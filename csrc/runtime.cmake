@@ -1,6 +1,7 @@
 # What runs kernels: threads, and a step's program over them.
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
+  csrc/draw.cpp
   csrc/gguf_blocks.cpp
   csrc/largest.cpp
   csrc/program.cpp

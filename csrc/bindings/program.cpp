@@ -147,6 +147,12 @@ void bind_program(nb::module_& m) {
           },
           "x"_a, "width"_a)
       .def(
+          "draw",
+          [](Program& self, const BufferView& x, std::int64_t width) {
+            add_draw(self, view(x), width);
+          },
+          "x"_a, "width"_a)
+      .def(
           "gather",
           [](Program& self, const BufferView& x, std::int64_t width, const BufferView& y) {
             add_gather(self, view(x), width, view(y));
@@ -174,9 +180,11 @@ void bind_program(nb::module_& m) {
       .def("run", &run_program, "output"_a, "token_ids"_a, "positions"_a, "slot_mapping"_a,
            "query_start"_a, "seq_lens"_a, "block_tables"_a, "logits_indices"_a, "frequencies"_a,
            "inputs"_a, "kv_cache"_a.none() = nb::none(), "stage_seconds"_a = nb::none(),
+           "draws"_a = std::vector<RowDraw>(),
            "One step. `stage_seconds` is filled if given. Returns where each row of logits is "
-           "largest, the first of equals, the first NaN if there is one; nothing if the program "
-           "does not note it.");
+           "largest, the first of equals, the first NaN if there is one (nothing if the program "
+           "does not note it); and the token of each of `draws`, pairs of a row of logits and a "
+           "Draw in order of rows: -1 where the request's parameters or logits leave none.");
 }
 
 }  // namespace pellucid

@@ -40,15 +40,32 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
   }
 }
 
+// Draws of the same row belong to one thread.
+void add_draws(const std::vector<RowDraw>& row_draws, std::int64_t vocab_size, Step& step,
+               std::vector<Draw>& draws, std::vector<std::int64_t>& tokens) {
+  draws.reserve(row_draws.size());
+  for (std::size_t i = 0; i < row_draws.size(); ++i) {
+    const auto& [row, draw] = row_draws[i];
+    require(row >= 0 && row < step.num_logits, "draws: there is no row ", row);
+    require(step.draws.empty() || step.draws.back().row <= row, "draws: must be in order of rows");
+    draw->check(vocab_size);
+    draws.push_back(draw->draw());
+    if (step.draws.empty() || step.draws.back().row != row) {
+      step.draws.push_back({row, draws.data() + i, 0, tokens.data() + i});
+    }
+    ++step.draws.back().count;
+  }
+}
+
 }  // namespace
 
-std::vector<std::int64_t> run_program(Program& self, const Output& output, const Ints& token_ids,
-                                      const Ints& positions, const Slots& slot_mapping,
-                                      const Ints& query_start, const Ints& seq_lens,
-                                      const IntMatrix& block_tables, const Ints& logits_indices,
-                                      const std::vector<FloatMatrix>& frequencies,
-                                      const std::vector<FloatMatrix>& inputs, KVCache* kv_cache,
-                                      const std::optional<Seconds>& stage_seconds) {
+std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
+    Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
+    const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
+    const IntMatrix& block_tables, const Ints& logits_indices,
+    const std::vector<FloatMatrix>& frequencies, const std::vector<FloatMatrix>& inputs,
+    KVCache* kv_cache, const std::optional<Seconds>& stage_seconds,
+    const std::vector<RowDraw>& row_draws) {
   Step step;
   step.num_tokens = static_cast<std::int64_t>(token_ids.size());
   step.num_requests = static_cast<std::int64_t>(seq_lens.size());
@@ -83,6 +100,9 @@ std::vector<std::int64_t> run_program(Program& self, const Output& output, const
   if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
   std::vector<LargestMark> marks(logits_indices.size());
   step.largest = marks.data();
+  std::vector<Draw> draws;
+  std::vector<std::int64_t> tokens(row_draws.size(), kUndrawn);
+  add_draws(row_draws, self.output_width(), step, draws, tokens);
   {
     const nanobind::gil_scoped_release without_gil;
     self.run(step);
@@ -91,7 +111,7 @@ std::vector<std::int64_t> run_program(Program& self, const Output& output, const
   for (const LargestMark mark : marks) {
     if (mark != 0) columns.push_back(column_of(mark));
   }
-  return columns;
+  return {columns, tokens};
 }
 
 }  // namespace pellucid

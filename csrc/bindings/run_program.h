@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/token_draw.h"
 #include "kv_cache.h"
 #include "program.h"
 
@@ -22,14 +24,15 @@ using Output =
 using Seconds =
     nanobind::ndarray<double, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
-// Returns where each row of logits is largest, or nothing if the program does not note it.
+// Returns where each row of logits is largest, or nothing if the program does not note it; and the
+// token of each draw, kUndrawn where there is none.
 // ValueError if arrays do not fit each other, the program or the cache.
-std::vector<std::int64_t> run_program(Program& self, const Output& output, const Ints& token_ids,
-                                      const Ints& positions, const Slots& slot_mapping,
-                                      const Ints& query_start, const Ints& seq_lens,
-                                      const IntMatrix& block_tables, const Ints& logits_indices,
-                                      const std::vector<FloatMatrix>& frequencies,
-                                      const std::vector<FloatMatrix>& inputs, KVCache* kv_cache,
-                                      const std::optional<Seconds>& stage_seconds);
+std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
+    Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
+    const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
+    const IntMatrix& block_tables, const Ints& logits_indices,
+    const std::vector<FloatMatrix>& frequencies, const std::vector<FloatMatrix>& inputs,
+    KVCache* kv_cache, const std::optional<Seconds>& stage_seconds,
+    const std::vector<RowDraw>& draws);
 
 }  // namespace pellucid

@@ -4,6 +4,7 @@
 #include "linear_table.h"
 #include "peak_table.h"
 #include "quantize_table.h"
+#include "sampling_table.h"
 #include "simd_avx2.h"
 
 namespace pellucid {
@@ -14,6 +15,7 @@ const KernelTable kAvx2Kernels = {"avx2",
                                   peak_kernels<Simd>(),
                                   elementwise::kernels(),
                                   attention_kernels<Simd, 4, 2, 1>(),
-                                  quantize::kernels()};
+                                  quantize::kernels(),
+                                  sampling::kernels()};
 
 }  // namespace pellucid

@@ -4,6 +4,7 @@
 #include "linear_table.h"
 #include "peak_table.h"
 #include "quantize_table.h"
+#include "sampling_table.h"
 #include "simd_portable.h"
 
 namespace pellucid {
@@ -14,6 +15,7 @@ const KernelTable kPortableKernels = {"portable",
                                       peak_kernels<Simd>(),
                                       elementwise::kernels(),
                                       attention_kernels<Simd, 2, 1, 1>(),
-                                      quantize::kernels()};
+                                      quantize::kernels(),
+                                      sampling::kernels()};
 
 }  // namespace pellucid

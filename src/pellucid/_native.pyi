@@ -225,6 +225,14 @@ class KVCache:
 def kv_bytes_per_block(dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int) -> int:
     """Bytes of one block in all layers, scales and padding included."""
 
+class Draw:
+    """What one token is drawn by. Borrows its arrays."""
+
+    def __init__(self, seed: int, stream: int, position: int, sharpness: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, typical_p: float = 1.0, allowed: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, forbidden: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bias_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, biases: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, text: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, num_prompt_tokens: int = 0, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0) -> None:
+        """
+        `sharpness` is log2(e) / temperature, or 0: greedily. `allowed` has a bit for each token, the lowest of a word first. `text` is prompt and output, for penalties.
+        """
+
 class RowSet(enum.Enum):
     """Which rows a buffer has."""
 
@@ -277,6 +285,8 @@ class Program:
 
     def largest(self, x: tuple[int, int], width: int) -> None: ...
 
+    def draw(self, x: tuple[int, int], width: int) -> None: ...
+
     def gather(self, x: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
 
     def store_kv(self, layer: int, k: tuple[int, int], v: tuple[int, int], num_kv_heads: int) -> None: ...
@@ -300,9 +310,9 @@ class Program:
     def stage_names(self) -> list[str]:
         """What runs between two barriers."""
 
-    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None) -> list[int]:
+    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, draws: Sequence[tuple[int, Draw]] = []) -> tuple[list[int], list[int]]:
         """
-        One step. `stage_seconds` is filled if given. Returns where each row of logits is largest, the first of equals, the first NaN if there is one; nothing if the program does not note it.
+        One step. `stage_seconds` is filled if given. Returns where each row of logits is largest, the first of equals, the first NaN if there is one (nothing if the program does not note it); and the token of each of `draws`, pairs of a row of logits and a Draw in order of rows: -1 where the request's parameters or logits leave none.
         """
 
 class ProgramAttention:

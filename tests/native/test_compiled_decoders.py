@@ -95,7 +95,7 @@ def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
         "linear",
     ]
     decoder, config = load_decoder(write_checkpoint(tmp_path, "llama"), ops)
-    expected = [*(config.num_layers * layer), "gather + rms_norm + prepare", "linear"]
+    expected = [*(config.num_layers * layer), "gather + rms_norm + prepare", "linear", "draw"]
     expected[0] = "embed + " + expected[0]
     expected[2] = "rotations + " + expected[2]
     assert ops.compile(decoder, config)._program.stage_names == expected

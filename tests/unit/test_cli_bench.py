@@ -40,6 +40,8 @@ TEST_KEYS = {
     "test",
     "batch",
     "depth",
+    "temperature",
+    "top_p",
     "quantization",
     "kv_cache_dtype",
     "tokens_per_second",
@@ -161,6 +163,7 @@ def test_plot(bench: Any, tmp_path: Path) -> None:
             ("--depth", "999"),
             "tg64@999: needs 1063 positions of one sequence; the context has 1024",
         ),
+        (("--temperature", "-1"), "temperature=-1.0: must be a finite"),
         (("--revision", "main"), "--shape='tiny' has random weights: --revision='main' has no use"),
         (
             ("owner/model",),

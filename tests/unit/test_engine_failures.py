@@ -52,10 +52,10 @@ def test_a_sampler_that_fails_on_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
     outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2, 3)]
     sample = engine.model_runner.sampler.sample
 
-    def poisoned(logits: Array, row: SamplingRow, largest: int | None) -> SampledToken:
+    def poisoned(logits: Array, row: SamplingRow, drawn: int | None) -> SampledToken:
         if row.prompt_token_ids[0] == 2 and len(row.output_token_ids) == 4:
             explode()
-        return sample(logits, row, largest)
+        return sample(logits, row, drawn)
 
     monkeypatch.setattr(engine.model_runner.sampler, "sample", poisoned)
     deltas = run(engine)

@@ -1,69 +1,101 @@
 import itertools
+import math
 import random
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from pellucid.execution.randomness import uniform
+from pellucid.execution.randomness import exponential_noise, minus_log, philox
 
-MASK = 2**64 - 1
-Words = tuple[int, ...]
+MASK = 2**32 - 1
 
-
-def philox(counter: Words, key: Words) -> Words:
-    """Philox4x64-10 as Salmon et al. 2011 write it, one 256-bit block."""
-    for _ in range(10):
-        first, second = 0xD2E7470EE14C6C93 * counter[0], 0xCA5A826395121157 * counter[2]
-        counter = (
-            (second >> 64) ^ counter[1] ^ key[0],
-            second & MASK,
-            (first >> 64) ^ counter[3] ^ key[1],
-            first & MASK,
-        )
-        key = ((key[0] + 0x9E3779B97F4A7C15) & MASK, (key[1] + 0xBB67AE8584CAA73B) & MASK)
-    return counter
+# kat_vectors of Random123, the authors' own library: counter, key, words
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((MASK,) * 4, (MASK,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
 
 
-def test_the_reference_gives_the_published_vectors() -> None:
-    # kat_vectors of Random123, the authors' own library
-    assert philox((0,) * 4, (0,) * 2) == (
-        0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B,
-    )  # fmt: skip
-    assert philox((MASK,) * 4, (MASK,) * 2) == (
-        0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0,
-    )  # fmt: skip
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
+def test_philox_gives_the_published_vectors(counter: tuple, key: tuple, words: tuple) -> None:
+    counters = np.array([counter, counter], np.uint64).T
+    assert philox(key, counters).T.tolist() == [list(words)] * 2
 
 
-def test_uniform_is_the_first_word_of_the_block() -> None:
+def noise(seed: int, stream: int, position: int, token_id: int) -> float:
+    """Of one token, as docs/sampling.md has it."""
+    key = (seed & MASK, seed >> 32)
+
+    def words(first: int, last: int) -> list[int]:
+        counter = np.array([[first], [position], [stream], [last]], np.uint64)
+        return [int(word) for (word,) in philox(key, counter)]
+
+    shared = words(token_id // 128 * 16 + token_id % 16, 0)[token_id // 16 % 4]
+    upper = shared >> 16 if token_id // 64 % 2 else shared & 0xFFFF
+    own = words(token_id, 1)
+    bits = upper << 36 | own[0] << 4 | own[1] >> 28
+    return -math.log(1 - (bits + 0.5) / 2**52)
+
+
+def test_noise_is_the_documented_one() -> None:
     rng = random.Random(0)
-    corners = list(itertools.product((0, 1, 2**63 + 1, MASK), repeat=3))
-    drawn = [tuple(rng.getrandbits(64) for _ in range(3)) for _ in range(200)]
-    for seed, stream, position in corners + drawn:
-        word = philox((position, 0, 0, 0), (seed, stream))[0]
-        assert uniform(seed, stream, position) == (word >> 11) / 2**53
+    places = list(itertools.product((0, 2**63 + 1, 2**64 - 1), (0, 5, MASK), (0, 1, MASK)))
+    places += [(rng.getrandbits(64), rng.getrandbits(32), rng.getrandbits(32)) for _ in range(20)]
+    for place in places:
+        token_ids = np.array([0, 15, 16, 63, 64, 127, 128, rng.getrandbits(18)])
+        wanted = [noise(*place, token_id) for token_id in token_ids.tolist()]
+        assert exponential_noise(*place, token_ids).tolist() == pytest.approx(wanted, rel=1e-14)
 
 
-def test_order_and_repetition_of_calls_change_nothing() -> None:
-    places = list(itertools.product(range(5), range(3), range(40)))
-    forwards = {place: uniform(*place) for place in places}
-    random.Random(1).shuffle(places)
-    assert {place: uniform(*place) for place in places} == forwards
+def test_who_asks_for_other_tokens_or_positions_changes_nothing() -> None:
+    token_ids = np.arange(300)
+    whole = exponential_noise(7, 2, np.arange(9)[:, None], token_ids)
+    assert (whole[4] == exponential_noise(7, 2, 4, token_ids)).all()
+    chosen = np.array([299, 3, 128])
+    assert (whole[4, chosen] == exponential_noise(7, 2, 4, chosen)).all()
 
 
-def test_no_two_places_share_a_number() -> None:
-    places = list(itertools.product(range(20), range(20), range(20)))
-    assert len({uniform(*place) for place in places}) == len(places)
+def test_minus_log_is_accurate_and_strictly_decreasing() -> None:
+    u = np.sort(np.concatenate((np.random.default_rng(0).random(50_000), 2.0 ** -np.arange(1, 54))))
+    for given in (u, 1 - u):
+        given = given[(given > 0) & (given < 1)]
+        assert minus_log(given) == pytest.approx(-np.log(given), rel=1e-15)
+    assert (np.diff(minus_log(np.linspace(1e-9, 1 - 1e-9, 100_000))) < 0).all()
+    assert minus_log(np.array([1 - 2.0**-53]))[0] == pytest.approx(2.0**-53, rel=1e-12)
 
 
-def test_numbers_are_uniform_along_seeds_streams_and_positions() -> None:
-    for along in range(3):
-        numbers = [uniform(*np.roll([i, 0, 0], along).tolist()) for i in range(10_000)]
-        assert min(numbers) >= 0
-        assert max(numbers) < 1
-        assert stats.kstest(numbers, "uniform").pvalue > 1e-3
+def test_noise_is_exponential_along_seeds_streams_positions_and_tokens() -> None:
+    count = 10_000
+    one = np.array([1000])
+    along = {
+        "seeds": np.concatenate([exponential_noise(i, 0, 0, one) for i in range(1_000)]),
+        "streams": np.concatenate([exponential_noise(0, i, 0, one) for i in range(1_000)]),
+        "positions": exponential_noise(0, 0, np.arange(count), one),
+        "tokens": exponential_noise(0, 0, 0, np.arange(count)),
+    }
+    for numbers in along.values():
+        assert numbers.min() > 0
+        assert len(set(numbers.tolist())) == len(numbers)
+        assert stats.kstest(numbers, "expon").pvalue > 1e-3
 
 
-def test_neighbouring_positions_are_independent() -> None:
-    numbers = np.array([uniform(7, 0, position) for position in range(10_001)])
-    pairs, *_ = np.histogram2d(numbers[:-1], numbers[1:], bins=8, range=[[0, 1], [0, 1]])
+@pytest.mark.parametrize("distance", [1, 16, 64, 128])
+def test_neighbours_are_independent(distance: int) -> None:
+    uniform = np.exp(-exponential_noise(7, 0, np.arange(64)[:, None], np.arange(512)))
+    pairs, *_ = np.histogram2d(
+        uniform[:, :-distance].ravel(),
+        uniform[:, distance:].ravel(),
+        bins=8,
+        range=[[0, 1], [0, 1]],
+    )
     assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
+    between, *_ = np.histogram2d(
+        uniform[:-1].ravel(), uniform[1:].ravel(), bins=8, range=[[0, 1], [0, 1]]
+    )
+    assert stats.chisquare(between.ravel()).pvalue > 1e-3

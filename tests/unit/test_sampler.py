@@ -304,12 +304,18 @@ def test_neighbours_memory_layout_and_order_change_nothing(vocab_size: int) -> N
     assert [sampler.sample(logits[i].astype(np.float64), rows[i]) for i in range(9)] == alone
 
 
-@pytest.mark.parametrize("u", [0.0, 0.5, 1 - 2**-53])
-def test_no_number_draws_a_token_of_probability_zero(
-    u: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("params", [{}, {"typical_p": 0.9}, {"temperature": 1e-300}])
+def test_no_noise_draws_a_token_of_probability_zero(
+    params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pellucid.execution.sampler.uniform", lambda *place: u)
-    assert Sampler().sample(np.array([-2000.0, 0.0, -2000.0]), make_row()).token_id == 1
+    extremes = np.array([2.0**-53, 53 * math.log(2), 2.0**-53])  # all there is
+    monkeypatch.setattr(
+        "pellucid.execution.sampler.exponential_noise",
+        lambda seed, stream, position, token_ids: extremes[token_ids],
+    )
+    row = make_row(**params)
+    assert Sampler().sample(np.array([-2000.0, 0.0, -2000.0]), row).token_id == 1
+    assert Sampler().sample(np.array([-100.0, 0.0, -100.0]), row).token_id == 1
 
 
 def test_moving_tokens_from_output_to_prompt_keeps_the_draw() -> None:

@@ -1,6 +1,7 @@
 """Draws against the exact distribution: each parameter alone, then together.
 
-6,000 draws each tell a temperature of 1.15 from one of 1.0; what the distributions themselves are is
+A sampler draws a few of them; the others are drawn at once from the same distribution and noise. 6,000
+draws each tell a temperature of 1.15 from one of 1.0; what the distributions themselves are is
 compared to 12 digits in test_sampler.py.
 """
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.sampling_params import SamplingParams
 from support.sampling_reference import final_distribution
@@ -78,14 +80,18 @@ def make_row(params: SamplingParams, seed: int, num_prompt_tokens: int) -> Sampl
 
 def draw(params: SamplingParams, seeds: range) -> np.ndarray:
     """Counts by token id over all seeds and positions."""
-    rows = (
-        make_row(params, seed, position)
-        for seed in seeds
-        for position in range(1, NUM_POSITIONS + 1)
-    )
     sampler = Sampler()
-    drawn = [sampler.sample(LOGITS, row).token_id for row in rows]
-    return np.bincount(drawn, minlength=VOCAB_SIZE)
+    final = sampler.distribution(LOGITS, make_row(params, 0, 1))
+    positions = np.arange(1, NUM_POSITIONS + 1)[:, None] + len(OUTPUT)
+    noise = np.array([exponential_noise(seed, 0, positions, final.token_ids) for seed in seeds])
+    with np.errstate(divide="ignore"):
+        drawn = (noise / final.odds.weights).argmin(-1)
+    token_ids = final.token_ids[drawn]  # [seeds, positions]
+    for seed in seeds[:2]:
+        for num_prompt_tokens in range(1, 6):
+            own = sampler.sample(LOGITS, make_row(params, seed, num_prompt_tokens)).token_id
+            assert own == token_ids[seed - seeds[0], num_prompt_tokens - 1]
+    return np.bincount(token_ids.ravel(), minlength=VOCAB_SIZE)
 
 
 def p_value(counts: np.ndarray, probabilities: dict[int, float]) -> float:

@@ -9,7 +9,7 @@ request's answer independent of its batch.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,52 @@ class Decoder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DrawSettings:
+    """How the tokens of one answer are drawn; `execution/sampling_order.py` defines what that means.
+
+    Attributes:
+        sharpness: log2(e) / temperature, a float32; 0 for the largest logit, greedily.
+        top_k: 0 is off.
+        allowed: [ceil(V / 32)] a bit for each token, the lowest of a word first; None: all of them.
+        bias_ids: [N] each once.
+        biases: [N] added to their logits.
+    """
+
+    seed: int
+    stream: int
+    sharpness: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    allowed: npt.NDArray[np.uint32] | None = None
+    bias_ids: npt.NDArray[np.int32] | None = None
+    biases: npt.NDArray[np.float64] | None = None
+
+
+class Draw(NamedTuple):
+    """One token to be drawn from a row of logits.
+
+    Attributes:
+        row: of the step's logits.
+        position: of the token in its sequence.
+        forbidden: [N] token ids.
+        text: [position] prompt and output, for penalties; None where there are none.
+        num_prompt_tokens: how many of `text` are the prompt's.
+    """
+
+    row: int
+    settings: DrawSettings
+    position: int
+    forbidden: npt.NDArray[np.int32] | None = None
+    text: npt.NDArray[np.int32] | None = None
+    num_prompt_tokens: int = 0
+
+
 @dataclass(frozen=True)
 class StepLogits:
     """What a step computed.
@@ -106,18 +152,31 @@ class StepLogits:
     Attributes:
         rows: [R, V] of the rows `ForwardBatch.logits_indices`.
         largest: [R] `rows.argmax(axis=1)`, as far as somebody noted it; else empty.
+        drawn: the token of each draw that was asked for, None where parameters or logits leave none;
+            empty if nobody draws.
     """
 
     rows: Array
     largest: Sequence[int] = ()
+    drawn: Sequence[int | None] = ()
 
 
 class StepDecoder(ABC):
-    """A decoder that notes where its logits are largest while it writes them."""
+    """A decoder that notes where its logits are largest while it writes them, and draws tokens."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int: ...
 
     @abstractmethod
-    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
-        """What `Decoder.forward` gives, and where it is largest."""
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+    ) -> StepLogits:
+        """What `Decoder.forward` gives, where it is largest, and tokens drawn from it.
+
+        Args:
+            draws: in order of rows.
+        """
 
 
 class Backend(ABC):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import (
     Array,
+    Draw,
     ForwardBatch,
     IntArray,
     KVCache,
@@ -16,6 +17,7 @@ from pellucid.backends.base import (
 )
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import CpuKVCache
+from pellucid.backends.native import Draw as NativeDraw
 from pellucid.backends.native import Program
 from pellucid.backends.rope_frequencies import depends_on_length
 from pellucid.backends.tracing import SymbolicArray, Trace, build
@@ -30,7 +32,8 @@ def run_program(
     output: Array,
     inputs: Sequence[Array] = (),
     stage_seconds: npt.NDArray[np.float64] | None = None,
-) -> list[int]:
+    draws: Sequence[tuple[int, NativeDraw]] = (),
+) -> tuple[list[int], list[int]]:
     """One call of `program`.
 
     Args:
@@ -41,9 +44,11 @@ def run_program(
         output: [T or R, width], is filled.
         inputs: [T, width] each.
         stage_seconds: [stages], is filled if given.
+        draws: in order of the rows of logits that they belong to.
 
     Returns:
-        [R] where each row of logits is largest; empty if the program does not note it.
+        [R] where each row of logits is largest, empty if the program does not note it; and the token of
+        each draw, -1 where there is none.
     """
     return program.run(
         output,
@@ -58,6 +63,7 @@ def run_program(
         inputs,
         None if kv_cache is None else kv_cache.native,
         stage_seconds,
+        draws,
     )
 
 
@@ -97,6 +103,10 @@ class CompiledDecoder(StepDecoder):
         build(trace, logits, program)
 
     @property
+    def vocab_size(self) -> int:
+        return self._program.output_width
+
+    @property
     def scratch_bytes(self) -> int:
         """Memory for what lies between ops."""
         return self._program.scratch_bytes
@@ -105,17 +115,24 @@ class CompiledDecoder(StepDecoder):
         """Logits [R, V] of the rows `batch.logits_indices`."""
         return self.step(batch, kv_cache).rows
 
-    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+    ) -> StepLogits:
         assert isinstance(kv_cache, CpuKVCache)
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
+        native = [(draw.row, native_draw(draw)) for draw in draws]
         if len(batch.token_ids) <= self._program.max_rows:
-            return StepLogits(logits, self._run(batch, kv_cache, logits))
-        largest = np.empty(len(logits), np.int64)
+            largest, drawn = self._run(batch, kv_cache, logits, native)
+            return StepLogits(logits, largest, _tokens(drawn))
+        largest, drawn = [], []
         for part in slices(batch, self._program.max_rows):
-            rows = np.empty((len(part.logits_rows), logits.shape[1]), np.float32)
-            largest[part.logits_rows] = self._run(part.batch, kv_cache, rows)
-            logits[part.logits_rows] = rows
-        return StepLogits(logits, largest.tolist())
+            # Slices are in order, and so are their rows of logits and what is drawn from them.
+            first, end = len(largest), len(largest) + len(part.logits_rows)
+            own = [(row - first, draw) for row, draw in native if first <= row < end]
+            part_largest, part_drawn = self._run(part.batch, kv_cache, logits[first:end], own)
+            largest += part_largest
+            drawn += part_drawn
+        return StepLogits(logits, largest, _tokens(drawn))
 
     def profile(self, batch: ForwardBatch, kv_cache: CpuKVCache) -> list[tuple[str, float]]:
         """Runs a step of at most `max_rows` rows; the name and the seconds of each stage, that is of
@@ -123,7 +140,7 @@ class CompiledDecoder(StepDecoder):
         names = self._program.stage_names
         seconds = np.zeros(len(names))
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
-        self._run(batch, kv_cache, logits, seconds)
+        self._run(batch, kv_cache, logits, (), seconds)
         return list(zip(names, seconds.tolist(), strict=True))
 
     def _run(
@@ -131,15 +148,44 @@ class CompiledDecoder(StepDecoder):
         batch: ForwardBatch,
         kv_cache: CpuKVCache,
         logits: Array,
+        draws: Sequence[tuple[int, NativeDraw]],
         stage_seconds: npt.NDArray[np.float64] | None = None,
-    ) -> list[int]:
+    ) -> tuple[list[int], list[int]]:
         frequencies = [
             self._frequencies(rope, batch.rope_lens) if fixed is None else fixed
             for rope, fixed in self._ropes
         ]
         return run_program(
-            self._program, frequencies, batch, kv_cache, logits, stage_seconds=stage_seconds
+            self._program, frequencies, batch, kv_cache, logits, (), stage_seconds, draws
         )
+
+
+def native_draw(draw: Draw) -> NativeDraw:
+    """The same for a program."""
+    settings = draw.settings
+    return NativeDraw(
+        settings.seed,
+        settings.stream,
+        draw.position,
+        settings.sharpness,
+        settings.top_k,
+        settings.top_p,
+        settings.min_p,
+        settings.typical_p,
+        settings.allowed,
+        draw.forbidden,
+        settings.bias_ids,
+        settings.biases,
+        draw.text,
+        draw.num_prompt_tokens,
+        settings.repetition_penalty,
+        settings.presence_penalty,
+        settings.frequency_penalty,
+    )
+
+
+def _tokens(drawn: Sequence[int]) -> list[int | None]:
+    return [None if token_id < 0 else token_id for token_id in drawn]
 
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:

@@ -4,6 +4,7 @@ try:
     from pellucid._native import (
         CacheLevel,
         CpuInfo,
+        Draw,
         Indices,
         Kernels,
         KVCache,
@@ -39,6 +40,7 @@ __all__ = [
     "EXTENSION_FILE",
     "CacheLevel",
     "CpuInfo",
+    "Draw",
     "Indices",
     "KVCache",
     "Kernels",

@@ -138,9 +138,12 @@ def paged_attention(
 
 def logits(x: SymbolicArray, weight: LinearWeights, softcap: float | None) -> SymbolicArray:
     notes_largest = x.rows is RowSet.LOGITS  # not where the op runs alone
-    if softcap is None:
-        return linear(x, weight, notes_largest)
     rows, width = x.rows, weight.num_outputs
+    if softcap is None:
+        plain = linear(x, weight, notes_largest)
+        if notes_largest:
+            _draw(plain, width)
+        return plain
     capped = x.trace.record(
         "softcap",
         [linear(x, weight)],
@@ -150,4 +153,10 @@ def logits(x: SymbolicArray, weight: LinearWeights, softcap: float | None) -> Sy
     )
     if notes_largest:
         x.trace.record_effect("largest", [capped], lambda to, x, _: to.program.largest(x[0], width))
+        _draw(capped, width)
     return capped
+
+
+def _draw(logits: SymbolicArray, width: int) -> None:
+    """Tokens are drawn where logits have been noted to be largest."""
+    logits.trace.record_effect("draw", [logits], lambda to, x, _: to.program.draw(x[0], width))

@@ -158,6 +158,12 @@ class Session:
             max_num_batched_tokens=budget,
         )
         max_tokens = workload.num_positions - prompt_length + 1
+        params = SamplingParams(
+            temperature=workload.temperature,
+            top_p=workload.top_p,
+            max_tokens=max_tokens,
+            ignore_eos=True,
+        )
         rng = np.random.default_rng(0)
         for index in range(workload.batch):
             prompt = rng.integers(0, self._model.config.vocab_size, prompt_length).tolist()
@@ -165,8 +171,8 @@ class Session:
                 Request(
                     request_id=f"{workload.test}/{index}",
                     prompt_token_ids=tuple(prompt),
-                    params=SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
-                    seed=0,
+                    params=params,
+                    seed=index,
                     arrival_time=0.0,
                     max_tokens=max_tokens,
                 )

@@ -12,6 +12,8 @@ class Prefill:
 
     batch = 1
     depth = 0
+    temperature = 0.0
+    top_p = 1.0
 
     @property
     def test(self) -> str:
@@ -31,11 +33,13 @@ class Prefill:
 @dataclass(frozen=True)
 class Decode:
     """`num_output_tokens` steps of one token for each of `batch` sequences, which begin with `depth`
-    positions in the KV cache."""
+    positions in the KV cache. Tokens are drawn as `temperature` and `top_p` say, by default greedily."""
 
     num_output_tokens: int
     depth: int = 0
     batch: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
 
     @property
     def test(self) -> str:

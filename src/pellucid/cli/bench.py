@@ -19,6 +19,7 @@ from pellucid.cli.summary import memory_facts
 from pellucid.cli.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
+from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.benchmark.bench_model import BenchModel
@@ -58,6 +59,22 @@ def bench(
             help="Tokens in the KV cache of each sequence before it decodes.",
         ),
     ] = "128",
+    temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="T",
+            rich_help_panel=WORKLOAD,
+            help="How tokens are drawn; 0 takes the likeliest.",
+        ),
+    ] = 0.0,
+    top_p: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            rich_help_panel=WORKLOAD,
+            help="Draw from the likeliest tokens that together have this probability.",
+        ),
+    ] = 1.0,
     repetitions: Annotated[
         int,
         typer.Option(
@@ -87,6 +104,7 @@ def bench(
     check_count("--gen", gen, least=1)
     prompts, batches = numbers("--prompt", prompt, least=1), numbers("--batch", batch, least=1)
     depths = numbers("--depth", depth, least=0)
+    SamplingParams(temperature=temperature, top_p=top_p)  # checks both
     config = EngineConfig(model=model, **model_options.knobs())
 
     from pellucid.benchmark.native_machine import measure_machine
@@ -95,7 +113,9 @@ def bench(
     from pellucid.cli.json_output import print_json
 
     workloads: list[Prefill | Decode] = [Prefill(num_tokens) for num_tokens in prompts]
-    workloads += [Decode(gen, each, size) for each in depths for size in batches]
+    workloads += [
+        Decode(gen, each, size, temperature, top_p) for each in depths for size in batches
+    ]
     bench_model = load_bench_model(shape, config, workloads)
     before = measure_machine(bench_model.backend, config.num_threads)
     measurements, interrupted = _measure(bench_model, config, workloads, repetitions)

@@ -92,6 +92,8 @@ def measurement_object(
         "test": measurement.workload.test,
         "batch": measurement.workload.batch,
         "depth": measurement.workload.depth,
+        "temperature": measurement.workload.temperature,
+        "top_p": measurement.workload.top_p,
         "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,
         "tokens_per_second": measurement.tokens_per_second,

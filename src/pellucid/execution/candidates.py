@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.execution.odds import Odds
+
 Logits: TypeAlias = npt.NDArray[np.floating[Any]]  # [V] as the model gave them
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -36,10 +38,16 @@ class Candidates:
     """N tokens with float64 logits; the softmax of these is their distribution.
 
     Each stage of sampling takes one and returns another. Arrays are never written to.
+
+    Attributes:
+        token_ids: [N] ascending.
+        logits: [N] finite; after the temperature, divided by it.
+        scaled: the odds that the temperature gave; None before it, and where it is 1.
     """
 
-    token_ids: IntArray  # [N] ascending
-    logits: FloatArray  # [N] finite
+    token_ids: IntArray
+    logits: FloatArray
+    scaled: Odds | None = None
 
     @staticmethod
     def of(logits: Logits) -> "Candidates":
@@ -55,6 +63,11 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @cached_property
+    def odds(self) -> Odds:
+        """What truncation and the draw are decided by; N >= 1."""
+        return Odds.of(self.logits, 1.0) if self.scaled is None else self.scaled
 
     @property
     def probabilities(self) -> FloatArray:
@@ -103,7 +116,12 @@ class Candidates:
 
     def keep(self, chosen: Mask | IntArray) -> "Candidates":
         """The candidates of a mask [N], or at ascending indices."""
-        return Candidates(self.token_ids[chosen], self.logits[chosen])
+        scaled = None if self.scaled is None else self.scaled.keep(chosen)
+        return Candidates(self.token_ids[chosen], self.logits[chosen], scaled)
+
+    def truncate(self, chosen: Mask) -> "Candidates":
+        """Those of a mask [N], with the weights that they have among all of these."""
+        return Candidates(self.token_ids[chosen], self.logits[chosen], self.odds.keep(chosen))
 
     def indices(self, token_ids: Iterable[int]) -> IntArray:
         """Where `token_ids` are, ascending and each once; those that are no candidates are skipped."""

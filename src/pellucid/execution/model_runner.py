@@ -1,16 +1,31 @@
 """The model runner: carries out a step that was scheduled: forward, logits, tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pellucid.backends.base import Array, Decoder, KVCache, StepDecoder, StepLogits
+from pellucid.backends.base import Array, Decoder, Draw, ForwardBatch, KVCache, StepDecoder
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.forward_batch import build_forward_batch
+from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.scheduling.beam_search import BeamCandidate
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import BlockOp, ScheduledRequest
+
+
+@dataclass(frozen=True)
+class ComputedStep:
+    """What the forward of a step gave.
+
+    Attributes:
+        rows: [R, V] logits of all `logits_rows`.
+        drawn: tokens that the decoder has drawn from them, by request id and row of the logits. None: its
+            parameters or logits leave none.
+    """
+
+    rows: Array
+    drawn: Mapping[tuple[str, int], int | None]
 
 
 @dataclass(frozen=True)
@@ -72,24 +87,53 @@ class ModelRunner:
         """
         self._block_transfer.run(ops)
 
-    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> StepLogits:
-        """Computes the requests of one step, at least one: the logits of all their `logits_rows`."""
+    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
+        """Computes the requests of one step, at least one."""
         batch = build_forward_batch(scheduled_requests, self.block_size)
         if isinstance(self.decoder, StepDecoder):
-            return self.decoder.step(batch, self.kv_cache)
-        return StepLogits(self.decoder.forward(batch, self.kv_cache))
+            return self._step(self.decoder, batch, scheduled_requests)
+        return ComputedStep(self.decoder.forward(batch, self.kv_cache), {})
+
+    def _step(
+        self,
+        decoder: StepDecoder,
+        batch: ForwardBatch,
+        scheduled_requests: Sequence[ScheduledRequest],
+    ) -> ComputedStep:
+        """The forward of a decoder that draws tokens itself."""
+        draws: dict[tuple[str, int], Draw] = {}
+        takes_largest: list[tuple[str, int]] = []
+        end = 0
+        for scheduled in scheduled_requests:
+            end += len(scheduled.logits_rows)
+            for num_drafts, row in enumerate(range(end - len(scheduled.sampled_rows), end)):
+                for request in scheduled.samplers:
+                    if request.num_candidates:
+                        continue
+                    own = request.draws
+                    if own is None:
+                        own = request.draws = RequestDraws(request, decoder.vocab_size)
+                    assert isinstance(own, RequestDraws)
+                    if own.takes_largest:
+                        takes_largest.append((request.request_id, row))
+                    else:
+                        draws[request.request_id, row] = own.draw(row, num_drafts)
+        logits = decoder.step(batch, self.kv_cache, list(draws.values()))
+        drawn = dict(zip(draws, logits.drawn, strict=True))
+        drawn.update((key, logits.largest[key[1]]) for key in takes_largest)
+        return ComputedStep(logits.rows, drawn)
 
     def sample(
         self,
         scheduled_requests: Sequence[ScheduledRequest],
-        logits: StepLogits,
+        computed: ComputedStep,
         watches: Callable[[str], bool] | None = None,
     ) -> StepResult:
         """Takes what the requests of a step want from their rows of logits. Whatever goes wrong there
         concerns one request alone.
 
         Args:
-            logits: as `execute` gave them.
+            computed: as `execute` gave it.
             watches: whether to look closer at the choices of a request, by its id; None: at nobody's.
         """
         result = StepResult()
@@ -98,7 +142,7 @@ class ModelRunner:
             begin, end = end, end + len(scheduled.logits_rows)
             try:
                 if scheduled.request.params.prompt_logprobs is not None:
-                    self._read_prompt(scheduled, logits.rows[begin:end], result)
+                    self._read_prompt(scheduled, computed.rows[begin:end], result)
             except Exception as error:
                 result.errors[scheduled.request.request_id] = error
             for request in scheduled.samplers:
@@ -107,7 +151,7 @@ class ModelRunner:
                 try:
                     observe = watches is not None and watches(request.request_id)
                     rows = range(end - len(scheduled.sampled_rows), end)
-                    self._sample(request, logits, rows, result, observe)
+                    self._sample(request, computed, rows, result, observe)
                 except Exception as error:
                     result.errors[request.request_id] = error
         return result
@@ -129,7 +173,12 @@ class ModelRunner:
         )
 
     def _sample(
-        self, request: Request, logits: StepLogits, rows: range, result: StepResult, observe: bool
+        self,
+        request: Request,
+        computed: ComputedStep,
+        rows: range,
+        result: StepResult,
+        observe: bool,
     ) -> None:
         """Chooses a request's next tokens, or its beam's candidates.
 
@@ -142,7 +191,7 @@ class ModelRunner:
         if request.num_candidates:
             (index,) = rows
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
-                logits.rows[index], _sampling_row(request, ()), request.num_candidates
+                computed.rows[index], _sampling_row(request, ()), request.num_candidates
             )
             return
         sampled: list[SampledToken] = []
@@ -150,12 +199,12 @@ class ModelRunner:
         for index, draft in zip(rows, (*request.draft_token_ids, None), strict=False):
             row = _sampling_row(request, [token.token_id for token in sampled])
             try:
+                drawn = computed.drawn.get((request.request_id, index))
                 if observe:
-                    token, observation = self.sampler.observe(logits.rows[index], row)
+                    token, observation = self.sampler.observe(computed.rows[index], row, drawn)
                     observations.append(observation)
                 else:
-                    largest = logits.largest[index] if logits.largest else None
-                    token = self.sampler.sample(logits.rows[index], row, largest)
+                    token = self.sampler.sample(computed.rows[index], row, drawn)
             except Exception:
                 if not sampled:
                     raise

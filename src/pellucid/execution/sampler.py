@@ -7,7 +7,7 @@ import numpy as np
 
 from pellucid.execution.candidates import Candidates, Logits, check_finite
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
-from pellucid.execution.randomness import uniform
+from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 from pellucid.execution.selection import largest
 from pellucid.execution.token_observation import TokenObservation, observe_token
@@ -44,32 +44,36 @@ class NoTokenLeftError(ValueError):
 class Sampler:
     """Turns a row of logits [V] into a token. Errors concern this row's request alone."""
 
-    def sample(self, logits: Logits, row: SamplingRow, largest: int | None = None) -> SampledToken:
+    def sample(self, logits: Logits, row: SamplingRow, drawn: int | None = None) -> SampledToken:
         """Chooses the token at `row.position`.
 
         Args:
             logits: [V], float32 or float64.
             row: what the request asks for and its tokens so far.
-            largest: `logits.argmax()`, if it is known.
+            drawn: the token, if it has been drawn from these logits: log-probabilities may be missing.
 
         Raises:
             NonFiniteLogitsError: a logit is NaN or +inf, or all are -inf.
             NoTokenLeftError: the parameters forbid every token.
             ValueError: a penalty is too extreme for these logits.
         """
-        if row.params.num_logprobs is None and _takes_argmax(row):
-            token_id = int(logits.argmax()) if largest is None else largest
-            check_finite(logits[token_id])  # it is a NaN, if there is one
-            return SampledToken(token_id)
+        if row.params.num_logprobs is None:
+            if drawn is None and _takes_argmax(row):
+                drawn = int(logits.argmax())
+            if drawn is not None:
+                check_finite(logits[drawn])  # the largest is a NaN, if there is one
+                return SampledToken(drawn)
 
-        return _choose(logits, row, self.distribution(logits, row))
+        return _choose(logits, row, self.distribution(logits, row), drawn)
 
-    def observe(self, logits: Logits, row: SamplingRow) -> tuple[SampledToken, TokenObservation]:
+    def observe(
+        self, logits: Logits, row: SamplingRow, drawn: int | None = None
+    ) -> tuple[SampledToken, TokenObservation]:
         """What `sample` does, and a closer look at it. Arguments and errors are the same."""
         passed = [("logits", Candidates.of(logits))]
         for stage in sampling_stages(row):
             passed.append((stage.name, _apply(stage, passed[-1][1], row)))
-        sampled = _choose(logits, row, passed[-1][1])
+        sampled = _choose(logits, row, passed[-1][1], drawn)
         return sampled, observe_token(logits, passed, sampled.token_id)
 
     def distribution(self, logits: Logits, row: SamplingRow) -> Candidates:
@@ -123,8 +127,8 @@ def _takes_argmax(row: SamplingRow) -> bool:
     return row.params.temperature == 0 and next(sampling_stages(row)).name == "temperature"
 
 
-def _choose(logits: Logits, row: SamplingRow, final: Candidates) -> SampledToken:
-    token_id = _draw(final, row)
+def _choose(logits: Logits, row: SamplingRow, final: Candidates, drawn: int | None) -> SampledToken:
+    token_id = _draw(final, row) if drawn is None else drawn
     if row.params.num_logprobs is None:
         return SampledToken(token_id)
     logprobs = token_logprobs(logits, token_id, row.params.num_logprobs, final)
@@ -141,10 +145,14 @@ def _apply(stage: Stage, candidates: Candidates, row: SamplingRow) -> Candidates
 
 
 def _draw(candidates: Candidates, row: SamplingRow) -> int:
-    """Inverse of the cumulative distribution, in order of token id."""
+    """The first to arrive of an exponential race: token i arrives at noise_i / weight_i.
+
+    The winner is i with the probability of i, and is the arg max of log-probability plus Gumbel noise,
+    which is -log of the exponential one (Gumbel 1954). Of equals the lower token id comes first.
+    """
     if len(candidates) == 1:
         return int(candidates.token_ids[0])
-    cumulative = np.cumsum(candidates.probabilities)
-    # u < 1 keeps the target below the last sum, so it falls to a token of probability > 0.
-    target = uniform(row.seed, row.stream, row.position) * cumulative[-1]
-    return int(candidates.token_ids[np.searchsorted(cumulative, target, side="right")])
+    noise = exponential_noise(row.seed, row.stream, row.position, candidates.token_ids)
+    with np.errstate(divide="ignore"):  # a weight of 0 never arrives
+        arrivals = noise / candidates.odds.weights
+    return int(candidates.token_ids[arrivals.argmin()])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from pellucid.execution.candidates import Candidates
+from pellucid.execution.odds import Odds, mass_to_reach
 from pellucid.execution.selection import largest, shortest_prefix
 
 
@@ -50,13 +51,14 @@ def penalise_repetition(
     Keskar et al. 2019, with the usual repair for negative logits).
 
     Raises:
-        ValueError: the penalty is so extreme that a logit leaves float64.
+        ValueError: the penalty is so extreme that a logit leaves float32.
     """
     seen = candidates.indices(token_ids)
     logits = candidates.logits.copy()
     with np.errstate(over="ignore"):
         logits[seen] = np.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
-    if not np.isfinite(logits[seen]).all():
+        rounded = logits[seen].astype(np.float32)
+    if not np.isfinite(rounded).all():
         raise ValueError(f"repetition_penalty={penalty}: too extreme for the model's logits")
     return Candidates(candidates.token_ids, logits)
 
@@ -79,38 +81,43 @@ def penalise_frequency(
 def scale(candidates: Candidates, temperature: float) -> Candidates:
     """Divides the logits by `temperature` (Ackley et al. 1985); 0, its limit, keeps the largest."""
     if temperature == 0:
-        return candidates.keep(np.array([candidates.logits.argmax()]))
+        return candidates.keep(np.array([candidates.logits.astype(np.float32).argmax()]))
+    odds = Odds.of(candidates.logits, temperature)
     # Differences to the largest can only overflow towards -inf, which is a probability of 0.
     with np.errstate(over="ignore"):
         logits = (candidates.logits - candidates.logits.max()) / temperature
-    scaled = Candidates(candidates.token_ids, logits)
+    scaled = Candidates(candidates.token_ids, logits, odds)
     return scaled if logits.min() > -np.inf else scaled.keep(logits > -np.inf)
 
 
 def top_k(candidates: Candidates, k: int) -> Candidates:
     """Keeps the `k` most probable (Fan et al. 2018)."""
-    return candidates if k >= len(candidates) else candidates.keep(largest(candidates.logits, k))
+    if k >= len(candidates):
+        return candidates
+    return candidates.truncate(largest(candidates.odds.logits, k))
 
 
 def top_p(candidates: Candidates, p: float) -> Candidates:
     """Keeps the fewest of the most probable that reach probability `p`: the nucleus (Holtzman et
     al. 2020)."""
-    # Tokens below a share of 1 - p cannot hold 1 - p together; half of it allows for rounding.
-    # What is left is sorted, and that is a small part of a large vocabulary.
-    probable = np.flatnonzero(candidates.probabilities >= (1 - p) / (2 * len(candidates)))
-    probabilities = candidates.probabilities[probable]
-    return candidates.keep(probable[shortest_prefix(-probabilities, probabilities, p)])
+    odds = candidates.odds
+    masses = odds.masses
+    return candidates.truncate(shortest_prefix(-odds.logits, masses, mass_to_reach(p, masses)))
 
 
 def min_p(candidates: Candidates, share: float) -> Candidates:
     """Keeps those with at least `share` of the largest probability (Nguyen et al. 2024)."""
-    probabilities = candidates.probabilities
-    return candidates.keep(probabilities >= share * probabilities.max())
+    return candidates.truncate(candidates.odds.weights >= np.float32(share))
 
 
 def typical_p(candidates: Candidates, p: float) -> Candidates:
     """Keeps the fewest that reach probability `p`, taken by how close their surprise, -log of the
-    probability, is to the entropy: locally typical sampling (Meister et al. 2022)."""
-    probabilities, logprobs = candidates.probabilities, candidates.logprobs
-    entropy = -(probabilities * logprobs).sum()
-    return candidates.keep(shortest_prefix(np.abs(-logprobs - entropy), probabilities, p))
+    probability, is to the entropy: locally typical sampling (Meister et al. 2022).
+
+    Entropy is mean surprise, so the distance is that of a token's exponent from the mean exponent.
+    """
+    exponents = candidates.odds.exponents.astype(np.float64)
+    masses = candidates.odds.masses
+    mean = np.trunc(masses * exponents).sum() / masses.sum()
+    distances = np.abs(exponents - mean)
+    return candidates.truncate(shortest_prefix(distances, masses, mass_to_reach(p, masses)))

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+Keys: TypeAlias = npt.NDArray[np.floating[Any]]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _SORTED_AT_MOST = 1024  # below, one sort costs less than further rounds of partitioning
@@ -29,7 +30,7 @@ def largest(values: npt.NDArray[np.floating[Any]], count: int) -> Mask:
     return chosen
 
 
-def shortest_prefix(keys: FloatArray, weights: FloatArray, target: float) -> Mask:
+def shortest_prefix(keys: Keys, weights: FloatArray, target: float) -> Mask:
     """Mask [N] of the fewest elements, taken by ascending key, whose weights reach `target`.
 
     Of equal keys the first are taken first. All are taken if the sum falls short of the target, as
@@ -48,7 +49,7 @@ def shortest_prefix(keys: FloatArray, weights: FloatArray, target: float) -> Mas
     return chosen
 
 
-def _last_key(keys: FloatArray, weights: FloatArray, target: float) -> tuple[float, float]:
+def _last_key(keys: Keys, weights: FloatArray, target: float) -> tuple[float, float]:
     """The largest key in the prefix, and what the weights of smaller keys lack to `target`.
 
     Quickselect by weight: each round about halves what is undecided, so it is linear in N.

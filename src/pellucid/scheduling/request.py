@@ -63,6 +63,8 @@ class Request:
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    # ---- the model runner's
+    draws: object | None = None  # what it keeps from one token to the next
 
     def __post_init__(self) -> None:
         max_time = self.params.max_time

@@ -1,0 +1,54 @@
+// Drawing tokens from rows of logits: what is done with every token of a vocabulary.
+#pragma once
+
+#include <cstdint>
+
+namespace pellucid {
+
+// Tokens of a group find their noise in neighbouring blocks (philox.h), and kernels take groups
+// whole.
+constexpr std::int64_t kGroupTokens = 128;
+
+// Whose noise it is: the request's seed, its answer's stream, the position of the token to be
+// drawn.
+struct NoiseKey {
+  std::uint32_t seed_low;
+  std::uint32_t seed_high;
+  std::uint32_t stream;
+  std::uint32_t position;
+};
+
+// Tokens [begin, end) of a row of logits; begin is the first of a group, and so is end, unless it
+// is the row's.
+struct Columns {
+  const float* logits;
+  const std::uint32_t* allowed;  // a bit for each token of the row, the lowest first; or null: all
+  std::int64_t begin;
+  std::int64_t end;
+  const float* above;  // [kGroupTokens] in each group only greater logits take part; or null: all
+  float* weights;      // of the row's groups: `race` leaves its weights here, and `mass` reads them
+};
+
+// What makes logits weights: 2^((logit - peak) * sharpness).
+struct Weighing {
+  float peak;
+  float sharpness;
+};
+
+// The first to arrive so far, at noise / weight; of equals the lower token.
+struct Arrival {
+  double time;
+  std::int64_t token;  // -1: nobody yet
+};
+
+struct SamplingKernels {
+  // The greatest logit that takes part; -infinity if none does.
+  float (*peak)(const Columns& columns);
+  // The mass of all that take part. Whoever of them weighs at least `min_weight` races `first`.
+  std::int64_t (*race)(const Columns& columns, const Weighing& weighing, float min_weight,
+                       const NoiseKey& key, Arrival& first);
+  // Their mass alone.
+  std::int64_t (*mass)(const Columns& columns);
+};
+
+}  // namespace pellucid

@@ -1,0 +1,93 @@
+"""Relative weights of tokens: what truncation and the draw are decided by.
+
+Which tokens are kept and which one wins must be the same bit for bit in NumPy and in native kernels of
+every instruction set, whoever adds up in which order. So weights are float32 from sums and products in a
+fixed order, none of them fused, and what is added up are whole numbers. Log-probabilities are reported
+from float64 (`candidates.py`) and decide nothing.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+
+# Weights of less than 2^MIN_EXPONENT count as zero: the noise has no token of such a weight win.
+MIN_EXPONENT = -100
+# Of the likeliest token's weight, the unit in which masses are counted. A vocabulary of 2^22 tokens
+# keeps sums below 2^53, where float64 adds whole numbers exactly in any order.
+MASS_UNIT = 2.0**-30
+_LARGEST = float(np.finfo(np.float32).max)
+_ROUND = np.float32(12582912)  # 1.5 * 2^23: adding it leaves no bits for fractions
+
+# 2^x on [-1/2, 1/2]: the best of degree 5 that is 1 at 0 (csrc/kernels/softmax.h has it too).
+_POLYNOMIAL = tuple(
+    np.float32(float.fromhex(coefficient))
+    for coefficient in (
+        "0x1.5a5592p-10",
+        "0x1.3ce8bp-7",
+        "0x1.c6badp-5",
+        "0x1.ebf9c4p-3",
+        "0x1.62e426p-1",
+        "0x1p0",
+    )
+)
+
+
+def sharpness(temperature: float) -> float:
+    """log2(e) / temperature, what differences of logits are multiplied with; a float32."""
+    return float(np.float32(min(math.log2(math.e) / temperature, _LARGEST)))
+
+
+@dataclass(frozen=True, eq=False)
+class Odds:
+    """N tokens' weights relative to the likeliest.
+
+    Attributes:
+        logits: [N] float32, before the temperature: the order of tokens.
+        exponents: [N] float32, log2 of the weights, MIN_EXPONENT .. 0.
+    """
+
+    logits: Float32Array
+    exponents: Float32Array
+
+    @staticmethod
+    def of(logits: FloatArray, temperature: float) -> "Odds":
+        """From logits [N], N >= 1, finite, at a temperature > 0."""
+        rounded = logits.astype(np.float32)
+        # Differences and products can only overflow towards -inf, which is a weight of 0.
+        with np.errstate(over="ignore"):
+            exponents = (rounded - rounded.max()) * np.float32(sharpness(temperature))
+        return Odds(rounded, np.maximum(exponents, np.float32(MIN_EXPONENT)))
+
+    def keep(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> "Odds":
+        """Those of a mask [N], or at ascending indices."""
+        return Odds(self.logits[chosen], self.exponents[chosen])
+
+    @property
+    def weights(self) -> Float32Array:
+        """[N] float32, 0 .. 1: 2^exponent within 2 units in the last place; 0 for MIN_EXPONENT."""
+        whole = (self.exponents + _ROUND) - _ROUND
+        fraction = self.exponents - whole
+        power = np.full_like(fraction, _POLYNOMIAL[0])
+        for coefficient in _POLYNOMIAL[1:]:
+            power = power * fraction + coefficient
+        weights: Float32Array = np.ldexp(power, whole.astype(np.int32))
+        weights[self.exponents <= MIN_EXPONENT] = 0
+        return weights
+
+    @property
+    def masses(self) -> FloatArray:
+        """[N] weights as whole numbers of `MASS_UNIT`, at most 2^30."""
+        units = self.weights * np.float32(1 / MASS_UNIT) + np.float32(0.5)
+        masses: FloatArray = np.trunc(units).astype(np.float64)
+        return masses
+
+
+def mass_to_reach(share: float, masses: FloatArray) -> float:
+    """The least whole number that is `share` of all `masses`."""
+    return float(math.ceil(share * masses.sum()))

@@ -1,0 +1,121 @@
+"""What a backend that draws tokens itself is told of a request."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.base import Draw, DrawSettings
+from pellucid.execution.odds import sharpness
+from pellucid.execution.sampling_stages import completions
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request
+
+TokenIds = npt.NDArray[np.int32]
+
+_BITS = 32
+
+
+class RequestDraws:
+    """The settings of one request, made once, and its text as an array.
+
+    Args:
+        request: not a beam.
+        vocab_size: the model's.
+
+    Attributes:
+        takes_largest: whether the request takes the largest logit as it is, so that nothing is drawn.
+    """
+
+    def __init__(self, request: Request, vocab_size: int) -> None:
+        params = request.params
+        self._request = request
+        self._bad_words = [word for word in request.bad_words_token_ids if word[-1] < vocab_size]
+        self._stop_token_ids = _token_ids(id_ for id_ in request.stop_token_ids if id_ < vocab_size)
+        bias = dict(params.logit_bias)
+        self._settings = DrawSettings(
+            seed=request.seed,
+            stream=request.index,
+            sharpness=0.0 if params.temperature == 0 else sharpness(params.temperature),
+            top_k=max(0, params.top_k),
+            top_p=params.top_p,
+            min_p=params.min_p,
+            typical_p=params.typical_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            allowed=_mask(params.allowed_token_ids, vocab_size),
+            bias_ids=_token_ids(bias) if bias else None,
+            biases=np.array(list(bias.values())) if bias else None,
+        )
+        # Presence and frequency count in the output alone.
+        self._with_prompt = params.repetition_penalty != 1
+        self._needs_text = (
+            self._with_prompt or params.presence_penalty != 0 or params.frequency_penalty != 0
+        )
+        self._text = _token_ids(request.prompt_token_ids if self._with_prompt else ())
+        self._num_prompt_tokens = self._text_length = len(self._text)
+        self.takes_largest = (
+            params.temperature == 0
+            and not (bias or self._bad_words or self._needs_text or params.min_tokens)
+            and params.allowed_token_ids is None
+        )
+
+    def draw(self, row: int, num_drafts: int) -> Draw:
+        """The draw of the token behind prompt, output and the first `num_drafts` drafts.
+
+        Args:
+            row: of the step's logits.
+        """
+        request = self._request
+        return Draw(
+            row,
+            self._settings,
+            request.num_known_tokens + num_drafts,
+            self._forbidden(num_drafts),
+            self._text_before(num_drafts) if self._needs_text else None,
+            self._num_prompt_tokens,
+        )
+
+    def _forbidden(self, num_drafts: int) -> TokenIds | None:
+        request = self._request
+        params: SamplingParams = request.params
+        too_short = request.num_output_tokens + num_drafts < params.min_tokens
+        if not self._bad_words:
+            return self._stop_token_ids if too_short else None
+        end = request.num_known_tokens + num_drafts
+        longest = max(map(len, self._bad_words))
+        before = request.token_ids(max(0, end - longest + 1), end)
+        completed = _token_ids(sorted(completions(self._bad_words, before)))
+        return np.concatenate((completed, self._stop_token_ids)) if too_short else completed
+
+    def _text_before(self, num_drafts: int) -> TokenIds:
+        """A view, for this step."""
+        request = self._request
+        start = self._num_prompt_tokens
+        output = request.output_token_ids[self._text_length - start :]
+        drafts = request.draft_token_ids[:num_drafts]
+        self._write(self._text_length, output)
+        self._text_length += len(output)
+        self._write(self._text_length, drafts)  # what follows will overwrite them
+        return self._text[: self._text_length + num_drafts]
+
+    def _write(self, start: int, token_ids: Sequence[int]) -> None:
+        end = start + len(token_ids)
+        if end > len(self._text):
+            grown = np.empty(2 * end, np.int32)
+            grown[:start] = self._text[:start]
+            self._text = grown
+        self._text[start:end] = token_ids
+
+
+def _token_ids(token_ids: Iterable[int]) -> TokenIds:
+    return np.array(list(token_ids), np.int32)
+
+
+def _mask(token_ids: Sequence[int] | None, vocab_size: int) -> npt.NDArray[np.uint32] | None:
+    if token_ids is None:
+        return None
+    allowed = np.zeros(-(-vocab_size // _BITS) * _BITS, np.bool_)
+    allowed[list(token_ids)] = True
+    return np.packbits(allowed, bitorder="little").view("<u4")

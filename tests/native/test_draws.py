@@ -1,0 +1,231 @@
+"""Tokens that the native step draws are those that the sampler defines: on every level, with any number of
+threads, alone and in batches."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.backends.compiled_decoder import native_draw
+from pellucid.backends.native import (
+    Draw,
+    Program,
+    RowSet,
+    ThreadPool,
+    find_kernels,
+    kernel_levels,
+)
+from pellucid.execution.request_draws import RequestDraws
+from pellucid.execution.sampler import Sampler, SamplingRow
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request
+
+VOCAB_SIZES = [1, 5, 127, 128, 1000, 20_011]
+
+
+def draw_natively(
+    logits: np.ndarray,
+    draws: Sequence[tuple[int, Draw]],
+    isa: str = "",
+    num_threads: int = 1,
+) -> list[int]:
+    """A program that does nothing but draw from its input [R, V]."""
+    num_rows, vocab_size = logits.shape
+    program = Program(find_kernels(isa), ThreadPool(num_threads), num_rows, 0)
+    buffer = program.add_buffer(RowSet.TOKENS, vocab_size)
+    program.input(0, vocab_size, (buffer, 0))
+    program.largest((buffer, 0), vocab_size)
+    program.draw((buffer, 0), vocab_size)
+    program.finish(buffer)
+    zeros, none = np.zeros(num_rows, np.int32), np.zeros(0, np.int32)
+    output = np.empty_like(logits)
+    _, drawn = program.run(
+        output,
+        zeros,
+        zeros,
+        np.zeros(num_rows, np.int64),
+        np.zeros(1, np.int32),
+        none,
+        np.zeros((0, 0), np.int32),
+        np.arange(num_rows, dtype=np.int32),
+        [],
+        [logits],
+        draws=draws,
+    )
+    assert output.tobytes() == logits.tobytes()  # edits are taken back
+    return drawn
+
+
+def make_request(rng: np.random.Generator, vocab_size: int, params: SamplingParams) -> Request:
+    words = [rng.integers(vocab_size, size=rng.integers(1, 4)) for _ in range(3)]
+    request = Request(
+        request_id="r",
+        prompt_token_ids=tuple(rng.integers(vocab_size, size=rng.integers(1, 40)).tolist()),
+        params=params,
+        seed=int(rng.integers(2**63)) * 2 + 1,
+        arrival_time=0.0,
+        max_tokens=1000,
+        eos_token_ids=frozenset(rng.integers(vocab_size, size=2).tolist()),
+        bad_words_token_ids=tuple(tuple(word.tolist()) for word in words)
+        if params.bad_words
+        else (),
+        index=int(rng.integers(64)),
+    )
+    request.output_token_ids = rng.integers(vocab_size, size=rng.integers(20)).tolist()
+    return request
+
+
+def defined(logits: np.ndarray, request: Request, drafts: Sequence[int] = ()) -> int:
+    row = SamplingRow(
+        params=request.params,
+        prompt_token_ids=request.prompt_token_ids,
+        output_token_ids=[*request.output_token_ids, *drafts],
+        seed=request.seed,
+        stream=request.index,
+        stop_token_ids=request.stop_token_ids,
+        bad_words_token_ids=request.bad_words_token_ids,
+    )
+    try:
+        return Sampler().sample(logits, row).token_id
+    except ValueError:
+        return -1
+
+
+def random_params(rng: np.random.Generator, vocab_size: int) -> SamplingParams:
+    """Every parameter, each of them at its default more often than not."""
+
+    def sometimes(*values: Any) -> Any:
+        return values[rng.integers(len(values))] if rng.random() < 0.35 else None
+
+    token_ids = rng.integers(vocab_size, size=4).tolist()
+    chosen = {
+        "temperature": sometimes(0, 0.2, 0.7, 1.5, 1e-300, 1e30),
+        "top_k": sometimes(1, 3, 50, vocab_size),
+        "top_p": sometimes(1e-9, 0.1, 0.5, 0.95, 0.999999),
+        "min_p": sometimes(0.001, 0.1, 1.0),
+        "typical_p": sometimes(0.1, 0.6, 0.95),
+        "repetition_penalty": sometimes(0.5, 1.3, 1e300),
+        "presence_penalty": sometimes(-1.1, 0.7),
+        "frequency_penalty": sometimes(-0.6, 1.9),
+        "logit_bias": sometimes({token_ids[0]: -100, token_ids[1]: 2.7}),
+        "allowed_token_ids": sometimes(
+            token_ids[:1], token_ids, np.unique(rng.integers(vocab_size, size=900)).tolist()
+        ),
+        "bad_words": sometimes(["word"]),
+        "min_tokens": sometimes(10),
+    }
+    return SamplingParams(
+        max_tokens=None, **{name: value for name, value in chosen.items() if value is not None}
+    )
+
+
+def random_logits(rng: np.random.Generator, vocab_size: int) -> np.ndarray:
+    """Peaked or flat, with or without equals, tokens that the model excludes, and rarely a NaN."""
+    logits = rng.normal(0, rng.choice([0.01, 1, 5, 40]), vocab_size)
+    if rng.random() < 0.3:
+        logits = np.round(logits)
+    if rng.random() < 0.2:
+        logits[rng.random(vocab_size) < 0.5] = -np.inf
+    if rng.random() < 0.05:
+        logits[rng.integers(vocab_size)] = rng.choice([np.nan, np.inf])
+    return logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("isa", kernel_levels())
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_native_draws_are_the_defined_ones(vocab_size: int, isa: str) -> None:
+    rng = np.random.default_rng(vocab_size)
+    num_rows = 60
+    logits = np.stack([random_logits(rng, vocab_size) for _ in range(num_rows)])
+    requests = [
+        make_request(rng, vocab_size, random_params(rng, vocab_size)) for _ in range(num_rows)
+    ]
+    wanted = [defined(*pair) for pair in zip(logits, requests, strict=True)]
+    draws = [
+        (row, native_draw(RequestDraws(request, vocab_size).draw(row, 0)))
+        for row, request in enumerate(requests)
+    ]
+    for num_threads in (1, 2, 3):
+        drawn = draw_natively(logits, draws, isa, num_threads)
+        for own, right in zip(drawn, wanted, strict=True):
+            # Penalties that overflow are looked at by the definition, which may know better.
+            assert own in (right, -1)
+        failed = [own for own, right in zip(drawn, wanted, strict=True) if own != right]
+        assert len(failed) <= num_rows // 8
+    alone = [draw_natively(logits[row : row + 1], [(0, draw)], isa)[0] for row, draw in draws[:9]]
+    assert alone == drawn[:9]
+
+
+@pytest.mark.parametrize("isa", kernel_levels())
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"temperature": 0.8, "top_p": 0.95},
+        {"top_p": 0.02},
+        {"min_p": 0.02},
+        {"top_k": 40, "top_p": 0.9},
+        {"typical_p": 0.5},
+    ],
+)
+def test_a_large_vocabulary_and_many_seeds(given: dict[str, Any], isa: str) -> None:
+    rng = np.random.default_rng(5)
+    vocab_size = 30_000
+    logits = rng.normal(0, 1.5, (1, vocab_size)).astype(np.float32)
+    requests = [make_request(rng, vocab_size, SamplingParams(**given)) for _ in range(12)]
+    draws = [(0, native_draw(RequestDraws(request, vocab_size).draw(0, 0))) for request in requests]
+    wanted = [defined(logits[0], request) for request in requests]
+    assert draw_natively(logits, draws, isa, num_threads=2) == wanted
+    assert len(set(wanted)) > 3 or "top_p" in given
+
+
+def test_drafts_count_as_text() -> None:
+    """Row i of a request is drawn as if its first i drafts were output."""
+    rng = np.random.default_rng(2)
+    vocab_size = 300
+    params = SamplingParams(
+        repetition_penalty=1.4,
+        frequency_penalty=0.9,
+        bad_words=["word"],
+        min_tokens=12,
+        max_tokens=None,
+    )
+    for _ in range(20):
+        request = make_request(rng, vocab_size, params)
+        own = RequestDraws(request, vocab_size)
+        for _ in range(3):  # steps, whose tokens overwrite the drafts of those before
+            drafts = rng.integers(vocab_size, size=4).tolist()
+            request.draft_token_ids = drafts
+            logits = rng.normal(0, 2, (5, vocab_size)).astype(np.float32)
+            draws = [(i, native_draw(own.draw(i, i))) for i in range(5)]
+            wanted = [defined(logits[i], request, drafts[:i]) for i in range(5)]
+            assert draw_natively(logits, draws) == wanted
+            request.output_token_ids += rng.integers(vocab_size, size=3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"forbidden": np.array([9], np.int32)}, "forbidden: 9 is not in the vocabulary of 9"),
+        ({"text": np.array([-1], np.int32)}, "text: -1 is not"),
+        (
+            {"bias_ids": np.array([1], np.int32), "biases": np.zeros(2)},
+            "biases: must be as many as bias_ids",
+        ),
+        ({"allowed": np.zeros(0, np.uint32)}, "allowed: has fewer bits than"),
+    ],
+)
+def test_what_would_read_out_of_bounds_is_refused(arrays: dict[str, Any], message: str) -> None:
+    logits = np.zeros((1, 9), np.float32)
+    with pytest.raises(ValueError, match=message):
+        draw_natively(logits, [(0, Draw(1, 0, 0, 1.0, **arrays))])
+
+
+def test_draws_belong_to_rows_in_order() -> None:
+    logits = np.zeros((2, 9), np.float32)
+    draw = Draw(1, 0, 0, 1.0)
+    with pytest.raises(ValueError, match="draws: there is no row 2"):
+        draw_natively(logits, [(2, draw)])
+    with pytest.raises(ValueError, match="draws: must be in order of rows"):
+        draw_natively(logits, [(1, draw), (0, draw)])
