@@ -18,6 +18,7 @@ from pellucid.llm import LLM
 from pellucid.loaded_model import LoadedModel
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
+from pellucid.text.responses.format import ResponseFormat
 from support.fake_model import FakeBackend, FakeDecoder, FakeTokenizer, fake_model_config
 
 
@@ -35,6 +36,10 @@ class ChatTokenizer(FakeTokenizer):
     """A conversation is "u", a question, "!", "a", an answer, "!", and so on."""
 
     has_chat_template = True
+    response_format = ResponseFormat("text", None, None)
+
+    def render_chat(self, prompt: ChatPrompt) -> str:
+        return ""
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True

@@ -5,12 +5,20 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
+from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.cli.chat import _line_editor, history_path
 from pellucid.cli.chat_session import ChatSession
 from pellucid.sampling_params import SamplingParams
+from pellucid.text.responses.format import ResponseFormat
+from pellucid.text.responses.template import ResponseTemplate
 from support.command_line import ChatTokenizer, CommandLine, InterruptedDecoder, Ran
-from support.fake_model import fake_engine
+from support.fake_model import FakeDecoder, fake_engine
 
 SETTINGS = ("--verbose", "--seed", "1", "--max-tokens", "6", "--block-size", "16")
 GREETING = "hello my friend, how are you"
@@ -20,7 +28,7 @@ def chat(pellucid: CommandLine, *lines: str, settings: tuple[str, ...] = SETTING
     return pellucid("chat", *settings, stdin="\n".join(lines).encode())
 
 
-def answer(*said: str, max_tokens: int = 6, temperature: float = 1.0) -> str:
+def answer(*said: str, max_tokens: int = 6, temperature: float = 1.0, seed: int = 1) -> str:
     """What the model says after a question, an answer, a question and so on."""
     roles = ("user", "assistant")
     messages = [
@@ -29,7 +37,7 @@ def answer(*said: str, max_tokens: int = 6, temperature: float = 1.0) -> str:
     engine = fake_engine()
     output = engine.add_request(
         ChatTokenizer().encode_chat(messages),
-        SamplingParams(seed=1, max_tokens=max_tokens, temperature=temperature),
+        SamplingParams(seed=seed, max_tokens=max_tokens, temperature=temperature),
     )
     while not output.finished:
         engine.step()
@@ -179,3 +187,96 @@ def test_ctrl_c_before_any_text_forgets_the_turn(
     assert "this turn is forgotten" in capsys.readouterr().err
     session.handle("hi")
     assert capsys.readouterr().out == answer("hi") + "\n"
+
+
+def test_times_are_shown_on_demand_only(pellucid: CommandLine) -> None:
+    quiet = chat(pellucid, "hi", settings=("--seed", "1", "--max-tokens", "6"))
+    assert (quiet.memory, quiet.out) == ("", answer("hi") + "\n")
+    assert "tok/s" not in quiet.err
+    stats = chat(pellucid, "hi", "/stats", settings=("--seed", "1", "--max-tokens", "6"))
+    assert "last answer: time to first token" in stats.err and "tok/s" in stats.err
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "Bye", "/exit", "/quit", "/bye"])
+def test_what_leaves_other_programs_leaves(pellucid: CommandLine, word: str) -> None:
+    ran = chat(pellucid, "hi", word, "and then")
+    assert (ran.status, ran.out) == (0, answer("hi") + "\n")
+
+
+def test_regen_answers_again_with_the_next_seed(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, "hi", "/regen", "and then")
+    first, second, third = ran.out.splitlines()
+    assert first == answer("hi") and second == answer("hi", seed=2) != first
+    assert third == answer("hi", second, "and then", seed=2)  # the first answer is forgotten
+    assert "seed 2" in ran.err
+    greedy = chat(pellucid, "/temperature 0", "hi", "/regen")
+    assert greedy.status == 2 and "the answer would be the same" in greedy.err
+    assert "no answer yet" in chat(pellucid, "/regen").err
+
+
+def test_stop_strings_between_turns(pellucid: CommandLine) -> None:
+    text = answer("hi")
+    ran = chat(pellucid, f"/stop {text[2:4]}", "hi", "/reset", "/stop", "hi")
+    assert ran.out.splitlines() == [text[: text.index(text[2:4])], text]
+    assert f"an answer ends at {text[2:4]!r}" in ran.err and "no stop string" in ran.err
+
+
+def test_a_question_on_the_command_line_is_answered_once(pellucid: CommandLine) -> None:
+    ran = pellucid("chat", "hi", "--seed", "1", "--max-tokens", "6", stdin=b"and then\n")
+    assert (ran.status, ran.out) == (0, answer("hi") + "\n")
+    ran = pellucid("chat", "owner/model", "hi", "--seed", "1", "--max-tokens", "6")
+    assert ran.out == answer("hi") + "\n"
+    assert pellucid.loaded[-1].model == "owner/model"
+
+
+class ScriptedDecoder(FakeDecoder):
+    """Writes a text, one token a step, whatever it reads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.token_ids = ChatTokenizer().encode(text + "#")
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        logits = np.zeros_like(super().forward(batch, kv_cache))
+        logits[:, self.token_ids[min(len(self.batches), len(self.token_ids)) - 1]] = 100
+        return logits
+
+
+def test_reasoning_is_dimmed_on_a_terminal_and_left_out_elsewhere(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = ResponseTemplate.compile(
+        {
+            "start_anchor": "a",
+            "fields": {"reasoning_content": {"open": "zz", "close": "yy"}, "content": {}},
+        }
+    )
+    monkeypatch.setattr(ChatTokenizer, "response_format", ResponseFormat("test", template, None))
+    for arguments in (("chat", "hi"), ("run", "owner/model", "hi")):
+        pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
+        ran = pellucid(*arguments, "--temperature", "0")
+        assert (ran.status, ran.out.rstrip("\n")) == (0, "fine")
+
+    pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
+    session = ChatSession(pellucid.llm(), SamplingParams(temperature=0))
+    monkeypatch.setattr("pellucid.cli.terminal.is_live", lambda stream: True)
+    session.handle("hi")
+    screen = capsys.readouterr().out
+    assert re.sub(r"\x1b\[2m|\x1b\[0m", "", screen) == "let me see\n\nfine\n"
+    assert "\x1b[2ml" in screen and screen.endswith("\n\nfine\n")
+    assert session.conversation.turns == [("hi", "fine")]
+
+
+def test_pasted_lines_are_one_message_and_the_history_lasts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for _ in range(2):  # the second chat finds the first one's message with the key up
+        with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+            read = _line_editor(["/help"])
+            if not history_path().read_text():
+                keys.send_text("\x1b[200~one\rtwo\nthree\x1b[201~ four\r")
+            else:
+                keys.send_text("\x1b[A\r")
+            assert read() == "one\ntwo\nthree four"
+    assert history_path().stat().st_mode & 0o077 == 0

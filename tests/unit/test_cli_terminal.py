@@ -1,12 +1,13 @@
 """What reaches a terminal, and what a pipe."""
 
 import io
+import re
 import sys
 import time
 
 import pytest
 
-from pellucid.cli.terminal import note, write_text
+from pellucid.cli.terminal import AnswerWriter, note, note_facts, write_text
 from pellucid.cli.units import describe_bytes, describe_tokens
 from pellucid.progress import LINE_INTERVAL, is_live, progress
 
@@ -101,3 +102,65 @@ def test_what_is_over_soon_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     with progress("load", describe_bytes) as show:
         show(1, 2)
     assert screen.getvalue() == ""
+
+
+def drawn(written: str, columns: int) -> list[str]:
+    """The lines that a terminal shows of text with the escapes that `AnswerWriter` uses."""
+    lines, column = [""], 0
+    for match in re.finditer(r"\x1b\[(\d*)([DKm])|(.)|(\n)", written):
+        count, command, character, newline = match.groups()
+        if newline:
+            lines.append("")
+            column = 0
+        elif command == "D":
+            column -= int(count)
+        elif command == "K":
+            lines[-1] = lines[-1][:column]
+        elif character:
+            assert column < columns, "the terminal would break the line itself"
+            lines[-1] = lines[-1][:column] + character + lines[-1][column + 1 :]
+            column += 1
+    return lines
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+@pytest.mark.parametrize("columns", [12, 20, 33])
+def test_a_live_terminal_gets_lines_broken_between_words(
+    monkeypatch: pytest.MonkeyPatch, columns: int, piece: int
+) -> None:
+    text = (
+        "The quick brown fox jumps over\nthe lazy dog. Donaudampfschiffahrtsgesellschaft, she said."
+    )
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", screen := Screen())
+    writer = AnswerWriter()
+    for start in range(0, len(text), piece):
+        writer.write(text[start : start + piece])
+    lines = drawn(screen.getvalue(), columns)
+    assert " ".join("".join(lines).split()) != ""
+    assert all(len(line) < columns for line in lines)
+    whole = {word for word in re.split(r"\s", text) if len(word) < columns - 1}
+    assert whole <= {word for line in lines for word in line.split()}
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_no_color_and_pipes_get_the_text_unbroken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys, "stdout", pipe := io.StringIO())
+    AnswerWriter().write("a long line that is longer than twenty", "\x1b[1m")
+    assert pipe.getvalue() == "a long line that is longer than twenty"
+
+
+def test_facts_are_broken_between_facts_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = ["first fact", "second fact", "third fact"]
+    note_facts("done", facts)
+    assert capsys.readouterr().err == "done: first fact · second fact · third fact\n"
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "32")
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    note_facts("done", facts)
+    assert screen.getvalue() == "done: first fact · second fact ·\n  third fact\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.conversation import Conversation
-from pellucid.cli.generation import stream_text
+from pellucid.cli.generation import stream_answer
 from pellucid.cli.model_and_prompt import conversation_prompt
 from pellucid.cli.option_types import text_with_escapes
 from pellucid.cli.summary import answer_facts, sampling
@@ -149,7 +149,9 @@ class ChatSession:
             )
         prompt = conversation_prompt(messages, self.think)
         writer = AnswerWriter()
-        output = stream_text(self.llm.engine, prompt, self.params, writer, quiet=not self.verbose)
+        output, answer = stream_answer(
+            self.llm, prompt, self.params, writer, quiet=not self.verbose
+        )
         completion = output.outputs[0]
         writer.write("\n")
         if self.verbose:
@@ -157,8 +159,8 @@ class ChatSession:
         self.last_output = output
         if completion.finish_reason == "error":
             raise ValueError(f"no answer: {completion.stop_reason}")
-        if completion.text:
-            self.conversation.turns.append((question, completion.text))
+        if answer:
+            self.conversation.turns.append((question, answer))
         else:
             note("the answer is empty: this turn is forgotten")
         if completion.stop_reason == "context_length":

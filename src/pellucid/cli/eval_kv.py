@@ -73,7 +73,7 @@ def eval_kv(
     if json:
         print_json([quality_object(quality, qualities) for quality in qualities])
     else:
-        _print_table(qualities)
+        print_qualities(qualities)
 
 
 def quality_object(quality: "KVQuality", qualities: "list[KVQuality]") -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _batched_tokens(options: ModelOptions) -> int:
     return min(options.max_num_batched_tokens, NUM_BATCHED_TOKENS)
 
 
-def _print_table(qualities: "list[KVQuality]") -> None:
+def print_qualities(qualities: "list[KVQuality]") -> None:
     print_table(COLUMNS, [_cells(quality_object(quality, qualities)) for quality in qualities])
     print("\n" + wrapped(f"{qualities[0].num_tokens} tokens. {EXPLANATION}"), flush=True)
 

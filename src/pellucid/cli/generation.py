@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.cli.summary import memory_facts
-from pellucid.cli.terminal import AnswerWriter, note_facts
+from pellucid.cli.terminal import DIM, AnswerWriter, note_facts
 from pellucid.cli.units import describe_bytes, describe_tokens
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
     from pellucid.event_bus import EventBus
     from pellucid.llm import LLM
     from pellucid.outputs import RequestOutput
-    from pellucid.prompts import Prompt
+    from pellucid.prompts import ChatPrompt, Prompt
+    from pellucid.text.responses.deltas import ResponseDelta
 
 
 def load(
@@ -103,10 +104,15 @@ def stream_text(
     engine: "LLMEngine",
     prompt: "Prompt",
     params: SamplingParams,
-    writer: AnswerWriter,
+    write: Callable[[str], None],
     quiet: bool = False,
 ) -> "RequestOutput":
-    """Runs one request and writes its text on stdout as it is made."""
+    """Runs one request and writes its text as it is made.
+
+    Args:
+        write: called with each piece.
+        quiet: whether the progress of the prefill is not shown.
+    """
     num_written = 0
     with ExitStack() as before_text:
         show = before_text.enter_context(progress("prefill", describe_tokens, quiet=quiet))
@@ -119,10 +125,48 @@ def stream_text(
                 return
             before_text.close()
             text = output.outputs[0].text
-            writer.write(text[num_written:])
+            write(text[num_written:])
             num_written = len(text)
 
         return run_request(engine, prompt, params, on_step)
+
+
+def stream_answer(
+    llm: "LLM",
+    prompt: "ChatPrompt",
+    params: SamplingParams,
+    writer: AnswerWriter,
+    quiet: bool = False,
+) -> "tuple[RequestOutput, str]":
+    """Answers a conversation and writes the answer as it is made. Reasoning is dimmed on a terminal, and
+    left out elsewhere.
+
+    Returns:
+        The output, and the answer without the reasoning.
+    """
+    from pellucid.text.responses.deltas import ContentText, ReasoningText
+
+    response_format = llm.tokenizer.response_format
+    params = replace(params, skip_special_tokens=response_format.skip_special_tokens)
+    parser = response_format.parser(llm.tokenizer.render_chat(prompt))
+    content: list[str] = []
+    has_reasoned = False
+
+    def show(deltas: "list[ResponseDelta]") -> None:
+        nonlocal has_reasoned
+        for delta in deltas:
+            if isinstance(delta, ReasoningText) and writer.is_live:
+                writer.write(delta.text, DIM)
+                has_reasoned = True
+            elif isinstance(delta, ContentText):
+                if has_reasoned and not content:
+                    writer.write("\n\n")
+                content.append(delta.text)
+                writer.write(delta.text)
+
+    output = stream_text(llm.engine, prompt, params, lambda text: show(parser.push(text)), quiet)
+    show(parser.flush())
+    return output, "".join(content)
 
 
 def count_tokens(

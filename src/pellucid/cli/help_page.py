@@ -15,7 +15,7 @@ MIN_WIDTH, MAX_WIDTH = 60, 100  # characters
 NAME_WIDTH = 30  # longer names of options have a line of their own
 
 EXAMPLES = """\
-  pellucid run "Once upon a time"                  the bundled model, no download
+  pellucid run "Once upon a time"        the bundled model, without a download
   pellucid run Qwen/Qwen3-0.6B "Why is the sky blue?"
   pellucid chat path/to/model.gguf"""
 
@@ -68,14 +68,14 @@ def verb_page(command: Any, context: typer.Context, width: int) -> str:
 
 
 def grouped_options(command: Any, context: typer.Context) -> dict[str, list[Any]]:
-    """The options of a verb by the title of their group, those without a group first."""
+    """The options of a verb by the title of their group, those without a group last."""
     options = [
         option
         for option in command.get_params(context)
         if option.param_type_name == "option" and not option.hidden
     ]
     groups: dict[str, list[Any]] = {}
-    for option in sorted(options, key=lambda option: option.rich_help_panel is not None):
+    for option in sorted(options, key=lambda option: option.rich_help_panel is None):
         groups.setdefault(option.rich_help_panel or "Options", []).append(option)
     return groups
 

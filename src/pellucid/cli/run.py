@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pellucid.beam_search_params import RequestParams
-from pellucid.cli.generation import count_tokens, load, stream_text
+from pellucid.cli.generation import count_tokens, load, stream_answer, stream_text
 from pellucid.cli.json_output import print_json, request_object
 from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.options import (
@@ -30,6 +30,7 @@ from pellucid.cli.summary import answer_facts
 from pellucid.cli.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
 from pellucid.event_bus import EventBus
 from pellucid.event_recording import recording
+from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 
 MAX_TOKENS_OF_RAW_TEXT = 256  # a text need not end
@@ -111,7 +112,10 @@ def run(
             if isinstance(prompt, str) and sys.stdout.isatty():
                 writer.write(prompt, BOLD)
             if isinstance(params, SamplingParams):
-                output = stream_text(llm.engine, prompt, params, writer, quiet)
+                if isinstance(prompt, ChatPrompt):
+                    output, _ = stream_answer(llm, prompt, params, writer, quiet)
+                else:
+                    output = stream_text(llm.engine, prompt, params, writer.write, quiet)
             else:  # a search has no text before its end
                 output = count_tokens(llm.engine, prompt, params, "search", quiet)
                 writer.write(output.outputs[0].text)

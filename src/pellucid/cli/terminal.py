@@ -82,7 +82,7 @@ class AnswerWriter:
     pipe gets the text as it is."""
 
     def __init__(self) -> None:
-        self._wraps = is_live(sys.stdout)
+        self.is_live = is_live(sys.stdout)
         self._column = 0  # of the cursor
         self._word = ""  # under way: what stands between the last space and the cursor
 
@@ -94,7 +94,7 @@ class AnswerWriter:
         """
         if not text:
             return
-        if not self._wraps:
+        if not self.is_live:
             write_text(text)
             return
         shown = "".join(self._place(character) for character in text.translate(_VISIBLE))
@@ -175,8 +175,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
     cells = [max((cell_len(row[index]) for row in rows), default=0) for index in range(len(titles))]
-    if sum(map(max, cells, map(len, titles))) + GAP * (len(titles) - 1) > page_width():
-        titles = [_narrowed(title, width) for title, width in zip(titles, cells, strict=True)]
+    titles = _narrowed(titles, cells, page_width() - GAP * (len(titles) - 1))
     live = is_live(sys.stdout)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, title in enumerate(titles):
@@ -192,6 +191,26 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console.print(table)
 
 
-def _narrowed(title: str, width: int) -> str:
-    longest_word = max((len(word) for word in title.split()), default=0)
-    return "\n".join(textwrap.wrap(title, max(width, longest_word, 1))) or title
+def _narrowed(titles: Sequence[str], cells: Sequence[int], width: int) -> list[str]:
+    """Titles on as few lines as make the columns fit into `width` characters, or on as many as they have
+    words.
+
+    Args:
+        cells: the width of each column's widest cell.
+    """
+    most_words = max(len(title.split()) for title in titles)
+    for num_lines in range(1, most_words + 1):
+        broken = [_on_lines(title, num_lines) for title in titles]
+        widths = [max(map(len, lines)) for lines in broken]
+        if sum(map(max, widths, cells)) <= width:
+            break
+    return ["\n".join(lines) for lines in broken]
+
+
+def _on_lines(title: str, num_lines: int) -> list[str]:
+    """A title on at most so many lines, as narrow as they can be."""
+    for width in range(max(map(len, title.split()), default=1), len(title)):
+        lines = textwrap.wrap(title, width)
+        if len(lines) <= num_lines:
+            return lines
+    return [title]

@@ -1,0 +1,237 @@
+"""What commands show in terminals of 80 and 120 columns, kept in tests/unit/screens.
+
+UPDATE_SCREENS=1 pytest tests/unit/test_cli_screens.py writes them again; read the difference before you commit it.
+Numbers are made up or come from a clock that ticks, so that a screen changes only if its look does.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from pellucid.benchmark.ablation.ablation import Ablation
+from pellucid.benchmark.ablation.batching import BatchingResult, disciplines
+from pellucid.benchmark.ablation.capacity import Capacity, CapacityResult
+from pellucid.benchmark.ablation.kv_formats import KVFormatResult
+from pellucid.benchmark.ablation.prefix import PrefixResult
+from pellucid.benchmark.ablation.requests import Times
+from pellucid.benchmark.machine import Machine
+from pellucid.benchmark.measurement import Cost, Measurement
+from pellucid.benchmark.workloads import Decode, Prefill
+from pellucid.cli import main
+from pellucid.cli.ablate import print_ablation
+from pellucid.cli.app import all_verbs
+from pellucid.cli.bench_report import print_bench
+from pellucid.cli.comparison import Arm, Comparison
+from pellucid.cli.comparison_report import print_comparison
+from pellucid.cli.eval_kv import print_qualities
+from pellucid.cli.explanation import explain_request
+from pellucid.cli.explanation_report import print_explanation
+from pellucid.cli.terminal import note_facts
+from pellucid.config import EngineConfig
+from pellucid.event_recording import read_recording, recording
+from pellucid.kv_quality import KVQuality
+from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import fake_engine
+from support.ticking_clock import TickingClock
+
+SCREENS = Path(__file__).with_name("screens")
+WIDTHS = (80, 120)
+MACHINE = Machine("avx512", 2, 32.1e9, 905e9, 451e9, 226e9)
+
+
+class Terminal(io.StringIO):
+    """Without colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def bench(tmp_path: Path) -> None:
+    def measured(
+        workload: Prefill | Decode, *seconds: float, gigabytes: float, tera: float
+    ) -> Measurement:
+        num_steps = 1 if isinstance(workload, Prefill) else 64
+        cost = Cost(num_steps, int(gigabytes * 1e9 * num_steps), int(tera * 1e12 * num_steps))
+        return Measurement(workload, seconds, cost, "int8")
+
+    measurements = [
+        measured(Prefill(512), 0.601, 0.602, 0.66, gigabytes=0.53, tera=0.37),
+        measured(Decode(64, 128, 1), 1.099, 1.1, 1.11, gigabytes=0.49, tera=0.00099),
+        measured(Decode(64, 128, 32), 4.1, 4.0, 3.9, gigabytes=0.54, tera=0.0316),
+    ]
+    config = EngineConfig(model="Qwen/Qwen2.5-0.5B-Instruct", quantization="int8")
+    print_bench("Qwen/Qwen2.5-0.5B-Instruct", measurements, config, MACHINE)
+
+
+def compare(tmp_path: Path) -> None:
+    def arm(label: str, use_kv_cache: bool, times: list[float], processed: int) -> Arm:
+        logprobs = [{7: Logprob(-0.5, -0.5, 1, "x")} for _ in times]
+        completion = CompletionOutput(0, "", [7] * len(times), logprobs=logprobs)  # type: ignore[arg-type]
+        metrics = RequestMetrics(
+            0.0, 0.001, times, times[-1], processed, processed * 10**9, 3 << 20
+        )
+        if not use_kv_cache:
+            metrics.kv_cache_bytes = 0
+        output = RequestOutput("r", "", [1] * 5, 1, [completion], metrics)
+        return Arm(label, use_kv_cache, output)
+
+    cached = arm("with KV cache", True, [0.02 + 0.010 * n for n in range(600)], 604)
+    naive = arm("without", False, [0.02 + 0.012 * n + 0.0001 * n * n for n in range(600)], 182_700)
+    print_comparison(
+        Comparison(cached, naive),
+        "Qwen/Qwen2.5-0.5B-Instruct, weights int8, KV cache bf16, on AMD EPYC 9654 96-Core Processor",
+    )
+
+
+def recorded(tmp_path: Path, *names: str) -> Path:
+    """A recording of requests that get in each other's way."""
+    path = tmp_path / "events.ndjson"
+    engine = fake_engine(
+        clock=TickingClock(),
+        block_size=16,
+        num_kv_blocks=12,
+        max_model_len=128,
+        max_num_seqs=2,
+        max_num_batched_tokens=32,
+    )
+    params = SamplingParams(max_tokens=80, ignore_eos=True, seed=1)
+    with recording(engine.events, path):
+        for index, name in enumerate(names):
+            engine.add_request([index + 1] * 40, params, name)
+        while engine.has_unfinished_requests:
+            engine.step()
+    return path
+
+
+def explain_alone(tmp_path: Path) -> None:
+    print_explanation(explain_request(read_recording(recorded(tmp_path, "alone"))))
+
+
+def explain_crowded(tmp_path: Path) -> None:
+    events = read_recording(recorded(tmp_path, "first", "second", "third"))
+    print_explanation(explain_request(events, "second"))
+
+
+def eval_kv(tmp_path: Path) -> None:
+    def quality(name: str, num_bytes: float, nll: float, *first: int) -> KVQuality:
+        continuations = tuple((index in first, 1) for index in range(40))
+        return KVQuality(name, num_bytes, nll, 7550, (True,) * 26 + (False,) * 14, continuations)  # type: ignore[arg-type]
+
+    print_qualities(
+        [
+            quality("f32", 6144, 2.0417),
+            quality("bf16", 3072, 2.0418, 3, 5),
+            quality("int8", 1632, 2.0419, 3),
+            quality("int4", 864, 2.0484, *range(30)),
+        ]
+    )
+
+
+def ablate(tmp_path: Path) -> None:
+    batching = tuple(
+        BatchingResult(
+            discipline,
+            4 if index == 0 else 32,
+            288 if index == 0 else 2304,
+            Times(60 / (index + 1), 20 / (index + 1)),
+        )
+        for index, discipline in enumerate(disciplines(32))
+    )
+    capacity = CapacityResult(
+        512 << 20,
+        (
+            Capacity("a whole context for each", 8, 0.103),
+            Capacity("blocks of 32 tokens", 71, 0.962),
+        ),
+    )
+    formats = tuple(
+        KVFormatResult(name, num_bytes, 1900, speed)
+        for name, num_bytes, speed in (
+            ("f32", 24576, 21.0),
+            ("bf16", 12288, 24.1),
+            ("int8", 6528, 26.3),
+            ("int4", 3456, 27.9),
+        )
+    )
+    print_ablation(
+        "qwen2.5-0.5b",
+        Ablation(batching, capacity, PrefixResult(1024, 992, 1.9, 1.91, 0.071), formats),
+        EngineConfig(),
+    )
+
+
+def notes(tmp_path: Path) -> None:
+    note_facts(
+        "memory",
+        [
+            "weights 11.0 MiB",
+            "scratch 8.03 MiB",
+            "KV cache up to 6.00 MiB (64 blocks of 32 tokens, 1 x 2048 tokens)",
+            "available 22.7 GiB",
+        ],
+    )
+    note_facts(
+        "done",
+        [
+            "time to first token 41.8 ms",
+            "prefill 5 tokens 136 tok/s (0 cached)",
+            "decode 172 tokens 108 tok/s",
+            "KV cache 576 KiB",
+            "stop: end token 1 (<|end_of_text|>)",
+            "temperature 0.8, top_p 0.95, seed 1",
+        ],
+    )
+
+
+def help_of(*words: str) -> Callable[[Path], None]:
+    def show(tmp_path: Path) -> None:
+        main([*words, "--help"])
+
+    return show
+
+
+SHOWN: dict[str, Callable[[Path], None]] = {
+    "bench": bench,
+    "compare": compare,
+    "explain-alone": explain_alone,
+    "explain-crowded": explain_crowded,
+    "eval-kv": eval_kv,
+    "ablate": ablate,
+    "notes": notes,
+    "help": help_of(),
+    **{f"help-{verb}": help_of(verb) for verb in all_verbs()},
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", SHOWN)
+def test_screen(name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in (("COLUMNS", str(width)), ("TERM", "dumb"), ("PELLUCID_CONFIG", "")):
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(
+        "pellucid.cli.bench_report.machine_name", lambda: "AMD EPYC 9654 96-Core Processor"
+    )
+    monkeypatch.setattr("pellucid.cli.app.open_missing_streams", lambda: None)
+    terminal = Terminal()  # stdout and stderr, on one screen
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    SHOWN[name](tmp_path)
+    shown = "".join(f"{line.rstrip()}\n" for line in terminal.getvalue().splitlines())
+    kept = SCREENS / f"{name}-{width}.txt"
+    if os.environ.get("UPDATE_SCREENS") == "1":
+        SCREENS.mkdir(exist_ok=True)
+        kept.write_text(shown, encoding="utf-8")
+    assert shown == kept.read_text(encoding="utf-8")
+    too_long = [line for line in shown.splitlines() if cell_len(line) > width]
+    assert not too_long
+
+
+def test_no_screen_is_left_over() -> None:
+    names = {f"{name}-{width}.txt" for name in SHOWN for width in WIDTHS}
+    assert {path.name for path in SCREENS.iterdir()} == names
