@@ -14,7 +14,6 @@ from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooM
 from pellucid.outputs import CompletionDelta
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
-from pellucid.sampling_params import SamplingParams
 
 __all__ = ["AsyncLLMEngine", "AsyncTokenStream", "EngineStoppedError", "TooManyRequestsError"]
 
@@ -88,7 +87,8 @@ class AsyncLLMEngine:
 
         Args:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
-            params: how to choose, or how to search, and when to stop; left out, `SamplingParams()`.
+            params: how to choose, or how to search, and when to stop; left out, those that
+                the checkpoint recommends.
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
@@ -112,7 +112,7 @@ class AsyncLLMEngine:
         add = partial(
             self._engine.add_request,
             encoded,
-            params or SamplingParams(),
+            self._engine.model.default_sampling_params if params is None else params,
             request_id,
             priority=priority,
             cache_salt=cache_salt,

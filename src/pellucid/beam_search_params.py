@@ -1,4 +1,4 @@
-"""What a request asks of beam search. Names and meanings are those of transformers and vLLM."""
+"""Beam search parameters of a request. Names and meanings are those of transformers and vLLM."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from pellucid.sampling_params import MAX_N, SamplingParams
 
 @dataclass(frozen=True, kw_only=True)
 class BeamSearchParams:
-    """How wide to search, when to stop and how to rank what was found.
+    """How wide to search, when to stop, and how to rank the sequences found.
 
-    Checked when made and never changed afterwards, as `SamplingParams`, whose fields of the same name
-    mean the same here. docs/beam-search.md defines the search.
+    Checked when made, and never changed afterwards. Fields with the names of `SamplingParams` mean the
+    same here. docs/beam-search.md defines the search.
 
     Args:
         beam_width: sequences that are kept at each length; 1..64. transformers' `num_beams`.
@@ -22,17 +22,17 @@ class BeamSearchParams:
         length_penalty: a finished sequence of m tokens scores the sum of its log-probabilities
             divided by m ** length_penalty: above 0 favours long ones, below 0 short ones; [-10, 10].
         early_stopping: when to stop once beam_width sequences are finished. True: at once. False:
-            when the best running one, divided by its present length, does not beat the worst of
-            them. "never": when it could not at any length.
+            when the best live beam, scored at its present length, is not better than the worst
+            finished sequence. "never": when it could not become better at any length.
         repetition_penalty: multiplies the (negative) log-probabilities of tokens of prompt and
             output; > 0.
         logit_bias: added to the log-probabilities of these token ids.
-        allowed_token_ids: nothing else is ever taken.
-        bad_words: strings that are never completed.
-        min_tokens: output tokens before an end or stop token may be taken.
+        allowed_token_ids: no other token is ever taken.
+        bad_words: strings that never appear.
+        min_tokens: minimum number of output tokens before an end or stop token may end a sequence.
         stop_token_ids: tokens that end a sequence, besides the model's own.
         max_tokens: limit on output tokens; None leaves the context length as the only limit.
-        ignore_eos: keep going after the model's own end tokens.
+        ignore_eos: continue after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
 
     Raises:
@@ -67,17 +67,17 @@ class BeamSearchParams:
 
     @property
     def num_results(self) -> int:
-        """Sequences that the caller gets, if that many are found."""
+        """Number of sequences to return, if that many are found."""
         return self.beam_width if self.n is None else self.n
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """The same wishes for the request of each beam. Nothing is drawn, whatever the seed."""
+        """The parameters of each beam's request. Nothing is drawn at random, so the seed does not matter."""
         return SamplingParams(seed=0, **{name: getattr(self, name) for name in _SHARED})
 
     def num_candidates(self, num_stop_tokens: int) -> int:
-        """Continuations to look at in each step: so many that beam_width of them go on even if each
-        beam's best ones are all of the tokens that end it."""
+        """Number of continuations to consider in each step: so many that beam_width of them go on even if
+        the best ones of each beam are all the tokens that end it."""
         return max(2, 1 + num_stop_tokens) * self.beam_width
 
     def _normalise(self, name: str, value: object) -> None:

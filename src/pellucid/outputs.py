@@ -12,10 +12,10 @@ class Logprob:
 
     Attributes:
         logprob: in the model's own distribution, before any sampling parameter.
-        final_logprob: in the distribution that was sampled from; -inf if excluded from it. None for
-            prompt tokens, which were not sampled.
+        final_logprob: in the distribution that was sampled from; -inf if a sampling parameter removed
+            the token. None for prompt tokens, which were not sampled.
         rank: 1 for the model's most likely token.
-        decoded_token: the token shown alone.
+        decoded_token: the text of the token alone.
     """
 
     logprob: float
@@ -138,10 +138,9 @@ class RequestOutput:
 
     Attributes:
         prompt: None if token ids were given.
-        seed: the one given, or the one that was drawn: the same seed gives the same answers.
-        prompt_logprobs: None at position 0, with nothing before it.
-        ledger: at the end, where the wall time went; of several answers that of the one that ended
-            last.
+        seed: the given seed, or the one that the engine drew; the same seed gives the same answers.
+        prompt_logprobs: None at position 0, which no token precedes.
+        ledger: where the wall time went, set at the end; of several answers, that of the last to end.
         sequences: what `LLM.beam_search` found, prompts included, best first; None of other requests.
     """
 

@@ -21,17 +21,17 @@ DEFAULT_MAX_TOKENS = 16  # vLLM's and OpenAI's, for prompts that are not convers
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the tokens of one request are chosen, and when it ends.
+    """How the tokens of one request are chosen, and when the request ends.
 
-    Checked when made and never changed afterwards: sequences become tuples, and None for one of the
-    fields that default to () is the same as leaving it out. docs/sampling.md defines each stage.
+    Checked when made, and never changed afterwards: sequences become tuples, and None means the default
+    in fields that default to (). docs/sampling.md defines each stage.
 
     Args:
-        n: answers to give, each from its own random stream of the seed; 1..64.
-        best_of: answers to make, of which the n with the highest log-probability per token are given,
-            best first; n..64, None is n. It is the mean of the model's own log-probabilities, before
-            any sampling parameter; of equals the earlier stream comes first, and an answer that
-            failed comes last.
+        n: number of answers, each with its own random stream of the seed; 1..64.
+        best_of: number of answers to generate; the n with the highest mean log-probability per token are
+            returned, best first. n..64, None is n. The mean is that of the model's own
+            log-probabilities, before any sampling parameter. Ties go to the earlier stream, and
+            failed answers come last.
         temperature: divides the logits; 0 takes the most likely token (greedy).
         top_p: keep the most likely tokens that together reach this probability; (0, 1], 1 is off.
         top_k: keep this many of the most likely tokens; 0 or -1 is off.
@@ -43,18 +43,20 @@ class SamplingParams:
         frequency_penalty: subtracted once per occurrence in the output; [-2, 2].
         logit_bias: added to the logits of these token ids; [-100, 100] each. Kept as pairs.
         allowed_token_ids: nothing else is ever sampled.
-        bad_words: strings that are never completed, whatever part of them the prompt ended with.
-        min_tokens: output tokens before an end or stop token may be sampled.
-        seed: fixes the answer; 0 <= seed < 2**64. None: the engine draws one and reports it.
-        logprobs: log-probabilities of each output token and of this many top ones; 0..20.
+        bad_words: strings that never appear, even if the prompt ends with their beginning.
+        min_tokens: minimum number of output tokens before an end or stop may end the answer.
+        seed: the same seed gives the same answer; 0 <= seed < 2**64. None: the engine draws a seed and
+            reports it.
+        logprobs: report the log-probabilities of each output token and of this many most likely
+            tokens; 0..20.
         prompt_logprobs: the same for the prompt's tokens.
-        stop: strings that end the answer; a single one may be given bare.
+        stop: a string that ends the answer, or several.
         include_stop_str_in_output: whether the text keeps the stop string.
         stop_token_ids: tokens that end the answer, besides the model's own.
         max_tokens: limit on output tokens; None leaves the context length as the only limit. "auto" is
             None for conversations, which end by themselves, and 16 for other prompts.
         max_time: limit in seconds from the request's arrival.
-        ignore_eos: keep going after the model's own end tokens.
+        ignore_eos: continue after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
 
     Raises:
@@ -122,17 +124,17 @@ class SamplingParams:
 
     @property
     def num_results(self) -> int:
-        """Answers that are made."""
+        """Number of answers to generate."""
         return self.n if self.best_of is None else self.best_of
 
     @property
     def ranks(self) -> bool:
-        """Whether more answers are made than are given."""
+        """Whether more answers are generated than returned."""
         return self.num_results > self.n
 
     @property
     def num_logprobs(self) -> int | None:
-        """Top log-probabilities to compute with that of each output token; None for not even that."""
+        """Number of most likely tokens to report with each output token; None: no log-probabilities."""
         return 0 if self.logprobs is None and self.ranks else self.logprobs
 
     def with_max_tokens(self, *, is_chat: bool) -> "SamplingParams":

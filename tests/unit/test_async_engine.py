@@ -1,6 +1,7 @@
 """The asynchronous facade: streams of many tasks and loops, cancelled, slow, refused and failing."""
 
 import asyncio
+import dataclasses
 import gc
 import random
 import threading
@@ -490,3 +491,16 @@ def test_an_encoded_prompt_is_taken_as_it_is() -> None:
         assert output.outputs == alone(PROMPT, LONG).outputs
 
     run(serve)
+
+
+def test_without_parameters_the_checkpoints_own_are_taken() -> None:
+    engine = fake_engine()
+    own = SamplingParams(temperature=0.0, max_tokens=5)
+    engine.model = dataclasses.replace(engine.model, default_sampling_params=own)
+
+    async def main() -> RequestOutput:
+        async with AsyncLLMEngine(engine) as async_engine:
+            stream = await async_engine.add_request(PROMPT)
+            return await stream.complete()
+
+    assert asyncio.run(main()).outputs == alone(PROMPT, own).outputs
