@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pellucid.parameter_checks import Interval, refuse
-from pellucid.sampling_params import MAX_N, SamplingParams
+from pellucid.sampling_params import DEFAULT_MAX_TOKENS, MAX_N, SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class BeamSearchParams:
     bad_words: Sequence[str] = ()
     min_tokens: int = 0
     stop_token_ids: Sequence[int] = ()
-    max_tokens: int | None = 16
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
     ignore_eos: bool = False
     skip_special_tokens: bool = True
 
@@ -61,6 +61,8 @@ class BeamSearchParams:
         self._normalise("length_penalty", length_penalty)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             refuse("early_stopping", self.early_stopping, 'True, False or "never"')
+        if self.max_tokens == "auto":  # SamplingParams would take it
+            refuse("max_tokens", self.max_tokens, "a whole number of at least 1, or None")
         shared = self.sampling_params
         for name in _SHARED:
             self._normalise(name, getattr(shared, name))

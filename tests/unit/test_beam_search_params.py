@@ -21,9 +21,10 @@ def test_what_it_shares_with_sampling_means_the_same() -> None:
     assert params.sampling_params == SamplingParams(
         stop_token_ids=[3], logit_bias={4: 1}, min_tokens=2, max_tokens=7, seed=0
     )
+    assert BeamSearchParams(beam_width=2).max_tokens == 16  # what "auto" is for text
     ours = {field.name: field.default for field in dataclasses.fields(BeamSearchParams)}
     for field in dataclasses.fields(SamplingParams):
-        if field.name in ours and field.name != "n":
+        if field.name in ours and field.name not in ("n", "max_tokens"):
             assert ours[field.name] == field.default
 
 
@@ -32,6 +33,7 @@ def test_what_it_shares_with_sampling_means_the_same() -> None:
     [
         ({"beam_width": 0}, "beam_width=0: must be a whole number of at least 1 and at most 64"),
         ({"beam_width": 2.0}, "beam_width=2.0: must be a whole number"),
+        ({"beam_width": 2, "max_tokens": "auto"}, "max_tokens='auto': must be a whole number"),
         ({"beam_width": 2, "n": 3}, "n=3: must be a whole number of at least 1 and at most 2"),
         ({"beam_width": 2, "n": 0}, "n=0: must be"),
         ({"beam_width": 2, "length_penalty": 11}, "length_penalty=11: must be a finite number"),
