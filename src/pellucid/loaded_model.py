@@ -1,6 +1,7 @@
 """From an EngineConfig to a model that is ready to run."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,5 +97,5 @@ def _load_tokenizer(stored: StoredModel, name: str, skip: bool) -> Tokenizer:
     vocab_size = stored.config.vocab_size
     if skip:
         return NoTokenizer(vocab_size)
-    found = stored.tokenizer or read_tokenizer_files(stored.path)
-    return Tokenizer.from_stored(found, vocab_size, name)
+    read = stored.read_tokenizer or partial(read_tokenizer_files, stored.path)
+    return Tokenizer.from_stored(read(), vocab_size, name)

@@ -28,6 +28,7 @@ from pellucid.text.tokenizer_files import TOKENIZER_FILE
 _COPIED = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "chat_template.json", "generation_config.json"),
+    "additional_chat_templates/tool_use.jinja",
     *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE"),
 )
 
@@ -144,6 +145,7 @@ def _write(
         (partial / TOKENIZER_FILE).write_bytes(compact_tokenizer(tokenizer.read_bytes()))
     for name in _COPIED:
         if (stored.path / name).is_file():
+            (partial / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(stored.path / name, partial / name)
     return QuantizationReport(
         stored.path,

@@ -323,7 +323,7 @@ def test_bad_values_are_named(
 
     monkeypatch.setattr(GgufFile, "__init__", with_another_value)
     with pytest.raises(ValueError, match=rf"model\.gguf: {message}"):
-        open_stored_model(file)
+        open_stored_model(file).read_tokenizer()
 
 
 ABSURD = [0, -1, 1, 2**31, 2**62, 0.0, -1.0, 1e-40, 1e38, np.nan, np.inf, "", "x", True, [], [1, 2]]
@@ -399,7 +399,7 @@ def test_damaged_files_are_refused_by_name_or_load(
     path.write_bytes(data)
     try:
         model = open_stored_model(path)
-        Tokenizer(model.tokenizer.backend, model.config.vocab_size, model.tokenizer.special_tokens)
+        Tokenizer.from_stored(model.read_tokenizer(), model.config.vocab_size, "tokenizer")
         load_decoder(path, OPS)
     except ValueError as error:
         if "damaged.gguf" not in str(error) and "tokenizer" not in str(error):
@@ -458,7 +458,10 @@ def test_split_file_is_the_whole_model(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, other)
     model = open_stored_model(parts[0])
     assert model.path == parts[0]
-    assert model.tokenizer.special_tokens == open_stored_model(parts[2]).tokenizer.special_tokens
+    assert (
+        model.read_tokenizer().special_tokens
+        == open_stored_model(parts[2]).read_tokenizer().special_tokens
+    )
 
 
 def test_identity_of_a_split_file_covers_all_parts(tmp_path: Path) -> None:

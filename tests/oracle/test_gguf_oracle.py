@@ -109,6 +109,6 @@ def test_tokens(text: str, tmp_path: Path) -> None:
     file = write_both(tmp_path, "llama")
     llama = llama_cpp.Llama(str(file), vocab_only=True, verbose=False)
     expected = llama.tokenize(text.encode(), add_bos=False, special=True)
-    tokenizer = open_stored_model(file).tokenizer
+    tokenizer = open_stored_model(file).read_tokenizer()
     assert tokenizer is not None
     assert tokenizer.backend.encode(text).ids == expected

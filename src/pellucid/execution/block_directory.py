@@ -49,7 +49,10 @@ class BlockDirectory:
         self._root = root
         self._max_bytes = max_bytes
         self._folder = root / fingerprint.hex()[:32]
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ValueError(f"prefix_cache_dir={str(root)!r}: is not a directory") from None
         _check_private(root)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._total_bytes: int | None = None  # when last counted; None: not yet

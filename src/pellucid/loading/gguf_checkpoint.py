@@ -29,8 +29,7 @@ class GgufCheckpoint:
     """
 
     def __init__(self, path: Path) -> None:
-        paths = [path.with_name(name) for name in part_names(path.name)]
-        files = [GgufFile(part) for part in paths]
+        files = [GgufFile(path.with_name(name)) for name in part_names(path.name)]
         self.path = files[0].path
         self.metadata: dict[str, Any] = files[0].metadata
         for number, file in enumerate(files):

@@ -1,5 +1,6 @@
 """Opens a model in GGUF: its facts, tensors and tokenizer."""
 
+from functools import partial
 from pathlib import Path
 
 from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
@@ -14,7 +15,7 @@ from pellucid.loading.gguf_config import (
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.json_object import JsonObject
-from pellucid.loading.stored_model import StoredModel
+from pellucid.loading.stored_model import StoredModel, StoredTokenizer
 from pellucid.loading.weight_names import gguf_weight_names
 
 _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -38,13 +39,17 @@ def open_gguf(path: Path) -> StoredModel:
             num_heads[f"blk.{layer}.attn_k"] = config.num_kv_heads
     [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
     names = get_tensor_name_map(gguf_architecture, n_blocks=1)
-    model = StoredModel(
+    return StoredModel(
         checkpoint.path,
         config,
         GgufTensors(checkpoint, num_heads),
         gguf_weight_names(config.architecture, names.get_name),
         default_sampling_params=read_gguf_sampling_params(checkpoint),
-        tokenizer=read_gguf_tokenizer(JsonObject(checkpoint.path, checkpoint.metadata)),
+        read_tokenizer=partial(_read_tokenizer, checkpoint),
     )
+
+
+def _read_tokenizer(checkpoint: GgufCheckpoint) -> StoredTokenizer:
+    tokenizer = read_gguf_tokenizer(JsonObject(checkpoint.path, checkpoint.metadata))
     checkpoint.metadata.clear()  # strings by the hundred thousand, no longer needed
-    return model
+    return tokenizer

@@ -22,7 +22,7 @@ from tokenizers import (
 )
 
 from pellucid.loading.json_object import JsonObject
-from pellucid.loading.stored_model import StoredTokenizer
+from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 
 
 class _TokenType(IntEnum):
@@ -206,11 +206,17 @@ class _Vocabulary:
     def added_tokens(self) -> list[AddedToken]:
         """Tokens that are found in a text before it is split into words."""
         special = (_TokenType.CONTROL, _TokenType.UNKNOWN)
-        return [
+        found = [
             AddedToken(token, normalized=False, special=token_type in special)
             for token, token_type in self.types.items()
             if token_type in (*special, _TokenType.USER_DEFINED)
         ]
+        if (length := sum(len(token.content) for token in found)) > MAX_ADDED_CHARACTERS:
+            raise ValueError(
+                f"{self._metadata.path}: tokenizer.ggml.tokens holds control and user-defined tokens of"
+                f" {length} characters: at most {MAX_ADDED_CHARACTERS} are read"
+            )
+        return found
 
 
 def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
@@ -261,7 +267,7 @@ def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokeniz
     backend = Tokenizer(
         models.BPE(
             vocabulary.ids,
-            _merges_from_scores(normal, vocabulary.ids),
+            _merges_from_scores(normal, vocabulary.tokens, vocabulary.ids),
             unk_token=vocabulary.special_tokens().get("unk_token"),
             fuse_unk=True,
             byte_fallback=True,
@@ -279,23 +285,31 @@ def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokeniz
 
 
 def _merges_from_scores(
-    scored: Iterable[tuple[str, float]], ids: Mapping[str, int]
+    scored: Iterable[tuple[str, float]], tokens: Sequence[str], ids: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """The merges that SentencePiece's scores stand for: the best token first, in all its ways.
+    """The merges that SentencePiece's scores stand for: the best token first, in all ways to split it.
 
     The order among the ways is transformers' (convert_slow_tokenizer.py, `generate_merges`).
+
+    Args:
+        scored: tokens that merges may end in, with their scores.
+        tokens: all tokens by id.
+        ids: of tokens that merges may be made of.
     """
-    merges = []
+    merges = []  # score, ids of the left and the right side: of each side there is one string
     for token, score in scored:
         ways = [
-            (left, right)
+            (score, ids[left], ids[right])
             for i in range(1, len(token))
             if (left := token[:i]) in ids and (right := token[i:]) in ids
         ]
-        ways.sort(key=lambda way: (ids[way[0]], ids[way[1]]))
-        merges += [(score, len(left), len(right), left, right) for left, right in ways]
-    merges.sort(key=lambda merge: merge[:3], reverse=True)
-    return [(left, right) for *_, left, right in merges]
+        if len(ways) > 1:
+            ways.sort()
+        merges += ways
+    merges.sort(
+        key=lambda merge: (merge[0], len(tokens[merge[1]]), len(tokens[merge[2]])), reverse=True
+    )
+    return [(tokens[left], tokens[right]) for _, left, right in merges]
 
 
 def _post_processor(

@@ -12,6 +12,7 @@ from pellucid.loading.files import read_bytes
 _MAX_BYTES = 16 << 20
 _MAX_CONTAINERS = 100_000
 
+_MAX_TOKEN_IDS = 10_000
 MAX_INTEGER = 2**31 - 1
 MAX_NUMBER = 1e12
 _MAX_SHOWN = 120  # characters of a value in a message
@@ -105,8 +106,12 @@ class JsonObject:
         """A token id, a list of them, or null for none."""
         value = self._value(key, default)
         items = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(_is_integer(item) and 0 <= item <= MAX_INTEGER for item in items):
-            raise self.error(key, "must be a token id, at least 0, or a list of them")
+        if len(items) > _MAX_TOKEN_IDS or not all(
+            _is_integer(item) and 0 <= item <= MAX_INTEGER for item in items
+        ):
+            raise self.error(
+                key, f"must be a token id, at least 0, or a list of up to {_MAX_TOKEN_IDS} of them"
+            )
         return tuple(items)
 
     def optional_object(self, key: str) -> "JsonObject | None":

@@ -26,7 +26,7 @@ def open_stored_model(path: Path) -> StoredModel:
     Raises:
         ValueError: a file is missing or damaged, or the checkpoint is not one that we run.
     """
-    if path.is_file():
+    if not path.is_dir():
         # Imported here: directories do not need the gguf library, which takes a while.
         from pellucid.loading.gguf_model import open_gguf
 

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from pellucid.loading.files import MappedFile, open_regular
 
+MAX_TENSORS = 1 << 16
 _HEADER_LENGTH_BYTES = 8  # u64, little-endian, before the header
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -122,7 +123,10 @@ def _parse_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
 
     with open_regular(path) as file:
         length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
-        header = json.loads(file.read(length), object_pairs_hook=without_duplicates)
+        data = file.read(length)
+    if (num_tensors := data.count(b'"data_offsets"')) > MAX_TENSORS:
+        raise ValueError(f"{path}: has {num_tensors} tensors: at most {MAX_TENSORS} are read")
+    header = json.loads(data, object_pairs_hook=without_duplicates)
     metadata = header.pop("__metadata__", {})
     return header, metadata, _HEADER_LENGTH_BYTES + length
 

@@ -1,5 +1,6 @@
 """A checkpoint that is open: its facts, its tensors and its tokenizer, whatever its file format."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from pellucid.config import ModelConfig
 from pellucid.loading.tensor_source import TensorSource
 from pellucid.loading.weight_names import WeightNames
 from pellucid.sampling_params import SamplingParams
+
+# For each the tokenizers library takes 70 bytes.
+MAX_ADDED_CHARACTERS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class StoredModel:
         names: the tensors of each of the decoder's weights.
         weight_format: of all matrices, where `pellucid quantize` wrote them.
         default_sampling_params: the sampling parameters that the checkpoint recommends.
-        tokenizer: None where the tokenizer stands in tokenizer.json.
+        read_tokenizer: reads the tokenizer, once; None where it stands in tokenizer.json. Raises a
+            ValueError where it is damaged or not supported.
     """
 
     path: Path
@@ -52,4 +57,4 @@ class StoredModel:
     names: WeightNames
     weight_format: IntegerFormat | None = None
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    tokenizer: StoredTokenizer | None = None
+    read_tokenizer: Callable[[], StoredTokenizer] | None = None

@@ -11,14 +11,14 @@ from tokenizers import Tokenizer as Backend
 
 from pellucid.loading.files import read_bytes
 from pellucid.loading.json_object import MAX_INTEGER, read_json_object
-from pellucid.loading.stored_model import StoredTokenizer
+from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 _MAX_FILE_BYTES = 256 << 20
 _MAX_TEMPLATE_BYTES = 4 << 20
-# The library takes 1 KB for a character of a regular expression, and 70 bytes for one of an added token.
+# The library takes 1 KB for a character of a regular expression, 400 bytes for one of a unigram model.
 _MAX_REGEX_BYTES = 20_000
-_MAX_ADDED_CHARACTERS = 2_000_000
+_MAX_UNIGRAM_BYTES = 4_000_000
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -126,10 +126,16 @@ def _check_costs(path: Path, data: bytes, declared: list[dict[str, Any]]) -> Non
         raise ValueError(
             f"{path}: has regular expressions of {regex_bytes} bytes: at most {_MAX_REGEX_BYTES} are read"
         )
-    if (num_added := sum(len(token["content"]) for token in declared)) > _MAX_ADDED_CHARACTERS:
+    if (num_added := sum(len(token["content"]) for token in declared)) > MAX_ADDED_CHARACTERS:
         raise ValueError(
-            f"{path}: has added tokens of {num_added} characters: at most {_MAX_ADDED_CHARACTERS} are read"
+            f"{path}: has added tokens of {num_added} characters: at most {MAX_ADDED_CHARACTERS} are read"
         )
+    if re.search(rb'"type"\s*:\s*"Unigram"', data):
+        pieces = re.finditer(rb'\[\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*,', data)
+        if (piece_bytes := sum(len(match[1]) for match in pieces)) > _MAX_UNIGRAM_BYTES:
+            raise ValueError(
+                f"{path}: has a unigram model of {piece_bytes} bytes: at most {_MAX_UNIGRAM_BYTES} are read"
+            )
     for match in re.finditer(rb'"precompiled_charsmap"\s*:\s*"([^"]{8})', data):
         try:
             trie_bytes = int.from_bytes(base64.b64decode(match[1])[:4], "little")
@@ -220,10 +226,10 @@ def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
 def _chat_templates(config: dict[str, Any], directory: Path) -> dict[str, str]:
     """Templates by name: files of their own, or else those of tokenizer_config.json."""
     path = directory / "chat_template.jinja"
-    if path.is_file():
+    if path.exists():
         templates = {"default": _read_text(path)}
         tool_path = directory / "additional_chat_templates" / "tool_use.jinja"
-        if tool_path.is_file():
+        if tool_path.exists():
             templates["tool_use"] = _read_text(tool_path)
         return templates
     template = config.get("chat_template")

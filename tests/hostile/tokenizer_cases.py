@@ -1,0 +1,193 @@
+"""tokenizer.json, tokenizer_config.json and chat templates of a checkpoint."""
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hostile.case import Case
+from hostile.checkpoint_cases import (
+    MEGABYTES,
+    directory,
+    file_case,
+    json_cases,
+    load,
+    special_file_cases,
+)
+from pellucid import LLM
+
+
+def tokenizer_case(
+    what: str, edit: Callable[[dict[str, Any]], object], *, may_succeed: bool = False
+) -> Case:
+    """A good tokenizer.json, changed."""
+
+    def change(path: Path) -> None:
+        content = json.loads((path / "tokenizer.json").read_text())
+        edit(content)
+        (path / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
+
+    return Case(f"tokenizer: {what}", directory(change), load, may_succeed)
+
+
+def added(token_id: int, content: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, "special": True, **flags}
+
+
+def split(pattern: str) -> dict[str, Any]:
+    facts = {"behavior": "Isolated", "invert": False}
+    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, **facts}}
+
+
+def charsmap(data: bytes) -> dict[str, Any]:
+    encoded = base64.b64encode(data).decode()
+    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": encoded}}
+
+
+def replace(**pattern: str) -> dict[str, Any]:
+    return {"normalizer": {"type": "Replace", "pattern": pattern, "content": "x"}}
+
+
+def unigram(*pieces: tuple[str, float]) -> dict[str, Any]:
+    return {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *pieces]}}
+
+
+TOKENIZER_CASES = [
+    *special_file_cases("tokenizer", "tokenizer.json"),
+    file_case("tokenizer", "nested deeply", "tokenizer.json", '{"a":' * 1_000_000),
+    file_case("tokenizer", "zeros", "tokenizer.json", bytes(MEGABYTES)),
+    file_case("tokenizer", "no model", "tokenizer.json", '{"added_tokens": []}'),
+    file_case(
+        "tokenizer", "deep added tokens", "tokenizer.json", '{"added_tokens": ' + "[" * 1_000_000
+    ),
+    tokenizer_case(
+        "600,000 tokens",
+        lambda c: c["model"]["vocab"].update({f"t{i}": i for i in range(400, 600_400)}),
+    ),
+    tokenizer_case(
+        "one id for many tokens",
+        lambda c: c["model"]["vocab"].update({f"t{i}": 5 for i in range(300_000)}),
+    ),
+    tokenizer_case("an id of four billion", lambda c: c["model"]["vocab"].update(t=2**32 - 1)),
+    tokenizer_case(
+        "an endless token",
+        lambda c: c["model"]["vocab"].update({"x" * MEGABYTES: 319}),
+        may_succeed=True,
+    ),
+    tokenizer_case(
+        "80,000 added tokens",
+        lambda c: c.update(added_tokens=[added(i, f"<{i}>") for i in range(400, 80_400)]),
+    ),
+    tokenizer_case(
+        "an endless added token", lambda c: c["added_tokens"].append(added(319, "x" * MEGABYTES))
+    ),
+    tokenizer_case(
+        "a long added token",
+        lambda c: c["added_tokens"].append(added(319, "x" * 1_900_000)),
+        may_succeed=True,
+    ),
+    tokenizer_case(
+        "a regular expression of 500,000 classes",
+        lambda c: c.update(split(r"[^\p{L}\p{N}]|" * 500_000)),
+    ),
+    tokenizer_case(
+        "the longest regular expression",
+        lambda c: c.update(split(r"[^\p{L}\p{N}]|" * 1_300 + "x")),
+        may_succeed=True,
+    ),
+    tokenizer_case(
+        "a deep regular expression", lambda c: c.update(split("(" * 9_000 + ")" * 9_000))
+    ),
+    tokenizer_case(
+        "nested repetitions",
+        lambda c: c.update(split("(" * 6 + "a{1,100}" + "){1,100}" * 6)),
+        may_succeed=True,
+    ),
+    tokenizer_case("a character map of 4 GB", lambda c: c.update(charsmap(b"\xff" * 6_000_000))),
+    tokenizer_case("a character map that is garbled", lambda c: c.update(charsmap(b"\0\0\0\0"))),
+    tokenizer_case("an empty pattern", lambda c: c.update(replace(String=""))),
+    tokenizer_case(
+        "an empty regular expression", lambda c: c.update(replace(Regex="")), may_succeed=True
+    ),
+    tokenizer_case(
+        "words of no length", lambda c: c.update(pre_tokenizer={"type": "FixedLength", "length": 0})
+    ),
+    tokenizer_case(
+        "500,000 pieces of a unigram model",
+        lambda c: c.update(unigram(*((f"{i}", -1.0) for i in range(500_000)))),
+    ),
+    tokenizer_case(
+        "an endless piece of a unigram model", lambda c: c.update(unigram(("x" * MEGABYTES, -1.0)))
+    ),
+    tokenizer_case(
+        "a thousand normalizers",
+        lambda c: c.update(
+            normalizer={
+                "type": "Sequence",
+                "normalizers": [{"type": "Prepend", "prepend": "x" * 1000}] * 1000,
+            }
+        ),
+        may_succeed=True,
+    ),
+    *json_cases("tokenizer config", "tokenizer_config.json"),
+    *special_file_cases("tokenizer config", "tokenizer_config.json"),
+    file_case(
+        "tokenizer config",
+        "90,000 added tokens",
+        "tokenizer_config.json",
+        json.dumps(
+            {"added_tokens_decoder": {str(i): {"content": f"<{i}>"} for i in range(400, 90_400)}}
+        ),
+    ),
+    file_case(
+        "tokenizer config",
+        "an added token that is no number",
+        "tokenizer_config.json",
+        '{"added_tokens_decoder": {"%s": {"content": "x"}}}' % ("9" * 5000),
+    ),
+    *json_cases("special tokens", "special_tokens_map.json"),
+    *special_file_cases("special tokens", "special_tokens_map.json"),
+    *special_file_cases("chat template", "chat_template.jinja"),
+]
+
+
+# -- chat templates --------------------------------------------------------------------------------
+
+
+def template_case(what: str, source: str) -> Case:
+    def answer(path: Path) -> None:
+        with LLM(str(path), kv_cache_memory=16 << 20, max_model_len=128) as llm:
+            llm.chat([{"role": "user", "content": "hi"}], use_tqdm=False)
+
+    make = directory(lambda path: (path / "chat_template.jinja").write_text(source))
+    return Case(f"chat template: {what}", make, answer)
+
+
+TEMPLATE_CASES = [
+    template_case("nine million characters", "x" * MEGABYTES),
+    template_case("an expression of a million terms", "{{ " + "1+" * 1_000_000 + "1 }}"),
+    template_case("nested parentheses", "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}"),
+    template_case("nested lists", "{{ " + "[" * 5_000 + "]" * 5_000 + " }}"),
+    template_case("nested loops", "{% for x in messages %}" * 30 + "{% endfor %}" * 30),
+    template_case("200,000 conditions", "{% if a %}b{% endif %}" * 200_000),
+    template_case("an endless loop", "{% for x in range(10 ** 9) %}{{ x }}{% endfor %}"),
+    template_case(
+        "ranges in ranges",
+        "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
+    ),
+    template_case("a string of gigabytes", "{{ 'x' * 10 ** 10 }}"),
+    template_case(
+        "a string that doubles",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for x in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    ),
+    template_case("a power of powers", "{{ 9 ** (9 ** 9) }}"),
+    template_case("a format of gigabytes", "{{ '%9999999999d' % 1 }}"),
+    template_case("a method that formats gigabytes", "{{ '{:9999999999}'.format(1) }}"),
+    template_case("a macro without an end", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+    template_case("the way out of the sandbox", "{{ ''.__class__.__mro__[1].__subclasses__() }}"),
+    template_case("not a template", "{% for %}"),
+]
+
+CASES = (*TOKENIZER_CASES, *TEMPLATE_CASES)
