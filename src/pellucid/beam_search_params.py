@@ -61,9 +61,9 @@ class BeamSearchParams:
         self._normalise("length_penalty", length_penalty)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             refuse("early_stopping", self.early_stopping, 'True, False or "never"')
-        if self.max_tokens == "auto":  # SamplingParams would take it
-            refuse("max_tokens", self.max_tokens, "a whole number of at least 1, or None")
         shared = self.sampling_params
+        if shared.max_tokens == "auto":
+            refuse("max_tokens", shared.max_tokens, "a whole number of at least 1, or None")
         for name in _SHARED:
             self._normalise(name, getattr(shared, name))
 
