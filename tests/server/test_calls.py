@@ -233,7 +233,7 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
 
     async def handler(call: Call) -> StreamedReply:
         call.resources.callback(events.append, "resources closed")
-        return StreamedReply(frames(), b"keepalive")
+        return StreamedReply(frames(), lambda: b"keepalive")
 
     messages = [{"type": "http.request", "body": b""}]
 

@@ -48,6 +48,14 @@ class ListeningOptions:
         int,
         _listening(metavar="N", help="Most unfinished answers; further requests are told 429."),
     ] = 1024
+    keep_billing_block: Annotated[
+        bool,
+        _listening(
+            "--keep-billing-block",
+            help="Show the model the block of Claude Code's system prompt that changes with every"
+            " request; its prompts are then never found in the cache.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ def serve(
         host=listening_options.host,
         port=listening_options.port,
         model_names=tuple(listening_options.model_name or ()),
+        keep_billing_block=listening_options.keep_billing_block,
         api_keys=ApiKeys.read(access_options.api_keys),
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),

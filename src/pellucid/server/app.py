@@ -16,10 +16,12 @@ from pellucid.server.endpoint import Endpoint, Handler
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
+from pellucid.server.protocols.anthropic import Messages
 from pellucid.server.protocols.ollama import Ollama
 from pellucid.server.protocols.openai_chat import ChatCompletions
 from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
+from pellucid.server.protocols.openai_responses import Responses
 from pellucid.server.protocols.tokens import Tokens
 from pellucid.server.served_model import ServedModel
 from pellucid.server.serving import Serving
@@ -63,9 +65,11 @@ def _routes(serving: Serving) -> list[Route]:
         endpoint = Endpoint(handler, config.limits, config.keepalive_seconds, role)
         return Route(path, endpoint, methods=[method])
 
-    health, models, tokens, ollama = (
+    health, models, responses, messages, tokens, ollama = (
         Health(serving),
         Models(serving),
+        Responses(serving),
+        Messages(serving),
         Tokens(serving),
         Ollama(serving),
     )
@@ -76,6 +80,10 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/models/{model:path}", models.retrieve),
         route("POST", "/v1/completions", Completions(serving)),
         route("POST", "/v1/chat/completions", ChatCompletions(serving)),
+        route("POST", "/v1/responses", responses.create),
+        route("POST", "/v1/responses/input_tokens", responses.input_tokens),
+        route("POST", "/v1/messages", messages.create),
+        route("POST", "/v1/messages/count_tokens", messages.count_tokens),
         route("POST", "/tokenize", tokens.tokenize),
         route("POST", "/detokenize", tokens.detokenize),
         route("POST", "/apply-template", tokens.apply_template),

@@ -65,6 +65,8 @@ class ServerConfig:
         allow_anyone: listen on an address that other machines reach although there are no keys.
         allowed_hosts: values of the Host header that are answered besides those of this machine.
         allowed_origins: web pages that may call from a browser, as "https://chat.example".
+        keep_billing_block: show the model the block of Claude Code's system prompt that changes with every
+            request, so that no prompt of it is found in the cache.
         keepalive_seconds: silence after which a stream is sent a sign of life.
         stall_seconds: time without a step, while requests are unfinished, after which /health fails.
         limits: see `Limits`.
@@ -80,6 +82,7 @@ class ServerConfig:
     allow_anyone: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    keep_billing_block: bool = False
     keepalive_seconds: float = 15.0
     stall_seconds: float = 120.0
     limits: Limits = field(default_factory=Limits)

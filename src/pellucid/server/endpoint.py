@@ -60,11 +60,11 @@ class StreamedReply:
 
     Attributes:
         frames: whole frames of the protocol. They do not raise: a failure is a frame too.
-        keepalive: a frame without meaning, sent when there was nothing to send for some time.
+        keepalive: makes a frame without meaning, sent when there was nothing to send for some time.
     """
 
     frames: AsyncGenerator[bytes, None]
-    keepalive: bytes
+    keepalive: Callable[[], bytes]
     media_type: str = "text/event-stream"
 
 
@@ -177,7 +177,7 @@ class Endpoint:
         await _cancel(keeping)
         await sender.end()
 
-    async def _keep_alive(self, keepalive: bytes, sender: "_Sender") -> None:
+    async def _keep_alive(self, keepalive: Callable[[], bytes], sender: "_Sender") -> None:
         """Sends a keepalive after each silence, until the client has not read for too long."""
         loop = asyncio.get_running_loop()
         patience = min(self._keepalive_seconds, self._limits.write_seconds)
@@ -188,7 +188,7 @@ class Endpoint:
                 if silence > self._limits.write_seconds:
                     return
             elif sender.has_started and silence >= self._keepalive_seconds * 0.75:
-                await sender.send(keepalive)
+                await sender.send(keepalive())
 
 
 class _ClientGoneError(Exception):

@@ -262,8 +262,6 @@ class Ollama:
         name = self.serving.model.check_name(body.model)
         if not body.messages:
             return self._loaded(name, _chat_form)
-        if body.tools and not self.serving.model.tokenizer.chat_template_mentions("tools"):
-            call.warnings.append("tools: has no effect: the model's template does not show tools")
         messages = [_message(message, index) for index, message in enumerate(body.messages)]
         prompt = ChatPrompt(
             messages,
@@ -283,7 +281,7 @@ class Ollama:
         if body.stream is False:
             return Reply(lines.whole(await generation.finish()))
         frames = failing_with_a_frame(lines.frames(), _failure_line, call.request_id)
-        return StreamedReply(frames, lines.line(""), MEDIA_TYPE)
+        return StreamedReply(frames, lambda: lines.line(""), MEDIA_TYPE)
 
     def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
         if body.think is None:

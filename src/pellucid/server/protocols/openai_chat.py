@@ -176,8 +176,6 @@ def chat_prompt(body: ChatBody, tokenizer: Tokenizer, warnings: list[str]) -> Ch
         tools = None
     elif body.tool_choice not in (None, "auto", "none"):
         raise refused(f"tool_choice={body.tool_choice!r}: must be 'auto' or 'none'", "tool_choice")
-    if tools is not None and not tokenizer.chat_template_mentions("tools"):
-        warnings.append("tools: has no effect: the model's template does not show tools")
     return ChatPrompt(
         body.messages,
         tools,

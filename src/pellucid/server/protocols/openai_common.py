@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -14,6 +13,7 @@ from pellucid.server.endpoint import Reply, StreamedReply
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.fields import honoured, not_served, without_effect
 from pellucid.server.generation import Generation
+from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.streaming import (
     SSE_KEEPALIVE,
@@ -76,10 +76,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         """
         given = {name: getattr(self, name) for name in _PARAMETERS}
         given["max_time"] = self.timeout
-        given |= others
-        return replace(
-            defaults, **{name: value for name, value in given.items() if value is not None}
-        )
+        return with_given(defaults, given | others)
 
 
 _PARAMETERS = tuple(
@@ -301,7 +298,7 @@ class ReplyWriter:
     async def reply(self) -> Reply | StreamedReply:
         if self._fields.stream:
             frames = failing_with_a_frame(self._frames(), failure_frame, self._generation.id)
-            return StreamedReply(frames, SSE_KEEPALIVE)
+            return StreamedReply(frames, lambda: SSE_KEEPALIVE)
         return Reply(msgspec.json.encode(self._whole(await self._generation.finish())))
 
     def _whole(self, outputs: Sequence[RequestOutput]) -> ReplyObject:

@@ -1,0 +1,402 @@
+"""Anthropic's /v1/messages and its count_tokens, as the official client and Claude Code send them.
+
+https://docs.claude.com/en/api/messages
+"""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pellucid.outputs import RequestOutput
+from pellucid.prompts import ChatPrompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
+from pellucid.server.errors import ApiError, ErrorShape, refused
+from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.generation import Generation, GenerationRequest
+from pellucid.server.protocols.answer_blocks import (
+    AnswerBlocks,
+    Block,
+    BlockEvent,
+    BlockKind,
+    Change,
+    text_parts,
+)
+from pellucid.server.protocols.sampling import with_given
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import failing_with_a_frame, sse_event
+from pellucid.text.tokenizer import Tokenizer
+
+_log = logging.getLogger("pellucid.server")
+
+# Claude Code puts a line of this name before its system prompt, with a number that changes in every request:
+# no prompt would ever be found in the cache again.
+BILLING_BLOCK = "x-anthropic-billing-header"
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "abort": "end_turn"}
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+class ConversationFields(msgspec.Struct, kw_only=True):
+    messages: list[Any]
+    model: str | None = None
+    system: str | list[Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+
+
+class MessagesBody(ConversationFields, kw_only=True):
+    max_tokens: int
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
+CONVERSATION_FIELDS = (
+    *honoured(
+        messages="roles user, assistant and system; text, tool_use, tool_result and thinking blocks;"
+        " a final message of the assistant is continued",
+        model="the served model's name or another one that it was given",
+        system="text or text blocks; Claude Code's changing billing line is left out, and logged",
+        tools="functions, which the chat template shows to the model; the vendor's own tools are"
+        " left out with a warning",
+        tool_choice="auto or none",
+        thinking="enable_thinking of templates that read it; budget_tokens has no effect",
+    ),
+    *without_effect(
+        cache_control="equal prompts are found by their tokens",
+        context_management="nothing is left out of a conversation",
+        output_config="say it in a message",
+    ),
+    *not_served(
+        container="there are no containers",
+        mcp_servers="the server calls nobody; give its functions as tools",
+    ),
+)
+MESSAGES_FIELDS = FieldTable(
+    "POST /v1/messages",
+    MessagesBody,
+    (
+        *honoured(
+            max_tokens="what the context does not hold is not generated",
+            stop_sequences="strings that end the answer",
+            stream="server-sent events",
+            temperature="0 is greedy; left out, the model's own default",
+            top_p="see docs/sampling.md",
+            top_k="see docs/sampling.md",
+        ),
+        *CONVERSATION_FIELDS,
+        *without_effect(
+            metadata="nothing is stored",
+            service_tier="there is one",
+            inference_geo="it runs here",
+            speed="it is as fast as it can be",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+COUNT_FIELDS = FieldTable(
+    "POST /v1/messages/count_tokens",
+    ConversationFields,
+    CONVERSATION_FIELDS,
+    Treatment.WITHOUT_EFFECT,
+)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The handlers of the routes."""
+
+    serving: Serving
+
+    async def create(self, call: Call) -> Reply | StreamedReply:
+        body = MESSAGES_FIELDS.decode(call.body, call.warnings)
+        model = self.serving.model
+        name = model.check_name(body.model)
+        request = GenerationRequest(
+            [self._conversation(body, call)],
+            _sampling_params(body, model.default_sampling_params),
+        )
+        generation = await self.serving.service.start(request, call)
+        writer = _Writer(generation, name)
+        if body.stream:
+            frames = failing_with_a_frame(writer.frames(), _failure_event, call.request_id)
+            return StreamedReply(frames, lambda: PING)
+        return Reply(writer.whole(await generation.finish()))
+
+    async def count_tokens(self, call: Call) -> Reply:
+        body = COUNT_FIELDS.decode(call.body, call.warnings)
+        self.serving.model.check_name(body.model)
+        conversation = self._conversation(body, call)
+        encode = self.serving.model.tokenizer.encode_conversation
+        token_ids = await self.serving.service.work_on_text(lambda: encode(conversation))
+        return json_reply({"input_tokens": len(token_ids)})
+
+    def _conversation(self, body: ConversationFields, call: Call) -> ChatPrompt:
+        keeps_billing = self.serving.config.keep_billing_block
+        return conversation_of(body, self.serving.model.tokenizer, call.warnings, keeps_billing)
+
+
+def conversation_of(
+    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str], keeps_billing: bool = False
+) -> ChatPrompt:
+    """The conversation of a call in the form that all our protocols share.
+
+    Messages stay where they are, system messages in mid-conversation too: moved to the front they would
+    change the prompt from its beginning, and nothing of it would be found in the cache.
+
+    Raises:
+        ApiError: a block is not served.
+        ValueError: names the message, the key, the value and what is allowed.
+    """
+    messages: list[Any] = []
+    if body.system is not None and (system := _system_text(body.system, keeps_billing)):
+        messages.append({"role": "system", "content": system})
+    for index, message in enumerate(body.messages):
+        messages += _messages(message, f"messages[{index}]", warnings)
+    tools = _tools(body, tokenizer, warnings)
+    variables: dict[str, Any] = {}
+    if body.thinking is not None:
+        wanted = body.thinking.get("type") != "disabled"
+        if tokenizer.chat_template_mentions("enable_thinking"):
+            variables["enable_thinking"] = wanted
+        elif wanted:
+            warnings.append("thinking: has no effect: the model's template does not read it")
+    last = messages[-1] if messages else {}
+    continues = last.get("role") == "assistant" and bool(last.get("content"))
+    return ChatPrompt(
+        messages,
+        tools,
+        chat_template_kwargs=variables,
+        continue_final_message=continues and not last.get("tool_calls"),
+    )
+
+
+def _system_text(system: str | list[Any], keeps_billing: bool) -> str:
+    blocks = [system] if isinstance(system, str) else [_text(block, "system") for block in system]
+    if keeps_billing:
+        return "\n\n".join(blocks)
+    kept = [text for text in blocks if not text.lstrip().startswith(BILLING_BLOCK)]
+    if len(kept) < len(blocks):
+        _log.debug("left a block out of a system prompt that changes with every request")
+    return "\n\n".join(kept)
+
+
+def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, Any]]:
+    """One of Anthropic's messages: results of tools become messages of their own, before its text."""
+    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
+        raise refused(f"{name}.role: must be 'user', 'assistant' or 'system'", name)
+    role, content = message["role"], message.get("content")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list):
+        raise refused(f"{name}.content: must be text or a list of blocks", f"{name}.content")
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for index, block in enumerate(content):
+        at = f"{name}.content[{index}]"
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "text":
+            texts.append(_text(block, at))
+        elif kind == "thinking":
+            reasoning.append(str(block.get("thinking", "")))
+        elif kind == "redacted_thinking":
+            warnings.append(f"{at}: has no effect: nobody here can read it")
+        elif kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "tool_result":
+            results.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": block.get("tool_use_id"),
+                    "content": _result_text(block, at),
+                }
+            )
+        else:
+            raise refused(f"{at}.type={kind!r}: only text and tools are served", at)
+    made: list[dict[str, Any]] = list(results)
+    if texts or calls or reasoning:
+        own: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
+        if reasoning:
+            own["reasoning_content"] = "\n".join(reasoning)
+        if calls:
+            own["tool_calls"] = calls
+        made.append(own)
+    return made or [{"role": role, "content": ""}]
+
+
+def _result_text(block: dict[str, Any], name: str) -> str:
+    content = block.get("content")
+    if content is None:
+        content = ""
+    if not isinstance(content, str):
+        if not isinstance(content, list):
+            raise refused(f"{name}.content: must be text or a list of blocks", name)
+        content = "\n".join(_text(part, f"{name}.content") for part in content)
+    return f"Error: {content}" if block.get("is_error") is True else content
+
+
+def _text(block: Any, name: str) -> str:
+    if not isinstance(block, dict) or block.get("type") != "text":
+        kind = block.get("type") if isinstance(block, dict) else None
+        raise refused(f"{name}.type={kind!r}: only text is served", name)
+    text = block.get("text")
+    if not isinstance(text, str):
+        raise refused(f"{name}.text: must be text", name)
+    return text
+
+
+def _tools(
+    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
+) -> list[dict[str, Any]] | None:
+    choice = (body.tool_choice or {}).get("type", "auto")
+    if choice not in ("auto", "none"):
+        raise refused(f"tool_choice.type={choice!r}: must be 'auto' or 'none'", "tool_choice")
+    tools = []
+    for index, tool in enumerate(body.tools or ()):
+        if not isinstance(tool, dict):
+            raise refused(f"tools[{index}]: must be an object", "tools")
+        if tool.get("type", "custom") != "custom":
+            warnings.append(f"tools[{index}]: has no effect: {tool['type']!r} is the vendor's own")
+            continue
+        function = {
+            "name": tool.get("name"),
+            "description": tool.get("description"),
+            "parameters": tool.get("input_schema"),
+        }
+        given = {key: value for key, value in function.items() if value is not None}
+        tools.append({"type": "function", "function": given})
+    if choice == "none" or not tools:
+        return None
+    if not tokenizer.chat_template_mentions("tools"):
+        # Not refused: the agents that speak this protocol send tools with every request.
+        warnings.append("tools: has no effect: the model's template does not show tools")
+        return None
+    return tools
+
+
+def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingParams:
+    given = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "stop": body.stop_sequences,
+        "max_tokens": body.max_tokens,
+    }
+    return with_given(defaults, given)
+
+
+class _Writer:
+    """Writes one message, whole or as events."""
+
+    def __init__(self, generation: Generation, model: str) -> None:
+        self._generation = generation
+        self._model = model
+        self._blocks = AnswerBlocks()
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        (completion,) = outputs[0].outputs
+        for _ in self._blocks.push(text_parts(completion.text)):
+            pass
+        message = self._message(len(completion.token_ids))
+        message["content"] = [_content_block(block, block.text) for block in self._blocks.blocks]
+        message |= self._ending(completion.finish_reason, completion.stop_reason)
+        return msgspec.json.encode(message)
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        num_tokens = 0
+        async for _, delta in self._generation.deltas():
+            if num_tokens == 0:  # now it is known what was found in the cache
+                yield _event("message_start", message=self._message(0))
+            num_tokens += len(delta.token_ids)
+            for change in self._blocks.push(text_parts(delta.text)):
+                yield _block_event(change)
+            if delta.finish_reason is not None:
+                for change in self._blocks.close():
+                    yield _block_event(change)
+                ending = self._ending(delta.finish_reason, delta.stop_reason)
+                usage = self._usage(num_tokens)
+                yield _event("message_delta", delta=ending, usage=usage)
+                yield _event("message_stop")
+
+    def _message(self, num_tokens: int) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._generation.id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(num_tokens),
+        }
+
+    def _usage(self, num_tokens: int) -> dict[str, int]:
+        """Anthropic counts what was found in the cache apart."""
+        (output,) = self._generation.outputs
+        found = output.num_cached_tokens
+        return {
+            "input_tokens": len(output.prompt_token_ids) - found,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": found,
+            "output_tokens": num_tokens,
+        }
+
+    def _ending(self, finish_reason: str | None, stop_reason: object) -> dict[str, Any]:
+        matched = stop_reason if isinstance(stop_reason, str) and finish_reason == "stop" else None
+        if matched is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+        if any(block.kind is BlockKind.CALL for block in self._blocks.blocks):
+            if finish_reason == "stop":
+                return {"stop_reason": "tool_use", "stop_sequence": None}
+        assert finish_reason is not None
+        return {"stop_reason": STOP_REASONS[finish_reason], "stop_sequence": None}
+
+
+def _content_block(block: Block, text: str) -> dict[str, Any]:
+    if block.kind is BlockKind.TEXT:
+        return {"type": "text", "text": text}
+    if block.kind is BlockKind.REASONING:
+        return {"type": "thinking", "thinking": text, "signature": ""}
+    return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": _arguments(text)}
+
+
+def _arguments(text: str) -> Any:
+    """A call that was cut off by a limit may be no JSON; nothing of it is lost."""
+    try:
+        return json.loads(text) if text else {}
+    except ValueError:
+        return {"incomplete_arguments": text}
+
+
+def _block_event(event: BlockEvent) -> bytes:
+    block = event.block
+    if event.change is Change.OPENED:
+        return _event(
+            "content_block_start", index=block.index, content_block=_content_block(block, "")
+        )
+    if event.change is Change.CLOSED:
+        return _event("content_block_stop", index=block.index)
+    delta = {
+        BlockKind.TEXT: {"type": "text_delta", "text": event.text},
+        BlockKind.REASONING: {"type": "thinking_delta", "thinking": event.text},
+        BlockKind.CALL: {"type": "input_json_delta", "partial_json": event.text},
+    }[block.kind]
+    return _event("content_block_delta", index=block.index, delta=delta)
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse_event(kind.encode(), msgspec.json.encode({"type": kind, **fields}))
+
+
+def _failure_event(error: ApiError, request_id: str) -> bytes:
+    return sse_event(b"error", ErrorShape.ANTHROPIC.body(error, request_id))

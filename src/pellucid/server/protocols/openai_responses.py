@@ -1,0 +1,468 @@
+"""OpenAI's /v1/responses without memory: the client sends the whole conversation, as Codex CLI does.
+
+https://platform.openai.com/docs/api-reference/responses
+"""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pellucid.outputs import RequestOutput
+from pellucid.prompts import ChatPrompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
+from pellucid.server.errors import ApiError, refused
+from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.generation import Generation, GenerationRequest
+from pellucid.server.protocols.answer_blocks import (
+    AnswerBlocks,
+    Block,
+    BlockEvent,
+    BlockKind,
+    Change,
+    text_parts,
+)
+from pellucid.server.protocols.sampling import with_given
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import failing_with_a_frame, sse_event
+from pellucid.text.tokenizer import Tokenizer
+
+
+class ConversationFields(msgspec.Struct, kw_only=True):
+    input: str | list[Any]
+    model: str | None = None
+    instructions: str | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class ResponsesBody(ConversationFields, kw_only=True):
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    truncation: str | None = None
+
+
+CONVERSATION_FIELDS = (
+    *honoured(
+        input="text, or items: messages, function calls and their outputs, reasoning",
+        model="the served model's name or another one that it was given",
+        instructions="a system message before the input",
+        tools="functions, which the chat template shows to the model; tools of other types are left"
+        " out with a warning",
+        tool_choice="auto or none",
+        reasoning="effort, for templates that read it",
+        text="format text",
+        parallel_tool_calls="repeated in the reply; the model decides",
+    ),
+    *not_served(
+        conversation="the server keeps none: send the items",
+        previous_response_id="the server keeps none: send the items",
+        prompt="the server keeps none: send the items",
+    ),
+)
+RESPONSES_FIELDS = FieldTable(
+    "POST /v1/responses",
+    ResponsesBody,
+    (
+        *honoured(
+            max_output_tokens="left out, the rest of the context",
+            temperature="0 is greedy; left out, the model's own default",
+            top_p="see docs/sampling.md",
+            stream="server-sent events",
+            metadata="repeated in the reply",
+            prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
+            truncation="disabled",
+        ),
+        *CONVERSATION_FIELDS,
+        *without_effect(
+            client_metadata="nothing is stored",
+            include="a reply has all that there is",
+            max_tool_calls="the server calls no tools",
+            prompt_cache_options="equal prompts are found by their tokens",
+            prompt_cache_retention="blocks stay until memory is needed",
+            safety_identifier="it is for OpenAI's abuse detection",
+            service_tier="there is one",
+            store="nothing is stored",
+            stream_options="frames have no padding",
+            top_logprobs="use /v1/chat/completions",
+            user="it is for OpenAI's abuse detection",
+        ),
+        *not_served(background="leave it out, and read the stream"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+INPUT_TOKENS_FIELDS = FieldTable(
+    "POST /v1/responses/input_tokens",
+    ConversationFields,
+    CONVERSATION_FIELDS,
+    Treatment.WITHOUT_EFFECT,
+)
+
+
+@dataclass(frozen=True)
+class Responses:
+    """The handlers of the routes."""
+
+    serving: Serving
+
+    async def create(self, call: Call) -> Reply | StreamedReply:
+        body = RESPONSES_FIELDS.decode(call.body, call.warnings)
+        if body.truncation not in (None, "disabled"):
+            raise refused(
+                f"truncation={body.truncation!r}: must be 'disabled': nothing is cut", "truncation"
+            )
+        model = self.serving.model
+        name = model.check_name(body.model)
+        params = _sampling_params(body, model.default_sampling_params)
+        request = GenerationRequest([conversation_of(body, model.tokenizer, call.warnings)], params)
+        generation = await self.serving.service.start(request, call)
+        writer = _Writer(generation, body, name, params)
+        if body.stream:
+            frames = failing_with_a_frame(writer.frames(), writer.failure, call.request_id)
+            return StreamedReply(frames, writer.in_progress)
+        return json_reply(writer.whole(await generation.finish()))
+
+    async def input_tokens(self, call: Call) -> Reply:
+        body = INPUT_TOKENS_FIELDS.decode(call.body, call.warnings)
+        model = self.serving.model
+        model.check_name(body.model)
+        conversation = conversation_of(body, model.tokenizer, call.warnings)
+        encode = model.tokenizer.encode_conversation
+        token_ids = await self.serving.service.work_on_text(lambda: encode(conversation))
+        return json_reply({"object": "response.input_tokens", "input_tokens": len(token_ids)})
+
+
+def conversation_of(
+    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
+) -> ChatPrompt:
+    """The conversation of a call in the form that all our protocols share.
+
+    Raises:
+        ApiError: an item is not served.
+        ValueError: names the message, the key, the value and what is allowed.
+    """
+    kind = ((body.text or {}).get("format") or {}).get("type", "text")
+    if kind != "text":
+        raise refused(f"text.format.type={kind!r}: must be 'text'", "text.format")
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    items: list[Any] = (
+        [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    )
+    tools = list(body.tools or ())
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("type") == "additional_tools":  # of Codex CLI
+            tools += item.get("tools") or ()
+        else:
+            _add_item(messages, item, f"input[{index}]", warnings)
+    variables: dict[str, Any] = {}
+    if (effort := (body.reasoning or {}).get("effort")) is not None:
+        if tokenizer.chat_template_mentions("reasoning_effort"):
+            variables["reasoning_effort"] = effort
+        else:
+            warnings.append("reasoning: has no effect: the model's template does not read it")
+    functions = _functions(tools, body.tool_choice, tokenizer, warnings)
+    return ChatPrompt(messages, functions, chat_template_kwargs=variables)
+
+
+def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: list[str]) -> None:
+    """Adds an item to the conversation: calls and reasoning belong to the assistant's message."""
+    if not isinstance(item, dict):
+        raise refused(f"{name}: must be an object", name)
+    kind = item.get("type", "message")
+    if kind == "message":
+        message = {"role": item.get("role"), "content": _text(item.get("content"), name)}
+        last = messages[-1] if messages else {}
+        if (
+            message["role"] == "assistant"
+            and last.get("content") is None
+            and last.get("role") == "assistant"
+        ):
+            last["content"] = message["content"]  # its reasoning came first
+        else:
+            messages.append(message)
+    elif kind == "reasoning":
+        texts = [
+            part.get("text", "")
+            for part in (*(item.get("content") or ()), *(item.get("summary") or ()))
+            if isinstance(part, dict)
+        ]
+        if texts:
+            messages.append(
+                {"role": "assistant", "content": None, "reasoning_content": "\n".join(texts)}
+            )
+    elif kind in ("function_call", "custom_tool_call"):
+        arguments = (
+            item.get("arguments") if kind == "function_call" else {"input": item.get("input")}
+        )
+        function = {"name": item.get("name"), "arguments": arguments}
+        made = {"id": item.get("call_id"), "type": "function", "function": function}
+        if not messages or messages[-1].get("role") != "assistant":
+            messages.append({"role": "assistant", "content": None})
+        messages[-1].setdefault("tool_calls", []).append(made)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        content = _text(item.get("output"), name)
+        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+    elif kind == "item_reference":
+        raise refused(f"{name}: the server keeps no items: send the item itself", name)
+    else:
+        warnings.append(
+            f"{name}: has no effect: items of the type {str(kind)[:64]!r} are not served"
+        )
+
+
+def _text(content: Any, name: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise refused(f"{name}: content must be text or a list of parts", name)
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = (
+            part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
+        )
+        if kind not in ("input_text", "output_text", "text", "refusal") or not isinstance(
+            text, str
+        ):
+            raise refused(f"{name}.content[{index}].type={kind!r}: only text is served", name)
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _functions(
+    tools: Sequence[Any],
+    choice: str | dict[str, Any] | None,
+    tokenizer: Tokenizer,
+    warnings: list[str],
+) -> list[dict[str, Any]] | None:
+    if choice not in (None, "auto", "none"):
+        raise refused(f"tool_choice={choice!r}: must be 'auto' or 'none'", "tool_choice")
+    functions = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise refused(f"tools[{index}]: must be an object", "tools")
+        if (kind := tool.get("type")) != "function":
+            warnings.append(
+                f"tools[{index}]: has no effect: tools of the type {str(kind)[:64]!r} are not served"
+            )
+            continue
+        given = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key)}
+        functions.append({"type": "function", "function": given})
+    if not functions or choice == "none":
+        return None
+    if not tokenizer.chat_template_mentions("tools"):
+        # Not refused: the agents that speak this protocol send tools with every request.
+        warnings.append("tools: has no effect: the model's template does not show tools")
+        return None
+    return functions
+
+
+def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingParams:
+    return with_given(
+        defaults,
+        {
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "max_tokens": body.max_output_tokens,
+        },
+    )
+
+
+class _Writer:
+    """Writes one response, whole or as events."""
+
+    def __init__(
+        self, generation: Generation, body: ResponsesBody, model: str, params: SamplingParams
+    ) -> None:
+        self._generation = generation
+        self._body = body
+        self._model = model
+        self._params = params
+        self._created = int(time.time())
+        self._blocks = AnswerBlocks()
+        self._num_events = 0
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+        (completion,) = outputs[0].outputs
+        for _ in self._blocks.push(text_parts(completion.text)):
+            pass
+        return self._ended(completion.finish_reason, len(completion.token_ids))
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield self.in_progress()
+        num_tokens = 0
+        async for _, delta in self._generation.deltas():
+            num_tokens += len(delta.token_ids)
+            for change in self._blocks.push(text_parts(delta.text)):
+                for frame in self._block_frames(change):
+                    yield frame
+            if delta.finish_reason is not None:
+                for change in self._blocks.close():
+                    for frame in self._block_frames(change):
+                        yield frame
+                response = self._ended(delta.finish_reason, num_tokens)
+                kind = (
+                    "response.completed"
+                    if response["status"] == "completed"
+                    else "response.incomplete"
+                )
+                yield self._event(kind, response=response)
+
+    def in_progress(self) -> bytes:
+        """Also the sign of life: clients' idle timers are reset by events, not by comments."""
+        return self._event("response.in_progress", response=self._response("in_progress"))
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        response = self._response("failed")
+        response["error"] = {"code": error.code or "server_error", "message": error.message}
+        return self._event("response.failed", response=response)
+
+    def _block_frames(self, event: BlockEvent) -> list[bytes]:
+        block = event.block
+        at = {"item_id": self._item_id(block), "output_index": block.index}
+        part = {**at, "content_index": 0}
+        if event.change is Change.OPENED:
+            frames = [
+                self._event(
+                    "response.output_item.added",
+                    output_index=block.index,
+                    item=self._item(block, "in_progress"),
+                )
+            ]
+            if block.kind is not BlockKind.CALL:
+                frames.append(
+                    self._event("response.content_part.added", **part, part=_content(block, ""))
+                )
+            return frames
+        name = {
+            BlockKind.TEXT: "response.output_text",
+            BlockKind.REASONING: "response.reasoning_text",
+            BlockKind.CALL: "response.function_call_arguments",
+        }[block.kind]
+        where = at if block.kind is BlockKind.CALL else part
+        extra: dict[str, Any] = {"logprobs": []} if block.kind is BlockKind.TEXT else {}
+        if event.change is Change.GREW:
+            return [self._event(f"{name}.delta", **where, **extra, delta=event.text)]
+        if block.kind is BlockKind.CALL:
+            done = [self._event(f"{name}.done", **where, name=block.name, arguments=block.text)]
+        else:
+            done = [
+                self._event(f"{name}.done", **where, **extra, text=block.text),
+                self._event("response.content_part.done", **part, part=_content(block, block.text)),
+            ]
+        item = self._item(block, "completed")
+        return [
+            *done,
+            self._event("response.output_item.done", output_index=block.index, item=item),
+        ]
+
+    def _item(self, block: Block, status: str) -> dict[str, Any]:
+        text = block.text if status == "completed" else ""
+        if block.kind is BlockKind.CALL:
+            return {
+                "id": self._item_id(block),
+                "type": "function_call",
+                "status": status,
+                "call_id": block.call_id,
+                "name": block.name,
+                "arguments": text,
+            }
+        content = [_content(block, text)] if status == "completed" else []
+        if block.kind is BlockKind.REASONING:
+            return {
+                "id": self._item_id(block),
+                "type": "reasoning",
+                "status": status,
+                "summary": [],
+                "content": content,
+            }
+        return {
+            "id": self._item_id(block),
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": content,
+        }
+
+    def _item_id(self, block: Block) -> str:
+        prefix = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}[
+            block.kind
+        ]
+        return f"{prefix}_{self._generation.id}_{block.index}"
+
+    def _ended(self, finish_reason: str | None, num_tokens: int) -> dict[str, Any]:
+        response = self._response("completed" if finish_reason == "stop" else "incomplete")
+        if finish_reason == "length":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        elif finish_reason == "abort":
+            response["status"] = "cancelled"
+        response["output"] = [self._item(block, "completed") for block in self._blocks.blocks]
+        response["completed_at"] = int(time.time())
+        (output,) = self._generation.outputs
+        num_prompt_tokens = len(output.prompt_token_ids)
+        response["usage"] = {
+            "input_tokens": num_prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": output.num_cached_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": num_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": num_prompt_tokens + num_tokens,
+        }
+        return response
+
+    def _response(self, status: str) -> dict[str, Any]:
+        body = self._body
+        return {
+            "id": f"resp_{self._generation.id}",
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self._model,
+            "output": [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "prompt_cache_key": body.prompt_cache_key,
+            "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
+            "service_tier": "default",
+            "store": False,
+            "temperature": self._params.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": [tool for tool in body.tools or () if tool.get("type") == "function"],
+            "top_p": self._params.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "warnings": self._generation.call.warnings,
+        }
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._num_events, **fields}
+        self._num_events += 1
+        return sse_event(kind.encode(), msgspec.json.encode(event))
+
+
+def _content(block: Block, text: str) -> dict[str, Any]:
+    if block.kind is BlockKind.REASONING:
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

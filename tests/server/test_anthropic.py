@@ -1,0 +1,223 @@
+"""Anthropic's protocol, by its official client and as Claude Code sends it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+
+from pellucid.prompts import ChatPrompt
+from support.http_server import RunningServer
+from support.offline import offline
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is 12 + 7?"}]
+LIMITED: dict[str, Any] = {"model": "alias-haiku", "max_tokens": 12}
+GREEDY = {**LIMITED, "extra_body": {"temperature": 0}}  # the client has no name for it any more
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0, timeout=60
+    ) as made:
+        yield made
+
+
+def expected_of(messages: list[Any], **fields: Any) -> Any:
+    prompt = ChatPrompt(messages, **fields)
+    return offline(prompt, temperature=0, max_tokens=12)
+
+
+def test_a_message_is_what_the_engine_gives(client: anthropic.Anthropic) -> None:
+    expected = expected_of([{"role": "system", "content": "Be brief."}, *QUESTION])
+    message = client.messages.create(**GREEDY, messages=QUESTION, system="Be brief.")
+    (block,) = message.content
+    assert block.type == "text" and block.text == expected.outputs[0].text
+    assert (
+        message.stop_reason
+        == {"stop": "end_turn", "length": "max_tokens"}[expected.outputs[0].finish_reason]
+    )
+    usage = message.usage
+    assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == len(
+        expected.prompt_token_ids
+    )
+    assert usage.output_tokens == len(expected.outputs[0].token_ids)
+    assert message.model == "alias-haiku" and message.id.startswith("msg_")
+    assert message._request_id == message.id.removeprefix("msg_")
+
+
+def test_a_stream_builds_the_same_message(client: anthropic.Anthropic) -> None:
+    whole = client.messages.create(**GREEDY, messages=QUESTION)
+    with client.messages.stream(**GREEDY, messages=QUESTION) as stream:
+        text = "".join(stream.text_stream)
+        message = stream.get_final_message()
+    assert text == whole.content[0].text  # type: ignore[union-attr]
+    assert message.content[0].text == text  # type: ignore[union-attr]
+    assert message.stop_reason == whole.stop_reason
+    assert message.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_events_come_in_anthropics_order(server: RunningServer) -> None:
+    body = {**LIMITED, "messages": QUESTION, "stream": True}
+    events = server.post("/v1/messages", body).events
+    kinds = [event["type"] for event in events]
+    num_deltas = kinds.count("content_block_delta")
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * num_deltas,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    start = events[0]["message"]
+    assert start["type"] == "message" and start["usage"]["input_tokens"] > 0
+    assert set(start) == {
+        "id",
+        "type",
+        "role",
+        "model",
+        "content",
+        "stop_reason",
+        "stop_sequence",
+        "usage",
+    }
+
+
+def test_tokens_are_counted_as_they_will_be(client: anthropic.Anthropic) -> None:
+    counted = client.messages.count_tokens(
+        model="alias-haiku", messages=QUESTION, system="Be brief."
+    )
+    expected = expected_of([{"role": "system", "content": "Be brief."}, *QUESTION])
+    assert counted.input_tokens == len(expected.prompt_token_ids)
+
+
+def test_stop_sequences(client: anthropic.Anthropic) -> None:
+    message = client.messages.create(**GREEDY, messages=QUESTION, stop_sequences=[" ", "!"])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " ")
+
+
+def test_an_unfinished_answer_is_continued(client: anthropic.Anthropic) -> None:
+    messages = [*QUESTION, {"role": "assistant", "content": "12 + 7 ="}]
+    expected = expected_of(messages, continue_final_message=True).outputs[0].text
+    message = client.messages.create(**GREEDY, messages=messages)
+    assert "".join(block.text for block in message.content) == expected  # type: ignore[union-attr]
+
+
+def test_blocks_become_messages(server: RunningServer) -> None:
+    """A turn of Claude Code: thinking, a call, its result, and a system message that stays there."""
+    messages = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Look."}, {"type": "text", "text": "Now."}],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "I look.", "signature": "s"},
+                {"type": "text", "text": "Looking."},
+                {"type": "tool_use", "id": "call_1", "name": "look", "input": {"at": "sky"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "call_1",
+                    "content": [{"type": "text", "text": "blue"}],
+                },
+                {"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}},
+            ],
+        },
+        {"role": "system", "content": "100 tokens left"},
+    ]
+    from pellucid.server.protocols.anthropic import ConversationFields, conversation_of
+    from support.bundled import bundled_model
+
+    warnings: list[str] = []
+    fields = ConversationFields(messages=messages, system=[{"type": "text", "text": "Be brief."}])
+    made = conversation_of(fields, bundled_model().tokenizer, warnings).messages
+    assert [message["role"] for message in made] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+        "system",
+    ]
+    assert made[1]["content"] == "Look.\nNow."
+    assert made[2]["reasoning_content"] == "I look."
+    assert made[2]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"at": "sky"}}
+    assert (made[3]["tool_call_id"], made[3]["content"]) == ("call_1", "blue")
+    assert warnings == []
+    assert server.post("/v1/messages", {**LIMITED, "messages": messages}).status == 200
+
+
+def claude_code_body(turn: int, messages: list[Any]) -> dict[str, Any]:
+    """What Claude Code sends: a billing line of its own in each request, tools, fields of its own."""
+    return {
+        "model": "alias-sonnet",
+        "max_tokens": 4,
+        "temperature": 0,
+        "stream": True,
+        "metadata": {"user_id": "user_1"},
+        "system": [
+            {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2; cch={turn:05};"},
+            {
+                "type": "text",
+                "text": "You help with code. " * 60,
+                "cache_control": {"type": "ephemeral"},
+            },
+        ],
+        "tools": [
+            {"name": "Read", "description": "Reads a file.", "input_schema": {"type": "object"}},
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+        ],
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": []},
+        "output_config": {"effort": "high"},
+        "messages": messages,
+    }
+
+
+def test_the_second_turn_of_claude_code_is_found_in_the_cache(server: RunningServer) -> None:
+    """Without the billing line: 99 % of the first turn's full blocks; with it, nothing at all."""
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Read the file."}]}]
+    first = server.post(
+        "/v1/messages?beta=true", claude_code_body(1, messages), anthropic_version="2023-06-01"
+    )
+    assert first.status == 200
+    text = "".join(
+        event["delta"]["text"] for event in first.events if event["type"] == "content_block_delta"
+    )
+    num_first = first.events[0]["message"]["usage"]["input_tokens"]
+    messages += [{"role": "assistant", "content": text or "Yes."}, *QUESTION]
+    usage = server.post("/v1/messages", claude_code_body(2, messages)).events[0]["message"]["usage"]
+    assert usage["cache_read_input_tokens"] >= num_first // 32 * 32
+    assert "tools[1]" in first.headers["x-pellucid-warnings"]
+
+
+def test_what_is_not_served_is_refused_in_anthropics_shape(client: anthropic.Anthropic) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"messages": [{"role": "user", "content": [image]}]}, "type='image': only text"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "must be 'user', 'assistant' or"),
+        ({"messages": []}, "messages"),
+        ({"max_tokens": 0}, "max_tokens=0: must be"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type='any'"),
+        ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt is too long: "),
+    ]
+    for fields, message in wrong:
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            client.messages.create(**{**GREEDY, "messages": QUESTION, **fields})
+        error: Any = refused.value.body
+        assert error["type"] == "error" and error["error"]["type"] == "invalid_request_error"
+        assert message in error["error"]["message"]
+    with pytest.raises(anthropic.NotFoundError):
+        client.messages.create(**{**GREEDY, "model": "claude-opus-5"}, messages=QUESTION)
+
+
+def test_models_by_anthropics_client(client: anthropic.Anthropic) -> None:
+    (model,) = client.models.list().data
+    assert (model.id, model.type, model.display_name) == ("tested", "model", "tested")

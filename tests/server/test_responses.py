@@ -1,0 +1,210 @@
+"""OpenAI's Responses, by the official client and as Codex CLI sends them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from pellucid.prompts import ChatPrompt
+from pellucid.server.protocols.openai_responses import ConversationFields, conversation_of
+from support.bundled import bundled_model
+from support.http_server import RunningServer
+from support.offline import offline
+
+QUESTION = "What is 12 + 7?"
+GREEDY: dict[str, Any] = {"model": "tested", "max_output_tokens": 12, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
+    ) as made:
+        yield made
+
+
+def expected_of(*messages: dict[str, Any]) -> Any:
+    return offline(ChatPrompt(messages), temperature=0, max_tokens=12)
+
+
+def test_a_response_is_what_the_engine_gives(client: openai.OpenAI) -> None:
+    expected = expected_of(
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}
+    )
+    response = client.responses.create(**GREEDY, input=QUESTION, instructions="Be brief.")
+    assert response.output_text == expected.outputs[0].text
+    ended = {"stop": "completed", "length": "incomplete"}
+    assert response.status == ended[expected.outputs[0].finish_reason]
+    assert response.usage is not None
+    assert response.usage.input_tokens == len(expected.prompt_token_ids)
+    assert response.usage.output_tokens == len(expected.outputs[0].token_ids)
+    assert response.usage.input_tokens_details.cache_write_tokens == 0
+    assert response.id == f"resp_{response._request_id}"
+
+
+def test_a_stream_builds_the_same_response(client: openai.OpenAI) -> None:
+    whole = client.responses.create(**GREEDY, input=QUESTION)
+    with client.responses.stream(**GREEDY, input=QUESTION) as stream:
+        events = list(stream)
+    final = events[-1].response  # type: ignore[union-attr]
+    assert final.output_text == whole.output_text
+    assert final.usage.output_tokens == whole.usage.output_tokens  # type: ignore[union-attr]
+    assert [
+        event.sequence_number for event in events if hasattr(event, "sequence_number")
+    ] == sorted({event.sequence_number for event in events if hasattr(event, "sequence_number")})
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:-1] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+    ]
+
+
+def test_an_answer_that_is_cut_off_says_why(client: openai.OpenAI) -> None:
+    response = client.responses.create(**{**GREEDY, "max_output_tokens": 1}, input=QUESTION)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def codex_body(items: list[Any]) -> dict[str, Any]:
+    """What Codex CLI sends: tools of mixed types, and no max_output_tokens."""
+    return {
+        "model": "tested",
+        "instructions": "You are a coding agent. " * 40,
+        "input": items,
+        "tools": [
+            {
+                "type": "function",
+                "name": "shell",
+                "strict": False,
+                "parameters": {"type": "object"},
+            },
+            {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+            {"type": "web_search"},
+            {"type": "namespace", "name": "mcp", "tools": []},
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "thread-1",
+        "client_metadata": {"x-codex-installation-id": "1"},
+    }
+
+
+def user(text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "role": "user", "content": content}
+
+
+def test_two_turns_of_codex_the_second_found_in_the_cache(server: RunningServer) -> None:
+    items: list[Any] = [
+        {
+            "type": "message",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "Sandbox."}],
+        },
+        user("List the files."),
+    ]
+    first = server.post("/v1/responses", codex_body(items))
+    assert first.status == 200
+    assert first.headers["x-pellucid-warnings"].count("tools[") == 3
+    completed = first.events[-1]
+    assert completed["type"] in ("response.completed", "response.incomplete")
+    response = completed["response"]
+    assert response["id"] and response["usage"]["total_tokens"] > 0
+    done = [event["item"] for event in first.events if event["type"] == "response.output_item.done"]
+    assert done == response["output"]
+    items += [*done, {"type": "additional_tools", "tools": []}, user("And now?")]
+    again = server.post("/v1/responses", codex_body(items)).events[-1]["response"]["usage"]
+    found = again["input_tokens_details"]["cached_tokens"]
+    assert found >= response["usage"]["input_tokens"] // 32 * 32
+
+
+def test_items_become_messages() -> None:
+    items = [
+        user("Look."),
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "I look."}],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": "sky"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "blue"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Done."}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Blue."}],
+        },
+        {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "x"},
+        {
+            "type": "custom_tool_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "ok"}],
+        },
+        {"type": "web_search_call", "id": "w"},
+    ]
+    warnings: list[str] = []
+    made = conversation_of(
+        ConversationFields(input=items), bundled_model().tokenizer, warnings
+    ).messages
+    assert [message["role"] for message in made] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
+    assert made[1]["reasoning_content"] == "I look."
+    assert made[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"at": "sky"}}
+    assert (made[3]["content"], made[3]["reasoning_content"]) == ("Blue.", "Done.")
+    assert made[3]["tool_calls"][0]["function"]["arguments"] == {"input": "x"}
+    assert [line.partition(":")[0] for line in warnings] == ["input[8]"]
+
+
+def test_tokens_are_counted_as_they_will_be(server: RunningServer) -> None:
+    reply = server.post("/v1/responses/input_tokens", {"input": QUESTION}).json
+    expected = expected_of({"role": "user", "content": QUESTION})
+    assert reply["input_tokens"] == len(expected.prompt_token_ids)
+
+
+def test_what_is_not_served_is_refused(client: openai.OpenAI) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        (
+            {"previous_response_id": "resp_1"},
+            "previous_response_id: is not served; the server keeps none",
+        ),
+        ({"background": True}, "background: is not served"),
+        ({"truncation": "auto"}, "truncation='auto'"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type='json_object'"),
+        ({"tool_choice": "required"}, "tool_choice='required'"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "send the item itself"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "only text is served",
+        ),
+        ({"input": [{"role": "user", "content": 1}]}, "content must be text"),
+        ({"input": [1]}, "input[0]: must be an object"),
+        ({"input": []}, "messages"),
+    ]
+    for fields, message in wrong:
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(**{**GREEDY, "input": QUESTION, **fields})
+        assert message in str(refused.value)
+
+
+def test_a_prompt_beyond_the_context_has_the_code_that_codex_reads(server: RunningServer) -> None:
+    reply = server.post("/v1/responses", {"input": "word " * 3000, "stream": True})
+    assert reply.status == 400
+    assert reply.json["error"]["code"] == "context_length_exceeded"
