@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
-from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.admission import Admission, Place
@@ -240,6 +240,19 @@ def check_ended_well(finish_reason: str | None, stop_reason: object) -> None:
     """Raises an ApiError for an answer that failed on its way."""
     if finish_reason == "error":
         raise ApiError(500, f"the request failed: {stop_reason}", code="generation_failed")
+
+
+def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelta:
+    """A finished answer as the one delta that brings all of it."""
+    return CompletionDelta(
+        request_id,
+        completion.index,
+        completion.text,
+        completion.token_ids,
+        completion.logprobs,
+        completion.finish_reason,
+        completion.stop_reason,
+    )
 
 
 class _Merged:

@@ -3,7 +3,6 @@
 https://docs.claude.com/en/api/messages
 """
 
-import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, ErrorShape, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
-from pellucid.server.generation import Generation, GenerationRequest
-from pellucid.server.protocols.answer_blocks import (
+from pellucid.server.generation import Generation, GenerationRequest, whole_delta
+from pellucid.server.protocols.answers import (
     AnswerBlocks,
+    AnswerForm,
     Block,
     BlockEvent,
     BlockKind,
     Change,
-    text_parts,
+    arguments_of,
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
@@ -119,12 +119,12 @@ class Messages:
         body = MESSAGES_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         name = model.check_name(body.model)
-        request = GenerationRequest(
-            [self._conversation(body, call)],
-            _sampling_params(body, model.default_sampling_params),
-        )
+        conversation = self._conversation(body, call)
+        form = AnswerForm.of(model.tokenizer, conversation)
+        params = form.adapt(_sampling_params(body, model.default_sampling_params))
+        request = GenerationRequest([conversation], params)
         generation = await self.serving.service.start(request, call)
-        writer = _Writer(generation, name)
+        writer = _Writer(generation, name, form)
         if body.stream:
             frames = failing_with_a_frame(writer.frames(), _failure_event, call.request_id)
             return StreamedReply(frames, lambda: PING)
@@ -298,17 +298,19 @@ def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingPa
 class _Writer:
     """Writes one message, whole or as events."""
 
-    def __init__(self, generation: Generation, model: str) -> None:
+    def __init__(self, generation: Generation, model: str, form: AnswerForm) -> None:
         self._generation = generation
         self._model = model
+        self._reader = form.reader(generation)
         self._blocks = AnswerBlocks()
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (completion,) = outputs[0].outputs
-        for _ in self._blocks.push(text_parts(completion.text)):
+        delta = whole_delta(outputs[0].request_id, completion)
+        for _ in self._blocks.push(self._reader.read(delta)):
             pass
         message = self._message(len(completion.token_ids))
-        message["content"] = [_content_block(block, block.text) for block in self._blocks.blocks]
+        message["content"] = [_content_block(block) for block in self._blocks.blocks]
         message |= self._ending(completion.finish_reason, completion.stop_reason)
         return msgspec.json.encode(message)
 
@@ -318,7 +320,7 @@ class _Writer:
             if num_tokens == 0:  # now it is known what was found in the cache
                 yield _event("message_start", message=self._message(0))
             num_tokens += len(delta.token_ids)
-            for change in self._blocks.push(text_parts(delta.text)):
+            for change in self._blocks.push(self._reader.read(delta)):
                 yield _block_event(change)
             if delta.finish_reason is not None:
                 for change in self._blocks.close():
@@ -355,35 +357,34 @@ class _Writer:
         matched = stop_reason if isinstance(stop_reason, str) and finish_reason == "stop" else None
         if matched is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": matched}
-        if any(block.kind is BlockKind.CALL for block in self._blocks.blocks):
-            if finish_reason == "stop":
-                return {"stop_reason": "tool_use", "stop_sequence": None}
+        if self._blocks.has_calls and finish_reason == "stop":
+            return {"stop_reason": "tool_use", "stop_sequence": None}
         assert finish_reason is not None
         return {"stop_reason": STOP_REASONS[finish_reason], "stop_sequence": None}
 
 
-def _content_block(block: Block, text: str) -> dict[str, Any]:
+def _opened(block: Block) -> dict[str, Any]:
+    """A block without what it grows by."""
+    return _content_block(Block(block.index, block.kind, "", block.call_id, block.name))
+
+
+def _content_block(block: Block) -> dict[str, Any]:
     if block.kind is BlockKind.TEXT:
-        return {"type": "text", "text": text}
+        return {"type": "text", "text": block.text}
     if block.kind is BlockKind.REASONING:
-        return {"type": "thinking", "thinking": text, "signature": ""}
-    return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": _arguments(text)}
-
-
-def _arguments(text: str) -> Any:
-    """A call that was cut off by a limit may be no JSON; nothing of it is lost."""
-    try:
-        return json.loads(text) if text else {}
-    except ValueError:
-        return {"incomplete_arguments": text}
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    return {
+        "type": "tool_use",
+        "id": block.call_id,
+        "name": block.name,
+        "input": arguments_of(block),
+    }
 
 
 def _block_event(event: BlockEvent) -> bytes:
     block = event.block
     if event.change is Change.OPENED:
-        return _event(
-            "content_block_start", index=block.index, content_block=_content_block(block, "")
-        )
+        return _event("content_block_start", index=block.index, content_block=_opened(block))
     if event.change is Change.CLOSED:
         return _event("content_block_stop", index=block.index)
     delta = {

@@ -5,19 +5,28 @@ https://docs.ollama.com/api
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 import msgspec
 
-from pellucid.outputs import RequestOutput
-from pellucid.prompts import ChatPrompt, Prompt
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, ErrorShape, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
-from pellucid.server.generation import Generation, GenerationRequest
+from pellucid.server.generation import Generation, GenerationRequest, whole_delta
+from pellucid.server.protocols.answers import (
+    AnswerBlocks,
+    AnswerForm,
+    AnswerReader,
+    Block,
+    BlockKind,
+    Change,
+    arguments_of,
+)
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
@@ -176,15 +185,33 @@ class Durations(msgspec.Struct, kw_only=True):
         )
 
 
-_Form: TypeAlias = Callable[[str], dict[str, Any]]  # how the text of an answer stands in a line
+@dataclass
+class Added:
+    """What a line brings."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Block] = field(default_factory=list)  # whole: Ollama sends no parts of calls
 
 
-def _generate_form(text: str) -> dict[str, Any]:
-    return {"response": text}
+_Form: TypeAlias = Callable[[Added], dict[str, Any]]  # how that stands in a line
 
 
-def _chat_form(text: str) -> dict[str, Any]:
-    return {"message": {"role": "assistant", "content": text}}
+def _generate_form(added: Added) -> dict[str, Any]:
+    thinking = {"thinking": added.reasoning} if added.reasoning else {}
+    return {"response": added.text, **thinking}
+
+
+def _chat_form(added: Added) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": added.text}
+    if added.reasoning:
+        message["thinking"] = added.reasoning
+    if added.calls:
+        message["tool_calls"] = [
+            {"id": call.call_id, "function": {"name": call.name, "arguments": arguments_of(call)}}
+            for call in added.calls
+        ]
+    return {"message": message}
 
 
 @dataclass
@@ -247,7 +274,7 @@ class Ollama:
         name = self.serving.model.check_name(body.model)
         if not body.prompt:
             return self._loaded(name, _generate_form)
-        prompt: Prompt = body.prompt
+        prompt: str | ChatPrompt = body.prompt
         if not body.raw and self.serving.model.tokenizer.has_chat_template:
             system = [{"role": "system", "content": body.system}] if body.system else []
             user = {"role": "user", "content": body.prompt}
@@ -272,16 +299,21 @@ class Ollama:
         return await self._answer(call, body, name, prompt, _chat_form)
 
     async def _answer(
-        self, call: Call, body: CommonFields, name: str, prompt: Prompt, form: _Form
+        self, call: Call, body: CommonFields, name: str, prompt: str | ChatPrompt, form: _Form
     ) -> Reply | StreamedReply:
         params = _sampling_params(body, call.warnings, self.serving.model.default_sampling_params)
-        request = GenerationRequest([prompt], params)
+        tokenizer = self.serving.model.tokenizer
+        answer_form = AnswerForm(tokenizer, is_plain=True)
+        if isinstance(prompt, ChatPrompt):
+            answer_form = AnswerForm.of(tokenizer, prompt)
+        request = GenerationRequest([prompt], answer_form.adapt(params))
         generation = await self.serving.service.start(request, call)
-        lines = _Lines(generation, name, form, self.serving.model.tokenizer, body.top_logprobs or 0)
+        reader = answer_form.reader(generation)
+        lines = _Lines(generation, name, form, reader, tokenizer, body.top_logprobs or 0)
         if body.stream is False:
             return Reply(lines.whole(await generation.finish()))
         frames = failing_with_a_frame(lines.frames(), _failure_line, call.request_id)
-        return StreamedReply(frames, lambda: lines.line(""), MEDIA_TYPE)
+        return StreamedReply(frames, lambda: lines.line(Added()), MEDIA_TYPE)
 
     def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
         if body.think is None:
@@ -297,7 +329,7 @@ class Ollama:
     def _loaded(self, name: str, form: _Form) -> Reply:
         """The answer to an empty prompt, which asks for nothing but that the model is there."""
         ended = {"done": True, "done_reason": "load"}
-        return json_reply({"model": name, "created_at": _time(), **form(""), **ended})
+        return json_reply({"model": name, "created_at": _time(), **form(Added()), **ended})
 
     def _capabilities(self) -> list[str]:
         tokenizer = self.serving.model.tokenizer
@@ -326,40 +358,59 @@ class _Lines:
     """Writes one answer as lines of JSON, or as one."""
 
     def __init__(
-        self, generation: Generation, name: str, form: _Form, tokenizer: Tokenizer, num_top: int
+        self,
+        generation: Generation,
+        name: str,
+        form: _Form,
+        reader: AnswerReader,
+        tokenizer: Tokenizer,
+        num_top: int,
     ) -> None:
         self._generation = generation
         self._name = name
         self._form = form
+        self._reader = reader
+        self._blocks = AnswerBlocks()
         self._tokenizer = tokenizer
         self._num_top = num_top
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (output,) = outputs
         (completion,) = output.outputs
-        logprobs = None
-        if completion.logprobs is not None:
-            logprobs = self._logprobs(completion.token_ids, completion.logprobs)
-        return self.line(completion.text, completion.finish_reason, logprobs)
+        return self._line_of(whole_delta(output.request_id, completion)) or b""
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         async for _, delta in self._generation.deltas():
-            logprobs = None
-            if delta.logprobs is not None:
-                logprobs = self._logprobs(delta.token_ids, delta.logprobs)
-            if delta.text or logprobs or delta.finish_reason is not None:
-                yield self.line(delta.text, delta.finish_reason, logprobs)
+            if (line := self._line_of(delta)) is not None:
+                yield line
+
+    def _line_of(self, delta: CompletionDelta) -> bytes | None:
+        """None: nothing that the client would see."""
+        added = Added()
+        for event in self._blocks.push(self._reader.read(delta)):
+            if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
+                added.calls.append(event.block)
+            elif event.block.kind is BlockKind.TEXT:
+                added.text += event.text
+            elif event.block.kind is BlockKind.REASONING:
+                added.reasoning += event.text
+        logprobs = None
+        if delta.logprobs is not None:
+            logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+        if added == Added() and not logprobs and delta.finish_reason is None:
+            return None
+        return self.line(added, delta.finish_reason, logprobs)
 
     def line(
         self,
-        text: str,
+        added: Added,
         finish_reason: str | None = None,
         logprobs: list[TokenLogprob] | None = None,
     ) -> bytes:
         fields = {
             "model": self._name,
             "created_at": _time(),
-            **self._form(text),
+            **self._form(added),
             "done": finish_reason is not None,
         }
         if logprobs:

@@ -16,6 +16,14 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answers import (
+    AnswerBlocks,
+    AnswerForm,
+    AnswerReader,
+    Block,
+    BlockKind,
+    Change,
+)
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.protocols.openai_common import (
     SAMPLING_FIELDS,
@@ -58,7 +66,7 @@ CHAT_FIELDS = FieldTable(
             max_completion_tokens="the same by its newer name",
             logprobs="log-probabilities of the answer's tokens",
             top_logprobs="0..20 likeliest tokens at each position",
-            tools="functions, which the chat template shows to the model",
+            tools="functions that the model may call; refused if the model's template does not take them",
             tool_choice="auto or none",
             response_format="text",
             reasoning_effort="for templates that read it",
@@ -91,10 +99,29 @@ class ChoiceLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class CallFunction(msgspec.Struct):
+    name: str | UnsetType
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call, or in a stream what is added to one: its first part has everything but the arguments."""
+
+    function: CallFunction
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatMessage(msgspec.Struct):
-    content: str
+    """Clients of vLLM and Ollama read `reasoning`, those of llama.cpp `reasoning_content`."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -111,6 +138,9 @@ class ChatChoice(msgspec.Struct):
 class ChatDelta(msgspec.Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct):
@@ -134,12 +164,11 @@ class ChatCompletions:
         body = CHAT_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         name = model.check_name(body.model)
-        request = GenerationRequest(
-            [chat_prompt(body, model.tokenizer, call.warnings)],
-            _sampling_params(body, model.default_sampling_params),
-            body.priority or 0,
-            body.cache_salt,
-        )
+        prompt = chat_prompt(body, model.tokenizer, call.warnings)
+        # Who asks for special tokens asks for the text as it is.
+        form = AnswerForm.of(model.tokenizer, prompt, body.skip_special_tokens is False)
+        params = form.adapt(_sampling_params(body, model.default_sampling_params))
+        request = GenerationRequest([prompt], params, body.priority or 0, body.cache_salt)
         generation = await self.serving.service.start(request, call)
         writer = ReplyWriter(
             generation,
@@ -147,7 +176,9 @@ class ChatCompletions:
             "chatcmpl",
             name,
             ("chat.completion", "chat.completion.chunk"),
-            lambda number, output: _Choice(number, body, model.tokenizer, output),
+            lambda number, output: _Choice(
+                number, body, model.tokenizer, output, form.reader(generation)
+            ),
         )
         return await writer.reply()
 
@@ -205,22 +236,31 @@ class _Choice:
     """Writes one choice, whole or in parts."""
 
     def __init__(
-        self, number: int, body: ChatBody, tokenizer: Tokenizer, output: RequestOutput
+        self,
+        number: int,
+        body: ChatBody,
+        tokenizer: Tokenizer,
+        output: RequestOutput,
+        reader: AnswerReader,
     ) -> None:
         self._number = number
         self._body = body
         self._tokenizer = tokenizer
         self._output = output
+        self._reader = reader
+        self._blocks = AnswerBlocks()
         self._is_first = True
         self.num_tokens = 0
 
     def whole(self, delta: CompletionDelta) -> ChatChoice:
         self.num_tokens += len(delta.token_ids)
+        for _ in self._blocks.push(self._reader.read(delta)):
+            pass
         choice = ChatChoice(
             self._number,
-            ChatMessage(delta.text),
+            self._message(),
             self._logprobs(delta),
-            delta.finish_reason,
+            self._finish_reason(delta),
             delta.stop_reason,
         )
         self._add_tokens(choice, delta)
@@ -228,20 +268,67 @@ class _Choice:
 
     def part(self, delta: CompletionDelta) -> ChunkChoice | None:
         self.num_tokens += len(delta.token_ids)
-        choice = ChunkChoice(self._number, ChatDelta(), self._logprobs(delta))
-        if self._is_first:
-            choice.delta.role = "assistant"
-        if delta.text or self._is_first:
-            choice.delta.content = delta.text
+        added = self._added(delta)
+        choice = ChunkChoice(self._number, added, self._logprobs(delta))
         if delta.finish_reason is not None:
-            choice.finish_reason = delta.finish_reason
+            choice.finish_reason = self._finish_reason(delta)
             choice.stop_reason = delta.stop_reason
-        says_nothing = not delta.text and delta.finish_reason is None and choice.logprobs is None
+        says_nothing = (
+            added == ChatDelta() and delta.finish_reason is None and choice.logprobs is None
+        )
         if says_nothing and not self._body.return_token_ids:
-            return None  # half a character, or what may become a stop string
+            return None  # half a character, or what may become a stop string or a tool call
+        if self._is_first:
+            added.role = "assistant"
+            if added.content is UNSET:
+                added.content = ""
         self._add_tokens(choice, delta)
         self._is_first = False
         return choice
+
+    def _message(self) -> ChatMessage:
+        text = self._blocks.text_of(BlockKind.TEXT)
+        message = ChatMessage(None if self._blocks.has_calls and not text else text)
+        if reasoning := self._blocks.text_of(BlockKind.REASONING):
+            message.reasoning_content = message.reasoning = reasoning
+        if self._blocks.has_calls:
+            message.tool_calls = [
+                ToolCall(
+                    CallFunction(block.name or "", block.text),
+                    id=block.call_id or UNSET,
+                    type="function",
+                )
+                for block in self._blocks.blocks
+                if block.kind is BlockKind.CALL
+            ]
+        return message
+
+    def _added(self, delta: CompletionDelta) -> ChatDelta:
+        """What a delta adds to the message."""
+        added = ChatDelta()
+        for event in self._blocks.push(self._reader.read(delta)):
+            block = event.block
+            if block.kind is BlockKind.CALL and event.change is not Change.CLOSED:
+                call = ToolCall(CallFunction(UNSET, event.text), index=self._call_index(block))
+                if event.change is Change.OPENED:
+                    call.id, call.type = block.call_id or UNSET, "function"
+                    call.function.name = block.name or ""
+                added.tool_calls = [*(added.tool_calls or []), call]
+            elif event.change is Change.GREW and block.kind is BlockKind.TEXT:
+                added.content = (added.content or "") + event.text
+            elif event.change is Change.GREW:
+                added.reasoning = (added.reasoning or "") + event.text
+                added.reasoning_content = added.reasoning
+        return added
+
+    def _call_index(self, block: Block) -> int:
+        calls = [each for each in self._blocks.blocks if each.kind is BlockKind.CALL]
+        return calls.index(block)
+
+    def _finish_reason(self, delta: CompletionDelta) -> str | None:
+        if delta.finish_reason == "stop" and self._blocks.has_calls:
+            return "tool_calls"
+        return delta.finish_reason
 
     def _add_tokens(self, choice: ChatChoice | ChunkChoice, delta: CompletionDelta) -> None:
         """What vLLM's clients may ask for besides."""

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
+from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Reply, StreamedReply
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.fields import honoured, not_served, without_effect
-from pellucid.server.generation import Generation
+from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.streaming import (
@@ -370,19 +370,6 @@ class ReplyWriter:
         if number not in self._choices:
             self._choices[number] = self._make_choice(number, output)
         return self._choices[number]
-
-
-def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelta:
-    """A finished answer as the one delta that brings all of it."""
-    return CompletionDelta(
-        request_id,
-        completion.index,
-        completion.text,
-        completion.token_ids,
-        completion.logprobs,
-        completion.finish_reason,
-        completion.stop_reason,
-    )
 
 
 def failure_frame(error: ApiError, request_id: str) -> bytes:

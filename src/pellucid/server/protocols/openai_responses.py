@@ -16,14 +16,14 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
-from pellucid.server.generation import Generation, GenerationRequest
-from pellucid.server.protocols.answer_blocks import (
+from pellucid.server.generation import Generation, GenerationRequest, whole_delta
+from pellucid.server.protocols.answers import (
     AnswerBlocks,
+    AnswerForm,
     Block,
     BlockEvent,
     BlockKind,
     Change,
-    text_parts,
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
@@ -123,10 +123,12 @@ class Responses:
             )
         model = self.serving.model
         name = model.check_name(body.model)
-        params = _sampling_params(body, model.default_sampling_params)
-        request = GenerationRequest([conversation_of(body, model.tokenizer, call.warnings)], params)
+        conversation = conversation_of(body, model.tokenizer, call.warnings)
+        form = AnswerForm.of(model.tokenizer, conversation)
+        params = form.adapt(_sampling_params(body, model.default_sampling_params))
+        request = GenerationRequest([conversation], params)
         generation = await self.serving.service.start(request, call)
-        writer = _Writer(generation, body, name, params)
+        writer = _Writer(generation, body, name, form)
         if body.stream:
             frames = failing_with_a_frame(writer.frames(), writer.failure, call.request_id)
             return StreamedReply(frames, writer.in_progress)
@@ -284,19 +286,21 @@ class _Writer:
     """Writes one response, whole or as events."""
 
     def __init__(
-        self, generation: Generation, body: ResponsesBody, model: str, params: SamplingParams
+        self, generation: Generation, body: ResponsesBody, model: str, form: AnswerForm
     ) -> None:
         self._generation = generation
         self._body = body
         self._model = model
-        self._params = params
+        self._params = generation.request.params
+        self._reader = form.reader(generation)
         self._created = int(time.time())
         self._blocks = AnswerBlocks()
         self._num_events = 0
 
     def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         (completion,) = outputs[0].outputs
-        for _ in self._blocks.push(text_parts(completion.text)):
+        delta = whole_delta(outputs[0].request_id, completion)
+        for _ in self._blocks.push(self._reader.read(delta)):
             pass
         return self._ended(completion.finish_reason, len(completion.token_ids))
 
@@ -306,7 +310,7 @@ class _Writer:
         num_tokens = 0
         async for _, delta in self._generation.deltas():
             num_tokens += len(delta.token_ids)
-            for change in self._blocks.push(text_parts(delta.text)):
+            for change in self._blocks.push(self._reader.read(delta)):
                 for frame in self._block_frames(change):
                     yield frame
             if delta.finish_reason is not None:
