@@ -1,0 +1,69 @@
+"""The bundled model with a chat template for tools, and a decoder that answers what a test wrote."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.loaded_model import LoadedModel
+from pellucid.loading.hub import BUNDLED_MODEL
+from pellucid.text.tokenizer import Tokenizer
+from pellucid.text.tokenizer_files import read_tokenizer_files
+from support.bundled import bundled_model
+from support.fake_model import FakeBackend
+
+# As Qwen 3 and Hermes write conversations, with the bundled model's control tokens
+HERMES_TEMPLATE = """\
+{{ bos_token }}{% if tools %}<|system|>Tools: {% for tool in tools %}{{ tool | tojson }}{% endfor %}\
+ Call them as <tool_call>{"name": ..., "arguments": ...}</tool_call><|end_of_turn|>{% endif %}\
+{% for message in messages %}{{ '<|' + message['role'] + '|>' }}\
+{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}\
+{{ message['content'] or '' }}\
+{% for call in message.tool_calls or [] %}<tool_call>{"name": "{{ call.function.name }}", "arguments":\
+ {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}<|end_of_turn|>{% endfor %}\
+{% if add_generation_prompt %}{{ '<|assistant|>' }}{% if enable_thinking is false %}<think></think>{% endif %}\
+{% endif %}"""
+
+
+class ScriptedDecoder:
+    """Answers each request with the same tokens, whatever its prompt is: greedy requests alone.
+
+    Args:
+        token_ids: the answer.
+        vocab_size: V.
+    """
+
+    def __init__(self, token_ids: Sequence[int], vocab_size: int) -> None:
+        self.token_ids = list(token_ids)
+        self._vocab_size = vocab_size
+        self._prompt_ends: dict[int, int] = {}  # by the first block of a request
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        logits = np.zeros((len(batch.logits_indices), self._vocab_size), dtype=np.float32)
+        owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
+        for row, index, owner in zip(logits, batch.logits_indices, owners, strict=True):
+            block = int(batch.block_tables[owner][0])
+            position = int(batch.positions[index])
+            is_prefill = batch.query_start[owner + 1] - batch.query_start[owner] > 1
+            if is_prefill:
+                self._prompt_ends[block] = position
+            place = position - self._prompt_ends[block]
+            row[self.token_ids[min(place, len(self.token_ids) - 1)]] = 1.0
+        return logits
+
+
+def scripted_engine(text: str, **knobs: Any) -> LLMEngine:
+    """An engine that answers every conversation with a text, in the tokens of the bundled model."""
+    model: LoadedModel = bundled_model()
+    files = read_tokenizer_files(BUNDLED_MODEL)
+    vocab_size = model.config.vocab_size
+    tokenizer = Tokenizer(files.backend, vocab_size, files.special_tokens, HERMES_TEMPLATE)
+    (end_of_turn,) = tokenizer.encode("<|end_of_turn|>", add_special_tokens=False)
+    script = [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
+    decoder = ScriptedDecoder(script, vocab_size)
+    scripted = replace(model, tokenizer=tokenizer, decoder=decoder, backend=FakeBackend())
+    return LLMEngine(EngineConfig(enable_prefix_caching=False, **knobs), scripted)
