@@ -92,7 +92,7 @@ class StepRecorder:
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
         for scheduled in output.scheduled:
             request = scheduled.request
-            num_logits = len(scheduled.logits_rows)
+            num_logits = scheduled.num_logits
             work = Work(
                 request.request_id,
                 scheduled.start,

@@ -1,7 +1,7 @@
 """The model runner: carries out a step that was scheduled: forward, logits, tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pellucid.backends.base import Array, Decoder, Draw, ForwardBatch, KVCache, StepDecoder
 from pellucid.execution.block_transfer import BlockTransfer
@@ -105,7 +105,7 @@ class ModelRunner:
         takes_largest: list[tuple[str, int]] = []
         end = 0
         for scheduled in scheduled_requests:
-            end += len(scheduled.logits_rows)
+            end += scheduled.num_logits
             for num_drafts, row in enumerate(range(end - len(scheduled.sampled_rows), end)):
                 for request in scheduled.samplers:
                     if request.num_candidates:
@@ -139,7 +139,7 @@ class ModelRunner:
         result = StepResult()
         end = 0
         for scheduled in scheduled_requests:
-            begin, end = end, end + len(scheduled.logits_rows)
+            begin, end = end, end + scheduled.num_logits
             try:
                 if scheduled.request.params.prompt_logprobs is not None:
                     self._read_prompt(scheduled, computed.rows[begin:end], result)
@@ -150,8 +150,8 @@ class ModelRunner:
                     continue
                 try:
                     observe = watches is not None and watches(request.request_id)
-                    rows = range(end - len(scheduled.sampled_rows), end)
-                    self._sample(request, computed, rows, result, observe)
+                    first = end - 1 - scheduled.num_draft_tokens
+                    self._sample(request, computed, first, result, observe)
                 except Exception as error:
                     result.errors[request.request_id] = error
         return result
@@ -176,7 +176,7 @@ class ModelRunner:
         self,
         request: Request,
         computed: ComputedStep,
-        rows: range,
+        first: int,
         result: StepResult,
         observe: bool,
     ) -> None:
@@ -186,48 +186,50 @@ class ModelRunner:
         the draft gives the token after it.
 
         Args:
-            rows: of the logits: the last known token's, then one for each draft.
+            first: index of the row of the last known token; those of the drafts follow it.
         """
+        row = SamplingRow(
+            params=request.params,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=request.output_token_ids,
+            seed=request.seed,
+            stream=request.index,
+            stop_token_ids=request.stop_token_ids,
+            bad_words_token_ids=request.bad_words_token_ids,
+        )
         if request.num_candidates:
-            (index,) = rows
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
-                computed.rows[index], _sampling_row(request, ()), request.num_candidates
+                computed.rows[first], row, request.num_candidates
             )
             return
-        sampled: list[SampledToken] = []
-        observations: list[TokenObservation] = []
-        for index, draft in zip(rows, (*request.draft_token_ids, None), strict=False):
-            row = _sampling_row(request, [token.token_id for token in sampled])
-            try:
-                drawn = computed.drawn.get((request.request_id, index))
-                if observe:
-                    token, observation = self.sampler.observe(computed.rows[index], row, drawn)
-                    observations.append(observation)
-                else:
-                    token = self.sampler.sample(computed.rows[index], row, drawn)
-            except Exception:
-                if not sampled:
-                    raise
-                break  # without drafts this would be an error of the next step
-            sampled.append(token)
-            if token.token_id != draft or request.end_after(draft, len(row.output_token_ids) + 1):
-                break
+        sampled = [self._choose(request, computed, first, row, result, observe)]
         result.sampled[request.request_id] = sampled
-        if observe:
-            result.observations[request.request_id] = observations
+        for number, draft in enumerate(request.draft_token_ids, 1):
+            num_output_tokens = request.num_output_tokens + number
+            if sampled[-1].token_id != draft or request.end_after(draft, num_output_tokens):
+                break
+            drafts = request.draft_token_ids[:number]
+            row = replace(row, output_token_ids=[*request.output_token_ids, *drafts])
+            try:
+                sampled.append(
+                    self._choose(request, computed, first + number, row, result, observe)
+                )
+            except Exception:
+                break  # without drafts this would be an error of the next step, and then it will be
 
-
-def _sampling_row(request: Request, sampled_token_ids: Sequence[int]) -> SamplingRow:
-    """What the choice of the next token depends on, after the tokens sampled in this step."""
-    output_token_ids = request.output_token_ids
-    return SamplingRow(
-        params=request.params,
-        prompt_token_ids=request.prompt_token_ids,
-        output_token_ids=[*output_token_ids, *sampled_token_ids]
-        if sampled_token_ids
-        else output_token_ids,
-        seed=request.seed,
-        stream=request.index,
-        stop_token_ids=request.stop_token_ids,
-        bad_words_token_ids=request.bad_words_token_ids,
-    )
+    def _choose(
+        self,
+        request: Request,
+        computed: ComputedStep,
+        index: int,
+        row: SamplingRow,
+        result: StepResult,
+        observe: bool,
+    ) -> SampledToken:
+        """Chooses one token from row `index` of the logits."""
+        drawn = computed.drawn.get((request.request_id, index))
+        if not observe:
+            return self.sampler.sample(computed.rows[index], row, drawn)
+        sampled, observation = self.sampler.observe(computed.rows[index], row, drawn)
+        result.observations.setdefault(request.request_id, []).append(observation)
+        return sampled

@@ -93,7 +93,8 @@ class Request:
     @property
     def num_tokens(self) -> int:
         """Prompt, output and drafts: what `num_computed_tokens` has to catch up with."""
-        return self.num_known_tokens + len(self.draft_token_ids)
+        num_known_tokens = len(self.prompt_token_ids) + len(self.output_token_ids)
+        return num_known_tokens + len(self.draft_token_ids)
 
     @property
     def is_decoding(self) -> bool:

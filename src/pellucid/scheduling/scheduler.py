@@ -175,7 +175,7 @@ class Scheduler:
                     self._forget_computed(sampler)
                 if watched:
                     self._events.computed(sampler)
-                if sampler.request_id in stop_strings:
+                if stop_strings and sampler.request_id in stop_strings:
                     end = FinishReason.STOP, stop_strings[sampler.request_id]
                 if end is not None:
                     self.finish(sampler, *end)
@@ -389,8 +389,10 @@ class Scheduler:
         """Schedules as many of a request's tokens as the step has room for."""
         start = request.num_computed_tokens
         num_missing = request.num_tokens - start
-        num_recomputed = max(0, min(request.num_computed_once - start, num_missing))
-        num_scheduled = min(num_missing, plan.budget)
+        num_scheduled = min(plan.budget, num_missing)
+        num_recomputed = 0
+        if request.num_computed_once > start:
+            num_recomputed = min(request.num_computed_once - start, num_missing)
         if request.params.prompt_logprobs is not None and not request.output_token_ids:
             # Each row that is not computed again asks for its logits.
             num_scheduled = min(num_scheduled, num_recomputed + plan.extra_logits)

@@ -62,12 +62,27 @@ class ScheduledRequest(NamedTuple):
     @property
     def logits_rows(self) -> range:
         """The rows, counted from the first, whose logits are needed."""
-        prompt, sampled = self.prompt_logprob_rows, self.sampled_rows
+        sampled = self.sampled_rows
+        if self.request.params.prompt_logprobs is None:
+            return sampled
+        prompt = self.prompt_logprob_rows
         if not prompt or not sampled:
             return prompt or sampled
         return range(
             prompt.start, sampled.stop
         )  # they meet: before the first output token there are no drafts
+
+    @property
+    def num_logits(self) -> int:
+        """How many rows need logits."""
+        if self.request.params.prompt_logprobs is None:
+            return self.num_draft_tokens + 1 if self.samplers else 0
+        return len(self.logits_rows)
+
+    @property
+    def num_extra_logits(self) -> int:
+        """Rows of logits beside one for each request."""
+        return max(0, self.num_logits - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +127,9 @@ class StepPlan:
     def add(self, scheduled: ScheduledRequest) -> None:
         self._scheduled[scheduled.request.request_id] = scheduled
         self.budget -= scheduled.num_scheduled_tokens
-        self.draft_budget -= scheduled.num_draft_tokens
-        self.extra_logits -= _num_extra_logits(scheduled)
+        if scheduled.num_scheduled_tokens > 1:  # most steps are decodes of one token each
+            self.draft_budget -= scheduled.num_draft_tokens
+            self.extra_logits -= scheduled.num_extra_logits
         if len(scheduled.samplers) > 1:
             self.num_reserved_seats += len(scheduled.samplers) - 1
 
@@ -123,19 +139,12 @@ class StepPlan:
         if scheduled is not None:
             self.budget += scheduled.num_scheduled_tokens
             self.draft_budget += scheduled.num_draft_tokens
-            self.extra_logits += _num_extra_logits(scheduled)
+            self.extra_logits += scheduled.num_extra_logits
             if scheduled.samplers:
                 self.num_reserved_seats -= len(scheduled.samplers) - 1
 
     def output(self) -> SchedulerOutput:
         return SchedulerOutput(tuple(self._scheduled.values()), tuple(self.preempted))
-
-
-def _num_extra_logits(scheduled: ScheduledRequest) -> int:
-    """Rows of logits beside one for each request."""
-    if scheduled.request.params.prompt_logprobs is None:  # most: asked for with every token
-        return scheduled.num_draft_tokens
-    return max(0, len(scheduled.logits_rows) - 1)
 
 
 # ---- work on the contents of blocks
