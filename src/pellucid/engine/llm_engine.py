@@ -1,4 +1,4 @@
-"""The engine: schedule, execute, update, emit."""
+"""The engine: each step is schedule, execute, update, emit."""
 
 import itertools
 import time

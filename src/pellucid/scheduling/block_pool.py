@@ -1,4 +1,4 @@
-"""The physical blocks of the KV cache: which are free, which are shared, which can be found again."""
+"""The block pool: which physical blocks of the KV cache are free, shared, or can be found again."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The logical KV cache: which blocks belong to which request, shared, copied, published and found again."""
+"""The KV cache manager: which blocks belong to which request; sharing, copies, publishing, finding again."""
 
 import hashlib
 from array import array

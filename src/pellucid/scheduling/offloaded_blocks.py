@@ -1,4 +1,4 @@
-"""Contents of blocks outside of the pool: the swap file of preempted requests, and the prefix store."""
+"""Offloaded blocks: contents that the swap file or the prefix store has, and not the pool."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One generation, from its arrival to its end."""
+"""A request: one generation, from its arrival to its end."""
 
 from dataclasses import dataclass, field
 from enum import Enum

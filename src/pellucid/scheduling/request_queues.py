@@ -1,4 +1,4 @@
-"""Where each unfinished request is: the queues, groups of siblings, and who holds blocks without running."""
+"""The request queues: who runs, who waits for what, groups of siblings, and who holds blocks without running."""
 
 import heapq
 from bisect import insort

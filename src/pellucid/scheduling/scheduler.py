@@ -1,4 +1,4 @@
-"""The policy: what the next step computes, and what its results mean for each request."""
+"""The scheduler: what the next step computes, and what its results mean for each request."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
