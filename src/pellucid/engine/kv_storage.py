@@ -1,4 +1,4 @@
-"""What holds keys and values for an engine, put together from its configuration."""
+"""KV storage: the KV cache, the swap file and the prefix store, as the memory plan says."""
 
 import logging
 import tempfile

@@ -1,4 +1,4 @@
-"""From sampled tokens to text: detokenization, stop strings, log-probabilities for callers."""
+"""The output processor: text and log-probabilities of sampled tokens, up to stop strings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

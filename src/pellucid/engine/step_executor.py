@@ -1,4 +1,4 @@
-"""Carries out a step that was decided on. What goes wrong there ends requests, not the engine."""
+"""The step executor: carries out a scheduled step. What fails there ends requests, not the engine."""
 
 import logging
 from collections.abc import Callable, Sequence

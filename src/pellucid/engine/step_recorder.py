@@ -1,4 +1,4 @@
-"""Books what each step cost: for the requests in it, and for whoever listens."""
+"""The step recorder: ledgers, metrics and events of each step."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A directory of block files, which several processes may share."""
+"""The block directory: block files on disk, which several processes may share."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""One KV block as the bytes of a file.
+"""The block file: one KV block as the bytes of a file.
 
 8 bytes     "pellucid"
 4 + 4       version of this layout, number of tokens; all numbers little-endian

@@ -1,4 +1,4 @@
-"""Carries out what scheduling decided about the contents of blocks."""
+"""Block transfer: copies blocks, and moves them to and from the swap file and the prefix store."""
 
 from collections.abc import Sequence
 from typing import Protocol

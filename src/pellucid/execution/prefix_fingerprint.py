@@ -1,4 +1,4 @@
-"""What keys and values are a function of, beside the tokens."""
+"""The prefix fingerprint: what the keys and values of a block are a function of, beside the tokens."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""The prefix cache on disk: blocks that outlive the pool and the process."""
+"""The prefix store: blocks on disk that outlive the pool and the process, read and written by threads."""
 
 import logging
 import threading

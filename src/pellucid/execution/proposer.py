@@ -1,4 +1,4 @@
-"""What guesses tokens ahead of the model: speculative decoding's half that may be wrong."""
+"""Proposers: what guesses tokens ahead of the model, for speculative decoding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""KV blocks of preempted requests, in a file of fixed size."""
+"""The swap file: KV blocks of preempted requests, in a file of fixed size."""
 
 import os
 import tempfile
