@@ -38,6 +38,9 @@ class ChatTokenizer(FakeTokenizer):
     has_chat_template = True
     response_format = ResponseFormat("text", None, None)
 
+    def chat_template_mentions(self, variable: str) -> bool:
+        return False
+
     def render_chat(self, prompt: ChatPrompt) -> str:
         return ""
 

@@ -4,8 +4,10 @@ import inspect
 from dataclasses import MISSING, fields
 
 import pytest
+import typer
 
 from pellucid.cli.app import make_command
+from pellucid.cli.option_types import size, text_with_escapes
 from pellucid.cli.options import ModelOptions, SamplingOptions, StopOptions, takes_options
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
@@ -49,3 +51,48 @@ def test_takes_options_hands_a_group_over_whole() -> None:
     assert MISSING not in values.values()
     command(context=None, first=2, last="y", **{**values, "min_tokens": 3})
     assert seen == [(2, StopOptions(min_tokens=3), "y")]
+
+
+def test_settings_of_a_measurement_are_typed_each_time() -> None:
+    options = {option.name: option for option in make_command().commands["bench"].params}
+    assert options["num_threads"].envvar == "PELLUCID_NUM_THREADS"
+    assert options["temperature"].envvar is None and options["repetitions"].envvar is None
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("2147483648", 2 << 30),
+        ("2GiB", 2 << 30),
+        ("2G", 2 << 30),
+        ("2g", 2 << 30),
+        ("2GB", 2 * 10**9),
+        ("1.5 MiB", 3 << 19),
+        ("512k", 512 << 10),
+        ("10 bytes", 10),
+        (7, 7),
+    ],
+)
+def test_sizes(text: str | int, num_bytes: int) -> None:
+    assert size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "2 GiBs", "1e9", "0x10", "2GiB2", "²", "nan"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a size"):
+        size(text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (r"\n", "\n"),
+        (r"a\tb\r\0", "a\tb\r\0"),
+        (r"\\n", r"\n"),
+        (r"\end{x}", r"\end{x}"),
+        ("\n", "\n"),
+        ("\\", "\\"),
+    ],
+)
+def test_escapes(typed: str, text: str) -> None:
+    assert text_with_escapes(typed) == text

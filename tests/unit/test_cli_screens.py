@@ -205,13 +205,14 @@ SHOWN: dict[str, Callable[[Path], None]] = {
     "ablate": ablate,
     "notes": notes,
     "help": help_of(),
-    **{f"help-{verb}": help_of(verb) for verb in all_verbs()},
+    "help-run": help_of("run"),
 }
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", SHOWN)
-def test_screen(name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def shown_by(
+    show: Callable[[Path], None], width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """What a terminal shows, without spaces at the ends of lines."""
     for variable, value in (("COLUMNS", str(width)), ("TERM", "dumb"), ("PELLUCID_CONFIG", "")):
         monkeypatch.setenv(variable, value)
     monkeypatch.setattr(
@@ -221,15 +222,27 @@ def test_screen(name: str, width: int, tmp_path: Path, monkeypatch: pytest.Monke
     terminal = Terminal()  # stdout and stderr, on one screen
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(sys, "stderr", terminal)
-    SHOWN[name](tmp_path)
-    shown = "".join(f"{line.rstrip()}\n" for line in terminal.getvalue().splitlines())
+    show(tmp_path)
+    lines = [line.rstrip() for line in terminal.getvalue().splitlines()]
+    assert not [line for line in lines if cell_len(line) > width]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", SHOWN)
+def test_screen(name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = shown_by(SHOWN[name], width, tmp_path, monkeypatch)
     kept = SCREENS / f"{name}-{width}.txt"
     if os.environ.get("UPDATE_SCREENS") == "1":
         SCREENS.mkdir(exist_ok=True)
         kept.write_text(shown, encoding="utf-8")
     assert shown == kept.read_text(encoding="utf-8")
-    too_long = [line for line in shown.splitlines() if cell_len(line) > width]
-    assert not too_long
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("verb", all_verbs())
+def test_help_fits(verb: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"pellucid {verb} [OPTIONS]" in shown_by(help_of(verb), width, tmp_path, monkeypatch)
 
 
 def test_no_screen_is_left_over() -> None:

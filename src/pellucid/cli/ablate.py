@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pellucid.cli.bench_model import (
-    WORKLOAD,
     Shape,
     check_count,
     check_shape_alone,
@@ -14,6 +13,7 @@ from pellucid.cli.bench_model import (
 )
 from pellucid.cli.model_and_prompt import ModelName
 from pellucid.cli.options import Json, ModelOptions
+from pellucid.cli.settings import WORKLOAD
 from pellucid.cli.summary import formats
 from pellucid.cli.terminal import note, print_table, wrapped
 from pellucid.cli.units import num_bytes, rate, seconds, times

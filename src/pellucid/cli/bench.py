@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pellucid.cli.bench_model import (
-    WORKLOAD,
     Shape,
     check_count,
     check_shape_alone,
@@ -15,6 +14,7 @@ from pellucid.cli.bench_model import (
 from pellucid.cli.image_path import Plot, check_image_path
 from pellucid.cli.model_and_prompt import ModelName
 from pellucid.cli.options import OUTPUT, ModelOptions
+from pellucid.cli.settings import WORKLOAD
 from pellucid.cli.summary import memory_facts
 from pellucid.cli.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.config import EngineConfig

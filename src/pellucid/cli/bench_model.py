@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pellucid.cli.options import ModelOptions
+from pellucid.cli.settings import WORKLOAD
 from pellucid.cli.terminal import note
 from pellucid.cli.units import describe_bytes
 from pellucid.config import EngineConfig
@@ -14,8 +15,6 @@ from pellucid.progress import progress
 if TYPE_CHECKING:
     from pellucid.benchmark.bench_model import BenchModel
     from pellucid.benchmark.workloads import Workload
-
-WORKLOAD = "What to measure"
 
 Shape = Annotated[
     str | None,

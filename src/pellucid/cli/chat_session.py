@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.conversation import Conversation
 from pellucid.cli.generation import stream_answer
-from pellucid.cli.model_and_prompt import conversation_prompt
+from pellucid.cli.model_and_prompt import check_conversation, conversation_prompt
 from pellucid.cli.option_types import text_with_escapes
 from pellucid.cli.summary import answer_facts, sampling
 from pellucid.cli.terminal import AnswerWriter, note, note_facts
@@ -98,7 +98,8 @@ class ChatSession:
             "/stats": Command("", "tokens, times, KV cache and parameters", self._stats),
             "/exit": Command("", "end the chat", self._exit),
         }
-        llm.tokenizer.encode_chat(self.conversation.messages("hello"))  # fails now, not at a turn
+        check_conversation(llm, think)  # fails now, not at a turn
+        llm.tokenizer.encode_chat(self.conversation.messages("hello"))
 
     @property
     def interrupted(self) -> bool:
@@ -197,8 +198,7 @@ class ChatSession:
         if argument not in ("on", "off"):
             raise ValueError(f"/think {argument}: must be on or off")
         think = argument == "on"
-        conversation = conversation_prompt(self.conversation.messages("hello"), think)
-        self.llm.engine.encode(conversation)  # refuses what the template does not know
+        check_conversation(self.llm, think)
         self.think = think
         note(f"thinking: {argument}")
 

@@ -230,7 +230,11 @@ class PromptOptions:
                 raise ValueError(f"{option}: has no use with --raw")
 
     def prompt(self, llm: "LLM", text: str, *, is_bundled: bool) -> "Prompt":
-        """The prompt for the engine: text to continue, or a conversation of one question."""
+        """The prompt for the engine: text to continue, or a conversation of one question.
+
+        Raises:
+            ValueError: an option is for conversations, and the model cannot have this one.
+        """
         is_conversation = self.system is not None or self.think is not None
         if self.raw is None and not is_conversation:
             raw = is_bundled or not llm.tokenizer.has_chat_template
@@ -238,6 +242,7 @@ class PromptOptions:
             raw = bool(self.raw)
         if raw:
             return text
+        check_conversation(llm, self.think)
         return conversation_prompt(messages(self.system, text), self.think)
 
 
@@ -245,6 +250,20 @@ def messages(system: str | None, question: str) -> list[dict[str, str]]:
     """A conversation of one question."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": question}]
+
+
+def check_conversation(llm: "LLM", think: bool | None) -> None:
+    """Raises ValueError if the model has no conversations, or its reasoning cannot be switched."""
+    if not llm.tokenizer.has_chat_template:
+        raise ValueError(
+            f"{llm.engine.model.name} has no chat template, so it cannot chat; pellucid run --raw continues"
+            " a text"
+        )
+    if think is not None and not llm.tokenizer.chat_template_mentions("enable_thinking"):
+        raise ValueError(
+            f"{llm.engine.model.name}: reasoning cannot be switched on or off; its chat template has no"
+            " enable_thinking"
+        )
 
 
 def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> ChatPrompt:

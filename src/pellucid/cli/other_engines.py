@@ -19,7 +19,7 @@ VERBS = {
     "ls": _CACHE,
     "perplexity": "pellucid eval-kv measures perplexity",
     "ps": "a model is in memory only while a command runs",
-    "pull": "a model is downloaded when a command first names it: pellucid run OWNER/NAME",
+    "pull": "a model is downloaded when a command first uses it: pellucid run OWNER/NAME",
     "rm": f"{_CACHE}, hf cache rm",
     "show": "pellucid explain",
     "stop": "a model is in memory only while a command runs",
@@ -37,20 +37,20 @@ OPTIONS = {
     "--cpu": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--device": "--backend",
     "--dtype": f"--quantization, or {_LEAVE_OUT}: the weights are used as they are stored",
-    "--escape": r"the shell: $'one\ntwo' has a newline",
+    "--escape": r"in most shells, $'one\ntwo' has a newline",
     "--flash-attn": f"attention is always computed in that way: {_LEAVE_OUT}",
     "--format": "--json",
     "--gpu-layers": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--gpu-memory-utilization": "--kv-cache-memory 4GiB",
     "--grammar": "grammars are not supported",
-    "--hf-repo": "the repository's name as MODEL: owner/name",
+    "--hf-repo": "the model is named owner/name: pellucid run owner/name",
     "--hidethinking": "--no-think",
     "--host": "pellucid serve --host",
     "--interactive": "pellucid chat",
     "--keepalive": f"a model is in memory only while a command runs: {_LEAVE_OUT}",
     "--length": "--max-tokens",
     "--max-new-tokens": "--max-tokens",
-    "--mlock": f"{_LEAVE_OUT}",
+    "--mlock": _LEAVE_OUT,
     "--n-gpu-layers": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--n-predict": "--max-tokens",
     "--no-cnv": "--raw",
@@ -75,9 +75,9 @@ OPTIONS = {
     "-co": f"colours are used where the terminal has them: {_LEAVE_OUT}",
     "-ctk": "--kv-cache-dtype",
     "-ctv": "--kv-cache-dtype",
-    "-e": r"the shell: $'one\ntwo' has a newline",
+    "-e": r"in most shells, $'one\ntwo' has a newline",
     "-fa": f"attention is always computed in that way: {_LEAVE_OUT}",
-    "-hf": "the repository's name as MODEL: owner/name",
+    "-hf": "the model is named owner/name: pellucid run owner/name",
     "-i": "pellucid chat",
     "-ngl": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "-no-cnv": "--raw",
@@ -88,11 +88,19 @@ OPTIONS = {
 }
 
 
+def _advice(text: str) -> str:
+    """What to type instead begins with an option or with pellucid; other advice is a sentence."""
+    is_typed = text.startswith(
+        ("-", "pellucid run", "pellucid chat", "pellucid serve", "pellucid explain")
+    )
+    return f"use {text}" if is_typed else text
+
+
 def instead_of_verb(word: str, verbs: Iterable[str]) -> str:
     """The error for a word that is no verb."""
     verbs = list(verbs)
     if word in VERBS:
-        return f"there is no command {word!r}: {VERBS[word]}"
+        return f"there is no command {word!r}; {_advice(VERBS[word])}"
     if close := get_close_matches(word, verbs, 1):
         return f"there is no command {word!r}; did you mean {close[0]}?"
     if looks_like_model(word):
@@ -123,5 +131,5 @@ def instead_of_option(
         if short_only and (option.startswith("--") or len(option) == 2):
             continue
         if option in OPTIONS and option not in own:
-            return f"there is no option {option} here; instead: {OPTIONS[option]}"
+            return f"no such option: {option}; {_advice(OPTIONS[option])}"
     return None

@@ -26,6 +26,8 @@ else:
 MAX_FILE_BYTES = 1 << 20
 # What belongs to one call: nobody wants it as a default.
 _NOT_SETTABLE = ("json", "prompt", "file", "events", "request", "plot", "text")
+# The options of a measurement: a temperature for answers must not change what `bench` measures.
+WORKLOAD = "What to measure"
 _MUST_BE = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
@@ -82,7 +84,7 @@ def settings_of(verb: Callable[..., None]) -> dict[str, Setting]:
     for parameter in inspect.signature(verb).parameters.values():
         kind, *facts = get_args(parameter.annotation) or (parameter.annotation,)
         option = next((fact for fact in facts if isinstance(fact, OptionInfo)), None)
-        if option is None or parameter.name in _NOT_SETTABLE:
+        if option is None or parameter.name in _NOT_SETTABLE or option.rich_help_panel == WORKLOAD:
             continue
         (kind,) = [each for each in get_args(kind) or (kind,) if each is not NoneType] or [str]
         is_list = get_origin(kind) is list
