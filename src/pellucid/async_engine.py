@@ -11,9 +11,11 @@ from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
+from pellucid.engine.text_threads import TextThreads
 from pellucid.outputs import CompletionDelta
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
+from pellucid.sampling_params import SamplingParams
 
 __all__ = ["AsyncLLMEngine", "AsyncTokenStream", "EngineStoppedError", "TooManyRequestsError"]
 
@@ -51,10 +53,13 @@ class AsyncLLMEngine:
         self.default_sampling_params = engine.model.default_sampling_params
         self.tokenizer = engine.tokenizer
         self.events = engine.events
-        self._engine = engine  # here `encode` alone is called; all else on its thread
+        self._engine = (
+            engine  # here `encode` and `prepare` alone are called; all else on its thread
+        )
+        self._texts = TextThreads(max_waiting=max_requests)
         self._thread = EngineThread(engine, max_requests)
         # Called before daemon threads are frozen at exit, which native code may not survive.
-        weakref.finalize(self, _stop, self._thread)
+        weakref.finalize(self, _stop, self._thread, self._texts)
 
     @classmethod
     def from_config(
@@ -71,8 +76,9 @@ class AsyncLLMEngine:
 
         Raises:
             ValueError: the prompt cannot be served.
+            TooManyRequestsError: too many texts wait to be encoded.
         """
-        return await asyncio.to_thread(self._engine.encode, prompt)
+        return await self._texts.run(partial(self._engine.encode, prompt))
 
     async def add_request(
         self,
@@ -98,21 +104,22 @@ class AsyncLLMEngine:
 
         Raises:
             ValueError: the prompt or a parameter cannot be served; nothing was queued.
-            TooManyRequestsError: `max_requests` are unfinished.
+            TooManyRequestsError: `max_requests` are unfinished, or as many texts wait to be encoded.
             EngineStoppedError: the engine was shut down, or failed.
         """
         self._thread.admit()
         try:
-            # Not on the engine's thread: a long text or a chat template would hold up every request.
-            encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
+            if params is None:
+                params = self._engine.model.default_sampling_params
+            prepare = partial(self._engine.prepare, prompt, params)
+            prepared = await self._texts.run(prepare) if _has_text(prompt, params) else prepare()
         except BaseException:
             self._thread.give_up()
             raise
         stream = AsyncTokenStream(self._abort_stream)
         add = partial(
-            self._engine.add_request,
-            encoded,
-            self._engine.model.default_sampling_params if params is None else params,
+            self._engine.add_prepared,
+            prepared,
             request_id,
             priority=priority,
             cache_salt=cache_salt,
@@ -161,11 +168,17 @@ class AsyncLLMEngine:
         """
         self._thread.stop(drain=drain)
         await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._texts.stop)
 
     @property
     def is_healthy(self) -> bool:
         """Whether requests are accepted: the engine was not shut down and has not failed."""
         return self._thread.is_accepting
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the engine failed with; None while it runs and after a shutdown."""
+        return self._thread.failure
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -189,6 +202,13 @@ class AsyncLLMEngine:
         self._thread.call(partial(self._thread.abort_stream, stream))
 
 
-def _stop(thread: EngineThread) -> None:
+def _stop(thread: EngineThread, texts: TextThreads) -> None:
     thread.stop(drain=False)
     thread.join()
+    texts.stop()
+
+
+def _has_text(prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
+    """Whether anything is left to encode or to compile."""
+    stop = params.stop if isinstance(params, SamplingParams) else ()
+    return not isinstance(prompt, EncodedPrompt) or bool(stop or params.bad_words)

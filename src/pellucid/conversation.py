@@ -82,6 +82,17 @@ def checked_json(value: Any, name: str) -> Any:
     return _checked_json(value, name, MAX_DEPTH)
 
 
+def num_characters(value: Any) -> int:
+    """Of all text within lists and mappings, keys included."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(key) + num_characters(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(num_characters, value))
+    return 0
+
+
 def check_text(text: str, name: str) -> None:
     """Raises ValueError if `text` has surrogates, which Python's strings may hold and UTF-8 not."""
     try:

@@ -58,11 +58,22 @@ def refuse(name: str, value: object, allowed: str) -> NoReturn:
     raise ValueError(f"{name}={value!r}: must be {allowed}")
 
 
+# Compiled for each request: so that it takes milliseconds
+MAX_STRINGS = 1000
+MAX_STRING_CHARS = 20_000  # together
+
+
 def checked_strings(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else _elements(name, value)
+    if len(strings) > MAX_STRINGS:
+        raise ValueError(f"{name}: has {len(strings)} strings; at most {MAX_STRINGS} are allowed")
     for string in strings:
         if not isinstance(string, str) or not string:
             refuse(name, value, "a non-empty string or a list of them")
+    if (num_chars := sum(map(len, strings))) > MAX_STRING_CHARS:
+        raise ValueError(
+            f"{name}: has {num_chars} characters; at most {MAX_STRING_CHARS} are allowed together"
+        )
     return strings
 
 

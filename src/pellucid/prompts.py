@@ -112,11 +112,12 @@ class PromptTooLongError(ValueError):
     Args:
         num_tokens: of the prompt.
         max_model_len: longest prompt + output.
+        at_least: the prompt was not counted to its end.
     """
 
-    def __init__(self, num_tokens: int, max_model_len: int) -> None:
+    def __init__(self, num_tokens: int, max_model_len: int, at_least: bool = False) -> None:
         super().__init__(
-            f"prompt: has {num_tokens} tokens; the context of {max_model_len} tokens"
+            f"prompt: has {'at least ' * at_least}{num_tokens} tokens; the context of {max_model_len} tokens"
             " must hold it and at least one more"
         )
         self.num_tokens = num_tokens

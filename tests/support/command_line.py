@@ -50,7 +50,9 @@ class ChatTokenizer(FakeTokenizer):
         text = "".join(f"{message['role'][0]}{message['content']}!" for message in messages)
         return self.encode(text + "a" * add_generation_prompt)
 
-    def encode_conversation(self, prompt: ChatPrompt, text_chars: int | None = None) -> list[int]:
+    def encode_conversation(
+        self, prompt: ChatPrompt, max_model_len: int | None = None
+    ) -> list[int]:
         return self.encode_chat(prompt.messages, bool(prompt.add_generation_prompt))
 
 

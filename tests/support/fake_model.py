@@ -100,7 +100,7 @@ class FakeTokenizer:
     def end_of_turn_token_ids(self, prompt: ChatPrompt) -> tuple[int, ...]:
         return ()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, max_model_len: int | None = None) -> list[int]:
         return [self.alphabet.index(character) for character in text]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:

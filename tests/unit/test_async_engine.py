@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import random
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -16,6 +17,7 @@ from pellucid.async_engine import (
     TooManyRequestsError,
 )
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.events import Level
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
@@ -366,7 +368,7 @@ def test_a_slow_tokenizer_holds_nobody_up() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
         plain = engine.tokenizer.encode
 
-        def encode(text: str) -> list[int]:
+        def encode(text: str, **limits: int) -> list[int]:
             encoding.set()
             assert go_on.wait(30)
             return plain(text)
@@ -415,7 +417,7 @@ def test_shut_down_while_a_prompt_is_encoded() -> None:
     encoding, go_on = threading.Event(), threading.Event()
 
     async def serve(engine: AsyncLLMEngine) -> None:
-        def encode(text: str) -> list[int]:
+        def encode(text: str, **limits: int) -> list[int]:
             encoding.set()
             assert go_on.wait(30)
             return PROMPT
@@ -480,6 +482,7 @@ def test_a_forgotten_engine_ends() -> None:
             break
         thread.join(0.05)
     assert gone() is None
+    thread.join(30)  # it may have been the one that forgot it
     assert not thread.is_alive()
 
 
@@ -504,3 +507,92 @@ def test_without_parameters_the_checkpoints_own_are_taken() -> None:
             return await stream.complete()
 
     assert asyncio.run(main()).outputs == alone(PROMPT, own).outputs
+
+
+async def _complete(engine: AsyncLLMEngine, prompt: list[int]) -> RequestOutput:
+    return await (await engine.add_request(prompt, LONG)).complete()
+
+
+class Panic(BaseException):
+    """As a panic of a Rust library: no Exception."""
+
+
+@pytest.mark.parametrize("error", [Panic("of Rust"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["step", "add_prepared", "subscriber"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_ends_the_engines_thread_ends_every_stream(
+    where: str, error: BaseException
+) -> None:
+    engine = fake_engine()
+    step = engine.step
+
+    def slow_step() -> list[CompletionDelta]:
+        time.sleep(0.01)  # 250 of them: the requests are under way when it fails
+        return step()
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    engine.step = slow_step
+
+    async def main() -> None:
+        async_engine = AsyncLLMEngine(engine)
+        forever = SamplingParams(max_tokens=None, ignore_eos=True)
+        streams = [await async_engine.add_request(PROMPT, forever) for _ in range(3)]
+        if where == "subscriber":
+            async_engine._thread.call(lambda: async_engine.events.subscribe(fail, Level.STEP))
+        else:
+            setattr(engine, where, fail)
+        late = asyncio.create_task(_complete(async_engine, PROMPT))
+        for end in (*(stream.complete() for stream in streams), late):
+            with pytest.raises(EngineStoppedError) as caught:
+                await end
+            assert caught.value.__cause__ is error
+        assert not async_engine.is_healthy
+        assert async_engine.failure is error
+        assert async_engine.num_unfinished_requests == 0
+        with pytest.raises(EngineStoppedError, match=type(error).__name__):
+            await async_engine.add_request(PROMPT, LONG)
+        await async_engine.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_texts_are_encoded_by_a_bounded_pool() -> None:
+    threads, go_on = set(), threading.Event()
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        plain = engine.tokenizer.encode
+
+        def encode(text: str, **limits: int) -> list[int]:
+            threads.add(threading.current_thread().name)
+            assert go_on.wait(30)
+            return plain(text)
+
+        engine.tokenizer.encode = encode
+        texts = [asyncio.create_task(engine.encode("abc")) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(TooManyRequestsError, match="20 texts wait to be encoded"):
+            await engine.encode("abc")
+        go_on.set()
+        assert {(await text).token_ids for text in texts} == {(1, 2, 3)}
+
+    run(serve, max_requests=20)
+    assert 1 <= len(threads) <= 4
+    assert all(name.startswith("pellucid-text") for name in threads)
+
+
+def test_a_tokenizers_failure_is_that_requests_alone() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        other = await engine.add_request(PROMPT, LONG)
+
+        def fail(words: object) -> None:
+            raise ValueError("the tokenizer gave up")
+
+        engine.tokenizer.bad_words_token_ids = fail
+        with pytest.raises(ValueError, match="gave up"):
+            await engine.add_request(PROMPT, SamplingParams(bad_words=["x"]))
+        assert (await other.complete()).outputs[0].finish_reason == "length"
+        assert engine.is_healthy
+
+    run(serve)

@@ -145,7 +145,11 @@ def test_a_recording_without_its_beginning(pellucid: CommandLine, tmp_path: Path
             ("seq", "t_us", "step", "budget_tok", "sched_us", "fwd_us", "sample_us"), 1
         ),
         **dict.fromkeys(("emit_us", "idle_us", "flops", "w_bytes", "kv_read_bytes"), 1),
-        "kv_write_bytes": 1, "v": 1, "ev": "step", "kind": "decode", "batch": [["r/0", 1, 9]],
+        "kv_write_bytes": 1,
+        "v": 1,
+        "ev": "step",
+        "kind": "decode",
+        "batch": [["r/0", 1, 9]],
     }
     path.write_text(json.dumps(step) + "\n")
     ran = pellucid("explain", "--events", str(path))

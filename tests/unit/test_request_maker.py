@@ -16,15 +16,14 @@ def maker(context_length: int = 64) -> RequestMaker:
 
 def salt_of(cache_salt: str | None) -> bytes:
     made = maker()
-    prompt = made.encode([1, 2], FakeClock())
-    return made.make("r", prompt, SamplingParams(), cache_salt=cache_salt)[0].cache_salt
+    prepared = made.prepare([1, 2], SamplingParams(), FakeClock())
+    return made.make("r", prepared, cache_salt=cache_salt)[0].cache_salt
 
 
 def test_answers_share_all_but_their_stream_and_their_tokens() -> None:
     made = maker()
-    requests = made.make(
-        "r", made.encode([1, 2], FakeClock(7.0)), SamplingParams(n=2, best_of=3), priority=-1
-    )
+    prepared = made.prepare([1, 2], SamplingParams(n=2, best_of=3), FakeClock(7.0))
+    requests = made.make("r", prepared, priority=-1)
     assert [request.request_id for request in requests] == ["r/0", "r/1", "r/2"]
     assert [request.index for request in requests] == [0, 1, 2]
     assert len({request.seed for request in requests}) == 1
@@ -43,7 +42,7 @@ def test_a_bad_priority_is_refused(priority: object) -> None:
     with pytest.raises(
         ValueError, match=r"priority=.*: must be a whole number of at least -2147483648 and"
     ):
-        made.make("r", made.encode([1], FakeClock()), SamplingParams(), priority=priority)
+        made.make("r", made.prepare([1], SamplingParams(), FakeClock()), priority=priority)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_beyond_the_trained_length_only_prompts_of_one_length_share_blocks() -> 
     config = dataclasses.replace(fake_model_config(64), rope=RopeConfig(1e4, 2, scaling))
     made = RequestMaker(config, FakeTokenizer(), 64)
     salts = {
-        length: made.make("r", made.encode([1] * length, FakeClock()), SamplingParams())[
+        length: made.make("r", made.prepare([1] * length, SamplingParams(), FakeClock()))[
             0
         ].cache_salt
         for length in (4, 8, 9, 10)
@@ -89,10 +88,11 @@ def test_a_prompt_without_room_for_an_answer_is_refused_with_both_lengths() -> N
 def test_without_a_tokenizer_token_ids_are_the_only_prompts() -> None:
     maker = RequestMaker(fake_model_config(), NoTokenizer(VOCAB_SIZE), max_model_len=64)
     encoded = maker.encode([1, 2, 3], lambda: 0.0)
-    assert maker.make("r", encoded, SamplingParams())[0].prompt_token_ids == (1, 2, 3)
+    prepared = maker.prepare(encoded, SamplingParams(), lambda: 0.0)
+    assert maker.make("r", prepared)[0].prompt_token_ids == (1, 2, 3)
     for prompt in ("text", ChatPrompt([{"role": "user", "content": "text"}])):
         with pytest.raises(ValueError, match="no tokenizer is loaded; give the prompt as token id"):
             maker.encode(prompt, lambda: 0.0)
     for words in ({"stop": "x"}, {"bad_words": ["x"]}):
         with pytest.raises(ValueError, match="skip_tokenizer_init=True"):
-            maker.make("r", encoded, SamplingParams(**words))
+            maker.prepare(encoded, SamplingParams(**words), lambda: 0.0)

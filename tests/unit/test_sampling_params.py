@@ -175,3 +175,15 @@ def test_token_ids_beyond_the_vocabulary_are_refused(given: dict[str, Any]) -> N
     params.check_vocabulary(11)
     with pytest.raises(ValueError, match=rf"^{next(iter(given))}: token id 10 .* 0\.\.9$"):
         params.check_vocabulary(10)
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+def test_strings_are_bounded(name: str) -> None:
+    SamplingParams(**{name: ["x"] * 1000})
+    SamplingParams(**{name: "x" * 20_000})
+    with pytest.raises(ValueError, match=f"{name}: has 1001 strings; at most 1000 are allowed"):
+        SamplingParams(**{name: ["x"] * 1001})
+    with pytest.raises(
+        ValueError, match=f"{name}: has 20001 characters; at most 20000 are allowed"
+    ):
+        SamplingParams(**{name: ["x", "y" * 20_000]})

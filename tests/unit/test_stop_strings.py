@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.text.stop_strings import StopStringMatcher
+from pellucid.text.stop_strings import StopStringMatcher, StopStrings
 
 
 def cut_at_stop(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
@@ -26,7 +26,7 @@ stops = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4)
 
 @given(pieces=split_texts(), stop=stops, include=st.booleans())
 def test_any_split_gives_the_definition(pieces: list[str], stop: list[str], include: bool) -> None:
-    matcher = StopStringMatcher(stop, include)
+    matcher = StopStringMatcher(StopStrings(stop), include)
     out = "".join(matcher.push(piece) for piece in pieces) + matcher.flush()
     assert (out, matcher.matched) == cut_at_stop("".join(pieces), stop, include)
 
@@ -35,7 +35,7 @@ def test_any_split_gives_the_definition(pieces: list[str], stop: list[str], incl
 def test_holds_back_exactly_what_could_begin_a_stop_string(
     pieces: list[str], stop: list[str]
 ) -> None:
-    matcher = StopStringMatcher(stop)
+    matcher = StopStringMatcher(StopStrings(stop))
     text, out = "", ""
     for piece in pieces:
         text, out = text + piece, out + matcher.push(piece)
@@ -50,7 +50,7 @@ def test_holds_back_exactly_what_could_begin_a_stop_string(
 def test_nothing_is_held_back_when_the_stop_string_is_included(
     pieces: list[str], stop: list[str]
 ) -> None:
-    matcher = StopStringMatcher(stop, include_in_output=True)
+    matcher = StopStringMatcher(StopStrings(stop), include_in_output=True)
     for piece in pieces:
         shown = matcher.push(piece)
         assert shown == piece or matcher.matched is not None
@@ -67,7 +67,7 @@ def test_nothing_is_held_back_when_the_stop_string_is_included(
     ],
 )
 def test_which_stop_string_wins(stop: list[str], text: str, shown: str, matched: str) -> None:
-    matcher = StopStringMatcher(stop)
+    matcher = StopStringMatcher(StopStrings(stop))
     assert matcher.push(text) == shown
     assert matcher.matched == matched
     assert matcher.push("more") == ""
@@ -75,7 +75,7 @@ def test_which_stop_string_wins(stop: list[str], text: str, shown: str, matched:
 
 
 def test_a_stop_string_split_over_pieces_never_shows() -> None:
-    matcher = StopStringMatcher(["STOP"])
+    matcher = StopStringMatcher(StopStrings(["STOP"]))
     assert [matcher.push(piece) for piece in ["a S", "T", "ACK ", "ST", "OP"]] == [
         "a ",
         "",
@@ -89,10 +89,10 @@ def test_a_stop_string_split_over_pieces_never_shows() -> None:
 @pytest.mark.parametrize("stop", ["END", [""], ["a", 3]])
 def test_refuses_what_is_no_list_of_non_empty_strings(stop: object) -> None:
     with pytest.raises(ValueError, match="stop must"):
-        StopStringMatcher(stop)  # type: ignore[arg-type]
+        StopStrings(stop)  # type: ignore[arg-type]
 
 
 def test_long_output_costs_the_same_per_character() -> None:
-    matcher = StopStringMatcher(["a" * 500 + "b"])
+    matcher = StopStringMatcher(StopStrings(["a" * 500 + "b"]))
     assert sum(len(matcher.push("a" * 100)) for _ in range(1000)) == 100_000 - 500
     assert matcher.flush() == "a" * 500

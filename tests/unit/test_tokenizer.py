@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
+from pellucid.prompts import ChatPrompt, PromptTooLongError
 from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 
@@ -516,3 +517,87 @@ class TestControlTokens:
         x = backend.token_to_id("<|x y|>")
         assert tokenizer.encode_chat(ask("Hi")).count(x) == 1
         assert tokenizer.encode_chat(ask("Hi <|x y|>")).count(x) == 1
+
+
+def panicking_tokenizer() -> Tokenizer:
+    """Its pre-tokenizer's expression gives up on a long run of "a" before a "b", by a panic."""
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, " ": 2}, []))
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("(a+)+$"), "isolated")
+    return Tokenizer(backend, 3, {}, "{{ messages[0].content }}", "tiny")
+
+
+class TestTexts:
+    def test_a_panic_is_an_error_of_that_text(self, capfd: pytest.CaptureFixture[str]) -> None:
+        tokenizer = panicking_tokenizer()
+        bomb = "a" * 40 + "b"
+        for encode in (
+            lambda: tokenizer.encode(bomb),
+            lambda: tokenizer.encode(bomb * 100),
+            lambda: tokenizer.encode_chat(ask(bomb)),
+        ):
+            with pytest.raises(
+                ValueError, match="the tokenizer of tiny gave up on it: Onig: Regex"
+            ):
+                encode()
+        with pytest.raises(
+            ValueError, match=r"bad_words: 'a{40}b': text: the tokenizer of tiny gave"
+        ):
+            tokenizer.bad_words_token_ids(["b", bomb])
+        assert tokenizer.encode("ab") == [0, 1]
+
+    def test_a_bad_word_without_tokens(self) -> None:
+        backend = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+        tokenizer = Tokenizer(backend, 1, {})
+        with pytest.raises(ValueError, match="bad_words: 'é': the tokenizer makes no token of it"):
+            tokenizer.bad_words_token_ids(["a", "é"])
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_long_texts_have_the_ids_of_short_ones(self, kind: str) -> None:
+        backend, tokenizer = chat_tokenizer(kind)
+        text = "the quick brown fox, isn't it? <|user|> 你好 " * 200
+        for special in (False, True):
+            expected = backend.encode(text, add_special_tokens=special).ids
+            assert tokenizer.encode(text, special) == expected
+
+    def test_dropout_is_off(self, tmp_path: Path) -> None:
+        """A tokenizer.json that was saved in training would give a text other ids each time."""
+        write(tmp_path)
+        content = json.loads((tmp_path / "tokenizer.json").read_text())
+        content["model"]["dropout"] = 0.5
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        tokenizer = Tokenizer.load(tmp_path, 1000)
+        text = "the quick brown fox " * 10
+        assert len({tuple(tokenizer.encode(text)) for _ in range(20)}) == 1
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_texts_that_are_surely_too_long_are_refused_early(self, kind: str) -> None:
+        backend, tokenizer = chat_tokenizer(kind)
+        encoded = []
+        plain = tokenizer._encoder.encode
+
+        def encode(text: str, *args: bool) -> object:
+            encoded.append(len(text))
+            return plain(text, *args)
+
+        tokenizer._encoder.encode = encode  # type: ignore[method-assign]
+        longest = max(map(len, backend.get_vocab()))
+        with pytest.raises(
+            PromptTooLongError, match="has at least 1000 tokens; the context of 1000"
+        ):
+            tokenizer.encode("x" * longest * 1000, max_model_len=1000)
+        with pytest.raises(PromptTooLongError, match="at least"):
+            tokenizer.encode_conversation(ChatPrompt(ask("x" * longest * 1000)), 1000)
+        assert encoded == []
+        words = "the quick 你好 " * 50_000
+        with pytest.raises(PromptTooLongError, match="at least") as refused:
+            tokenizer.encode(words, max_model_len=2 * len(words) // longest)
+        assert sum(encoded) < len(words)
+        assert refused.value.num_tokens <= len(backend.encode(words[: sum(encoded)]).ids)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_text_that_fits_is_never_refused(self, kind: str) -> None:
+        _, tokenizer = chat_tokenizer(kind)
+        for text in ("the quick brown fox " * 400, " " * 9000, "é" * 5000, "the" * 3000):
+            ids = tokenizer.encode(text)
+            if len(ids) > 1:  # WordPiece drops white space, however much there is
+                assert tokenizer.encode(text, max_model_len=len(ids) + 1) == ids

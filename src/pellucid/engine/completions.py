@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.beam_search_params import BeamSearchParams
 from pellucid.engine.output_processor import Completion, OutputProcessor, error_message
+from pellucid.engine.request_maker import PreparedRequest
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import StepResult
 from pellucid.outputs import CompletionDelta, RequestOutput
@@ -59,20 +60,21 @@ class Completions:
         return len(self.unfinished)
 
     def start(
-        self, output: RequestOutput, requests: Sequence[Request], params: RequestParams
+        self, output: RequestOutput, requests: Sequence[Request], prepared: PreparedRequest
     ) -> None:
         """Adds the completions of a caller's request that has been queued.
 
         Args:
             output: to be filled.
             requests: the scheduler's, one for each completion or beam.
-            params: what the caller asked for.
+            prepared: what the caller asked for.
         """
+        params = prepared.params
         beams = None
         if isinstance(params, BeamSearchParams):
             beams = BeamGroup.starting(params, requests)
         for request in requests:
-            completion = self._output_processor.start(request, output, beams)
+            completion = self._output_processor.start(request, output, prepared.stop_strings, beams)
             self.unfinished[request.request_id] = completion
         if isinstance(params, SamplingParams) and params.ranks:
             self._num_best[output.request_id] = params.n

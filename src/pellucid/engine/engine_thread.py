@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -33,6 +34,7 @@ class EngineThread:
 
     Attributes:
         last_step_time: when the last step ended, on the engine's clock; None before the first.
+        failure: what ended the thread, if it was not `stop`.
     """
 
     def __init__(self, engine: LLMEngine, max_requests: int) -> None:
@@ -47,7 +49,7 @@ class EngineThread:
         self._num_requests = 0  # unfinished, or on their way to `add`
         self._accepting = True
         self._stopped = False
-        self._error: Exception | None = None
+        self.failure: BaseException | None = None
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Not in the way of the interpreter's exit: see AsyncLLMEngine.
         self._thread = threading.Thread(target=self._run, name="pellucid-engine", daemon=True)
@@ -100,6 +102,10 @@ class EngineThread:
                 future.set_result(function())
             except Exception as error:
                 future.set_exception(error)
+            except BaseException as error:  # a panic, or SystemExit: ends the thread
+                self.failure = error
+                future.set_exception(self._stopped_error())
+                raise
 
         with self._lock:
             if not self._stopped:
@@ -164,14 +170,20 @@ class EngineThread:
                     self.last_step_time = self.engine.clock()
                     self._deliver(deltas)
             self.engine.close()
-        except Exception as error:
-            self._error = error
+        except BaseException as error:  # panics of Rust and SystemExit are no Exceptions
+            self.failure = error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends every stream, and answers every call that came too late."""
         with self._lock:
             self._accepting = False
             self._stopped = True
         for request_id, stream in tuple(self._streams.items()):
             self._forget(request_id)
-            _call_soon(stream.loop, partial(stream.end, self._stopped_error()))
+            with suppress(Exception):  # the others must hear of it
+                _call_soon(stream.loop, partial(stream.end, self._stopped_error()))
         while not self._calls.empty():
             self._calls.get()()
 
@@ -204,10 +216,10 @@ class EngineThread:
         self.give_up()
 
     def _stopped_error(self) -> EngineStoppedError:
-        if self._error is None:
+        if self.failure is None:
             return EngineStoppedError("the engine was shut down")
-        error = EngineStoppedError(f"the engine failed: {self._error!r}")
-        error.__cause__ = self._error
+        error = EngineStoppedError(f"the engine failed: {self.failure!r}")
+        error.__cause__ = self.failure
         return error
 
 

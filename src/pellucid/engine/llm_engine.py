@@ -10,7 +10,7 @@ from pellucid.engine.completions import Completions
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
-from pellucid.engine.request_maker import RequestMaker
+from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.engine.step_weights import step_weights
@@ -156,6 +156,18 @@ class LLMEngine:
         """
         return self._request_maker.encode(prompt, self.clock)
 
+    def prepare(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> PreparedRequest:
+        """All of `add_request` that takes time, and touches no request: from any thread.
+
+        Args:
+            prompt: text, token ids, or a conversation; or what `encode` made of it.
+            params: how to choose, or how to search, and when to stop.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served.
+        """
+        return self._request_maker.prepare(prompt, params, self.clock)
+
     def check_request(
         self,
         prompt: EncodedPrompt,
@@ -176,7 +188,8 @@ class LLMEngine:
         Raises:
             ValueError: the prompt or a parameter cannot be served.
         """
-        for request in self._request_maker.make(request_id, prompt, params, priority, cache_salt):
+        prepared = self.prepare(prompt, params)
+        for request in self._request_maker.make(request_id, prepared, priority, cache_salt):
             self.scheduler.check_fits(request)
 
     def add_request(
@@ -203,12 +216,25 @@ class LLMEngine:
         Raises:
             ValueError: the prompt or a parameter cannot be served; nothing was queued.
         """
+        return self.add_prepared(
+            self.prepare(prompt, params), request_id, priority=priority, cache_salt=cache_salt
+        )
+
+    def add_prepared(
+        self,
+        prepared: PreparedRequest,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> RequestOutput:
+        """Queues a request that `prepare` made. All else is as in `add_request`."""
+        encoded, params = prepared.prompt, prepared.params
         if request_id is None:
             request_id = self._unused_request_id()
         if request_id in self._completions.outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
-        encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encode(prompt)
-        requests = self._request_maker.make(request_id, encoded, params, priority, cache_salt)
+        requests = self._request_maker.make(request_id, prepared, priority, cache_salt)
         output = RequestOutput(
             request_id=request_id,
             prompt=encoded.text,
@@ -218,7 +244,7 @@ class LLMEngine:
             metrics=RequestMetrics(arrival_time=encoded.arrival_time),
         )
         self.scheduler.add_request(*requests)
-        self._completions.start(output, requests, params)
+        self._completions.start(output, requests, prepared)
         for request in requests:
             self._recorder.add(request, request_id, encoded.encoded_time)
         return output

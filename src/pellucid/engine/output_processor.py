@@ -8,7 +8,7 @@ from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, Logprob
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.text.detokenizer import IncrementalDetokenizer
-from pellucid.text.stop_strings import StopStringMatcher
+from pellucid.text.stop_strings import StopStringMatcher, StopStrings
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -57,7 +57,11 @@ class OutputProcessor:
         self.tokenizer = tokenizer
 
     def start(
-        self, request: Request, request_output: RequestOutput, beams: BeamGroup | None = None
+        self,
+        request: Request,
+        request_output: RequestOutput,
+        stop_strings: StopStrings,
+        beams: BeamGroup | None = None,
     ) -> Completion:
         params = request.params
         if params.logprobs is not None:
@@ -70,7 +74,7 @@ class OutputProcessor:
             IncrementalDetokenizer(
                 self.tokenizer, request.prompt_token_ids, params.skip_special_tokens
             ),
-            StopStringMatcher(params.stop, params.include_stop_str_in_output),
+            StopStringMatcher(stop_strings, params.include_stop_str_in_output),
             beams,
         )
 

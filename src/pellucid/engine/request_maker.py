@@ -2,19 +2,35 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
 from pellucid.scheduling.request import Request
+from pellucid.text.stop_strings import StopStrings
 from pellucid.text.tokenizer import Tokenizer
 
 SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of JSON readers
 MAX_CACHE_SALT = 256  # characters
 MAX_PRIORITY = 2**31  # either way: times 10 s, still exact to microseconds in a double
 _PRIORITY = Interval(-MAX_PRIORITY, MAX_PRIORITY)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request whose text is encoded and compiled: what remains takes no time. `LLMEngine.prepare` makes it.
+
+    Attributes:
+        bad_words_token_ids: the tokens of each spelling of each bad word.
+        stop_strings: compiled once, for all of the request's answers.
+    """
+
+    prompt: EncodedPrompt
+    params: RequestParams
+    bad_words_token_ids: tuple[tuple[int, ...], ...]
+    stop_strings: StopStrings
 
 
 class RequestMaker:
@@ -54,11 +70,38 @@ class RequestMaker:
             encoded_time=clock(),
         )
 
+    def prepare(
+        self, prompt: Prompt | EncodedPrompt, params: RequestParams, clock: Callable[[], float]
+    ) -> PreparedRequest:
+        """Does what takes time: encodes the prompt and the bad words, compiles the stop strings.
+
+        Args:
+            prompt: text, token ids, or a conversation; or what `encode` made.
+            params: how to choose and when to stop.
+            clock: the engine's.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served.
+        """
+        if not isinstance(prompt, EncodedPrompt):
+            prompt = self.encode(prompt, clock)
+        sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
+        if sampling.stop and not self._tokenizer.makes_text:
+            raise ValueError(
+                f"stop={sampling.stop!r}: needs a tokenizer, and skip_tokenizer_init=True loads none;"
+                " stop_token_ids works"
+            )
+        return PreparedRequest(
+            prompt,
+            params,
+            self._tokenizer.bad_words_token_ids(sampling.bad_words),
+            StopStrings(sampling.stop),
+        )
+
     def make(
         self,
         request_id: str,
-        prompt: EncodedPrompt,
-        params: RequestParams,
+        prepared: PreparedRequest,
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> list[Request]:
@@ -67,8 +110,7 @@ class RequestMaker:
 
         Args:
             request_id: the caller's; the requests are called request_id/0 and so on.
-            prompt: what `encode` made.
-            params: how to choose and when to stop.
+            prepared: the prompt, and how to choose and when to stop.
             priority: lower is sooner.
             cache_salt: who may share blocks.
 
@@ -77,14 +119,10 @@ class RequestMaker:
         """
         priority = _PRIORITY.integer("priority", priority)
         _check_cache_salt(cache_salt)
+        prompt, params = prepared.prompt, prepared.params
         sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
         sampling = sampling.with_max_tokens(is_chat=prompt.is_chat)
         sampling.check_vocabulary(self._config.vocab_size)
-        if sampling.stop and not self._tokenizer.makes_text:
-            raise ValueError(
-                f"stop={sampling.stop!r}: needs a tokenizer, and skip_tokenizer_init=True loads none;"
-                " stop_token_ids works"
-            )
         assert sampling.max_tokens != "auto"
         room = self._max_model_len - len(prompt.token_ids)
         first = Request(
@@ -95,7 +133,7 @@ class RequestMaker:
             arrival_time=prompt.arrival_time,
             max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             eos_token_ids=prompt.end_token_ids,
-            bad_words_token_ids=self._tokenizer.bad_words_token_ids(sampling.bad_words),
+            bad_words_token_ids=prepared.bad_words_token_ids,
             cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
             priority=priority,
         )
@@ -111,10 +149,13 @@ class RequestMaker:
         return [first, *others]
 
     def _prompt_token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        limit = self._max_model_len
         if isinstance(prompt, ChatPrompt):
-            token_ids = tuple(self._tokenizer.encode_conversation(prompt))
+            token_ids = tuple(self._tokenizer.encode_conversation(prompt, limit))
+        elif isinstance(prompt, str):
+            token_ids = tuple(self._tokenizer.encode(prompt, max_model_len=limit))
         else:
-            token_ids = tuple(self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+            token_ids = tuple(prompt)
         vocab_size = self._config.vocab_size
         if not token_ids or prompt == "":
             raise ValueError("prompt: is empty; give at least one token")

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from tokenizers import AddedToken, normalizers
-from tokenizers import Tokenizer as Backend
 
+from pellucid.conversation import num_characters
 from pellucid.prompts import ChatPrompt
 from pellucid.text.chat_template import ChatTemplate
 from pellucid.text.template_forms import TemplateForms, find_forms, in_forms
+from pellucid.text.text_encoder import TextEncoder
 
 # Noncharacters: Unicode keeps them for a program's own use (Unicode 16, section 23.7)
 _OPEN, _CLOSE, _CONTINUED = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -30,53 +31,59 @@ class ChatEncoder:
     the end of a message, the other at the start of what the template puts behind it.
 
     Args:
-        backend: text to ids.
+        encoder: text to ids.
         template: the model's, or a request's own.
     """
 
-    def __init__(self, backend: Backend, template: ChatTemplate) -> None:
-        self._backend = backend
+    def __init__(self, encoder: TextEncoder, template: ChatTemplate) -> None:
+        self._encoder = encoder
         self.template = template
         self._found_forms: TemplateForms | None = None
 
-    def render(self, prompt: ChatPrompt, text_chars: int | None = None) -> str:
+    def render(self, prompt: ChatPrompt) -> str:
         """The conversation as text.
-
-        Args:
-            prompt: the conversation.
-            text_chars: longest text; left out, the template's limit.
 
         Raises:
             ValueError: as `ChatTemplate.render`; or there are tools, or a variable in
                 `chat_template_kwargs`, that the template does not mention; or the final message cannot be continued.
         """
-        return self._render(prompt, self._until(), _NEVER, text_chars)
+        return self._render(prompt, self._until(), _NEVER)
 
-    def encode(self, prompt: ChatPrompt, text_chars: int | None = None) -> list[int]:
+    def encode(self, prompt: ChatPrompt, max_model_len: int | None = None) -> list[int]:
         """The ids of the rendered conversation; the template alone decides on a BOS token.
 
+        Args:
+            prompt: the conversation.
+            max_model_len: tokens of prompt and answer. A conversation that is certainly longer is refused before
+                it is rendered, or before all of it is encoded.
+
         Raises:
+            PromptTooLongError: the conversation does not fit in `max_model_len`.
             ValueError: as `render`, or a message has the text of a control token that this tokenizer
                 cannot encode as text.
         """
+        given = (prompt.messages, prompt.tools, prompt.chat_template_kwargs)
+        if max_model_len is not None:
+            # A template may leave out text, such as earlier reasoning, but hardly most of it
+            self._encoder.check_num_chars(num_characters(given), max_model_len)
         until = self._until()
         self._forms(until)
-        given = (prompt.messages, prompt.tools, prompt.chat_template_kwargs)
-        if not any(map(self._control.search, _texts(given))):
-            text = self._render(prompt, until, _NEVER, text_chars)
-            plain: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-            return plain
-        return self._encode_marked(self._render(prompt, until, self._control, text_chars))
+        is_plain = not any(map(self._control.search, _texts(given)))
+        text = self._render(prompt, until, _NEVER if is_plain else self._control)
+        if max_model_len is not None:
+            self._encoder.check_length(text, max_model_len)
+        if not is_plain:
+            return self._encode_marked(text)
+        ids: list[int] = self._encoder.encode(text).ids
+        return ids
 
     @cached_property
     def end_of_turn_token_id(self) -> int | None:
         """The control token that the template writes right after an assistant's message, if any."""
         token = self._control.match(self._forms(self._until()).after_answer.lstrip())
-        return None if token is None else self._backend.token_to_id(token[0])
+        return None if token is None else self._encoder.backend.token_to_id(token[0])
 
-    def _render(
-        self, prompt: ChatPrompt, until: float, control: re.Pattern[str], text_chars: int | None
-    ) -> str:
+    def _render(self, prompt: ChatPrompt, until: float, control: re.Pattern[str]) -> str:
         """The text, in which marks enclose what `control` finds in messages, tools and variables."""
         for name in prompt.chat_template_kwargs:
             if not self.template.mentions(name):
@@ -95,7 +102,6 @@ class ChatEncoder:
             bool(prompt.add_generation_prompt),
             _marked(prompt.tools, control, "tools"),
             _marked(prompt.chat_template_kwargs, control, "chat_template_kwargs"),
-            text_chars=text_chars,
             until=until,
         )
         return _up_to_mark(text) if prompt.continue_final_message else text
@@ -106,7 +112,7 @@ class ChatEncoder:
         wrapped = re.compile(f"{_OPEN}({self._control.pattern}){_CLOSE}")
         text = wrapped.sub(lambda match: match[1][0] + _OPEN + match[1][1:], text)
         text = text.replace(_CLOSE, _OPEN)
-        encoding = self._mark_dropping_backend.encode(text, add_special_tokens=False)
+        encoding = self._mark_dropping_encoder.encode(text)
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token_id in self._control_tokens and _OPEN in text[start:end]:
                 literal = text[start:end].replace(_OPEN, "")
@@ -130,7 +136,7 @@ class ChatEncoder:
         written = self._forms(self._until()).written
         return {
             token_id: token
-            for token_id, token in self._backend.get_added_tokens_decoder().items()
+            for token_id, token in self._encoder.backend.get_added_tokens_decoder().items()
             if token.special or (token.content in written and not token.content.isspace())
         }
 
@@ -141,9 +147,9 @@ class ChatEncoder:
         return re.compile("|".join(map(re.escape, longest_first))) if contents else _NEVER
 
     @cached_property
-    def _mark_dropping_backend(self) -> Backend:
+    def _mark_dropping_encoder(self) -> TextEncoder:
         """A copy that drops marks after it has looked for control tokens, and does not look again."""
-        backend = copy.deepcopy(self._backend)
+        backend = copy.deepcopy(self._encoder.backend)
         backend.add_special_tokens(
             [
                 AddedToken(
@@ -159,7 +165,7 @@ class ChatEncoder:
         drop = normalizers.Replace(_OPEN, "")
         own = backend.normalizer
         backend.normalizer = drop if own is None else normalizers.Sequence([drop, own])
-        return backend
+        return TextEncoder(backend, self._encoder.model)
 
 
 def _texts(value: Any) -> Iterator[str]:

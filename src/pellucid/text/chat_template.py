@@ -98,7 +98,6 @@ class ChatTemplate:
         tools: Sequence[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
         *,
-        text_chars: int | None = None,
         until: float | None = None,
     ) -> str:
         """The conversation as the model's prompt.
@@ -108,7 +107,6 @@ class ChatTemplate:
             add_generation_prompt: end with what opens the assistant's answer.
             tools: functions that the model may call.
             variables: what else the template is to see.
-            text_chars: length of the text, at most the limits'.
             until: when the rendering must have ended, by `time.monotonic`; at most the limits' seconds from now.
 
         Raises:
@@ -120,7 +118,7 @@ class ChatTemplate:
             seconds = min(seconds, until - time.monotonic())
         request = {
             "template": self.source,
-            "text_chars": min(text_chars or self.limits.text_chars, self.limits.text_chars),
+            "text_chars": self.limits.text_chars,
             "variables": {
                 **self._special_tokens,
                 "documents": None,  # templates test for it; transformers always passes it

@@ -23,7 +23,9 @@ class NoTokenizer(Tokenizer):
     def __init__(self, vocab_size: int) -> None:
         super().__init__(Backend(WordLevel({}, unk_token="")), vocab_size, {})
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> NoReturn:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None
+    ) -> NoReturn:
         """Raises ValueError."""
         raise ValueError(
             "skip_tokenizer_init=True: no tokenizer is loaded; give the prompt as token ids"

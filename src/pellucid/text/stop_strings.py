@@ -4,79 +4,53 @@ from collections import deque
 from collections.abc import Sequence
 
 
-class StopStringMatcher:
-    """Passes one request's text on until a stop string is complete.
-
-    The text ends at the first character that completes any stop string; of several that this character
-    completes, the longest, which starts first, is the one matched. The rule looks at no later text, so
-    generation stops at once, and how the text was split into pieces makes no difference.
+class StopStrings:
+    """Some stop strings, compiled. Never changed afterwards: the answers of a request share it.
 
     The automaton of Aho and Corasick (1975): each node is a prefix of a stop string, and the current one
-    is the longest that the text so far ends with. Its depth is what must be held back, no more, no less.
+    is the longest that the text so far ends with.
 
     Args:
         stop: the stop strings, none empty; an empty sequence never matches.
-        include_in_output: let the matched stop string out as well. Nothing needs to be held back then.
 
     Raises:
         ValueError: `stop` is a bare string or holds something else than non-empty strings.
     """
 
-    matched: str | None  # the stop string that was found
-
-    def __init__(self, stop: Sequence[str], include_in_output: bool = False) -> None:
+    def __init__(self, stop: Sequence[str] = ()) -> None:
         if isinstance(stop, str):
             raise ValueError(f"stop must be a list of strings, got the string {stop!r}")
         for string in stop:
             if not isinstance(string, str) or not string:
                 raise ValueError(f"stop must hold non-empty strings, got {string!r}")
-        self.matched = None
-        self._include = include_in_output
+        self.is_empty = not stop
         self._children: list[dict[str, int]] = [{}]
-        self._depth = [0]
+        # Per node: its number of characters, which may turn out to begin a stop string
+        self.depth = [0]
         # Per node: the longest stop string that the node's text ends with
-        self._match: list[str | None] = [None]
+        self.match: list[str | None] = [None]
         for string in stop:
             self._insert(string)
         # Per node: the node of the longest proper suffix of its text that is a prefix of a stop string
-        self._suffix = [0] * len(self._depth)
+        self._suffix = [0] * len(self.depth)
         self._link_suffixes()
-        self._node = 0
-        self._held = ""
 
-    def push(self, text: str) -> str:
-        """Takes the next piece of text; returns what may be shown now. After a match always ""."""
-        if self.matched is not None:
-            return ""
-        if not self._children[0]:  # no stop strings: nothing to walk through
-            return text
-        for index, char in enumerate(text):
-            self._node = self._advance(self._node, char)
-            self.matched = self._match[self._node]
-            if self.matched is not None:
-                seen = self._held + text[: index + 1]
-                self._held = ""
-                return seen if self._include else seen[: -len(self.matched)]
-        seen = self._held + text
-        certain = len(seen) if self._include else len(seen) - self._depth[self._node]
-        self._held = seen[certain:]
-        return seen[:certain]
-
-    def flush(self) -> str:
-        """The text has ended: returns what was held back. Called once, after the last `push`."""
-        held, self._held = self._held, ""
-        return held
+    def advance(self, node: int, char: str) -> int:
+        """The node after one more character."""
+        while node and char not in self._children[node]:
+            node = self._suffix[node]
+        return self._children[node].get(char, 0)
 
     def _insert(self, string: str) -> None:
         node = 0
         for char in string:
-            child = self._children[node].setdefault(char, len(self._depth))
-            if child == len(self._depth):
+            child = self._children[node].setdefault(char, len(self.depth))
+            if child == len(self.depth):
                 self._children.append({})
-                self._depth.append(self._depth[node] + 1)
-                self._match.append(None)
+                self.depth.append(self.depth[node] + 1)
+                self.match.append(None)
             node = child
-        self._match[node] = string
+        self.match[node] = string
 
     def _link_suffixes(self) -> None:
         queue = deque(
@@ -84,13 +58,55 @@ class StopStringMatcher:
         )  # breadth first: suffixes are shorter, so already linked
         while queue:
             node = queue.popleft()
-            if self._match[node] is None:
-                self._match[node] = self._match[self._suffix[node]]
+            if self.match[node] is None:
+                self.match[node] = self.match[self._suffix[node]]
             for char, child in self._children[node].items():
-                self._suffix[child] = self._advance(self._suffix[node], char)
+                self._suffix[child] = self.advance(self._suffix[node], char)
                 queue.append(child)
 
-    def _advance(self, node: int, char: str) -> int:
-        while node and char not in self._children[node]:
-            node = self._suffix[node]
-        return self._children[node].get(char, 0)
+
+class StopStringMatcher:
+    """Passes one answer's text on until a stop string is complete.
+
+    The text ends at the first character that completes any stop string; of several that this character
+    completes, the longest, which starts first, is the one matched. The rule looks at no later text, so
+    generation stops at once, and how the text was split into pieces makes no difference. Exactly the
+    characters that may turn out to begin a stop string are held back.
+
+    Args:
+        stop: the stop strings.
+        include_in_output: let the matched stop string out as well. Nothing needs to be held back then.
+
+    Attributes:
+        matched: the stop string that was found.
+    """
+
+    def __init__(self, stop: StopStrings, include_in_output: bool = False) -> None:
+        self.matched: str | None = None
+        self._stop = stop
+        self._include = include_in_output
+        self._node = 0
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        """Takes the next piece of text; returns what may be shown now. After a match always ""."""
+        if self.matched is not None:
+            return ""
+        if self._stop.is_empty:  # nothing to walk through
+            return text
+        for index, char in enumerate(text):
+            self._node = self._stop.advance(self._node, char)
+            self.matched = self._stop.match[self._node]
+            if self.matched is not None:
+                seen = self._held + text[: index + 1]
+                self._held = ""
+                return seen if self._include else seen[: -len(self.matched)]
+        seen = self._held + text
+        certain = len(seen) if self._include else len(seen) - self._stop.depth[self._node]
+        self._held = seen[certain:]
+        return seen[:certain]
+
+    def flush(self) -> str:
+        """The text has ended: returns what was held back. Called once, after the last `push`."""
+        held, self._held = self._held, ""
+        return held

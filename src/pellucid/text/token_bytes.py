@@ -6,6 +6,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from pellucid.text.text_encoder import is_panic
+
 # Decoders that work token by token, up to a space at the start of the text
 _LOCAL_DECODERS = {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
 
@@ -79,7 +81,13 @@ class TokenBytes:
         return None
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=False)
+        try:
+            text: str = self._backend.decode(token_ids, skip_special_tokens=False)
+        except BaseException as error:
+            if is_panic(error):
+                raise ValueError(f"the decoder gave up on token {token_ids[0]}: {error}") from None
+            raise
+        return text
 
 
 def _steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:

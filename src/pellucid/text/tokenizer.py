@@ -15,6 +15,7 @@ from pellucid.loading.stored_model import StoredTokenizer
 from pellucid.prompts import ChatPrompt
 from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
+from pellucid.text.text_encoder import TextEncoder
 from pellucid.text.token_bytes import TokenBytes
 from pellucid.text.tokenizer_files import read_tokenizer_files
 
@@ -58,6 +59,7 @@ class Tokenizer:
         self.vocab_size = vocab_size
         self._backend = backend
         self._model = model
+        self._encoder = TextEncoder(backend, model)
         self._token_bytes = TokenBytes(backend)
         self.special_token_ids = frozenset(
             token_id
@@ -71,7 +73,7 @@ class Tokenizer:
         workers = TemplateWorkers()
 
         def chat_encoder(source: str) -> ChatEncoder:
-            return ChatEncoder(backend, ChatTemplate(source, special_tokens, model, workers))
+            return ChatEncoder(self._encoder, ChatTemplate(source, special_tokens, model, workers))
 
         self._response_template = response_template
         self._chat = None if chat_template is None else chat_encoder(chat_template)
@@ -101,19 +103,26 @@ class Tokenizer:
             stored.response_template,
         )
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None
+    ) -> list[int]:
         """The ids of a text, in which the text of a special token is this token.
 
         Args:
             text: any length; nothing is cut.
             add_special_tokens: also what the tokenizer puts around a text, such as BOS. Not for text
                 that a chat template has written.
+            max_model_len: tokens of prompt and answer: a text that is certainly longer is refused before all of
+                it is encoded.
 
         Raises:
-            ValueError: `text` has lone surrogates, or a token that the model lacks.
+            PromptTooLongError: the text does not fit in `max_model_len`.
+            ValueError: `text` has lone surrogates, or a token that the model lacks, or the tokenizer gave up on it.
         """
         check_text(text, "text")
-        return self._checked(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        if max_model_len is not None:
+            self._encoder.check_length(text, max_model_len)
+        return self._checked(self._encoder.encode(text, add_special_tokens).ids)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids at once: the UTF-8 decoding of their bytes, with U+FFFD for what is none.
@@ -192,18 +201,21 @@ class Tokenizer:
         """
         return self._chat_encoder(prompt).render(prompt)
 
-    def encode_conversation(self, prompt: ChatPrompt, text_chars: int | None = None) -> list[int]:
+    def encode_conversation(
+        self, prompt: ChatPrompt, max_model_len: int | None = None
+    ) -> list[int]:
         """The ids of a conversation. See `ChatEncoder.encode`.
 
         Args:
             prompt: the conversation.
-            text_chars: longest text that the template may write; left out, its own limit.
+            max_model_len: tokens of prompt and answer: a conversation that is certainly longer is refused early.
 
         Raises:
+            PromptTooLongError: the conversation does not fit in `max_model_len`.
             ValueError: the model has no chat template, it does not take this conversation, or the text has
                 a token that the model lacks.
         """
-        return self._checked(self._chat_encoder(prompt).encode(prompt, text_chars))
+        return self._checked(self._chat_encoder(prompt).encode(prompt, max_model_len))
 
     @property
     def has_chat_template(self) -> bool:
@@ -251,7 +263,7 @@ class Tokenizer:
         """For each word its ids, alone and after a space, as in vLLM.
 
         Raises:
-            ValueError: a word is empty or cannot be encoded.
+            ValueError: a word is empty, cannot be encoded or has no tokens.
         """
         found: dict[tuple[int, ...], None] = {}
         for word in words:
@@ -259,7 +271,15 @@ class Tokenizer:
                 raise ValueError(f"bad_words must hold non-empty strings, got {word!r}")
             stripped = word.lstrip()
             for text in (stripped, " " + stripped) if stripped else (word,):
-                found[tuple(self.encode(text, add_special_tokens=False))] = None
+                try:
+                    token_ids = tuple(self.encode(text, add_special_tokens=False))
+                except ValueError as error:
+                    raise ValueError(f"bad_words: {_shortened(word)}: {error}") from None
+                if not token_ids:
+                    raise ValueError(
+                        f"bad_words: {_shortened(word)}: the tokenizer makes no token of it"
+                    )
+                found[token_ids] = None
         return tuple(found)
 
     def _check_ids(self, optional: AbstractSet[int | None]) -> None:
@@ -323,3 +343,7 @@ def chat_prompt(
         add_generation_prompt,
         continue_final_message,
     )
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."

@@ -8,10 +8,12 @@ from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 
 from pellucid.loading.files import read_bytes
 from pellucid.loading.json_object import MAX_INTEGER, read_json_object
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
+from pellucid.text.text_encoder import is_panic
 
 TOKENIZER_FILE = "tokenizer.json"
 _MAX_FILE_BYTES = 256 << 20
@@ -81,9 +83,13 @@ def _read_backend(directory: Path) -> Backend:
         backend = Backend.from_buffer(data)
         backend.no_truncation()
         backend.no_padding()
+        if isinstance(backend.model, BPE):
+            backend.model.dropout = (
+                None  # of training: it makes other ids of the same text each time
+            )
         _check_encodes(backend)
     except BaseException as error:  # the library promises no type, and its panics are no Exceptions
-        if isinstance(error, Exception) or _is_panic(error):
+        if isinstance(error, Exception) or is_panic(error):
             raise ValueError(f"{path} is not a tokenizer: {error}") from None
         raise
     for token in declared:  # the library gives a token with an impossible id another one
@@ -153,10 +159,6 @@ def _check_encodes(backend: Backend) -> None:
         backend.encode("a 1")
     except Exception:  # no panic: for other texts it may do
         return
-
-
-def _is_panic(error: BaseException) -> bool:
-    return type(error).__name__ == "PanicException"
 
 
 def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> None:
