@@ -1,5 +1,7 @@
 """Whose turn it is to use an engine, and Ctrl-C that waits for the end of a step."""
 
+# `signal` without its conversions to enums, which take 10 us: a stream defers Ctrl-C for each token.
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections import deque
@@ -25,11 +27,11 @@ class FairLock:
         return self._owner == threading.get_ident()
 
     def acquire(self) -> None:
-        own = threading.Lock()
         with self._guard:
             if self._owner is None:
                 self._owner = threading.get_ident()
                 return
+            own = threading.Lock()
             own.acquire()
             self._waiting.append((threading.get_ident(), own))
         try:
@@ -85,15 +87,15 @@ class DeferredInterrupt:
 
     def __enter__(self) -> "DeferredInterrupt":
         if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
+            handler = _signal.getsignal(signal.SIGINT)
             if callable(handler):
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._defer)
+                _signal.signal(signal.SIGINT, self._defer)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+            _signal.signal(signal.SIGINT, self._handler)
             self.check()
 
     def _defer(self, number: int, frame: FrameType | None) -> None:
