@@ -251,8 +251,8 @@ def test_a_chat_in_a_terminal() -> None:
         terminal.read_until(b"> ")
         terminal.type(b"\x04")  # Ctrl-D
         assert terminal.read_to_end() == 0
-    first, second = re.findall(rb"\((\d+) cached\)", terminal.screen)
-    assert int(first) == 0 and int(second) >= 16
+    first, second, in_stats = re.findall(rb"\((\d+) cached\)", terminal.screen)
+    assert int(first) == 0 and int(second) >= 16 and in_stats == second
 
 
 def test_ctrl_c_in_a_chat_stops_the_answer_only() -> None:

@@ -108,7 +108,10 @@ def test_stats(pellucid: CommandLine) -> None:
     assert lines[0] == "history: 0 turns, 0 of 256 tokens"
     assert any(line.startswith("history: 2 turns, ") for line in lines[1:])
     assert any(
-        line.startswith(f"last turn: {cached} of {prompt} prompt tokens found") for line in lines
+        line.startswith("last answer: time to first token ")
+        and f"prefill {prompt - cached} tokens" in line
+        and f"({cached} cached)" in line
+        for line in lines
     )
 
 

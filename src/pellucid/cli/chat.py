@@ -17,6 +17,7 @@ from pellucid.cli.options import (
     OUTPUT,
     ModelOptions,
     PrefixCacheOptions,
+    Quiet,
     SamplingOptions,
     StopOptions,
     token_limit,
@@ -46,6 +47,7 @@ def chat(
             help="Show memory, times and speeds after each answer.",
         ),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Talk with a model.
 
@@ -63,9 +65,10 @@ def chat(
             **stop_options.given(),
             "max_tokens": token_limit(max_tokens),
         },
-        quiet=not verbose,
+        quiet=quiet,
+        shows_memory=verbose,
     )
-    session = ChatSession(llm, params, system, think=think, verbose=verbose)
+    session = ChatSession(llm, params, system, think=think, verbose=verbose, quiet=quiet)
     if question is not None:
         raise typer.Exit(EXIT_BY_FINISH_REASON[session.answer(question)])
     if not sys.stdin.isatty():

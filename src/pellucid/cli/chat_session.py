@@ -12,7 +12,6 @@ from pellucid.cli.model_and_prompt import check_conversation, conversation_promp
 from pellucid.cli.option_types import text_with_escapes
 from pellucid.cli.summary import answer_facts, sampling
 from pellucid.cli.terminal import AnswerWriter, note, note_facts
-from pellucid.cli.units import num_bytes
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ class ChatSession:
         system: what the model is told before the first turn.
         think: whether the model reasons before it answers; None leaves it to the chat template.
         verbose: whether times and speeds follow each answer.
+        quiet: whether the progress of a long prefill is not shown.
 
     Raises:
         ValueError: the model has no chat template.
@@ -63,12 +63,14 @@ class ChatSession:
         *,
         think: bool | None = None,
         verbose: bool = False,
+        quiet: bool = False,
     ) -> None:
         self.llm = llm
         self.params = params
         self.conversation = Conversation(system)
         self.think = think
         self.verbose = verbose
+        self.quiet = quiet
         self.ended = False
         self.last_output: RequestOutput | None = None
         self.commands = {
@@ -150,9 +152,7 @@ class ChatSession:
             )
         prompt = conversation_prompt(messages, self.think)
         writer = AnswerWriter()
-        output, answer = stream_answer(
-            self.llm, prompt, self.params, writer, quiet=not self.verbose
-        )
+        output, answer = stream_answer(self.llm, prompt, self.params, writer, quiet=self.quiet)
         completion = output.outputs[0]
         writer.write("\n")
         if self.verbose:
@@ -250,11 +250,6 @@ class ChatSession:
         note(f"history: {len(self.conversation.turns)} turns, {num_tokens} of {limit} tokens")
         if self.last_output is not None:
             note_facts("last answer", answer_facts(self.llm.engine, self.last_output, self.params))
-            note(
-                f"last turn: {self.last_output.num_cached_tokens} of"
-                f" {len(self.last_output.prompt_token_ids)} prompt tokens found in the KV cache,"
-                f" {num_bytes(self.last_output.metrics.kv_cache_bytes)} held"
-            )
         note(f"next answer: {sampling(self.params, self.params.seed)}")
 
     def _exit(self) -> None:

@@ -28,7 +28,9 @@ def load(
     knobs: Mapping[str, Any],
     given: Mapping[str, Any],
     bus: "EventBus | None" = None,
+    *,
     quiet: bool = False,
+    shows_memory: bool = True,
 ) -> "tuple[LLM, SamplingParams]":
     """Loads a model, showing how far it has come and what memory it may take.
 
@@ -38,6 +40,7 @@ def load(
         given: fields of `SamplingParams`; what is left out takes the model's own defaults.
         bus: carries the events.
         quiet: whether nothing is shown.
+        shows_memory: whether the memory plan is.
 
     Raises:
         ValueError: a knob, a parameter or the model cannot be used.
@@ -49,7 +52,7 @@ def load(
         )
 
         llm = LLM(model, on_progress=show, bus=bus, **knobs)
-    if not quiet:
+    if shows_memory and not quiet:
         note_facts("memory", memory_facts(llm.engine.memory_plan))
     return llm, replace(llm.get_default_sampling_params(), **given)
 

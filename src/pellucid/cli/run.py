@@ -97,7 +97,7 @@ def run(
     search = beam_options.search(given)
     bus = EventBus(time.monotonic)
     with nullcontext() if events is None else recording(bus, events):
-        llm, sampling_params = load(model, knobs, given if search is None else {}, bus, quiet)
+        llm, sampling_params = load(model, knobs, given if search is None else {}, bus, quiet=quiet)
         prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
         params: RequestParams = sampling_params
         if search is not None:
