@@ -155,6 +155,9 @@ class EngineConfig:
         swap_space: bytes of a temporary file for the blocks of preempted requests; 0 recomputes them.
         use_kv_cache: False computes the whole text again for every token, as a naive loop would.
         skip_tokenizer_init: load no tokenizer; prompts are token ids, and answers have no text.
+        speculation: who guesses tokens ahead, which changes no answer. "ngram" looks them up in the
+            request's own text, always; "auto" does so where measured times say that it pays; "off": nobody.
+        num_draft_tokens: most tokens guessed for one request in one step; 1..32.
 
     Raises:
         ValueError: names the field, its value and what is allowed.
@@ -181,6 +184,8 @@ class EngineConfig:
     swap_space: int = 0
     use_kv_cache: bool = True
     skip_tokenizer_init: bool = False
+    speculation: str = "off"
+    num_draft_tokens: int = 6
 
     def __post_init__(self) -> None:
         for name in ("model", "revision", "prefix_cache_dir"):
@@ -213,12 +218,14 @@ class EngineConfig:
         object.__setattr__(self, name, value)  # only while this object is being made
 
 
+MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
 _CHOICES = {
     "backend": ("auto", "numpy", "cpu"),
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "quantization": QUANTIZATIONS,
     "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
+    "speculation": ("off", "auto", "ngram"),
 }
 _SWITCHES = (
     "quantize_activations",
@@ -228,6 +235,7 @@ _SWITCHES = (
 )
 # The upper ends only keep sizes computed from these fields within 64 bits; memory is checked by the plan.
 _SIZES = {
+    "num_draft_tokens": Interval(1, MAX_DRAFT_TOKENS),
     "max_num_seqs": Interval(1, 1 << 16),
     "max_num_batched_tokens": Interval(1, 1 << 20),
     "prefix_cache_bytes": Interval(1, 1 << 60),

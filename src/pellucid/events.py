@@ -305,6 +305,19 @@ class RequestLedger(Event):
     blocked_by: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Speculating(Event):
+    """Steps have drafts from now on, or none.
+
+    Attributes:
+        reason: why, with what was measured.
+    """
+
+    ev: ClassVar[str] = "spec"
+
+    reason: str
+
+
 # ---- steps
 
 
@@ -369,6 +382,25 @@ class BlockOps(Event):
     cached: int
     free: int
     waste_tok: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRound(Event):
+    """A generation's drafts have been verified.
+
+    Attributes:
+        draft: token ids that were guessed.
+        n_right: how many of these the model chose as well, from the first on.
+        chosen: what it chose instead of the first wrong one; None if none was wrong.
+    """
+
+    ev: ClassVar[str] = "draft"
+    level: ClassVar[Level] = Level.STEP
+
+    req: str
+    draft: tuple[int, ...]
+    n_right: int
+    chosen: int | None = None
 
 
 # ---- tokens

@@ -128,6 +128,26 @@ def kv_bytes(shape: ModelShape, start: int, end: int, bytes_per_position: float)
     return positions * bytes_per_position
 
 
+def expected_tokens(acceptance: float, num_drafts: int) -> float:
+    """Tokens that a step gives a request whose drafts are right with probability `acceptance` each, given
+    that those before are: E = (1 - a^(k + 1)) / (1 - a) (Leviathan et al. 2023)."""
+    return sum(acceptance**count for count in range(num_drafts + 1))
+
+
+def draft_speedup(
+    acceptance: float, num_drafts: int, draft_cost: float, verify_cost: float
+) -> float:
+    """How many times as fast decode is with drafts: S = E / (k c + v).
+
+    Args:
+        acceptance: a, as in `expected_tokens`.
+        num_drafts: k.
+        draft_cost: c, of drafting one token, in steps without drafts.
+        verify_cost: v, of a step that verifies k drafts, in steps without drafts.
+    """
+    return expected_tokens(acceptance, num_drafts) / (num_drafts * draft_cost + verify_cost)
+
+
 def token_passes(num_prompt_tokens: int, num_output_tokens: int, use_kv_cache: bool) -> int:
     """Tokens that pass through the model to give `num_output_tokens`.
 

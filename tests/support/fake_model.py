@@ -15,7 +15,7 @@ import numpy as np
 from pellucid.backends.base import Array, BlockBytes, ForwardBatch, IntArray, KVCache
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine import LLMEngine
-from pellucid.execution.proposer import Proposer
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel
 from pellucid.prompts import ChatPrompt
 

@@ -16,7 +16,7 @@ from pellucid.backends.base import BlockBytes
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn
-from pellucid.execution.proposer import Proposer
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -115,6 +115,8 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         "enable_prefix_caching": rng.random() < 0.75,
         "use_kv_cache": rng.random() < 0.9,
         "swap_space": space.block_bytes * rng.choice([0, 0, 1, 3, 30]),
+        "speculation": rng.choice(["off", "auto", "ngram"]),
+        "num_draft_tokens": rng.choice([1, 2, 6, 32]),
     }
     knobs.update({name: rng.choice(values) for name, values in space.knobs.items()})
     if space.prefix_cache_dir is not None and rng.random() < 0.4:
@@ -203,7 +205,9 @@ class ScriptedProposer:
         self._rng = random.Random(seed)
         self._vocab_size = vocab_size
 
-    def propose(self, requests: Sequence[Request]) -> dict[str, list[int]]:
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> dict[str, list[int]]:
         rng = self._rng
         if rng.random() < 0.02:
             self.counts["failed proposals"] += 1

@@ -29,6 +29,8 @@ BAD = {
     "enable_prefix_caching": ["true", 1, None],
     "use_kv_cache": ["false", 0, None],
     "skip_tokenizer_init": ["false", 0, None],
+    "speculation": ["on", None, True],
+    "num_draft_tokens": [0, 33, 1.5, None, True],
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.events import EventRecord, Level, Token
+from pellucid.events import DraftRound, EventRecord, Level, Speculating, Token
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import FinishReason, Request
@@ -127,7 +127,9 @@ class Oracle:
         self.output, self.wrong_from, self.length = output, wrong_from, length
         self.num_calls = 0
 
-    def propose(self, requests: Sequence[Request]) -> Mapping[str, Sequence[int]]:
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> Mapping[str, Sequence[int]]:
         self.num_calls += 1
         drafts = {}
         for request in requests:
@@ -193,14 +195,18 @@ def test_watched_tokens_are_those_that_the_request_takes() -> None:
 
 
 class Failing:
-    def propose(self, requests: Sequence[Request]) -> Mapping[str, Sequence[int]]:
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> Mapping[str, Sequence[int]]:
         raise RuntimeError("no drafts today")
 
 
 class Nonsense:
     """Token ids that there are not, of requests that there are not."""
 
-    def propose(self, requests: Sequence[Request]) -> Mapping[str, Sequence[int]]:
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> Mapping[str, Sequence[int]]:
         return {"nobody": [1], **{request.request_id: [-1, 10**9] for request in requests}}
 
 
@@ -209,3 +215,45 @@ def test_a_proposer_that_fails_changes_nothing(proposer: Failing | Nonsense) -> 
     alone, num_steps = complete(fake_engine())
     assert complete(fake_engine(proposer=proposer))[1] == num_steps
     assert complete(fake_engine(proposer=proposer))[0].outputs == alone.outputs
+
+
+@pytest.mark.parametrize("temperature", [0, 0.3, 1.5])
+@pytest.mark.parametrize("speculation", ["ngram", "auto"])
+def test_speculation_changes_nothing_but_the_number_of_steps(
+    speculation: str, temperature: float
+) -> None:
+    params = SamplingParams(
+        temperature=temperature,
+        seed=2,
+        max_tokens=80,
+        logprobs=1,
+        ignore_eos=True,
+        allowed_token_ids=[3, 4, 5],
+    )
+    alone, num_plain = complete(fake_engine(), params)
+    engine = fake_engine(speculation=speculation, num_draft_tokens=3)
+    records: list[EventRecord] = []
+    engine.events.subscribe(records.append, Level.STEP)
+    output, num_steps = complete(engine, params)
+    assert output.outputs == alone.outputs
+    statistics = engine.speculation
+    assert statistics is not None and fake_engine().speculation is None
+    assert num_steps == num_plain - statistics.num_right
+    rounds = [record.event for record in records if isinstance(record.event, DraftRound)]
+    assert len(rounds) == statistics.num_rounds
+    assert sum(each.n_right for each in rounds) == statistics.num_right
+    assert sum(len(each.draft) for each in rounds) == statistics.num_drafts
+    assert sum(statistics.right_by_position) == statistics.num_right
+    if speculation == "ngram":
+        assert statistics.num_drafts > 0
+    reasons = [record.event.reason for record in records if isinstance(record.event, Speculating)]
+    assert reasons and reasons[-1].partition(":")[0] == statistics.reason.partition(":")[0]
+
+
+def test_the_drafts_of_a_loop_are_right() -> None:
+    params = SamplingParams(max_tokens=120, ignore_eos=True, allowed_token_ids=[7])
+    _, num_plain = complete(fake_engine(), params)
+    engine = fake_engine(speculation="ngram", num_draft_tokens=6)
+    _, num_steps = complete(engine, params)
+    assert engine.speculation is not None
+    assert num_steps < 0.25 * num_plain and engine.speculation.acceptance > 0.9

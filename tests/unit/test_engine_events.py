@@ -46,7 +46,13 @@ def of_type(records: list[EventRecord], kind: type[Any]) -> list[Any]:
 
 
 def crowded_engine() -> LLMEngine:
-    return fake_engine(block_size=16, num_kv_blocks=16, max_num_seqs=6, max_num_batched_tokens=24)
+    return fake_engine(
+        block_size=16,
+        num_kv_blocks=16,
+        max_num_seqs=6,
+        max_num_batched_tokens=24,
+        speculation="ngram",
+    )
 
 
 def add_many(engine: LLMEngine, count: int) -> None:

@@ -14,6 +14,8 @@ from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine.speculation import make_speculation
+from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
 from pellucid.memory.memory_plan import MemoryPlan
@@ -69,6 +71,9 @@ class Session:
             model.config, self._kv_plan.num_blocks, block_size, dtype
         )
         _fill(model.backend, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
+        self._speculation = make_speculation(
+            engine_config, model.config.vocab_size, clock, EventBus(clock)
+        )
         self._runner = ModelRunner(model.decoder, self.kv_cache, block_size, Sampler())
 
     def memory_plan(self) -> MemoryPlan:
@@ -137,11 +142,17 @@ class Session:
 
     def _step(self, scheduler: Scheduler) -> tuple[ScheduledRequest, ...]:
         """What `LLMEngine.step` does, up to the tokens."""
+        if self._speculation is not None:
+            scheduler.draft(self._speculation.propose(scheduler.running))
         output = scheduler.schedule(now=0.0)
+        started = self._clock()
         logits = self._runner.execute(output.scheduled)
         result = self._runner.sample(output.scheduled, logits)
         for error in result.errors.values():
             raise error
+        if self._speculation is not None:
+            seconds = self._clock() - started
+            self._speculation.observe(output.scheduled, result.token_ids, seconds)
         scheduler.update(output, result.token_ids, now=0.0)
         return output.scheduled
 
@@ -150,7 +161,9 @@ class Session:
         prompt_length = workload.num_prompt_tokens
         is_prefill = isinstance(workload, Prefill)
         budget = (
-            self._config.max_num_batched_tokens if is_prefill else workload.batch * prompt_length
+            self._config.max_num_batched_tokens
+            if is_prefill
+            else workload.batch * max(prompt_length, 1 + self._config.num_draft_tokens)
         )
         scheduler = Scheduler(
             KVCacheManager(BlockPool(self._kv_plan.num_blocks), self._config.block_size, False),

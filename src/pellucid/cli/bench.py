@@ -13,7 +13,7 @@ from pellucid.cli.bench_model import (
 )
 from pellucid.cli.image_path import Plot, check_image_path
 from pellucid.cli.model_and_prompt import ModelName
-from pellucid.cli.options import OUTPUT, ModelOptions
+from pellucid.cli.options import OUTPUT, ModelOptions, SpeculationOptions
 from pellucid.cli.settings import WORKLOAD
 from pellucid.cli.summary import memory_facts
 from pellucid.cli.terminal import EXIT_INTERRUPTED, note, note_facts
@@ -82,6 +82,7 @@ def bench(
         ),
     ] = 5,
     model_options: ModelOptions,
+    speculation_options: SpeculationOptions,
     plot: Plot = None,
     json: Annotated[
         bool,
@@ -105,7 +106,7 @@ def bench(
     prompts, batches = numbers("--prompt", prompt, least=1), numbers("--batch", batch, least=1)
     depths = numbers("--depth", depth, least=0)
     SamplingParams(temperature=temperature, top_p=top_p)  # checks both
-    config = EngineConfig(model=model, **model_options.knobs())
+    config = EngineConfig(model=model, **model_options.knobs(), **speculation_options.knobs())
 
     from pellucid.benchmark.native_machine import measure_machine
     from pellucid.benchmark.workloads import Decode, Prefill

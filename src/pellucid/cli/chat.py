@@ -19,6 +19,7 @@ from pellucid.cli.options import (
     PrefixCacheOptions,
     Quiet,
     SamplingOptions,
+    SpeculationOptions,
     StopOptions,
     token_limit,
 )
@@ -38,6 +39,7 @@ def chat(
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
+    speculation_options: SpeculationOptions,
     verbose: Annotated[
         bool,
         typer.Option(
@@ -59,7 +61,12 @@ def chat(
     llm, params = load(
         model,
         # One answer at a time: room for one context.
-        {**model_options.knobs(), **prefix_cache_options.knobs(), "max_num_seqs": 1},
+        {
+            **model_options.knobs(),
+            **prefix_cache_options.knobs(),
+            **speculation_options.knobs(),
+            "max_num_seqs": 1,
+        },
         {
             **sampling_options.given(),
             **stop_options.given(),

@@ -16,6 +16,7 @@ from pellucid.sampling_params import SamplingParams
 
 # Groups of options in the help.
 MODEL, SAMPLING, STOPPING, OUTPUT = "Model", "Sampling", "When to stop", "Output"
+SPECULATION = "Speculation"
 PREFIX_CACHE, BEAM_SEARCH = "Prefix cache on disk", "Beam search"
 MODEL_HELP = (
     "Directory in Hugging Face layout, .gguf file, or owner/name on the Hugging Face hub."
@@ -141,6 +142,30 @@ class ModelOptions:
             help="Most tokens that one step computes; longer prompts are read in chunks.",
         ),
     ] = EngineConfig.max_num_batched_tokens
+
+    def knobs(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SpeculationOptions:
+    """Fields of `EngineConfig`, with its defaults."""
+
+    speculation: Annotated[
+        str,
+        typer.Option(
+            **choice("off", "auto", "ngram"),
+            rich_help_panel=SPECULATION,
+            help="Guess tokens from the text itself and verify several in a step: never another answer."
+            " auto: where that is faster.",
+        ),
+    ] = EngineConfig.speculation
+    num_draft_tokens: Annotated[
+        int,
+        typer.Option(
+            metavar="K", rich_help_panel=SPECULATION, help="Most tokens to guess in a step."
+        ),
+    ] = EngineConfig.num_draft_tokens
 
     def knobs(self) -> dict[str, Any]:
         return asdict(self)

@@ -22,6 +22,7 @@ from pellucid.cli.options import (
     PrefixCacheOptions,
     Quiet,
     SamplingOptions,
+    SpeculationOptions,
     StopOptions,
     beam_search_params,
     token_limit,
@@ -45,6 +46,7 @@ def run(
     sampling_options: SamplingOptions,
     beam_options: BeamOptions,
     model_options: ModelOptions,
+    speculation_options: SpeculationOptions,
     no_kv_cache: Annotated[
         bool,
         typer.Option(
@@ -85,6 +87,7 @@ def run(
     knobs = {
         **model_options.knobs(),
         **prefix_cache_options.knobs(),
+        **speculation_options.knobs(),
         "use_kv_cache": not no_kv_cache,
         "max_num_seqs": beam_options.beam_width or 1,  # one request: room for one context
     }

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pellucid.cli.model_and_prompt import ModelName
-from pellucid.cli.options import ModelOptions, PrefixCacheOptions
+from pellucid.cli.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
 from pellucid.cli.summary import memory_facts
 from pellucid.cli.terminal import note, note_facts
 from pellucid.cli.units import describe_bytes
@@ -95,6 +95,7 @@ def serve(
     ] = EngineConfig.max_num_seqs,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
+    speculation_options: SpeculationOptions,
 ) -> None:
     """Serve a model over HTTP.
 
@@ -112,6 +113,7 @@ def serve(
         model=model,
         **model_options.knobs(),
         **prefix_cache_options.knobs(),
+        **speculation_options.knobs(),
         max_num_seqs=max_num_seqs,
     )
     config = ServerConfig(

@@ -14,6 +14,7 @@ from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
+    from pellucid.engine.speculation import SpeculationStatistics
     from pellucid.memory.memory_plan import MemoryPlan
     from pellucid.outputs import RequestOutput
 
@@ -74,6 +75,8 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
             )
         else:
             facts.append(f"decode {_tokens(num_steps)} {rate(num_steps, metrics.decode_seconds)}")
+    if engine.speculation is not None and not isinstance(params, BeamSearchParams):
+        facts.append(_speculation(engine.speculation))
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
     if metrics.num_preemptions:
         facts.append(f"preempted {metrics.num_preemptions}x")
@@ -81,6 +84,17 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     if isinstance(params, BeamSearchParams):
         return [*facts, _beam_search(output, params)]
     return [*facts, sampling(params, output.seed)]
+
+
+def _speculation(statistics: "SpeculationStatistics") -> str:
+    """What drafts have brought, and whether they paid."""
+    if not statistics.num_rounds:
+        return f"speculation: no drafts ({statistics.reason})"
+    return (
+        f"speculation: {statistics.num_right} of {statistics.num_drafts} drafts right,"
+        f" {statistics.tokens_per_round:.1f} tokens a verification, decode"
+        f" {statistics.speedup:.2f}x as fast as without, by measured step times"
+    )
 
 
 def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> str:

@@ -11,12 +11,13 @@ from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_pro
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
+from pellucid.engine.speculation import SpeculationStatistics, make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
-from pellucid.execution.proposer import Proposer
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
@@ -38,7 +39,7 @@ class LLMEngine:
         clock: seconds, monotonic.
         bus: carries events, stamped by the same clock; left out, one is made.
         ceilings: what the machine does at best, for predictions in events; None: nobody measured it.
-        proposer: guesses tokens, which changes no answer; None: nobody does.
+        proposer: guesses tokens in each step, instead of what `config` says.
 
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
@@ -98,14 +99,16 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
+        self._speculation = make_speculation(
+            config, model.config.vocab_size, clock, self.events, proposer
+        )
         self._executor = StepExecutor(
             self.model_runner,
             self.scheduler,
             self.events,
             clock,
-            model.config.vocab_size,
             storage.prefix_store,
-            proposer,
+            self._speculation,
         )
         self._completions = Completions(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
@@ -128,6 +131,11 @@ class LLMEngine:
         bus = EventBus(time.monotonic) if bus is None else bus
         model = load_model(config, report_progress(bus, config.model, on_progress))
         return cls(config, model, bus=bus)
+
+    @property
+    def speculation(self) -> SpeculationStatistics | None:
+        """What drafts have brought so far; None where nobody guesses."""
+        return None if self._speculation is None else self._speculation.statistics
 
     def close(self) -> None:
         """Writes what is still on its way to `prefix_cache_dir`, and saves no more there.

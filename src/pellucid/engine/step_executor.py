@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
+from pellucid.engine.speculation import Speculation
 from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.prefix_store import DiskPrefixStore
-from pellucid.execution.proposer import Proposer
 from pellucid.ledger import StepTimes
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -28,9 +27,8 @@ class StepExecutor:
         scheduler: knows which blocks move, and who has blocks.
         events: whether anyone watches tokens.
         clock: seconds, monotonic.
-        vocab_size: drafts hold token ids below it.
         prefix_store: reads blocks; None: there is none.
-        proposer: guesses tokens; None: nobody does.
+        speculation: guesses tokens; None: nobody does.
     """
 
     def __init__(
@@ -39,18 +37,16 @@ class StepExecutor:
         scheduler: Scheduler,
         events: EventBus,
         clock: Callable[[], float],
-        vocab_size: int,
         prefix_store: DiskPrefixStore | None = None,
-        proposer: Proposer | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._model_runner = model_runner
         self._scheduler = scheduler
         self._kv_cache_manager = scheduler.kv_cache_manager
         self._events = events
         self._clock = clock
-        self._vocab_size = vocab_size
         self._prefix_store = prefix_store
-        self._proposer = proposer
+        self._speculation = speculation
 
     def finish_reading(self) -> None:
         """Hands the scheduler the blocks that were read from the prefix store. Waits a moment for them
@@ -62,20 +58,9 @@ class StepExecutor:
             self._scheduler.finish_reading(read_id, payloads)
 
     def propose(self) -> None:
-        """Hands the proposer's drafts to the scheduler. If it fails, there are none in this step."""
-        if self._proposer is None:
-            return
-        requests = [request for request in self._scheduler.running if request.may_have_drafts]
-        drafts: dict[str, list[int]] = {}
-        try:
-            if requests:
-                for request_id, token_ids in self._proposer.propose(requests).items():
-                    known = takewhile(range(self._vocab_size).__contains__, token_ids)
-                    drafts[request_id] = list(known)
-        except Exception:
-            _log.exception("no drafts in this step: the proposer failed")
-            drafts = {}
-        self._scheduler.draft(drafts)
+        """Hands drafts for the next step to the scheduler, if anybody guesses."""
+        if self._speculation is not None:
+            self._scheduler.draft(self._speculation.propose(self._scheduler.running))
 
     def run(self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step.
@@ -87,6 +72,9 @@ class StepExecutor:
         times.scheduled = times.executed = self._clock()
         result = self._move_blocks() or self._forward(scheduled_requests, times)
         times.sampled = self._clock()
+        if self._speculation is not None:
+            seconds = times.sampled - times.scheduled
+            self._speculation.observe(scheduled_requests, result.token_ids, seconds)
         return result
 
     def save_blocks(self) -> None:

@@ -1,0 +1,222 @@
+"""How many drafts each request gets: decided by what drafts have brought and what steps have taken."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+FORGETTING = 0.9  # what an observation counts for after the next one
+PRIOR_TRIALS = 2.0  # what all requests say counts as much as so many trials of a request's own
+FIRST_ACCEPTANCE = 0.5
+# Of a step's time per row, what one more row takes, until steps of several sizes have been measured.
+FIRST_ROW_SHARE = 0.3
+# A plain step now and then, while all steps have drafts: what one takes changes with the depth.
+MAX_STEPS_WITH_DRAFTS = 32
+# Looking again, where drafts do not pay, at most this often and at most at this share of the time.
+MIN_STEPS_BETWEEN_LOOKS = 48
+MAX_LOSS_SHARE = 0.003
+FIRST_LOSS, MAX_LOSS = 0.6, 8.0  # plain steps that drafts may lose at first, and after they won
+NUM_LOOKING = 2  # drafts of a look
+
+
+class DraftOutcome(NamedTuple):
+    """What became of a request's drafts in a step.
+
+    Attributes:
+        num_drafts: that were verified: more than the right ones by 1 if one was wrong.
+        num_right: of these, tokens that the model chose as well.
+    """
+
+    request_id: str
+    num_drafts: int
+    num_right: int
+
+
+class StepSeconds:
+    """Seconds of decode steps by their number of rows, as measured lately."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+        self._rows: list[int] = []  # measured, ascending
+
+    def record(self, num_rows: int, seconds: float) -> None:
+        count = self._counts.get(num_rows, 0)
+        if not count:
+            self._rows.insert(bisect_left(self._rows, num_rows), num_rows)
+            self._seconds[num_rows] = seconds
+        weight = max(1 / (count + 1), 1 - FORGETTING)
+        self._seconds[num_rows] += weight * (seconds - self._seconds[num_rows])
+        self._counts[num_rows] = count + 1
+
+    def __call__(self, num_rows: int) -> float | None:
+        """Between measured sizes on the line between them, beyond them by the slope of all; None if
+        nothing has been measured."""
+        if not self._rows:
+            return None
+        if num_rows in self._seconds:
+            return self._seconds[num_rows]
+        place = bisect_left(self._rows, num_rows)
+        if 0 < place < len(self._rows):
+            low, high = self._rows[place - 1], self._rows[place]
+            slope = (self._seconds[high] - self._seconds[low]) / (high - low)
+            return self._seconds[low] + slope * (num_rows - low)
+        nearest = self._rows[0] if place == 0 else self._rows[-1]
+        seconds = self._seconds[nearest]
+        return max(
+            seconds + self._slope() * (num_rows - nearest), seconds * min(1, num_rows / nearest)
+        )
+
+    def _slope(self) -> float:
+        low, high = self._rows[0], self._rows[-1]
+        if low == high:
+            return FIRST_ROW_SHARE * self._seconds[low] / low
+        return max(0.0, (self._seconds[high] - self._seconds[low]) / (high - low))
+
+
+class DraftPolicy:
+    """Decides how many drafts are worth verifying.
+
+    Draft j of a request with acceptance a is right with probability a^j. It costs the time of one more
+    row and of drafting it. Adding drafts in order of probability, as long as one brings more tokens per
+    second than the step without it, gives the most tokens per second; for equal requests that is the k
+    with the greatest speed-up E / (k c + v) (`formulas.draft_speedup`).
+
+    What drafts have lost, by measured times, is bounded: a small share of the time beside what they
+    have won lately.
+
+    Args:
+        max_drafts: for one request in one step.
+        decides: False gives `max_drafts` to all.
+    """
+
+    def __init__(self, max_drafts: int, decides: bool = True) -> None:
+        self._max_drafts = max_drafts
+        self._decides = decides
+        self._step_seconds = StepSeconds()
+        self._draft_seconds = 0.0  # for one draft
+        self._acceptance = FIRST_ACCEPTANCE  # of all requests
+        self._trials: dict[str, tuple[float, float]] = {}  # by request: right ones, all
+        self._steps_with_drafts = 0  # in a row
+        self._steps_without = 0
+        self._allowance: float | None = None  # seconds that drafts may still lose
+        self.reason = "nothing measured yet"
+
+    def max_drafts(self, request_ids: Sequence[str]) -> dict[str, int]:
+        """By request id, the most drafts of the next step; requests without any are left out.
+
+        Args:
+            request_ids: of all requests that decode.
+        """
+        if not self._decides:
+            self.reason = "speculation is always on"
+            return dict.fromkeys(request_ids, self._max_drafts)
+        num_requests = len(request_ids)
+        plain = self._step_seconds(num_requests)
+        if not plain or self._allowance is None:
+            return {}
+        if self._steps_with_drafts >= MAX_STEPS_WITH_DRAFTS:
+            return {}  # how long do steps take without?
+        if self._allowance <= 0:
+            self.reason = "drafts have cost more than they brought"
+            return {}
+        chosen = self._worthwhile(request_ids, plain, self._allowance)
+        if chosen:
+            share = f"{self._acceptance:.0%} of drafts right"
+            self.reason = f"drafts pay: {share}, one costs {self._row_seconds(num_requests) / plain:.0%} of a step"
+            return chosen
+        self.reason = f"drafts do not pay: {self._acceptance:.0%} of them right"
+        num_drafts = min(NUM_LOOKING, self._max_drafts)
+        cost = num_drafts * self._row_seconds(num_requests)
+        if self._steps_without < MIN_STEPS_BETWEEN_LOOKS or cost > self._allowance:
+            return {}
+        return dict.fromkeys(request_ids[:1], num_drafts)
+
+    def record(
+        self,
+        outcomes: Iterable[DraftOutcome],
+        num_requests: int,
+        num_rows: int,
+        seconds: float,
+        drafting_seconds: float,
+    ) -> float:
+        """Takes note of a step of decodes.
+
+        Args:
+            outcomes: of requests that had drafts.
+            num_requests: that decoded.
+            num_rows: of the step, drafts included.
+            seconds: that the step took, without drafting.
+            drafting_seconds: that proposing took.
+
+        Returns:
+            Seconds that drafts have won in this step, by measured times; negative if they lost.
+        """
+        self._step_seconds.record(num_rows, seconds)
+        num_drafts = num_rows - num_requests
+        num_right = 0
+        for request_id, drafts, right in outcomes:
+            num_right += right
+            self._note(request_id, drafts, right)
+        plain = self._step_seconds(num_requests)
+        with_drafts = self._step_seconds(num_rows)
+        assert plain is not None and with_drafts is not None
+        if self._allowance is None:
+            self._allowance = FIRST_LOSS * plain
+        won = 0.0
+        if num_drafts:
+            per_draft = drafting_seconds / num_drafts
+            self._draft_seconds += (1 - FORGETTING) * (per_draft - self._draft_seconds)
+            won = num_right / num_requests * plain - max(0.0, with_drafts - plain)
+            self._steps_with_drafts += 1
+            self._steps_without = 0
+        else:
+            self._steps_with_drafts = 0
+            self._steps_without += 1
+        won -= drafting_seconds
+        allowance = self._allowance + won + MAX_LOSS_SHARE * plain
+        self._allowance = min(allowance, MAX_LOSS * plain)
+        return won
+
+    def _note(self, request_id: str, num_drafts: int, num_right: int) -> None:
+        right, all_ = self._trials.pop(request_id, (0.0, 0.0))
+        for index in range(num_drafts):
+            is_right = float(index < num_right)
+            right, all_ = right * FORGETTING + is_right, all_ * FORGETTING + 1
+            self._acceptance += (1 - FORGETTING) / 2 * (is_right - self._acceptance)
+        self._trials[request_id] = right, all_
+        if len(self._trials) > 1024:  # the one that was noted longest ago
+            del self._trials[next(iter(self._trials))]
+
+    def _acceptance_of(self, request_id: str) -> float:
+        right, all_ = self._trials.get(request_id, (0.0, 0.0))
+        return (right + PRIOR_TRIALS * self._acceptance) / (all_ + PRIOR_TRIALS)
+
+    def _row_seconds(self, num_requests: int) -> float:
+        """Of one draft: its row, and drafting it."""
+        most = num_requests * (1 + self._max_drafts)
+        plain, largest = self._step_seconds(num_requests), self._step_seconds(most)
+        assert plain is not None and largest is not None
+        return max(0.0, largest - plain) / (most - num_requests) + self._draft_seconds
+
+    def _worthwhile(
+        self, request_ids: Sequence[str], plain: float, allowance: float
+    ) -> dict[str, int]:
+        """Drafts that pay, and that may all be wrong without losing more than is allowed."""
+        row_seconds = self._row_seconds(len(request_ids))
+        tokens, seconds = float(len(request_ids)), plain
+        chosen: dict[str, int] = {}
+        likeliest = [(-self._acceptance_of(name), name, 1) for name in request_ids]
+        heapify(likeliest)
+        while likeliest:
+            minus_probability, name, count = heappop(likeliest)
+            allowance -= row_seconds
+            if allowance < 0 or -minus_probability * seconds <= tokens * row_seconds:
+                break
+            tokens -= minus_probability
+            seconds += row_seconds
+            chosen[name] = count
+            if count < self._max_drafts:
+                next_one = minus_probability * self._acceptance_of(name)
+                heappush(likeliest, (next_one, name, count + 1))
+        return chosen

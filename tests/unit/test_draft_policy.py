@@ -1,0 +1,125 @@
+"""Drafts are given where they pay, by what was measured, and what they lose is bounded."""
+
+import random
+
+import pytest
+
+from pellucid.formulas import draft_speedup, expected_tokens
+from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy, StepSeconds
+
+
+class Machine:
+    """Steps of so many seconds, and requests whose drafts are right with a probability each.
+
+    Attributes:
+        seconds: of all steps so far.
+        num_tokens: that they gave.
+    """
+
+    def __init__(
+        self, acceptance: float, row_cost: float, draft_cost: float = 0.0, seed: int = 0
+    ) -> None:
+        self.acceptance, self.row_cost, self.draft_cost = acceptance, row_cost, draft_cost
+        self.seconds, self.num_tokens = 0.0, 0
+        self.drafts: list[int] = []  # of each step
+        self._rng = random.Random(seed)
+
+    def plain(self, num_requests: int) -> float:
+        return 1.0 + self.row_cost * (num_requests - 1)
+
+    def step(self, policy: DraftPolicy, names: list[str]) -> None:
+        chosen = policy.max_drafts(names)
+        outcomes = []
+        for name, num_drafts in chosen.items():
+            num_right = 0
+            while num_right < num_drafts and self._rng.random() < self.acceptance:
+                num_right += 1
+            outcomes.append(DraftOutcome(name, min(num_right + 1, num_drafts), num_right))
+            self.num_tokens += num_right
+        num_drafts = sum(chosen.values())
+        seconds = self.plain(len(names)) + self.row_cost * num_drafts
+        drafting = self.draft_cost * num_drafts
+        policy.record(outcomes, len(names), len(names) + num_drafts, seconds, drafting)
+        self.seconds += seconds + drafting
+        self.num_tokens += len(names)
+        self.drafts.append(num_drafts)
+
+    def speedup(self, num_requests: int) -> float:
+        """Against no drafts at all."""
+        return self.num_tokens / num_requests * self.plain(num_requests) / self.seconds
+
+
+def run(machine: Machine, num_steps: int, num_requests: int = 1, max_drafts: int = 8) -> float:
+    policy = DraftPolicy(max_drafts)
+    names = [f"r{number}" for number in range(num_requests)]
+    for _ in range(num_steps):
+        machine.step(policy, names)
+    return machine.speedup(num_requests)
+
+
+@pytest.mark.parametrize("acceptance", [0.4, 0.7, 0.9, 1.0])
+@pytest.mark.parametrize(("row_cost", "draft_cost"), [(0.03, 0.0), (0.1, 0.0), (0.05, 0.1)])
+def test_it_comes_close_to_the_best_fixed_number(
+    acceptance: float, row_cost: float, draft_cost: float
+) -> None:
+    best = max(draft_speedup(acceptance, k, draft_cost, 1 + row_cost * k) for k in range(9))
+    assert run(Machine(acceptance, row_cost, draft_cost), 3000) > 0.9 * best
+
+
+@pytest.mark.parametrize("num_requests", [1, 4, 32])
+@pytest.mark.parametrize("acceptance", [0.0, 0.05, 0.2])
+@pytest.mark.parametrize("row_cost", [0.1, 0.5, 1.0])
+def test_it_is_never_much_slower_than_no_drafts(
+    row_cost: float, acceptance: float, num_requests: int
+) -> None:
+    for num_steps, least in ((16, 0.93), (64, 0.98), (1000, 0.99)):
+        machine = Machine(acceptance, row_cost)
+        assert run(machine, num_steps, num_requests) >= least
+
+
+def test_drafts_that_begin_to_be_right_are_found() -> None:
+    machine, policy = Machine(0.0, 0.1), DraftPolicy(8)
+    for _ in range(500):
+        machine.step(policy, ["r"])
+    assert sum(machine.drafts[-40:]) <= 4 and "do not pay" in policy.reason
+    machine.acceptance = 0.95
+    for _ in range(1500):
+        machine.step(policy, ["r"])
+    assert sum(machine.drafts[-40:]) > 100 and policy.reason.startswith("drafts pay: ")
+
+
+def test_requests_whose_drafts_are_right_get_them() -> None:
+    policy = DraftPolicy(6)
+    for _ in range(40):
+        chosen = policy.max_drafts(["right", "wrong"])
+        outcomes = [
+            DraftOutcome(name, count if name == "right" else 1, count if name == "right" else 0)
+            for name, count in chosen.items()
+        ]
+        rows = 2 + sum(chosen.values())
+        policy.record(outcomes, 2, rows, 1 + 0.1 * rows, 0.0)
+    policy.record([], 2, 2, 1.2, 0.0)
+    assert policy.max_drafts(["right", "wrong"]) == {"right": 6}
+
+
+def test_without_deciding_everybody_gets_all() -> None:
+    policy = DraftPolicy(5, decides=False)
+    assert policy.max_drafts(["a", "b"]) == {"a": 5, "b": 5}
+
+
+def test_seconds_between_and_beyond_what_was_measured() -> None:
+    seconds = StepSeconds()
+    assert seconds(1) is None
+    seconds.record(2, 1.0)
+    assert seconds(2) == 1.0
+    assert seconds(4) == pytest.approx(1.3)  # 0.3 of a row's share each
+    seconds.record(6, 2.0)
+    assert seconds(4) == pytest.approx(1.5)
+    assert seconds(8) == pytest.approx(2.5)
+    assert seconds(1) == pytest.approx(0.75)
+
+
+def test_formulas() -> None:
+    assert expected_tokens(0.5, 2) == 1.75
+    assert expected_tokens(1.0, 4) == 5
+    assert draft_speedup(0.8, 4, 0.0, 1.0) == pytest.approx((1 - 0.8**5) / 0.2)
