@@ -331,8 +331,8 @@ class TokenStream:
         self._unread: deque[CompletionDelta] = deque()
         with DeferredInterrupt(), shared:
             self.output = shared.add(self, prompt, params, cache_salt=cache_salt)
-            abandon = weakref.finalize(self, shared.abandon, self.output.request_id)
-            abandon.atexit = False
+            self._abandon = weakref.finalize(self, shared.abandon, self.output.request_id)
+            self._abandon.atexit = False
 
     def receive(self, delta: CompletionDelta) -> None:
         self._unread.append(delta)
@@ -355,6 +355,7 @@ class TokenStream:
                             shared.step()
                     interrupt.check()
         if not self._unread:
+            self._abandon.detach()  # the request has ended
             raise StopIteration
         return self._unread.popleft()
 

@@ -6,7 +6,7 @@ from typing import Protocol, final
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.engine.llm_engine import LLMEngine
-from pellucid.engine.turns import FairLock
+from pellucid.engine.turns import DeferredInterrupt, FairLock
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.prompts import EncodedPrompt
 
@@ -86,10 +86,11 @@ class SharedEngine:
 
         From any thread, and from a finalizer.
         """
-        self._abandoned.append(request_id)
-        if self._turns.try_acquire():
-            self._abort_abandoned()
-            self._turns.release()
+        with DeferredInterrupt():
+            self._abandoned.append(request_id)
+            if self._turns.try_acquire():
+                self._abort_abandoned()
+                self._turns.release()
 
     def close(self) -> None:
         """Aborts all requests and closes the engine, in this thread's turn; then lets go of it."""
