@@ -11,7 +11,7 @@ from typing import Any
 from generated_file import write_or_check
 
 from pellucid.cli.app import all_verbs, make_command
-from pellucid.cli.help_page import grouped_options, option_default, option_names
+from pellucid.cli.parsing.help_page import grouped_options, option_default, option_names
 
 REFERENCE = Path(__file__).with_name("cli.md")
 HEADER = """\

@@ -263,7 +263,7 @@ def test_reasoning_is_dimmed_on_a_terminal_and_left_out_elsewhere(
 
     pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
     session = ChatSession(pellucid.llm(), SamplingParams(temperature=0))
-    monkeypatch.setattr("pellucid.cli.terminal.is_live", lambda stream: True)
+    monkeypatch.setattr("pellucid.cli.output.terminal.is_live", lambda stream: True)
     session.handle("hi")
     screen = capsys.readouterr().out
     assert re.sub(r"\x1b\[2m|\x1b\[0m", "", screen) == "let me see\n\nfine\n"

@@ -151,6 +151,6 @@ def test_what_keeps_an_image_from_being_written_is_said_first(
 
     assert ".png" in refused(tmp_path / "plot.doc")
     assert str(tmp_path / "missing") in refused(tmp_path / "missing" / "plot.png")
-    monkeypatch.setattr("pellucid.cli.image_path.find_spec", lambda name: None)
+    monkeypatch.setattr("pellucid.cli.output.image_path.find_spec", lambda name: None)
     assert "pip install 'pellucid[plot]'" in refused(tmp_path / "plot.png")
     assert not pellucid.loaded

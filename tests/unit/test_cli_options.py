@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from pellucid.cli.app import make_command
-from pellucid.cli.option_types import size, text_with_escapes
-from pellucid.cli.options import ModelOptions, SamplingOptions, StopOptions, takes_options
+from pellucid.cli.parsing.option_types import size, text_with_escapes
+from pellucid.cli.parsing.options import ModelOptions, SamplingOptions, StopOptions, takes_options
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 

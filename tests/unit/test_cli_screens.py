@@ -31,7 +31,7 @@ from pellucid.cli.comparison_report import print_comparison
 from pellucid.cli.eval_kv import print_qualities
 from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import print_explanation
-from pellucid.cli.terminal import note_facts
+from pellucid.cli.output.terminal import note_facts
 from pellucid.config import EngineConfig
 from pellucid.event_recording import read_recording, recording
 from pellucid.kv_quality import KVQuality

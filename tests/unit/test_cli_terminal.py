@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from pellucid.cli.terminal import AnswerWriter, note, note_facts, write_text
-from pellucid.cli.units import describe_bytes, describe_tokens
+from pellucid.cli.output.terminal import AnswerWriter, note, note_facts, write_text
+from pellucid.cli.output.units import describe_bytes, describe_tokens
 from pellucid.progress import LINE_INTERVAL, is_live, progress
 
 ESCAPES = "a\tb\n\x1b]0;title\x07\x1b[31mred\r\x7f\x9b2J é 🦊"

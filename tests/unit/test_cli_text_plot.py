@@ -1,6 +1,6 @@
 import pytest
 
-from pellucid.cli.text_plot import Curve, text_plot
+from pellucid.cli.output.text_plot import Curve, text_plot
 
 LABELS = {"x_label": "tokens", "y_label": "ms"}
 

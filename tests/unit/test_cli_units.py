@@ -1,6 +1,6 @@
 import pytest
 
-from pellucid.cli.units import flops, num_bytes, rate, seconds, times
+from pellucid.cli.output.units import flops, num_bytes, rate, seconds, times
 
 
 @pytest.mark.parametrize(

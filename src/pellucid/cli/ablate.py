@@ -11,12 +11,12 @@ from pellucid.cli.bench_model import (
     check_shape_alone,
     load_bench_model,
 )
-from pellucid.cli.model_and_prompt import ModelName
-from pellucid.cli.options import Json, ModelOptions
-from pellucid.cli.settings import WORKLOAD
-from pellucid.cli.summary import formats
-from pellucid.cli.terminal import note, print_table, wrapped
-from pellucid.cli.units import num_bytes, rate, seconds, times
+from pellucid.cli.output.summary import formats
+from pellucid.cli.output.terminal import note, print_table, wrapped
+from pellucid.cli.output.units import num_bytes, rate, seconds, times
+from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.options import Json, ModelOptions
+from pellucid.cli.parsing.settings import WORKLOAD
 from pellucid.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def ablate(
     from pellucid.benchmark.ablation.ablation import ablate as measure
     from pellucid.benchmark.ablation.ablation import max_model_len
     from pellucid.benchmark.ablation.kv_formats import kv_format_workload
-    from pellucid.cli.json_output import print_json
+    from pellucid.cli.output.json_output import print_json
     from pellucid.shapes import find_shape
 
     workloads = []

@@ -11,11 +11,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pellucid import __version__
-from pellucid.cli.help_page import FrontPage, Verb, option_names
-from pellucid.cli.options import takes_options
-from pellucid.cli.other_engines import instead_of_option, instead_of_verb
-from pellucid.cli.settings import config_path, read_config, settings_kind, settings_of
-from pellucid.cli.terminal import (
+from pellucid.cli.output.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -23,6 +19,10 @@ from pellucid.cli.terminal import (
     note,
     open_missing_streams,
 )
+from pellucid.cli.parsing.help_page import FrontPage, Verb, option_names
+from pellucid.cli.parsing.options import takes_options
+from pellucid.cli.parsing.other_engines import instead_of_option, instead_of_verb
+from pellucid.cli.parsing.settings import config_path, read_config, settings_kind, settings_of
 
 # By what they are for. Each is a function in a file of its name, with _ for -.
 VERBS = {

@@ -11,12 +11,12 @@ from pellucid.cli.bench_model import (
     check_shape_alone,
     load_bench_model,
 )
-from pellucid.cli.image_path import Plot, check_image_path
-from pellucid.cli.model_and_prompt import ModelName
-from pellucid.cli.options import OUTPUT, ModelOptions, SpeculationOptions
-from pellucid.cli.settings import WORKLOAD
-from pellucid.cli.summary import memory_facts
-from pellucid.cli.terminal import EXIT_INTERRUPTED, note, note_facts
+from pellucid.cli.output.image_path import Plot, check_image_path
+from pellucid.cli.output.summary import memory_facts
+from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
+from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.options import OUTPUT, ModelOptions, SpeculationOptions
+from pellucid.cli.parsing.settings import WORKLOAD
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
@@ -111,7 +111,7 @@ def bench(
     from pellucid.benchmark.native_machine import measure_machine
     from pellucid.benchmark.workloads import Decode, Prefill
     from pellucid.cli.bench_report import bench_objects, print_bench, write_bench_image
-    from pellucid.cli.json_output import print_json
+    from pellucid.cli.output.json_output import print_json
 
     workloads: list[Prefill | Decode] = [Prefill(num_tokens) for num_tokens in prompts]
     workloads += [

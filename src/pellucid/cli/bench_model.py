@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pellucid.cli.options import ModelOptions
-from pellucid.cli.settings import WORKLOAD
-from pellucid.cli.terminal import note
-from pellucid.cli.units import describe_bytes
+from pellucid.cli.output.terminal import note
+from pellucid.cli.output.units import describe_bytes
+from pellucid.cli.parsing.options import ModelOptions
+from pellucid.cli.parsing.settings import WORKLOAD
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 

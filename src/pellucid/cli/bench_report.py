@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pellucid.cli.summary import formats, machine_name
-from pellucid.cli.terminal import print_table, wrapped
-from pellucid.cli.units import flops, num_bytes, rate
+from pellucid.cli.output.summary import formats, machine_name
+from pellucid.cli.output.terminal import print_table, wrapped
+from pellucid.cli.output.units import flops, num_bytes, rate
 from pellucid.config import EngineConfig
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import typer
 
 from pellucid.cli.chat_session import ChatSession
 from pellucid.cli.generation import load
-from pellucid.cli.model_and_prompt import ModelAndPrompt, System, Think
-from pellucid.cli.options import (
+from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, EXIT_INTERRUPTED, note
+from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, System, Think
+from pellucid.cli.parsing.options import (
     MAX_TOKENS,
     OUTPUT,
     ModelOptions,
@@ -23,7 +24,6 @@ from pellucid.cli.options import (
     StopOptions,
     token_limit,
 )
-from pellucid.cli.terminal import EXIT_BY_FINISH_REASON, EXIT_INTERRUPTED, note
 
 PROMPT = "> "
 HISTORY_FILE = "pellucid/chat_history"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.conversation import Conversation
 from pellucid.cli.generation import stream_answer
-from pellucid.cli.model_and_prompt import check_conversation, conversation_prompt
-from pellucid.cli.option_types import text_with_escapes
-from pellucid.cli.summary import answer_facts, sampling
-from pellucid.cli.terminal import AnswerWriter, note, note_facts
+from pellucid.cli.output.summary import answer_facts, sampling
+from pellucid.cli.output.terminal import AnswerWriter, note, note_facts
+from pellucid.cli.parsing.model_and_prompt import check_conversation, conversation_prompt
+from pellucid.cli.parsing.option_types import text_with_escapes
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

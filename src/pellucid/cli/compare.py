@@ -7,10 +7,12 @@ import typer
 
 from pellucid.cli.comparison import Arm, Comparison
 from pellucid.cli.generation import count_tokens, load
-from pellucid.cli.image_path import Plot, check_image_path
-from pellucid.cli.json_output import comparison_object, print_json
-from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
-from pellucid.cli.options import (
+from pellucid.cli.output.image_path import Plot, check_image_path
+from pellucid.cli.output.json_output import comparison_object, print_json
+from pellucid.cli.output.summary import answer_facts, formats, machine_name, sampling
+from pellucid.cli.output.terminal import EXIT_INTERRUPTED, AnswerWriter, note, note_facts, wrapped
+from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
+from pellucid.cli.parsing.options import (
     MAX_TOKENS,
     IgnoreEos,
     Json,
@@ -19,8 +21,6 @@ from pellucid.cli.options import (
     SamplingOptions,
     token_limit,
 )
-from pellucid.cli.summary import answer_facts, formats, machine_name, sampling
-from pellucid.cli.terminal import EXIT_INTERRUPTED, AnswerWriter, note, note_facts, wrapped
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pellucid.cli.comparison import REFERENCE_LENGTH, Comparison
-from pellucid.cli.terminal import print_table, wrapped
-from pellucid.cli.text_plot import Curve, text_plot
-from pellucid.cli.units import flops, num_bytes, seconds, times
+from pellucid.cli.output.terminal import print_table, wrapped
+from pellucid.cli.output.text_plot import Curve, text_plot
+from pellucid.cli.output.units import flops, num_bytes, seconds, times
 
 X_LABEL = "prompt and output so far (tokens)"
 Y_LABEL = "time per token (ms)"

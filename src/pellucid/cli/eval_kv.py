@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pellucid.cli.generation import load
-from pellucid.cli.json_output import print_json
-from pellucid.cli.model_and_prompt import ModelName
-from pellucid.cli.options import Json, ModelOptions
-from pellucid.cli.terminal import print_table, wrapped
+from pellucid.cli.output.json_output import print_json
+from pellucid.cli.output.terminal import print_table, wrapped
+from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.options import Json, ModelOptions
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 

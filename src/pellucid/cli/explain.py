@@ -7,9 +7,11 @@ import typer
 
 from pellucid.cli.explanation import Event, Explanation, explain_request
 from pellucid.cli.generation import count_tokens, load
-from pellucid.cli.json_output import print_json
-from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
-from pellucid.cli.options import (
+from pellucid.cli.output.json_output import print_json
+from pellucid.cli.output.summary import answer_facts
+from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, note_facts
+from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
+from pellucid.cli.parsing.options import (
     MAX_TOKENS,
     Json,
     ModelOptions,
@@ -17,8 +19,6 @@ from pellucid.cli.options import (
     StopOptions,
     token_limit,
 )
-from pellucid.cli.summary import answer_facts
-from pellucid.cli.terminal import EXIT_BY_FINISH_REASON, note_facts
 from pellucid.progress import progress
 
 RECORDING = "Recording"

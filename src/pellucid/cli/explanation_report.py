@@ -1,8 +1,8 @@
 """An explanation for people: tables of where the time went."""
 
 from pellucid.cli.explanation import Event, Explanation, Phase
-from pellucid.cli.terminal import print_table, wrapped
-from pellucid.cli.units import flops, num_bytes, seconds
+from pellucid.cli.output.terminal import print_table, wrapped
+from pellucid.cli.output.units import flops, num_bytes, seconds
 
 PARTS = {
     "tokenize_us": "tokenizing the prompt",

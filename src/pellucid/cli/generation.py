@@ -8,9 +8,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pellucid.beam_search_params import RequestParams
-from pellucid.cli.summary import memory_facts
-from pellucid.cli.terminal import DIM, AnswerWriter, note_facts
-from pellucid.cli.units import describe_bytes, describe_tokens
+from pellucid.cli.output.summary import memory_facts
+from pellucid.cli.output.terminal import DIM, AnswerWriter, note_facts
+from pellucid.cli.output.units import describe_bytes, describe_tokens
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pellucid.cli.json_output import print_json
-from pellucid.cli.options import Json
-from pellucid.cli.terminal import note, print_table
-from pellucid.cli.units import describe_bytes, num_bytes, seconds, times
+from pellucid.cli.output.json_output import print_json
+from pellucid.cli.output.terminal import note, print_table
+from pellucid.cli.output.units import describe_bytes, num_bytes, seconds, times
+from pellucid.cli.parsing.options import Json
 from pellucid.config import QUANTIZATIONS
 from pellucid.progress import progress
 

@@ -11,9 +11,11 @@ import typer
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.cli.generation import count_tokens, load, stream_answer, stream_text
-from pellucid.cli.json_output import print_json, request_object
-from pellucid.cli.model_and_prompt import ModelAndPrompt, PromptOptions
-from pellucid.cli.options import (
+from pellucid.cli.output.json_output import print_json, request_object
+from pellucid.cli.output.summary import answer_facts
+from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
+from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
+from pellucid.cli.parsing.options import (
     MAX_TOKENS,
     OUTPUT,
     BeamOptions,
@@ -27,8 +29,6 @@ from pellucid.cli.options import (
     beam_search_params,
     token_limit,
 )
-from pellucid.cli.summary import answer_facts
-from pellucid.cli.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
 from pellucid.event_bus import EventBus
 from pellucid.event_recording import recording
 from pellucid.prompts import ChatPrompt

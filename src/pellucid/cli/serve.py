@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pellucid.cli.model_and_prompt import ModelName
-from pellucid.cli.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
-from pellucid.cli.summary import memory_facts
-from pellucid.cli.terminal import note, note_facts
-from pellucid.cli.units import describe_bytes
+from pellucid.cli.output.summary import memory_facts
+from pellucid.cli.output.terminal import note, note_facts
+from pellucid.cli.output.units import describe_bytes
+from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pellucid.beam_search_params import BeamSearchParams
-from pellucid.cli.option_types import directory, size, text_with_escapes
-from pellucid.cli.settings import origin
+from pellucid.cli.parsing.option_types import directory, size, text_with_escapes
+from pellucid.cli.parsing.settings import origin
 from pellucid.config import QUANTIZATIONS, EngineConfig
 from pellucid.sampling_params import SamplingParams
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from pellucid.cli.options import MODEL, MODEL_HELP
+from pellucid.cli.parsing.options import MODEL, MODEL_HELP
 from pellucid.prompts import ChatPrompt
 
 if TYPE_CHECKING:

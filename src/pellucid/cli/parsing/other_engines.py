@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from pellucid.cli.model_and_prompt import looks_like_model
+from pellucid.cli.parsing.model_and_prompt import looks_like_model
 
 _CACHE = "models from the hub are kept in the Hugging Face cache: hf cache ls"
 _LEAVE_OUT = "leave it out"

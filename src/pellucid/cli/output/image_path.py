@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pellucid.cli.options import OUTPUT
+from pellucid.cli.parsing.options import OUTPUT
 
 SUFFIXES = (".png", ".svg", ".pdf")
 Plot = Annotated[

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.cli.options import SamplingOptions
-from pellucid.cli.units import num_bytes, rate, seconds
+from pellucid.cli.output.units import num_bytes, rate, seconds
+from pellucid.cli.parsing.options import SamplingOptions
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 

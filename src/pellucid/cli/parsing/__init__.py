@@ -1,0 +1,1 @@
+"""What people type: options, models and prompts, defaults from files and variables, help, advice."""
