@@ -22,11 +22,12 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-native test-sanitized test-neon check test-oracle format stub clean \
+.PHONY: help run serve setup test test-native test-sanitized test-neon check test-oracle format stub clean \
   wheel test-wheel versus
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
+	@echo 'make serve        serve the bundled model over HTTP          (SERVE_ARGS="MODEL --port 8001")'
 	@echo 'make test         every test that needs no torch'
 	@echo 'make test-native  of these, only the C++ ones'
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
@@ -44,6 +45,9 @@ help:
 
 run: $(VENV)/.installed
 	@$(BIN)/pellucid $(ARGS)
+
+serve: $(VENV)/.server
+	@$(BIN)/pellucid serve $(SERVE_ARGS)
 
 setup: $(VENV)/.dev
 
@@ -130,10 +134,14 @@ $(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@$(INSTALL) .
 	@touch $@
 
+$(VENV)/.server: $(VENV)/.installed
+	@$(INSTALL) '.[server]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@echo "setting up $(VENV): pellucid, its native extension, development tools (a minute the first time)"
 	@$(INSTALL) '.[dev]' $(DEV_BUILD)
-	@touch $(VENV)/.installed $@
+	@touch $(VENV)/.installed $(VENV)/.server $@
 
 $(VENV)/.oracle: $(VENV)/.dev
 	@echo "setting up $(VENV): torch and transformers"

@@ -12,7 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.engine.text_threads import TextThreads
-from pellucid.outputs import CompletionDelta
+from pellucid.outputs import CompletionDelta, KVCacheUsage
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
@@ -152,6 +152,14 @@ class AsyncLLMEngine:
         async with stream:
             async for delta in stream:
                 yield delta
+
+    async def kv_cache_usage(self) -> KVCacheUsage:
+        """The blocks of the KV cache, after the step under way.
+
+        Raises:
+            EngineStoppedError: the engine was shut down, or failed.
+        """
+        return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
 
     def abort(self, request_id: str) -> None:
         """Ends a request, after the step under way: its stream ends with finish_reason "abort".

@@ -158,3 +158,22 @@ class RequestOutput:
     @property
     def finished(self) -> bool:
         return all(output.finish_reason is not None for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class KVCacheUsage:
+    """Who has the blocks of the KV cache.
+
+    Attributes:
+        num_blocks: all.
+        num_used_blocks: of requests under way.
+        num_cached_blocks: free ones that can still be found by later prompts.
+    """
+
+    num_blocks: int
+    num_used_blocks: int
+    num_cached_blocks: int
+
+    @property
+    def share_used(self) -> float:
+        return self.num_used_blocks / self.num_blocks

@@ -17,7 +17,7 @@ from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
 LISTENING, ACCESS = "Where and as what", "Who may enter"
-NEEDED = ("httptools", "msgspec", "starlette", "uvicorn", "uvloop")
+NEEDED = ("httptools", "msgspec", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
 
 def _listening(*names: str, **facts: Any) -> Any:

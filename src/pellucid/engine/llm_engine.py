@@ -21,7 +21,13 @@ from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.parameters import Progress
-from pellucid.outputs import CompletionDelta, CompletionOutput, RequestMetrics, RequestOutput
+from pellucid.outputs import (
+    CompletionDelta,
+    CompletionOutput,
+    KVCacheUsage,
+    RequestMetrics,
+    RequestOutput,
+)
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -148,6 +154,15 @@ class LLMEngine:
     def unfinished_request_ids(self) -> Collection[str]:
         """Of the requests under way."""
         return self._completions.outputs.keys()
+
+    def kv_cache_usage(self) -> KVCacheUsage:
+        """The blocks of the KV cache between two steps."""
+        pool = self.scheduler.kv_cache_manager.block_pool
+        return KVCacheUsage(
+            num_blocks=pool.num_blocks,
+            num_used_blocks=pool.num_blocks - pool.num_free_blocks,
+            num_cached_blocks=pool.num_cached_blocks,
+        )
 
     @property
     def has_unfinished_requests(self) -> bool:

@@ -16,6 +16,7 @@ from pellucid.server.endpoint import Endpoint, Handler
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
+from pellucid.server.metrics_route import MetricsRoute
 from pellucid.server.protocols.anthropic import Messages
 from pellucid.server.protocols.ollama import Ollama
 from pellucid.server.protocols.openai_chat import ChatCompletions
@@ -23,6 +24,7 @@ from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
 from pellucid.server.protocols.openai_responses import Responses
 from pellucid.server.protocols.tokens import Tokens
+from pellucid.server.request_routes import RequestRoutes
 from pellucid.server.served_model import ServedModel
 from pellucid.server.serving import Serving
 
@@ -73,7 +75,13 @@ def _routes(serving: Serving) -> list[Route]:
         Tokens(serving),
         Ollama(serving),
     )
+    requests = RequestRoutes(serving)
     return [
+        route("GET", "/v1/requests", requests.under_way),
+        route("POST", "/v1/requests/{id}/cancel", requests.cancel),
+        route("GET", "/v1/explain/{id}", requests.explain),
+        route("GET", "/v1/kv", requests.kv, Role.ADMIN),
+        route("GET", "/metrics", MetricsRoute(serving), Role.ADMIN),
         route("GET", "/health", health.health),
         route("GET", "/ready", health.ready),
         route("GET", "/v1/models", models.list),

@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from array import array
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
@@ -17,6 +18,8 @@ from pellucid.server.api_keys import ANYONE, Caller
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused
+from pellucid.server.metrics import Metrics
+from pellucid.server.request_records import CallRecord, RequestRecords
 
 Result = TypeVar("Result")
 
@@ -30,12 +33,14 @@ class GenerationRequest:
         params: how to choose and when to stop; n answers for each prompt.
         priority: lower is sooner.
         cache_salt: the client's; callers with different keys never share cached prompts anyway.
+        aspects: see `CallRecord`.
     """
 
     prompts: Sequence[Prompt]
     params: SamplingParams
     priority: int = 0
     cache_salt: str | None = None
+    aspects: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_answers(self) -> int:
@@ -73,7 +78,9 @@ class GenerationService:
         limits: see `Limits`.
 
     Attributes:
+        records: what happened to the latest calls.
         under_way: by the id of their call.
+        metrics: of requests that have ended.
         is_draining: new requests are refused; those under way end by themselves.
     """
 
@@ -81,7 +88,9 @@ class GenerationService:
         self.engine = engine
         self.limits = limits
         self.admission = Admission(limits, time.monotonic)
+        self.records = RequestRecords(engine.events)
         self.under_way: dict[str, Generation] = {}
+        self.metrics = Metrics()
         self.is_draining = False
         self._encoding = asyncio.Semaphore(limits.encode_workers)
         self._busy_since = time.monotonic()
@@ -105,6 +114,15 @@ class GenerationService:
             generation.prompts.append(await self.encode(prompt))
         lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
         generation.place.add_tokens(lengths)
+        self.records.add(
+            CallRecord(
+                generation.id,
+                call.caller,
+                call.path,
+                [array("I", prompt.token_ids) for prompt in generation.prompts],
+                request.aspects,
+            )
+        )
         salt = _cache_salt(call.caller, request.cache_salt)
         for index, encoded in enumerate(generation.prompts):
             stream = await self.engine.add_request(
@@ -115,6 +133,8 @@ class GenerationService:
                 cache_salt=salt,
             )
             generation.streams.append(stream)
+            if generation.is_cancelled:  # while it was on its way
+                self.engine.abort(stream.request_id)
         return generation
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
@@ -234,6 +254,8 @@ class Generation:
         self.place.leave()
         for stream in self.streams:
             await stream.aclose()
+        self._service.records.read()
+        self._service.metrics.count(self.outputs)
 
 
 def check_ended_well(finish_reason: str | None, stop_reason: object) -> None:

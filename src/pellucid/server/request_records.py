@@ -1,0 +1,149 @@
+"""What happened to the calls under way and to the latest ones: kept from the engine's events.
+
+The engine's thread only appends to a queue; the event loop reads it when somebody asks, and when a
+request ends.
+"""
+
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pellucid.event_bus import EventBus
+from pellucid.events import (
+    EventRecord,
+    Level,
+    Preempted,
+    PrefixMatched,
+    RequestAdded,
+    RequestLedger,
+    RequestStateChanged,
+)
+from pellucid.server.api_keys import Caller
+from pellucid.server.errors import ApiError
+
+MAX_RECORDS = 1024  # calls that are remembered
+MAX_TOKENS = 4 << 20  # ... and prompt tokens, of 4 bytes
+MAX_NEWS = 1 << 17  # events that wait to be read; more come only if the event loop hangs
+
+
+@dataclass
+class AnswerRecord:
+    """What happened to one answer.
+
+    Attributes:
+        change: its latest state and the cause.
+        prefix: what it found in the cache when it was admitted first.
+    """
+
+    change: RequestStateChanged | None = None
+    prefix: PrefixMatched | None = None
+    preemptions: list[Preempted] = field(default_factory=list)
+    ledger: RequestLedger | None = None
+
+
+@dataclass
+class CallRecord:
+    """What happened to one call.
+
+    Attributes:
+        owner: who may see it.
+        path: of its route.
+        prompts: their tokens.
+        aspects: what of the request the prompt depends on ("tools", "model" ...), to compare calls by.
+        answers: by the engine's name of each: the id, "/" and its number.
+    """
+
+    id: str
+    owner: Caller
+    path: str
+    prompts: Sequence["array[int]"] = ()
+    aspects: Mapping[str, Any] = field(default_factory=dict)
+    answers: dict[str, AnswerRecord] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+
+class RequestRecords:
+    """Remembers calls; the oldest are forgotten first.
+
+    Args:
+        bus: the engine's.
+    """
+
+    def __init__(self, bus: EventBus) -> None:
+        self._records: OrderedDict[str, CallRecord] = OrderedDict()
+        self._num_tokens = 0
+        self._news: deque[EventRecord] = deque(maxlen=MAX_NEWS)
+        bus.subscribe(self._news.append, Level.STAT)
+
+    def add(self, record: CallRecord) -> None:
+        self._records[record.id] = record
+        self._num_tokens += record.num_tokens
+        while len(self._records) > MAX_RECORDS or self._num_tokens > MAX_TOKENS:
+            _, oldest = self._records.popitem(last=False)
+            self._num_tokens -= oldest.num_tokens
+
+    def find(self, name: str, caller: Caller) -> CallRecord | None:
+        """A call by its id, with or without what its protocol puts before it; None if it is not there or
+        another caller's."""
+        self.read()
+        record = self._records.get(name.rpartition("_")[2].rpartition("-")[2])
+        return record if record is not None and caller.may_see(record.owner) else None
+
+    def get(self, name: str, caller: Caller) -> CallRecord:
+        """As `find`.
+
+        Raises:
+            ApiError: 404.
+        """
+        record = self.find(name, caller)
+        if record is None:
+            raise ApiError(404, f"{name[:64]!r}: no such request is remembered", code="not_found")
+        return record
+
+    def read(self) -> None:
+        """Takes in what the engine has told."""
+        while self._news:
+            event = self._news.popleft().event
+            if not isinstance(
+                event,
+                RequestAdded | RequestStateChanged | PrefixMatched | Preempted | RequestLedger,
+            ):
+                continue
+            call_id = event.req.partition("/")[0].partition("-")[0]
+            record = self._records.get(call_id)
+            if record is None:
+                continue
+            answer = record.answers.setdefault(event.req, AnswerRecord())
+            if isinstance(event, RequestStateChanged):
+                answer.change = event
+            elif isinstance(event, PrefixMatched):
+                answer.prefix = answer.prefix or event
+            elif isinstance(event, Preempted):
+                answer.preemptions.append(event)
+            elif isinstance(event, RequestLedger):
+                answer.ledger = event
+
+
+def answer_facts(answer: AnswerRecord) -> dict[str, Any]:
+    """An answer's record in JSON's terms."""
+    change, prefix, ledger = answer.change, answer.prefix, answer.ledger
+    return {
+        "state": None if change is None else change.to,
+        "reason": None if change is None else change.reason,
+        "blocked_by": list(change.blocked_by or ()) if change is not None else [],
+        "need_blocks": None if change is None else change.need_blocks,
+        "free_blocks": None if change is None else change.free_blocks,
+        "prefix": None if prefix is None else _without_req(asdict(prefix)),
+        "preemptions": [_without_req(asdict(each)) for each in answer.preemptions],
+        "ledger": None if ledger is None else _without_req(asdict(ledger)),
+    }
+
+
+def _without_req(facts: dict[str, Any]) -> dict[str, Any]:
+    del facts["req"]
+    return facts

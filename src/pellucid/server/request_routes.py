@@ -1,0 +1,124 @@
+"""Our own routes about requests: which are under way, what they wait for, why one was slow or its cache
+missed, and ending one."""
+
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.server.endpoint import Call, Reply, json_reply
+from pellucid.server.errors import ApiError
+from pellucid.server.generation import Generation
+from pellucid.server.request_records import CallRecord, answer_facts
+from pellucid.server.serving import Serving
+
+TOKENS_AROUND = 8  # of a prompt, shown on both sides of where it parts from another one
+
+
+@dataclass(frozen=True)
+class RequestRoutes:
+    """The handlers of the routes. A caller sees its own requests, an admin all of them."""
+
+    serving: Serving
+
+    async def under_way(self, call: Call) -> Reply:
+        service = self.serving.service
+        service.records.read()
+        found = [
+            self._line(generation, call)
+            for generation in service.under_way.values()
+            if call.caller.may_see(generation.call.caller)
+        ]
+        return json_reply({"object": "list", "data": found})
+
+    async def cancel(self, call: Call) -> Reply:
+        """Ends a request of the caller's. Names are ours: nobody can end what is not its own."""
+        name = call.path_params["id"]
+        generation = self.serving.service.under_way.get(name.rpartition("_")[2].rpartition("-")[2])
+        if generation is None or not call.caller.may_see(generation.call.caller):
+            raise ApiError(404, f"{name[:64]!r}: no such request is under way", code="not_found")
+        generation.cancel()
+        return json_reply({"id": generation.id, "cancelled": True})
+
+    async def explain(self, call: Call) -> Reply:
+        record = self.serving.service.records.get(call.path_params["id"], call.caller)
+        answers = {
+            name: {**answer_facts(answer), "cache": self._cache(record, name, call)}
+            for name, answer in record.answers.items()
+        }
+        return json_reply(
+            {
+                "id": record.id,
+                "path": record.path,
+                "prompt_tokens": record.num_tokens,
+                "answers": answers,
+            }
+        )
+
+    async def kv(self, call: Call) -> Reply:
+        usage = await self.serving.service.engine.kv_cache_usage()
+        block_size = self.serving.service.engine.config.block_size
+        num_empty = usage.num_blocks - usage.num_used_blocks - usage.num_cached_blocks
+        return json_reply(
+            {
+                "block_size": block_size,
+                "num_blocks": usage.num_blocks,
+                "num_used_blocks": usage.num_used_blocks,
+                "num_cached_blocks": usage.num_cached_blocks,
+                "num_empty_blocks": num_empty,
+                "share_used": usage.share_used,
+            }
+        )
+
+    def _line(self, generation: Generation, call: Call) -> dict[str, Any]:
+        service = self.serving.service
+        record = service.records.find(generation.id, call.caller)
+        answers = [] if record is None else list(record.answers.items())
+        return {
+            "id": generation.id,
+            "path": generation.call.path,
+            "caller": generation.call.caller.name,
+            "state": "running" if generation.has_started else "waiting",
+            "queue_position": generation.queue_position,
+            "prompt_tokens": sum(len(prompt.token_ids) for prompt in generation.prompts),
+            "cached_tokens": sum(output.num_cached_tokens for output in generation.outputs),
+            "output_tokens": sum(
+                len(completion.token_ids)
+                for output in generation.outputs
+                for completion in output.outputs
+            ),
+            "answers": {name: answer_facts(answer) for name, answer in answers},
+        }
+
+    def _cache(self, record: CallRecord, name: str, call: Call) -> dict[str, Any] | None:
+        """Where the prompt parts from the one that agrees with it longest, and the tokens around."""
+        prefix = record.answers[name].prefix
+        if prefix is None or prefix.diff_at_tok is None:
+            return None
+        own = record.prompts[_prompt_index(name)]
+        found: dict[str, Any] = {
+            "parts_at_token": prefix.diff_at_tok,
+            "tokens": self._around(own, prefix.diff_at_tok),
+            "missed_tokens": len(own) - prefix.hit_tok,
+        }
+        if prefix.near_req is not None:
+            other = self.serving.service.records.find(
+                prefix.near_req.partition("/")[0].partition("-")[0], call.caller
+            )
+            if other is not None:  # another caller's prompt is never shown
+                theirs = other.prompts[_prompt_index(prefix.near_req)]
+                found |= {
+                    "other": other.id,
+                    "other_tokens": self._around(theirs, prefix.diff_at_tok),
+                }
+        return found
+
+    def _around(self, token_ids: "array[int]", position: int) -> list[str]:
+        text = self.serving.model.tokenizer.token_text
+        around = token_ids[max(0, position - TOKENS_AROUND) : position + TOKENS_AROUND]
+        return [text(token_id) for token_id in around]
+
+
+def _prompt_index(answer: str) -> int:
+    """Of an answer's name: ID/0, or ID-PROMPT/0 for all prompts but the first."""
+    index = answer.partition("/")[0].partition("-")[2]
+    return int(index) if index else 0

@@ -1,0 +1,240 @@
+"""What the server says of requests: which wait and why, where their time went, why a cache missed; metrics."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pellucid.server.api_keys import ApiKeys, Caller, Role
+from pellucid.server.config import Limits
+from support.bundled import bundled_engine
+from support.fake_model import fake_engine
+from support.http_server import TIMEOUT, RunningServer, running_server
+
+USER_KEY, OTHER_KEY, ADMIN_KEY = (
+    "user-key-0123456789",
+    "other-key-0123456789",
+    "admin-key-0123456789",
+)
+KEYS = ApiKeys(
+    [
+        (USER_KEY, Caller("user", Role.INFERENCE)),
+        (OTHER_KEY, Caller("other", Role.INFERENCE)),
+        (ADMIN_KEY, Caller("ops", Role.ADMIN)),
+    ]
+)
+USER, OTHER, ADMIN = ({"x-api-key": key} for key in (USER_KEY, OTHER_KEY, ADMIN_KEY))
+LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
+
+
+class StoppedEngine:
+    """An engine whose steps wait until a test lets them go on; requests are added between steps."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._go_on = threading.Event()
+        original = server.engine.step
+
+        def step() -> object:
+            self._go_on.wait(TIMEOUT)
+            return original()
+
+        server.engine.step = step  # type: ignore[method-assign]
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+@pytest.fixture
+def guarded() -> Iterator[RunningServer]:
+    with running_server(fake_engine(clock=time.monotonic, max_num_seqs=1), api_keys=KEYS) as server:
+        yield server
+
+
+def post_in_thread(server: RunningServer, body: Any, headers: dict[str, str]) -> threading.Thread:
+    thread = threading.Thread(target=server.call, args=("POST", "/v1/completions", body, headers))
+    thread.start()
+    return thread
+
+
+def test_who_waits_sees_its_place_and_the_cause_and_only_its_own(guarded: RunningServer) -> None:
+    engine = StoppedEngine(guarded)
+    threads = []
+    for number, headers in enumerate((USER, USER, OTHER), 1):
+        threads.append(post_in_thread(guarded, LONG, headers))
+        guarded.wait_until(
+            lambda count=number: (
+                sum(bool(g.prompts) for g in guarded.service.under_way.values()) == count
+            ),
+            "a queued request",
+        )
+
+    def listed(headers: dict[str, str]) -> list[Any]:
+        return guarded.call("GET", "/v1/requests", None, headers).json["data"]
+
+    assert [line["queue_position"] for line in listed(ADMIN)] == [0, 1, 2]
+    assert [line["caller"] for line in listed(USER)] == ["user", "user"]
+    (own,) = listed(OTHER)
+    assert (own["state"], own["queue_position"], own["prompt_tokens"]) == ("waiting", 2, 3)
+    for headers, status in ((USER, 404), (OTHER, 200)):
+        path = f"/v1/requests/cmpl-{own['id']}/cancel"
+        assert guarded.call("POST", path, None, headers).status == status
+    assert guarded.call("POST", "/v1/requests/nobody/cancel", None, ADMIN).status == 404
+    engine.go_on()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    guarded.wait_until_idle()
+    assert listed(ADMIN) == []
+
+
+def test_a_cancelled_request_ends_with_what_there_is(guarded: RunningServer) -> None:
+    engine = StoppedEngine(guarded)
+    replies: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: replies.append(guarded.call("POST", "/v1/completions", LONG, USER))
+    )
+    thread.start()
+    guarded.wait_until(
+        lambda: any(g.prompts for g in guarded.service.under_way.values()), "a request"
+    )
+    (request_id,) = guarded.service.under_way
+    assert guarded.call("POST", f"/v1/requests/{request_id}/cancel", None, ADMIN).status == 200
+    engine.go_on()
+    thread.join(TIMEOUT)
+    assert replies[0].json["choices"][0]["finish_reason"] == "abort"
+    guarded.wait_until_idle()
+
+
+def test_a_request_is_explained_to_its_owner(guarded: RunningServer) -> None:
+    body = {**LONG, "max_tokens": 3, "n": 2}
+    reply = guarded.call("POST", "/v1/completions", body, USER)
+    name = reply.json["id"]
+    for headers, status in ((USER, 200), (ADMIN, 200), (OTHER, 404)):
+        assert guarded.call("GET", f"/v1/explain/{name}", None, headers).status == status
+    found = guarded.call("GET", f"/v1/explain/{name}", None, USER).json
+    assert (found["path"], found["prompt_tokens"], len(found["answers"])) == (
+        "/v1/completions",
+        3,
+        2,
+    )
+    first = next(iter(found["answers"].values()))
+    assert (first["state"], first["reason"]) == ("done", "max_tokens")
+    ledger = first["ledger"]
+    parts = [value for key, value in ledger.items() if key.endswith("_us") and key != "total_us"]
+    assert sum(parts) == ledger["total_us"] > 0
+
+
+def test_why_a_cache_missed_is_said_exactly() -> None:
+    """Where the prompts part, the tokens around it, and how many were computed again."""
+    with running_server(bundled_engine(), api_keys=KEYS) as server:
+        prompt = list(range(100, 200))
+        changed = [*prompt[:70], 7, *prompt[71:]]
+        body = {"prompt": prompt, "max_tokens": 1}
+        first = server.call("POST", "/v1/completions", body, USER).json["id"]
+        second = server.call("POST", "/v1/completions", {**body, "prompt": changed}, USER).json
+        explained = server.call("GET", f"/v1/explain/{second['id']}", None, USER).json
+        (answer,) = explained["answers"].values()
+        assert answer["prefix"]["hit_tok"] == 64
+        assert answer["prefix"]["miss_why"] == "differs"
+        cache = answer["cache"]
+        assert (cache["parts_at_token"], cache["missed_tokens"]) == (70, 36)
+        assert cache["other"] == first.removeprefix("cmpl-")
+        text = server.engine.tokenizer.token_text
+        assert cache["tokens"] == [text(token_id) for token_id in changed[62:78]]
+        assert cache["other_tokens"] == [text(token_id) for token_id in prompt[62:78]]
+        kv = server.call("GET", "/v1/kv", None, ADMIN).json
+        assert kv["num_used_blocks"] == 0 and kv["num_cached_blocks"] >= 3
+        assert server.call("GET", "/v1/kv", None, USER).status == 403
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pellucid.server import request_records
+
+    monkeypatch.setattr(request_records, "MAX_RECORDS", 3)
+    monkeypatch.setattr(request_records, "MAX_TOKENS", 100)
+    with running_server(fake_engine(), limits=Limits()) as server:
+        ids = [
+            server.post("/v1/completions", {**LONG, "max_tokens": 1, "prompt": [1] * length}).json[
+                "id"
+            ]
+            for length in (10, 10, 10, 10, 90)
+        ]
+        kept = [server.get(f"/v1/explain/{name}").status == 200 for name in ids]
+        assert kept == [False, False, False, True, True]
+
+
+def metrics_of(server: RunningServer) -> dict[str, float]:
+    """Each sample by its name and the labels that are not the model's."""
+    reply = server.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    return {
+        sample.name
+        + "".join(
+            f"{{{value}}}"
+            for key, value in sample.labels.items()
+            if key not in ("model_name", "engine")
+        ): sample.value
+        for family in text_string_to_metric_families(reply.body.decode())
+        for sample in family.samples
+    }
+
+
+def test_metrics_have_vllms_names_and_meaning() -> None:
+    with running_server(bundled_engine(num_kv_blocks=200)) as server:
+        body = {"prompt": list(range(100, 200)), "max_tokens": 5, "ignore_eos": True}
+        assert metrics_of(server)["vllm:num_requests_running"] == 0
+        for _ in range(2):
+            assert server.post("/v1/completions", body).status == 200
+        server.wait_until_idle()
+        found = metrics_of(server)
+        assert found["vllm:prompt_tokens_total"] == 200
+        assert found["vllm:generation_tokens_total"] == 10
+        assert found["vllm:prefix_cache_queries_total"] == 200
+        assert found["vllm:prefix_cache_hits_total"] == 96
+        assert found["vllm:request_success_total{length}"] == 2
+        assert found["vllm:time_to_first_token_seconds_count"] == 2
+        assert found["vllm:inter_token_latency_seconds_count"] == 8
+        assert found["vllm:e2e_request_latency_seconds_count"] == 2
+        assert (
+            0
+            < found["vllm:time_to_first_token_seconds_sum"]
+            < found["vllm:e2e_request_latency_seconds_sum"]
+        )
+        assert found["vllm:request_prompt_tokens_bucket{100}"] == 2
+        assert found["vllm:request_prompt_tokens_bucket{50}"] == 0
+        assert found["vllm:kv_cache_usage_perc"] == 0
+        (config,) = (name for name in found if name.startswith("vllm:cache_config_info"))
+        assert {"32", "200", "bf16"} <= set(re.findall(r"{(.*?)}", config))
+        assert found["vllm:admission_rejections_total{queue_full}"] == 0
+
+
+def test_metrics_see_requests_that_run_and_wait() -> None:
+    with running_server(
+        fake_engine(max_num_seqs=1), limits=Limits(max_unfinished_answers=2)
+    ) as server:
+        original, steps = server.engine.step, threading.Semaphore(3)
+
+        def step() -> object:
+            steps.acquire(timeout=TIMEOUT)
+            return original()
+
+        server.engine.step = step  # type: ignore[method-assign]
+        connections = [server.open_call("/v1/completions", LONG) for _ in range(2)]
+        server.wait_until(
+            lambda: (
+                sum(g.has_started for g in server.service.under_way.values()) == 1
+                and len(server.service.under_way) == 2
+            ),
+            "one that runs and one that waits",
+        )
+        assert server.post("/v1/completions", LONG).status == 429
+        steps.release(1000)
+        found = metrics_of(server)
+        assert found["vllm:num_requests_running"] + found["vllm:num_requests_waiting"] <= 2
+        assert found["vllm:admission_rejections_total{queue_full}"] == 1
+        for connection in connections:
+            connection.close()
+        server.wait_until_idle()
