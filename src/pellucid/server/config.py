@@ -24,7 +24,7 @@ class Limits:
         max_strings: stop strings of one call, and as many bad words.
         max_string_chars: length of each of them.
         max_logit_bias: entries of a logit_bias, and of allowed_token_ids.
-        encode_workers: prompts that are encoded at the same time.
+        text_workers: texts that are turned into tokens and back at the same time, without an answer.
 
     Raises:
         ValueError: a limit is not above 0.
@@ -43,7 +43,7 @@ class Limits:
     max_strings: int = 32
     max_string_chars: int = 1024
     max_logit_bias: int = 1024
-    encode_workers: int = 4
+    text_workers: int = 4
 
     def __post_init__(self) -> None:
         for limit in fields(self):

@@ -92,7 +92,7 @@ class GenerationService:
         self.under_way: dict[str, Generation] = {}
         self.metrics = Metrics()
         self.is_draining = False
-        self._encoding = asyncio.Semaphore(limits.encode_workers)
+        self._texts = asyncio.Semaphore(limits.text_workers)
         self._busy_since = time.monotonic()
 
     async def start(self, request: GenerationRequest, call: Call) -> "Generation":
@@ -111,7 +111,7 @@ class GenerationService:
         call.resources.push_async_callback(generation.aclose)
         self.under_way[generation.id] = generation
         for prompt in request.prompts:
-            generation.prompts.append(await self.encode(prompt))
+            generation.prompts.append(await self.engine.encode(prompt))
         lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
         generation.place.add_tokens(lengths)
         self.records.add(
@@ -137,18 +137,9 @@ class GenerationService:
                 self.engine.abort(stream.request_id)
         return generation
 
-    async def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """The tokens of a prompt. As many at a time as the limits say.
-
-        Raises:
-            ValueError: the prompt cannot be served.
-        """
-        async with self._encoding:
-            return await self.engine.encode(prompt)
-
     async def work_on_text(self, work: Callable[[], Result]) -> Result:
-        """Does what takes long for a long text, off the event loop; counted with encoding."""
-        async with self._encoding:
+        """Does what takes long for a long text, off the event loop."""
+        async with self._texts:
             return await asyncio.to_thread(work)
 
     def queue_position(self, generation: "Generation") -> int | None:
