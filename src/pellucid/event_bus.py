@@ -57,6 +57,11 @@ class EventBus:
         self._hello: Hello | None = None
 
     @property
+    def last_seq(self) -> int:
+        """Number of the last event; -1 before the first."""
+        return self._num_emitted - 1
+
+    @property
     def step(self) -> int:
         """Number of the step under way, or of the last one."""
         return self._step
@@ -83,6 +88,12 @@ class EventBus:
             self._hello = hello
             if self.active:
                 self.emit(hello)
+
+    def repeat_hello(self) -> None:
+        """Says again what engine this is, for somebody who has just come."""
+        with self._lock:
+            if self._hello is not None and self.active:
+                self.emit(self._hello)
 
     def subscribe(
         self,
@@ -114,6 +125,13 @@ class EventBus:
             if self._hello is not None:
                 self.emit(self._hello)
         return lambda: self._drop(subscriber)
+
+    def change_level(self, subscriber: Subscriber, level: Level) -> None:
+        """Lets a subscriber hear more or less from now on; ignores one that was dropped."""
+        with self._lock:
+            if (interest := self._subscribers.get(subscriber)) is not None:
+                self._subscribers[subscriber] = _Interest(level, interest.tokens_of)
+                self._count()
 
     def emit(self, event: Event) -> None:
         """Hands an event to everyone who wants it."""

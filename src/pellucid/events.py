@@ -159,6 +159,48 @@ class Warn(Event):
     req: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stat(Event):
+    """How the engine does, twice a second while it steps and somebody listens.
+
+    Attributes:
+        running, waiting: requests.
+        used, cached, free: blocks, as in `kv`.
+        in_tok_s, out_tok_s: prompt positions computed and output tokens a second, since the last one.
+        hit_frac: of the prompts of requests admitted since the last one, the share found in the prefix
+            cache; None: none was admitted.
+        dur_us: since the last one.
+    """
+
+    ev: ClassVar[str] = "stat"
+
+    running: int
+    waiting: int
+    used: int
+    cached: int
+    free: int
+    in_tok_s: float
+    out_tok_s: float
+    dur_us: int
+    hit_frac: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap(Event):
+    """Events that a reader has missed, being too slow. Only an `EventFeed` makes it.
+
+    Attributes:
+        from_seq, to_seq: the first and the last of them.
+        resync: whether the reader should take a snapshot.
+    """
+
+    ev: ClassVar[str] = "gap"
+
+    from_seq: int
+    to_seq: int
+    resync: bool
+
+
 # ---- requests
 
 RequestState = Literal[
@@ -401,6 +443,50 @@ class DraftRound(Event):
     draft: tuple[int, ...]
     n_right: int
     chosen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """An unfinished request.
+
+    Attributes:
+        out_tok: output tokens so far.
+        computed_tok: positions whose keys and values are in the cache.
+        blocks: its block table.
+        reason: why it waits, if the engine has said so.
+    """
+
+    req: str
+    state: RequestState
+    prompt_tok: int
+    out_tok: int
+    computed_tok: int
+    prio: int
+    blocks: tuple[int, ...]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Event):
+    """All requests and blocks at one moment, for those who have not heard what led there. Nobody is
+    sent it: `LLMEngine.snapshot` gives it.
+
+    Attributes:
+        as_of_seq: the last event that it includes; -1: none.
+        requests: running, waiting and all others that are unfinished.
+        blocks: (block, owners, first 16 hex digits of the hash) of those with an owner or contents that
+            can be found; no hash: it is not sealed.
+        used, cached, free: blocks, as in `kv`.
+    """
+
+    ev: ClassVar[str] = "snapshot"
+
+    as_of_seq: int
+    requests: tuple[SnapshotRequest, ...]
+    blocks: tuple[tuple[int, int, str | None], ...]
+    used: int
+    cached: int
+    free: int
 
 
 # ---- tokens

@@ -28,7 +28,11 @@ PRINTED = {
         r"request-1 '.*\nabort \d+",
         r"^\[.*\]\n.+ \d+",
     ],
-    "events.md": [r"^\['hello', 'req\.add', .*'step', 'req\.ledger'\]\n$", r"^.{8,}\n$"],
+    "events.md": [
+        r"^\['hello', 'req\.add', .*'step', 'req\.ledger'\]\n$",
+        r"^.{8,}\n$",
+        r"^\['hello', 'req\.add', .*'step', 'req\.ledger'\]\n$",
+    ],
     "kv-cache.md": ["^$"],
     "python.md": [
         r"^The capital of Peru is ->  Lima\.\nThe capital of Japan is ->  Tokyo\.\n$",

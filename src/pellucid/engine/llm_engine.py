@@ -16,6 +16,7 @@ from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
+from pellucid.events import Snapshot
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
@@ -308,6 +309,10 @@ class LLMEngine:
         self._completions.abort(request_id)
         ended = self.scheduler.take_ended()
         return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
+
+    def snapshot(self) -> Snapshot:
+        """All requests and blocks between two steps, for whoever begins to listen to events now."""
+        return self.scheduler.snapshot(self.events.last_seq)
 
     def _unused_request_id(self) -> str:
         names = (f"request-{number}" for number in self._request_numbers)

@@ -136,6 +136,10 @@ class BlockPool:
         for block in self._blocks:
             self.unseal(block)
 
+    def blocks_in_use(self) -> list[Block]:
+        """The blocks with an owner or with contents that can be found."""
+        return [block for block in self._blocks if block.ref_count or block.key is not None]
+
     def check_integrity(self) -> None:
         self.index.check_integrity()
         for block in self._blocks:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from pellucid.events import Snapshot
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import End, FinishReason, Request, RequestStatus
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, queue_key
@@ -108,7 +109,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
-        self._events.begin_step()
+        self._events.begin_step(now)
         self._expire(now)
         plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
         # Decodes go first: they cost the others next to nothing, and being left out would cost each of
@@ -181,6 +182,16 @@ class Scheduler:
                     self.finish(sampler, *end)
         if watched:
             self._events.blocks()
+            num_sampled, running = sum(map(len, token_ids.values())), len(self.running)
+            self._events.stat(output, num_sampled, now, running, len(self._queues) - running)
+
+    def snapshot(self, as_of_seq: int) -> Snapshot:
+        """All unfinished requests and all blocks in use; called between steps.
+
+        Args:
+            as_of_seq: the last event that was emitted.
+        """
+        return self._events.snapshot(self._queues, as_of_seq)
 
     @property
     def waits_for_reads_alone(self) -> bool:

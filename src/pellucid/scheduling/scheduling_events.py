@@ -1,6 +1,6 @@
 """The events of scheduling: what the scheduler does, for whoever listens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 from pellucid.events import (
@@ -11,11 +11,17 @@ from pellucid.events import (
     PrefixMatched,
     RequestState,
     RequestStateChanged,
+    Snapshot,
+    SnapshotRequest,
+    Stat,
 )
+from pellucid.scheduling.block import Block
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.scheduler_output import SchedulerOutput
 
+STAT_SECONDS = 0.5  # between two events `stat`
 MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted first
 
 Finish = Literal["eos", "length", "stop", "cancel", "error"]
@@ -61,16 +67,102 @@ class SchedulingEvents:
         self._manager = kv_cache_manager
         self._last_blocked: tuple[str, str] | None = None
         self._states: dict[str, RequestState] = {}  # as told; they begin with "waiting"
+        # What `stat` counts, since then.
+        self._stat_since: float | None = None
+        self._num_prompt_positions = self._num_output_tokens = 0
+        self._num_admitted_tokens = self._num_found_tokens = 0
 
     @property
     def active(self) -> bool:
         return self._sink.active
 
-    def begin_step(self) -> None:
+    def snapshot(self, requests: Iterable[Request], as_of_seq: int) -> Snapshot:
+        """All requests and blocks now. From now on no change of a block goes unnoted, if steps are watched."""
+        pool = self._manager.block_pool
+        pool.log.active = self._sink.wants(Level.STEP)
+        blocked, reason = self._last_blocked or (None, None)
+        return Snapshot(
+            as_of_seq=as_of_seq,
+            requests=tuple(
+                SnapshotRequest(
+                    req=request.request_id,
+                    state=self._states.setdefault(request.request_id, _state(request)),
+                    prompt_tok=request.num_prompt_tokens,
+                    out_tok=request.num_output_tokens,
+                    computed_tok=request.num_computed_tokens,
+                    prio=request.priority,
+                    blocks=self._manager.block_ids(request),
+                    reason=reason if request.request_id == blocked else None,
+                )
+                for request in requests
+            ),
+            blocks=tuple(
+                (block.block_id, block.ref_count, _short_hash(block))
+                for block in pool.blocks_in_use()
+            ),
+            **self._block_counts(),
+        )
+
+    def stat(
+        self,
+        output: SchedulerOutput,
+        num_output_tokens: int,
+        now: float,
+        running: int,
+        waiting: int,
+    ) -> None:
+        """A step was booked: says twice a second, and when nothing is left, how the engine does.
+
+        Args:
+            num_output_tokens: that the requests of the step got.
+            now: seconds.
+            running, waiting: requests.
+        """
+        if self._stat_since is None:  # somebody came within the step
+            return
+        for scheduled in output.scheduled:
+            first = scheduled.start + scheduled.num_recomputed_tokens
+            end = min(scheduled.end, scheduled.request.num_prompt_tokens)
+            self._num_prompt_positions += max(0, end - first)
+        self._num_output_tokens += num_output_tokens
+        seconds = now - self._stat_since
+        if seconds <= 0 or (seconds < STAT_SECONDS and running + waiting):
+            return
+        admitted = self._num_admitted_tokens
+        self._sink.emit(
+            Stat(
+                running=running,
+                waiting=waiting,
+                in_tok_s=self._num_prompt_positions / seconds,
+                out_tok_s=self._num_output_tokens / seconds,
+                dur_us=round(seconds * 1e6),
+                hit_frac=self._num_found_tokens / admitted if admitted else None,
+                **self._block_counts(),
+            )
+        )
+        self._begin_stat(now)
+
+    def _begin_stat(self, now: float) -> None:
+        self._stat_since = now
+        self._num_prompt_positions = self._num_output_tokens = 0
+        self._num_admitted_tokens = self._num_found_tokens = 0
+
+    def _block_counts(self) -> dict[str, int]:
+        pool = self._manager.block_pool
+        return {
+            "used": pool.num_blocks - pool.num_free_blocks,
+            "cached": pool.num_cached_blocks,
+            "free": pool.num_free_blocks - pool.num_cached_blocks,
+        }
+
+    def begin_step(self, now: float) -> None:
         """Begins or ends taking notes, as somebody listens or not."""
         self._manager.block_pool.log.active = self._sink.wants(Level.STEP)
         if not self._sink.active:
             self._states.clear()
+            self._stat_since = None
+        elif self._stat_since is None:
+            self._begin_stat(now)
 
     def blocks(self) -> None:
         """What happened to blocks since the last call."""
@@ -78,11 +170,7 @@ class SchedulingEvents:
         if rows := pool.log.take():
             self._sink.emit(
                 BlockOps(
-                    ops=rows,
-                    used=pool.num_blocks - pool.num_free_blocks,
-                    cached=pool.num_cached_blocks,
-                    free=pool.num_free_blocks - pool.num_cached_blocks,
-                    waste_tok=self._manager.num_wasted_slots(),
+                    ops=rows, waste_tok=self._manager.num_wasted_slots(), **self._block_counts()
                 )
             )
 
@@ -103,6 +191,8 @@ class SchedulingEvents:
     def admitted(self, request: Request, num_new: int, match: PrefixMatch) -> None:
         """A request takes part in the step; `num_new` blocks were allocated for it."""
         miss = match.miss
+        self._num_admitted_tokens += request.num_tokens
+        self._num_found_tokens += match.num_tokens
         self._sink.emit(
             PrefixMatched(
                 req=request.request_id,
@@ -187,6 +277,10 @@ def _state(request: Request) -> RequestState:
     if request.status is RequestStatus.RUNNING:
         return "decode" if request.is_decoding else "prefill"
     return "preempted" if request.num_preemptions else "waiting"
+
+
+def _short_hash(block: Block) -> str | None:
+    return None if block.key is None else block.key.block_hash.hex()[:16]
 
 
 def _finish(request: Request) -> Finish:

@@ -1,0 +1,170 @@
+"""The event feed: events for readers at their own pace, from a bounded ring that drops and says so."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from threading import Lock
+from typing import final
+
+from pellucid.event_bus import EventBus
+from pellucid.events import EventRecord, Gap, Level
+
+DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
+MAX_TAKEN = 1_000  # events that a reader takes at once, while the engine may wait for the ring
+POLL_SECONDS = 1 / 30
+
+
+@final
+class EventFeed:
+    """Keeps the last events of a bus for any number of readers.
+
+    The engine's thread only puts a record into the ring; readers come and take, so that a slow one costs
+    the engine nothing. A reader that is more than the ring behind gets a `gap` in place of what it
+    missed; it should take a snapshot of the engine then.
+
+    Args:
+        bus: the engine's. The feed listens at the highest level of its readers, and not at all without any.
+        capacity: events that are kept.
+    """
+
+    def __init__(self, bus: EventBus, capacity: int = DEFAULT_CAPACITY) -> None:
+        assert capacity >= 1
+        self._bus = bus
+        self._capacity = capacity
+        self._lock = Lock()  # for the ring
+        self._ring: list[EventRecord | None] = [None] * capacity
+        self._end = 0  # events that were ever put into the ring; event i is at i % capacity
+        self._readers_lock = Lock()  # for what follows; never taken on the engine's thread
+        self._readers: set[FeedReader] = set()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def read(self, level: Level = Level.STAT, after_seq: int | None = None) -> "FeedReader":
+        """A new reader.
+
+        Args:
+            level: how much it wants to hear.
+            after_seq: it has heard everything up to here, and goes on after that if the ring still has it;
+                None: it hears what comes from now on.
+        """
+        with self._readers_lock:
+            if after_seq is None:
+                reader = FeedReader(self, level, self._end)
+            else:
+                position, is_missing = self._position(after_seq)
+                reader = FeedReader(self, level, position, after_seq, is_missing)
+            self._readers.add(reader)
+            is_first = self._unsubscribe is None
+            self._listen()
+        if after_seq is None and not is_first:
+            self._bus.repeat_hello()
+        return reader
+
+    def close(self, reader: "FeedReader") -> None:
+        """Ends a reader; may be called more than once."""
+        with self._readers_lock:
+            self._readers.discard(reader)
+            self._listen()
+
+    def take(self, position: int) -> tuple[list[EventRecord], int]:
+        """The records from a position on, at most `MAX_TAKEN`, and the position of the first of them."""
+        with self._lock:
+            first = max(position, self._end - self._capacity, 0)
+            taken = [
+                self._ring[index % self._capacity]
+                for index in range(first, min(self._end, first + MAX_TAKEN))
+            ]
+        return [record for record in taken if record is not None], first
+
+    def _put(self, record: EventRecord) -> None:
+        """On the thread that emits, usually the engine's."""
+        with self._lock:
+            self._ring[self._end % self._capacity] = record
+            self._end += 1
+
+    def _position(self, after_seq: int) -> tuple[int, bool]:
+        """The position of the first event after `after_seq` that the ring has, and whether there may have
+        been others before it. Numbers only grow."""
+        with self._lock:
+            oldest = low = max(0, self._end - self._capacity)
+            high = self._end
+            while low < high:
+                middle = (low + high) // 2
+                record = self._ring[middle % self._capacity]
+                assert record is not None
+                low, high = (low, middle) if record.seq > after_seq else (middle + 1, high)
+            record = self._ring[low % self._capacity] if low < self._end else None
+            newest = self._ring[(self._end - 1) % self._capacity]
+        if record is not None:
+            return low, low == oldest and record.seq > after_seq + 1
+        heard = max(after_seq, -1 if newest is None else newest.seq)
+        return low, self._unsubscribe is None and self._bus.last_seq > heard
+
+    def _listen(self) -> None:
+        """Subscribes to what the readers want to hear."""
+        if not self._readers:
+            if self._unsubscribe is not None:
+                self._unsubscribe()
+                self._unsubscribe = None
+            return
+        level = max(reader.level for reader in self._readers)
+        if self._unsubscribe is None:
+            self._unsubscribe = self._bus.subscribe(self._put, level)
+        else:
+            self._bus.change_level(self._put, level)
+
+
+@final
+class FeedReader:
+    """One reader of a feed, at its own pace. `EventFeed.read` makes it.
+
+    Attributes:
+        level: how much it wants to hear.
+        last_seq: of the last event that it was given or that it missed; None: none yet.
+    """
+
+    def __init__(
+        self,
+        feed: EventFeed,
+        level: Level,
+        position: int,
+        last_seq: int | None = None,
+        is_missing: bool = False,
+    ) -> None:
+        self.level = level
+        self.last_seq = last_seq
+        self._feed = feed
+        self._position = position
+        self._is_missing = is_missing  # events between the last one and `position`
+
+    def take(self) -> list[EventRecord]:
+        """What came since the last call, as far as it is wanted; never waits.
+
+        If events were dropped meanwhile, the first record is a `gap`.
+        """
+        records, first = self._feed.take(self._position)
+        if not records:
+            return []
+        missed = self._is_missing or first > self._position
+        given = [record for record in records if record.event.level <= self.level]
+        if missed:
+            oldest = records[0]
+            from_seq = 0 if self.last_seq is None else self.last_seq + 1
+            gap = Gap(from_seq=from_seq, to_seq=oldest.seq - 1, resync=True)
+            given.insert(0, EventRecord(oldest.seq - 1, oldest.t_us, oldest.step, gap))
+        self._position, self._is_missing = first + len(records), False
+        self.last_seq = records[-1].seq
+        return given
+
+    async def batches(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[list[EventRecord]]:
+        """What comes, in batches, until the reader is closed or the iteration is left."""
+        try:
+            while True:
+                if records := self.take():
+                    yield records
+                else:
+                    await asyncio.sleep(poll_seconds)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the reader; may be called more than once."""
+        self._feed.close(self)

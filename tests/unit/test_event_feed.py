@@ -1,0 +1,232 @@
+"""Readers at their own pace: nothing lost that is not said to be, and a snapshot that events continue."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from pellucid.engine import LLMEngine
+from pellucid.event_bus import EventBus
+from pellucid.event_feed import MAX_TAKEN, EventFeed
+from pellucid.events import (
+    BlockOps,
+    EventRecord,
+    Gap,
+    Level,
+    RequestStateChanged,
+    Snapshot,
+    Stat,
+    Warn,
+)
+from pellucid.sampling_params import SamplingParams
+from support.fake_model import FakeClock, fake_engine
+
+
+def emit(bus: EventBus, count: int) -> None:
+    for number in range(count):
+        bus.emit(Warn(str(number), "something"))
+
+
+def codes(records: list[EventRecord]) -> list[str]:
+    return [r.event.code if isinstance(r.event, Warn) else r.event.ev for r in records]
+
+
+def test_each_reader_takes_what_came_since_it_came() -> None:
+    bus = EventBus()
+    feed = EventFeed(bus, capacity=10)
+    first = feed.read()
+    emit(bus, 2)
+    second = feed.read()
+    emit(bus, 1)
+    assert codes(first.take()) == ["0", "1", "0"]
+    assert codes(second.take()) == ["0"]
+    assert first.take() == second.take() == []
+    emit(bus, 1)
+    assert codes(second.take()) == ["0"]
+
+
+def test_who_is_too_slow_hears_of_the_gap() -> None:
+    bus = EventBus()
+    reader = EventFeed(bus, capacity=4).read()
+    emit(bus, 1)
+    assert [record.seq for record in reader.take()] == [0]
+    emit(bus, 9)
+    records = reader.take()
+    assert records[0].event == Gap(from_seq=1, to_seq=5, resync=True)
+    assert [record.seq for record in records] == [5, 6, 7, 8, 9]
+    emit(bus, 1)
+    assert [record.seq for record in reader.take()] == [10]
+
+
+def test_reading_is_resumed_where_it_was_left() -> None:
+    bus = EventBus()
+    feed = EventFeed(bus, capacity=6)
+    feed.read()  # somebody else, so that the feed goes on
+    emit(bus, 10)
+    assert [record.seq for record in feed.read(after_seq=7).take()] == [8, 9]
+    assert [record.seq for record in feed.read(after_seq=3).take()] == [4, 5, 6, 7, 8, 9]
+    late = feed.read(after_seq=1).take()
+    assert late[0].event == Gap(from_seq=2, to_seq=3, resync=True)
+    assert feed.read(after_seq=9).take() == []
+
+
+def test_nobody_listened_meanwhile() -> None:
+    bus = EventBus()
+    feed = EventFeed(bus)
+    reader = feed.read()
+    emit(bus, 1)
+    assert [record.seq for record in reader.take()] == [0]
+    reader.close()
+    assert not bus.active
+    bus.subscribe(lambda record: None)
+    emit(bus, 3)
+    again = feed.read(after_seq=0)
+    emit(bus, 1)
+    assert again.take()[0].event == Gap(from_seq=1, to_seq=3, resync=True)
+
+
+def test_levels_are_those_of_each_reader() -> None:
+    bus = EventBus()
+    feed = EventFeed(bus)
+    low = feed.read(Level.STAT)
+    assert not bus.wants(Level.STEP)
+    high = feed.read(Level.STEP)
+    assert bus.wants(Level.STEP)
+    bus.emit(BlockOps((), used=0, cached=0, free=0, waste_tok=0))
+    emit(bus, 1)
+    assert codes(low.take()) == ["0"]
+    assert codes(high.take()) == ["kv", "0"]
+    high.close()
+    high.close()
+    assert not bus.wants(Level.STEP) and bus.active
+    low.close()
+    assert not bus.active
+
+
+def test_a_reader_takes_a_bounded_number_at_once() -> None:
+    bus = EventBus()
+    reader = EventFeed(bus).read()
+    emit(bus, MAX_TAKEN + 5)
+    assert [len(reader.take()) for _ in range(3)] == [MAX_TAKEN, 5, 0]
+
+
+def test_batches_on_an_event_loop() -> None:
+    bus = EventBus()
+    feed = EventFeed(bus)
+
+    async def read() -> list[int]:
+        seqs: list[int] = []
+        async for records in feed.read().batches(poll_seconds=0.001):
+            seqs += [record.seq for record in records]
+            if len(seqs) == 30:
+                break
+        return seqs
+
+    async def write_and_read() -> list[int]:
+        reading = asyncio.create_task(read())
+        for _ in range(3):
+            await asyncio.sleep(0.002)
+            emit(bus, 10)
+        return await reading
+
+    assert asyncio.run(write_and_read()) == list(range(30))
+
+
+# ---- the engine
+
+
+def run(engine: LLMEngine, clock: FakeClock, seconds: float = 0.1) -> None:
+    while engine.has_unfinished_requests:
+        engine.step()
+        clock.now += seconds
+
+
+def test_every_reader_is_told_what_engine_this_is() -> None:
+    feed = EventFeed(fake_engine().events)
+    assert codes(feed.read().take()) == ["hello"]
+    assert codes(feed.read().take()) == ["hello"]
+
+
+def test_how_the_engine_does_twice_a_second() -> None:
+    clock = FakeClock()
+    engine = fake_engine(clock=clock, block_size=16)
+    reader = EventFeed(engine.events).read()
+    params = SamplingParams(max_tokens=21, ignore_eos=True)
+    engine.add_request([1] * 40, params)
+    run(engine, clock)
+    engine.add_request([1] * 40, params)
+    run(engine, clock)
+    stats = [record.event for record in reader.take() if isinstance(record.event, Stat)]
+    assert len(stats) >= 8
+    assert all(stat.dur_us >= 500_000 for stat in stats if stat.running)
+    seconds = [stat.dur_us / 1e6 for stat in stats]
+    pairs = list(zip(stats, seconds, strict=True))
+    assert round(sum(stat.out_tok_s * own for stat, own in pairs)) == 42
+    assert round(sum(stat.in_tok_s * own for stat, own in pairs)) == 40 + 8
+    assert [stat.hit_frac for stat in stats if stat.hit_frac is not None] == [0.0, 32 / 40]
+    assert (stats[-1].running, stats[-1].waiting, stats[-1].used) == (0, 0, 0)
+
+
+class Mirror:
+    """Requests and blocks as a page believes them to be: a snapshot, and the events after it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.seq = snapshot.as_of_seq
+        self.states = {request.req: request.state for request in snapshot.requests}
+        self.owners = Counter({block: owners for block, owners, _ in snapshot.blocks})
+
+    def follow(self, record: EventRecord) -> None:
+        if record.seq <= self.seq:
+            return
+        match record.event:
+            case RequestStateChanged(req=req, to=state):
+                self.states[req] = state
+                if state in ("done", "cancelled", "failed"):
+                    del self.states[req]
+            case BlockOps(ops=ops):
+                for op, block, a, b in ops:
+                    if op in "AC":
+                        self.owners[block] = 1
+                    elif op in "SR":
+                        self.owners[block] = b if op == "S" else a
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_snapshot_and_the_events_after_it_are_the_engine(seed: int) -> None:
+    rng, clock = random.Random(seed), FakeClock()
+    engine = fake_engine(
+        clock=clock,
+        block_size=16,
+        max_model_len=96,
+        num_kv_blocks=rng.choice([6, 9, 30]),
+        max_num_seqs=rng.choice([2, 8]),
+        max_num_batched_tokens=rng.choice([8, 64]),
+    )
+    feed = EventFeed(engine.events)
+    mirrors: list[tuple[Mirror, object]] = []
+    arriving, running = 12, []
+    while arriving or engine.has_unfinished_requests:
+        if arriving and rng.random() < 0.5:
+            arriving -= 1
+            params = SamplingParams(
+                n=rng.choice([1, 1, 3]), max_tokens=rng.randrange(1, 20), ignore_eos=True
+            )
+            prompt = [1] * rng.randrange(1, 60)
+            running.append(engine.add_request(prompt, params, priority=rng.choice([0, -1])))
+        if rng.random() < 0.2:  # somebody comes late
+            reader = feed.read(Level.STEP)
+            mirrors.append((Mirror(engine.snapshot()), reader))
+        if running and rng.random() < 0.1:
+            engine.abort(running.pop().request_id)
+        engine.step()
+        clock.now += 1.0
+        truth = engine.snapshot()
+        for mirror, reader in mirrors:
+            for record in reader.take():
+                mirror.follow(record)
+            told = {name: state for name, state in mirror.states.items() if state != "waiting"}
+            assert told == {r.req: r.state for r in truth.requests if r.state != "waiting"}
+            owners = {block: own for block, own, _ in truth.blocks if own}
+            assert {block: own for block, own in mirror.owners.items() if own} == owners
+    assert mirrors
