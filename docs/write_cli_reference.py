@@ -69,6 +69,9 @@ Four options are named as in Python: `include_stop_str_in_output` (`--include-st
 Sizes are bytes, or have a unit: `2GiB` and `2G` are 2 x 1024^3 bytes, `2GB` is 2 x 1000^3. In `--stop`, `\\n`, `\\t`,
 `\\r`, `\\0` and `\\\\` stand for the characters that they name.
 
+`pellucid chat` keeps what was typed in `~/.local/state/pellucid/chat_history` (or in `$XDG_STATE_HOME`), readable
+by you alone.
+
 `pellucid --install-completion` lets the Tab key complete commands, options and their values.
 `PELLUCID_TRACEBACK=1` shows where an error comes from.
 """

@@ -132,8 +132,8 @@ def test_the_next_start_finds_its_prompt_again(tmp_path: Path) -> None:
         for _ in range(2)
     )
     assert first.stdout == second.stdout != b""
-    assert b"(0 cached)" in first.stderr
-    assert b"(0 cached)" not in second.stderr
+    assert b" cached)" not in first.stderr
+    assert b" cached)" in second.stderr
 
 
 def test_nothing_in_a_pipe_is_an_escape_code() -> None:
@@ -251,8 +251,8 @@ def test_a_chat_in_a_terminal() -> None:
         terminal.read_until(b"> ")
         terminal.type(b"\x04")  # Ctrl-D
         assert terminal.read_to_end() == 0
-    first, second, in_stats = re.findall(rb"\((\d+) cached\)", terminal.screen)
-    assert int(first) == 0 and int(second) >= 16 and in_stats == second
+    second, in_stats = re.findall(rb"\((\d+) cached\)", terminal.screen)
+    assert int(second) >= 16 and in_stats == second
 
 
 def test_ctrl_c_in_a_chat_stops_the_answer_only() -> None:

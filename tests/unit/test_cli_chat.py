@@ -46,8 +46,8 @@ def answer(*said: str, max_tokens: int = 6, temperature: float = 1.0, seed: int 
 
 def cached_and_prompt(ran: Ran) -> list[tuple[int, int]]:
     """For each turn, the tokens found in the cache and all tokens of the conversation."""
-    found = re.findall(r"prefill (\d+) tokens? \S+ tok/s \((\d+) cached\)", ran.err)
-    return [(int(cached), int(cached) + int(computed)) for computed, cached in found]
+    found = re.findall(r"prefill (\d+) tokens? \S+ tok/s(?: \((\d+) cached\))?", ran.err)
+    return [(int(cached or 0), int(cached or 0) + int(computed)) for computed, cached in found]
 
 
 def test_each_answer_goes_on_from_all_that_was_said(pellucid: CommandLine) -> None:
@@ -260,6 +260,10 @@ def test_reasoning_is_dimmed_on_a_terminal_and_left_out_elsewhere(
         pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
         ran = pellucid(*arguments, "--temperature", "0")
         assert (ran.status, ran.out.rstrip("\n")) == (0, "fine")
+    pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
+    result = json.loads(pellucid("run", "owner/model", "hi", "--temperature", "0", "--json").out)
+    assert (result["content"], result["reasoning"]) == ("fine", "let me see")
+    assert result["text"] == "zzlet me seeyyfine"
 
     pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
     session = ChatSession(pellucid.llm(), SamplingParams(temperature=0))

@@ -180,7 +180,7 @@ def notes(tmp_path: Path) -> None:
         "done",
         [
             "time to first token 41.8 ms",
-            "prefill 5 tokens 136 tok/s (0 cached)",
+            "prefill 5 tokens 136 tok/s",
             "decode 172 tokens 108 tok/s",
             "KV cache 576 KiB",
             "stop: end token 1 (<|end_of_text|>)",

@@ -69,7 +69,7 @@ def cells(measurement: "Measurement", machine: "Machine") -> tuple[str, ...]:
     return (
         measurement.workload.test,
         speed(measurement),
-        f"{measurement.spread:.0%}",
+        f"{measurement.spread:.0%}" if len(measurement.seconds) > 1 else "-",
         num_bytes(measurement.bytes_per_step),
         f"{measurement.bandwidth_share(machine):.0%}",
         flops(measurement.flops_per_step),

@@ -10,7 +10,14 @@ from pellucid.cli.generation import count_tokens, load
 from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.json_output import comparison_object, print_json
 from pellucid.cli.output.summary import answer_facts, formats, machine_name, sampling
-from pellucid.cli.output.terminal import EXIT_INTERRUPTED, AnswerWriter, note, note_facts, wrapped
+from pellucid.cli.output.terminal import (
+    BOLD,
+    EXIT_INTERRUPTED,
+    AnswerWriter,
+    note,
+    note_facts,
+    wrapped,
+)
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.parsing.options import (
     MAX_TOKENS,
@@ -103,7 +110,9 @@ def _write_answer(engine: "LLMEngine", prompt: "Prompt", output: "RequestOutput"
         before = decode(output.prompt_token_ids)
         text = decode([*output.prompt_token_ids, *ids[:end]])[len(before) :]
     writer = AnswerWriter()
-    writer.write((prompt if isinstance(prompt, str) else "") + text + "\n\n")
+    if isinstance(prompt, str):
+        writer.write(prompt, BOLD)
+    writer.write(f"{text}\n\n")
     if end is not None:
         print(
             wrapped(

@@ -188,3 +188,23 @@ def count_tokens(
             params,
             lambda output: show(len(output.metrics.token_times), limit),
         )
+
+
+def count_answer(
+    llm: "LLM", prompt: "Prompt", params: RequestParams, label: str, quiet: bool = False
+) -> "tuple[RequestOutput, dict[str, str]]":
+    """As `count_tokens`; of a conversation also the answer's `content` and `reasoning`."""
+    from pellucid.prompts import ChatPrompt
+    from pellucid.text.responses.deltas import ContentText, ReasoningText
+
+    if not isinstance(prompt, ChatPrompt):
+        return count_tokens(llm.engine, prompt, params, label, quiet), {}
+    response_format = llm.tokenizer.response_format
+    params = replace(params, skip_special_tokens=response_format.skip_special_tokens)
+    output = count_tokens(llm.engine, prompt, params, label, quiet)
+    parser = response_format.parser(llm.tokenizer.render_chat(prompt))
+    deltas = [*parser.push(output.outputs[0].text), *parser.flush()]
+    return output, {
+        "content": "".join(each.text for each in deltas if isinstance(each, ContentText)),
+        "reasoning": "".join(each.text for each in deltas if isinstance(each, ReasoningText)),
+    }

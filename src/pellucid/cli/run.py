@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pellucid.beam_search_params import RequestParams
-from pellucid.cli.generation import count_tokens, load, stream_answer, stream_text
+from pellucid.cli.generation import count_answer, count_tokens, load, stream_answer, stream_text
 from pellucid.cli.output.json_output import print_json, request_object
 from pellucid.cli.output.summary import answer_facts
 from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
@@ -108,8 +108,8 @@ def run(
         if max_tokens is None and isinstance(prompt, str):
             params = replace(params, max_tokens=MAX_TOKENS_OF_RAW_TEXT)
         if json:
-            output = count_tokens(llm.engine, prompt, params, "generate", quiet)
-            print_json(request_object(llm.engine, output, params))
+            output, parts = count_answer(llm, prompt, params, "generate", quiet)
+            print_json({**request_object(llm.engine, output, params), **parts})
         else:
             writer = AnswerWriter()
             if isinstance(prompt, str) and sys.stdout.isatty():

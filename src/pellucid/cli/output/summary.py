@@ -65,7 +65,7 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
         num_computed = len(output.prompt_token_ids) - output.num_cached_tokens
         facts.append(
             f"prefill {_tokens(num_computed)} {rate(num_computed, metrics.prefill_seconds)}"
-            f" ({output.num_cached_tokens} cached)"
+            + (f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else "")
         )
     if num_tokens > 1:
         num_steps = num_tokens - 1  # the first token is prefill's
