@@ -221,3 +221,26 @@ def test_what_is_not_served_is_refused_in_anthropics_shape(client: anthropic.Ant
 def test_models_by_anthropics_client(client: anthropic.Anthropic) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.type, model.display_name) == ("tested", "model", "tested")
+
+
+def test_why_the_cache_missed_in_anthropics_form(client: anthropic.Anthropic) -> None:
+    """The vendor estimates; here both prompts are known."""
+    system = "You answer questions about numbers. " * 20
+
+    def ask(earlier: str | None, system: str = system, question: str = "What is 1 + 1?") -> Any:
+        return client.messages.create(
+            **GREEDY,
+            messages=[{"role": "user", "content": question}],
+            system=system,
+            diagnostics={"previous_message_id": earlier} if earlier else anthropic.omit,
+        )
+
+    first = ask(None)
+    assert first.diagnostics is None
+    assert ask(first.id).diagnostics is None
+    changed = ask(first.id, question="And 2 + 2?").diagnostics.cache_miss_reason
+    assert changed.type == "messages_changed" and 0 < changed.cache_missed_input_tokens < 16
+    changed = ask(first.id, system="New. " + system).diagnostics.cache_miss_reason
+    assert changed.type == "system_changed" and changed.cache_missed_input_tokens > 100
+    unknown = ask("msg_000000000000000000000000").diagnostics.cache_miss_reason
+    assert unknown.type == "previous_message_not_found"

@@ -1,5 +1,6 @@
 """OpenAI's Responses, by the official client and as Codex CLI sends them."""
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import openai
 import pytest
 
 from pellucid.prompts import ChatPrompt
+from pellucid.server.cache_comparison import common_length
 from pellucid.server.protocols.openai_responses import ConversationFields, conversation_of
 from support.bundled import bundled_model
 from support.http_server import RunningServer
@@ -208,3 +210,36 @@ def test_a_prompt_beyond_the_context_has_the_code_that_codex_reads(server: Runni
     reply = server.post("/v1/responses", {"input": "word " * 3000, "stream": True})
     assert reply.status == 400
     assert reply.json["error"]["code"] == "context_length_exceeded"
+
+
+def test_why_the_cache_missed_in_openais_form(client: openai.OpenAI) -> None:
+    """The vendor estimates; here both prompts are known."""
+    long = "You answer questions about numbers. " * 20
+
+    def ask(earlier: str | None, text: str = QUESTION) -> Any:
+        options: Any = {"comparison_response_id": earlier} if earlier else openai.omit
+        return client.responses.create(
+            **GREEDY, input=text, instructions=long, prompt_cache_options=options
+        )
+
+    first = ask(None)
+    assert first.prompt_cache_diagnostics is None
+    assert ask(first.id).prompt_cache_diagnostics.type == "cache_hit"
+    missed = ask(first.id, "Other words.").prompt_cache_diagnostics
+    assert (missed.type, missed.reason) == ("cache_miss", "input_changed")
+    assert missed.comparison_reusable_tokens == first.usage.input_tokens
+    assert 0 < missed.cache_missed_tokens < 20
+    unknown = ask("resp_000000000000000000000000").prompt_cache_diagnostics
+    assert unknown.type == "comparison_response_not_found"
+
+
+def test_where_prompts_part() -> None:
+    for first, second, expected in (
+        ([], [], 0),
+        ([1], [1], 1),
+        ([1, 2, 3], [1, 2], 2),
+        ([1, 2, 3, 4, 5], [1, 2, 9, 4, 5], 2),
+        ([9, 2], [1, 2], 0),
+        (list(range(1000)), [*range(777), 0, *range(778, 1000)], 777),
+    ):
+        assert common_length(array("I", first), array("I", second)) == expected

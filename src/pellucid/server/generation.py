@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
@@ -40,7 +40,7 @@ class GenerationRequest:
     params: SamplingParams
     priority: int = 0
     cache_salt: str | None = None
-    aspects: Mapping[str, Any] = field(default_factory=dict)
+    aspects: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def num_answers(self) -> int:
@@ -192,6 +192,10 @@ class Generation:
     @property
     def outputs(self) -> list[RequestOutput]:
         return [stream.output for stream in self.streams]
+
+    @property
+    def block_size(self) -> int:
+        return self._service.engine.config.block_size
 
     @property
     def has_started(self) -> bool:

@@ -51,7 +51,7 @@ class CallRecord:
         owner: who may see it.
         path: of its route.
         prompts: their tokens.
-        aspects: what of the request the prompt depends on ("tools", "model" ...), to compare calls by.
+        aspects: digests of what of the call its prompt has ("tools", "system"), to compare calls by.
         answers: by the engine's name of each: the id, "/" and its number.
     """
 
@@ -59,7 +59,7 @@ class CallRecord:
     owner: Caller
     path: str
     prompts: Sequence["array[int]"] = ()
-    aspects: Mapping[str, Any] = field(default_factory=dict)
+    aspects: Mapping[str, bytes] = field(default_factory=dict)
     answers: dict[str, AnswerRecord] = field(default_factory=dict)
 
     @property

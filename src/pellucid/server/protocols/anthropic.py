@@ -4,7 +4,7 @@ https://docs.claude.com/en/api/messages
 """
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 from pellucid.outputs import RequestOutput
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
+from pellucid.server.cache_comparison import CacheOutcome, aspects_of, compare_with
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, ErrorShape, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
@@ -40,6 +41,10 @@ STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "abort": "end_turn"}
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
+class Diagnostics(msgspec.Struct):
+    previous_message_id: str | None = None
+
+
 class ConversationFields(msgspec.Struct, kw_only=True):
     messages: list[Any]
     model: str | None = None
@@ -56,6 +61,7 @@ class MessagesBody(ConversationFields, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    diagnostics: Diagnostics | None = None
 
 
 CONVERSATION_FIELDS = (
@@ -90,6 +96,7 @@ MESSAGES_FIELDS = FieldTable(
             temperature="0 is greedy; left out, the model's own default",
             top_p="see docs/sampling.md",
             top_k="see docs/sampling.md",
+            diagnostics="previous_message_id: why the prompt was not found in the cache, exactly",
         ),
         *CONVERSATION_FIELDS,
         *without_effect(
@@ -122,9 +129,15 @@ class Messages:
         conversation = self._conversation(body, call)
         form = AnswerForm.of(model.tokenizer, conversation)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
-        request = GenerationRequest([conversation], params)
+        request = GenerationRequest(
+            [conversation], params, aspects=aspects_of(tools=body.tools, system=self._system(body))
+        )
         generation = await self.serving.service.start(request, call)
-        writer = _Writer(generation, name, form)
+        asked = body.diagnostics
+        earlier_id = None if asked is None else asked.previous_message_id
+        writer = _Writer(
+            generation, name, form, lambda: _diagnostics(earlier_id, generation, self.serving)
+        )
         if body.stream:
             frames = failing_with_a_frame(writer.frames(), _failure_event, call.request_id)
             return StreamedReply(frames, lambda: PING)
@@ -137,6 +150,9 @@ class Messages:
         encode = self.serving.model.tokenizer.encode_conversation
         token_ids = await self.serving.service.work_on_text(lambda: encode(conversation))
         return json_reply({"input_tokens": len(token_ids)})
+
+    def _system(self, body: ConversationFields) -> str:
+        return _system_text(body.system or "", self.serving.config.keep_billing_block)
 
     def _conversation(self, body: ConversationFields, call: Call) -> ChatPrompt:
         keeps_billing = self.serving.config.keep_billing_block
@@ -298,9 +314,16 @@ def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingPa
 class _Writer:
     """Writes one message, whole or as events."""
 
-    def __init__(self, generation: Generation, model: str, form: AnswerForm) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        model: str,
+        form: AnswerForm,
+        diagnose: Callable[[], dict[str, Any]],
+    ) -> None:
         self._generation = generation
         self._model = model
+        self._diagnose = diagnose
         self._reader = form.reader(generation)
         self._blocks = AnswerBlocks()
 
@@ -340,6 +363,7 @@ class _Writer:
             "stop_reason": None,
             "stop_sequence": None,
             "usage": self._usage(num_tokens),
+            **self._diagnose(),
         }
 
     def _usage(self, num_tokens: int) -> dict[str, int]:
@@ -361,6 +385,24 @@ class _Writer:
             return {"stop_reason": "tool_use", "stop_sequence": None}
         assert finish_reason is not None
         return {"stop_reason": STOP_REASONS[finish_reason], "stop_sequence": None}
+
+
+def _diagnostics(
+    earlier_id: str | None, generation: Generation, serving: Serving
+) -> dict[str, Any]:
+    """What a message says about the cache if its client asked."""
+    if earlier_id is None:
+        return {}
+    found = compare_with(earlier_id, generation, serving.service.records)
+    if found.outcome is CacheOutcome.REUSED:
+        return {"diagnostics": None}
+    reason: dict[str, Any] = {"type": "unavailable"}
+    if found.outcome is CacheOutcome.NOT_FOUND:
+        reason = {"type": "previous_message_not_found"}
+    elif found.outcome is CacheOutcome.DIFFERS:
+        kind = f"{found.changed or 'messages'}_changed"
+        reason = {"type": kind, "cache_missed_input_tokens": found.missed_tokens}
+    return {"diagnostics": {"cache_miss_reason": reason}}
 
 
 def _opened(block: Block) -> dict[str, Any]:

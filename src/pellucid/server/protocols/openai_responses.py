@@ -13,6 +13,12 @@ import msgspec
 from pellucid.outputs import RequestOutput
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
+from pellucid.server.cache_comparison import (
+    CacheComparison,
+    CacheOutcome,
+    aspects_of,
+    compare_with,
+)
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
@@ -26,9 +32,14 @@ from pellucid.server.protocols.answers import (
     Change,
 )
 from pellucid.server.protocols.sampling import with_given
+from pellucid.server.request_records import RequestRecords
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import failing_with_a_frame, sse_event
 from pellucid.text.tokenizer import Tokenizer
+
+
+class PromptCacheOptions(msgspec.Struct):
+    comparison_response_id: str | None = None
 
 
 class ConversationFields(msgspec.Struct, kw_only=True):
@@ -50,6 +61,7 @@ class ResponsesBody(ConversationFields, kw_only=True):
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
     truncation: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
 
 
 CONVERSATION_FIELDS = (
@@ -82,13 +94,14 @@ RESPONSES_FIELDS = FieldTable(
             metadata="repeated in the reply",
             prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
             truncation="disabled",
+            prompt_cache_options="comparison_response_id: why the prompt was not found in the cache,"
+            " exactly",
         ),
         *CONVERSATION_FIELDS,
         *without_effect(
             client_metadata="nothing is stored",
             include="a reply has all that there is",
             max_tool_calls="the server calls no tools",
-            prompt_cache_options="equal prompts are found by their tokens",
             prompt_cache_retention="blocks stay until memory is needed",
             safety_identifier="it is for OpenAI's abuse detection",
             service_tier="there is one",
@@ -126,9 +139,14 @@ class Responses:
         conversation = conversation_of(body, model.tokenizer, call.warnings)
         form = AnswerForm.of(model.tokenizer, conversation)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
-        request = GenerationRequest([conversation], params)
+        effort = (body.reasoning or {}).get("effort")
+        request = GenerationRequest(
+            [conversation],
+            params,
+            aspects=aspects_of(tools=body.tools, reasoning_effort=effort),
+        )
         generation = await self.serving.service.start(request, call)
-        writer = _Writer(generation, body, name, form)
+        writer = _Writer(generation, body, name, form, self.serving.service.records)
         if body.stream:
             frames = failing_with_a_frame(writer.frames(), writer.failure, call.request_id)
             return StreamedReply(frames, writer.in_progress)
@@ -286,9 +304,15 @@ class _Writer:
     """Writes one response, whole or as events."""
 
     def __init__(
-        self, generation: Generation, body: ResponsesBody, model: str, form: AnswerForm
+        self,
+        generation: Generation,
+        body: ResponsesBody,
+        model: str,
+        form: AnswerForm,
+        records: RequestRecords,
     ) -> None:
         self._generation = generation
+        self._records = records
         self._body = body
         self._model = model
         self._params = generation.request.params
@@ -415,6 +439,10 @@ class _Writer:
             response["status"] = "cancelled"
         response["output"] = [self._item(block, "completed") for block in self._blocks.blocks]
         response["completed_at"] = int(time.time())
+        options = self._body.prompt_cache_options
+        if options is not None and options.comparison_response_id is not None:
+            compared = compare_with(options.comparison_response_id, self._generation, self._records)
+            response["prompt_cache_diagnostics"] = _diagnostics(compared)
         (output,) = self._generation.outputs
         num_prompt_tokens = len(output.prompt_token_ids)
         response["usage"] = {
@@ -464,6 +492,21 @@ class _Writer:
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
         return sse_event(kind.encode(), msgspec.json.encode(event))
+
+
+def _diagnostics(compared: CacheComparison) -> dict[str, Any]:
+    if compared.outcome is CacheOutcome.REUSED:
+        return {"type": "cache_hit"}
+    if compared.outcome is CacheOutcome.NOT_FOUND:
+        return {"type": "comparison_response_not_found"}
+    if compared.outcome is CacheOutcome.EVICTED:
+        return {"type": "unavailable"}
+    return {
+        "type": "cache_miss",
+        "reason": f"{compared.changed or 'input'}_changed",
+        "cache_missed_tokens": compared.missed_tokens,
+        "comparison_reusable_tokens": compared.reusable_tokens,
+    }
 
 
 def _content(block: Block, text: str) -> dict[str, Any]:
