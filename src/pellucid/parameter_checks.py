@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+MAX_SHOWN = 200  # characters of a value in a message
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -55,7 +57,16 @@ TOKEN_ID = Interval(0)
 
 
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
-    raise ValueError(f"{name}={value!r}: must be {allowed}")
+    raise ValueError(f"{name}={shown(value)}: must be {allowed}")
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's `repr`, for a message."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "a deeply nested value"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ..."
 
 
 # Compiled for each request: so that it takes milliseconds

@@ -69,6 +69,7 @@ TOKENIZER_CASES = [
     tokenizer_case(
         "one id for many tokens",
         lambda c: c["model"]["vocab"].update({f"t{i}": 5 for i in range(300_000)}),
+        may_succeed=True,
     ),
     tokenizer_case("an id of four billion", lambda c: c["model"]["vocab"].update(t=2**32 - 1)),
     tokenizer_case(

@@ -88,7 +88,7 @@ def test_refusal_names_the_field_and_what_is_allowed(name: str, value: Any) -> N
     if isinstance(value, list) and len(value) == 1 and name.endswith("_token_ids"):
         offender = value[0]
     if name != "logit_bias" and value != []:
-        assert repr(offender) in str(refusal.value)
+        assert repr(offender)[:200] in str(refusal.value)
 
 
 @pytest.mark.parametrize(("name", "value"), cases(GOOD))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pellucid.loading.files import open_regular, read_bytes
 from pellucid.loading.gguf_names import part_names
+from pellucid.parameter_checks import shown
 
 SUMS_FILE = "SHA256SUMS"
 
 _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 _MAX_SUMS_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
-_MAX_SHOWN = 120  # characters of a line in a message
 
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 _PATTERNS = ("*.safetensors", "*.json")
@@ -38,16 +38,16 @@ def verify_checksums(directory: Path) -> None:
         match = _LINE.fullmatch(line)
         if match is None:
             raise ValueError(
-                f"{sums}: line {number} is {line[:_MAX_SHOWN]!r}: must be a SHA-256 digest, "
+                f"{sums}: line {number} is {shown(line)}: must be a SHA-256 digest, "
                 "two blanks and a file name"
             )
         digest, name = match.groups()
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ValueError(f"{sums}: line {number} names {name!r}: must be a file beside it")
+            raise ValueError(f"{sums}: line {number} names {shown(name)}: must be a file beside it")
         path = directory / name
         if expected.setdefault(path, digest.lower()) != digest.lower():
             raise ValueError(
-                f"{sums}: line {number} gives {name!r} another digest than a line before"
+                f"{sums}: line {number} gives {shown(name)} another digest than a line before"
             )
     actual: dict[tuple[int, int], str] = {}  # a file with several names is read once
     for path, digest in expected.items():

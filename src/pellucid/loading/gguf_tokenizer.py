@@ -23,6 +23,7 @@ from tokenizers import (
 
 from pellucid.loading.json_object import JsonObject
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
+from pellucid.parameter_checks import MAX_SHOWN, shown
 
 
 class _TokenType(IntEnum):
@@ -131,7 +132,7 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
     except Exception as error:  # the library promises no type
         if isinstance(error, ValueError):
             raise
-        raise ValueError(f"{metadata.path}: not a tokenizer: {error}") from error
+        raise ValueError(f"{metadata.path}: not a tokenizer: {str(error)[:MAX_SHOWN]}") from error
     special_tokens = vocabulary.special_tokens()
     backend.post_processor = _post_processor(metadata, backend, special_tokens, adds_bos)
     templates = [
@@ -152,7 +153,7 @@ class _Vocabulary:
         self.ids = {token: token_id for token_id, token in enumerate(self.tokens)}
         if len(self.ids) < len(self.tokens):
             twice = next(token for i, token in enumerate(self.tokens) if self.ids[token] != i)
-            raise ValueError(f"{metadata.path}: tokenizer.ggml.tokens holds {twice!r} twice")
+            raise ValueError(f"{metadata.path}: tokenizer.ggml.tokens holds {shown(twice)} twice")
         types = self._numbers("tokenizer.ggml.token_type", _TokenType.NORMAL)
         if unknown := set(types).difference(_TokenType):
             raise ValueError(
@@ -248,7 +249,9 @@ def _pairs(metadata: JsonObject, merges: Sequence[str]) -> list[tuple[str, str]]
     for merge in merges:
         left, space, right = merge[1:].partition(" ")
         if not space:
-            raise ValueError(f"{metadata.path}: tokenizer.ggml.merges holds {merge!r}: no pair")
+            raise ValueError(
+                f"{metadata.path}: tokenizer.ggml.merges holds {shown(merge)}: no pair"
+            )
         pairs.append((merge[0] + left, right))
     return pairs
 

@@ -19,6 +19,7 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
+from pellucid.parameter_checks import shown
 
 LARGEST_ZERO_POINT = 15
 
@@ -83,7 +84,7 @@ def read_quantization_config(config: JsonObject) -> IntegerFormat | None:
 
 
 def _method_name(method: Any) -> str:
-    return _METHODS.get(method, method) if isinstance(method, str) else "an unnamed method"
+    return _METHODS.get(method, shown(method)) if isinstance(method, str) else "an unnamed method"
 
 
 def _similar_format(quantization: JsonObject) -> str:

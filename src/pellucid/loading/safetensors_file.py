@@ -14,8 +14,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from pellucid.loading.files import MappedFile, open_regular
+from pellucid.parameter_checks import MAX_SHOWN, shown
 
 MAX_TENSORS = 1 << 16
+MAX_NAME_CHARACTERS = 1 << 10
 _HEADER_LENGTH_BYTES = 8  # u64, little-endian, before the header
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -118,7 +120,7 @@ def _parse_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
         values = dict(pairs)
         if len(values) < len(pairs):
             [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-            raise ValueError(f"{path}: the header names {name} twice")
+            raise ValueError(f"{path}: the header names {name[:MAX_SHOWN]} twice")
         return values
 
     with open_regular(path) as file:
@@ -128,6 +130,10 @@ def _parse_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
         raise ValueError(f"{path}: has {num_tensors} tensors: at most {MAX_TENSORS} are read")
     header = json.loads(data, object_pairs_hook=without_duplicates)
     metadata = header.pop("__metadata__", {})
+    if (longest := max(map(len, header), default=0)) > MAX_NAME_CHARACTERS:
+        raise ValueError(
+            f"{path}: a tensor has a name of {longest} characters: at most {MAX_NAME_CHARACTERS} are read"
+        )
     return header, metadata, _HEADER_LENGTH_BYTES + length
 
 
@@ -142,5 +148,5 @@ def _explain(path: Path, reason: str) -> str:
         for name, entry in header.items():
             dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             if dtype in DTYPES and end - start != math.prod(shape) * DTYPES[dtype].itemsize:
-                return f"tensor {name}: {dtype} {shape} does not fill bytes {start} to {end}"
-    return reason.removeprefix("Error while deserializing header: ")
+                return f"tensor {name[:MAX_SHOWN]}: {dtype} {shown(shape)} does not fill bytes {start} to {end}"
+    return reason.removeprefix("Error while deserializing header: ")[:MAX_SHOWN]

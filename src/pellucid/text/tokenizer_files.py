@@ -13,6 +13,7 @@ from tokenizers.models import BPE
 from pellucid.loading.files import read_bytes
 from pellucid.loading.json_object import MAX_INTEGER, read_json_object
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
+from pellucid.parameter_checks import MAX_SHOWN, shown
 from pellucid.text.text_encoder import is_panic
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -49,7 +50,7 @@ def read_tokenizer_files(directory: Path) -> StoredTokenizer:
         )
     except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
         path = directory / "tokenizer_config.json"
-        raise ValueError(f"{path} has an entry of an unexpected form: {error!r}") from error
+        raise ValueError(f"{path} has an entry of an unexpected form: {shown(error)}") from error
 
 
 def _read_text(path: Path) -> str:
@@ -84,19 +85,17 @@ def _read_backend(directory: Path) -> Backend:
         backend.no_truncation()
         backend.no_padding()
         if isinstance(backend.model, BPE):
-            backend.model.dropout = (
-                None  # of training: it makes other ids of the same text each time
-            )
+            backend.model.dropout = None  # for training: other ids of the same text each time
         _check_encodes(backend)
     except BaseException as error:  # the library promises no type, and its panics are no Exceptions
         if isinstance(error, Exception) or is_panic(error):
-            raise ValueError(f"{path} is not a tokenizer: {error}") from None
+            raise ValueError(f"{path} is not a tokenizer: {str(error)[:MAX_SHOWN]}") from None
         raise
     for token in declared:  # the library gives a token with an impossible id another one
         actual = backend.token_to_id(token["content"])
         if actual != token["id"]:
             raise ValueError(
-                f"{path}: added token {token['content']!r} has id {token['id']}, which must be {actual}"
+                f"{path}: added token {shown(token['content'])} has id {token['id']}, which must be {actual}"
             )
     return backend
 
@@ -167,7 +166,7 @@ def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> No
     entries = config.get("added_tokens_decoder", {})
     if wrong := [key for key in entries if not (key.isdecimal() and len(key) < 11)]:
         raise ValueError(
-            f"{path}: added_tokens_decoder has the key {wrong[0]!r}: must be a token id"
+            f"{path}: added_tokens_decoder has the key {shown(wrong[0])}: must be a token id"
         )
     ordered = sorted((int(key), entry) for key, entry in entries.items())
     # All at once: with each call the library builds its search for all added tokens anew.
@@ -177,7 +176,7 @@ def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> No
         actual = backend.token_to_id(entry["content"])
         if actual != token_id:
             raise ValueError(
-                f"{path}: added_tokens_decoder gives {entry['content']!r} the id {token_id},"
+                f"{path}: added_tokens_decoder gives {shown(entry['content'])} the id {token_id},"
                 f" tokenizer.json {actual}"
             )
 
@@ -203,7 +202,9 @@ def _special_tokens(backend: Backend, config: dict[str, Any], directory: Path) -
         if content is None:
             continue
         if backend.token_to_id(content) is None and name in ("bos", "eos"):
-            raise ValueError(f"{directory}: {name}_token {content!r} is no token of tokenizer.json")
+            raise ValueError(
+                f"{directory}: {name}_token {shown(content)} is no token of tokenizer.json"
+            )
         found[f"{name}_token"] = content
         if backend.token_to_id(content) is not None and content not in special:
             backend.add_special_tokens([AddedToken(content, normalized=False, special=True)])
