@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from pellucid.parameter_checks import shown
+
 # {"role": "user", "content": "..."}; the keys are those of OpenAI's chat completions
 Message: TypeAlias = Mapping[str, Any]
 # {"type": "function", "function": {"name": ..., "description": ..., "parameters": JSON schema}}
@@ -26,7 +28,6 @@ _KEYS_BY_ROLE = {
     },
     "tool": {"role", "content", "name", "tool_call_id"},
 }
-_MAX_SHOWN = 80  # characters of a value in a message
 
 
 def checked_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
@@ -254,7 +255,7 @@ def _checked_json(value: Any, name: str, depth: int) -> Any:
         for key in value:
             if not isinstance(key, str):
                 _refuse(name, value, f"keys must be text, got {key!r}")
-            check_text(key, f"{name}: key {key[:_MAX_SHOWN]!r}")
+            check_text(key, f"{name}: key {shown(key)}")
         return {key: _checked_json(item, f"{name}.{key}", depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [
@@ -264,7 +265,4 @@ def _checked_json(value: Any, name: str, depth: int) -> Any:
 
 
 def _refuse(name: str, value: object, allowed: str) -> NoReturn:
-    shown = repr(value)
-    if len(shown) > _MAX_SHOWN:
-        shown = f"{shown[:_MAX_SHOWN]} ..."
-    raise ValueError(f"{name}={shown}: {allowed}")
+    raise ValueError(f"{name}={shown(value)}: {allowed}")

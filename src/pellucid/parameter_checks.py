@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 MAX_SHOWN = 200  # characters of a value in a message
+MAX_TOKEN_IDS = 1 << 19  # the largest vocabularies have half as many
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,15 @@ def checked_strings(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def checked_token_ids(name: str, value: Sequence[int] | None) -> tuple[int, ...]:
-    return tuple(TOKEN_ID.integer(name, element) for element in _elements(name, value))
+    token_ids = _elements(name, value)
+    check_num_token_ids(name, len(token_ids))
+    return tuple(TOKEN_ID.integer(name, token_id) for token_id in token_ids)
+
+
+def check_num_token_ids(name: str, count: int) -> None:
+    """Raises a ValueError for more token ids than a vocabulary has, before each of them is checked."""
+    if count > MAX_TOKEN_IDS:
+        raise ValueError(f"{name}: has {count} token ids; at most {MAX_TOKEN_IDS} are allowed")
 
 
 def _elements(name: str, value: Any) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pellucid.parameter_checks import (
     TOKEN_ID,
     Interval,
+    check_num_token_ids,
     checked_strings,
     checked_token_ids,
     refuse,
@@ -201,6 +202,7 @@ def _logit_bias(
         bias = dict(value or ())
     except (TypeError, ValueError):
         refuse("logit_bias", value, "a mapping of token ids to numbers")
+    check_num_token_ids("logit_bias", len(bias))
     return tuple(
         sorted(
             (

@@ -122,6 +122,7 @@ PARAMS_CASES = [
     params_case(
         "a bias for a million tokens", logit_bias=lambda: dict.fromkeys(range(1_000_000), 1.0)
     ),
+    params_case("a bias for 200,000 tokens", logit_bias=lambda: dict.fromkeys(range(200_000), 1.0)),
     params_case("a bias of NaN", logit_bias={1: float("nan")}),
     params_case("a bias for text", logit_bias={"a" * 1000: 1.0}),
     params_case("a million pairs of bias", logit_bias=lambda: [(1, 1.0)] * 1_000_000),
@@ -171,7 +172,7 @@ CHAT_CASES = [
     chat_case("100,000 messages", lambda: {"messages": [user("a")] * 100_000}),
     chat_case("100,000 conversations", lambda: {"messages": [[user("a" * 3000)]] * 3_000}),
     chat_case(
-        "a million parts", lambda: {"messages": [user([{"type": "text", "text": "a"}] * 500_000)]}
+        "350,000 parts", lambda: {"messages": [user([{"type": "text", "text": "a"}] * 350_000)]}
     ),
     chat_case("parts nested deeply", lambda: {"messages": [user(nested(10_000))]}),
     chat_case(
