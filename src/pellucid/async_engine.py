@@ -12,6 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.engine.text_threads import TextThreads
+from pellucid.events import Snapshot
 from pellucid.outputs import CompletionDelta, KVCacheUsage
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
@@ -160,6 +161,14 @@ class AsyncLLMEngine:
             EngineStoppedError: the engine was shut down, or failed.
         """
         return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
+
+    async def snapshot(self) -> Snapshot:
+        """All requests and blocks between two steps, for whoever begins to listen to `events` now.
+
+        Raises:
+            EngineStoppedError: the engine was shut down, or failed.
+        """
+        return await asyncio.wrap_future(self._thread.call(self._engine.snapshot))
 
     def abort(self, request_id: str) -> None:
         """Ends a request, after the step under way: its stream ends with finish_reason "abort".

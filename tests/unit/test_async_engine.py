@@ -17,7 +17,7 @@ from pellucid.async_engine import (
     TooManyRequestsError,
 )
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.events import Level
+from pellucid.events import Level, Snapshot
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
@@ -86,6 +86,21 @@ def assert_joined(deltas: list[CompletionDelta], output: RequestOutput) -> None:
         assert [delta.finish_reason for delta in own[:-1]] == [None] * (len(own) - 1)
         assert own[-1].finish_reason == completion.finish_reason
         assert own[-1].stop_reason == completion.stop_reason
+
+
+def test_a_snapshot_of_a_busy_engine() -> None:
+    async def look() -> Snapshot:
+        async with AsyncLLMEngine(fake_engine()) as engine:
+            stream = await engine.add_request(
+                [1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True)
+            )
+            await anext(stream)
+            snapshot = await engine.snapshot()
+            await stream.aclose()
+            return snapshot
+
+    (request,) = asyncio.run(look()).requests
+    assert request.prompt_tok == 3 and request.blocks
 
 
 def test_streams_are_the_answers() -> None:

@@ -246,6 +246,14 @@ def test_blocks_are_read_in_the_background_up_to_the_first_that_is_not_there(
     assert store.take_read(max_seconds=60) == []  # nothing is on its way: it does not wait
 
 
+def test_after_close_nothing_is_read_and_nobody_waits(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    store.close()
+    store.start_reading(1, [key(1)])
+    assert store.take_read(max_seconds=60) == [(1, [])]
+
+
 def test_a_reader_that_fails_gives_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

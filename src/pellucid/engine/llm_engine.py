@@ -161,7 +161,7 @@ class LLMEngine:
         pool = self.scheduler.kv_cache_manager.block_pool
         return KVCacheUsage(
             num_blocks=pool.num_blocks,
-            num_used_blocks=pool.num_blocks - pool.num_free_blocks,
+            num_used_blocks=pool.num_used_blocks,
             num_cached_blocks=pool.num_cached_blocks,
         )
 

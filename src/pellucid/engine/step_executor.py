@@ -12,9 +12,8 @@ from pellucid.ledger import StepTimes
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
-MAX_WAIT_SECONDS = (
-    0.1  # for blocks from the disk, before the engine looks at new requests and aborts
-)
+# For blocks from the disk, before the engine looks at new requests and aborts.
+MAX_WAIT_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 

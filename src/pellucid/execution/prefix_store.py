@@ -56,6 +56,7 @@ class DiskPrefixStore:
         self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
         self._is_writing = False
         self._saves = True
+        self._is_closed = False
         self._to_read: deque[tuple[int, tuple[BlockKey, ...]]] = deque()  # read_id and keys
         self._is_reading = False
         self._read: list[tuple[int, list[BlockBytes]]] = []  # read_id and what was found
@@ -92,6 +93,9 @@ class DiskPrefixStore:
         `take_read` gives them.
         """
         with self._lock:
+            if self._is_closed:
+                self._read.append((read_id, []))
+                return
             self._to_read.append((read_id, tuple(keys)))
             if not self._is_reading:
                 self._is_reading = True
@@ -135,7 +139,8 @@ class DiskPrefixStore:
     def close(self) -> None:
         """Writes what is waiting; from now on nothing is saved or read."""
         with self._lock:
-            self._saves = False
+            self._saves, self._is_closed = False, True
+            self._read += [(read_id, []) for read_id, _ in self._to_read]
             self._to_read.clear()
         self.flush()
 

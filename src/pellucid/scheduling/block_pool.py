@@ -60,6 +60,11 @@ class BlockPool:
         return len(self._free)
 
     @property
+    def num_used_blocks(self) -> int:
+        """Blocks with an owner."""
+        return self.num_blocks - len(self._free)
+
+    @property
     def num_cached_blocks(self) -> int:
         """Free blocks that can still be found."""
         return self._num_free_sealed

@@ -150,7 +150,7 @@ class SchedulingEvents:
     def _block_counts(self) -> dict[str, int]:
         pool = self._manager.block_pool
         return {
-            "used": pool.num_blocks - pool.num_free_blocks,
+            "used": pool.num_used_blocks,
             "cached": pool.num_cached_blocks,
             "free": pool.num_free_blocks - pool.num_cached_blocks,
         }
