@@ -101,7 +101,7 @@ class LLM:
                 ids, {"prompt": ...}, {"prompt_token_ids": ...} or a `ChatPrompt`.
             sampling_params: for all prompts, or one for each; None takes
                 `get_default_sampling_params()`.
-            use_tqdm: show progress on stderr: a bar on a live terminal, else a line every 5 s.
+            use_tqdm: show progress on stderr: a bar on a live terminal, else a line after a second and every 5 s.
             priority: for all prompts, or one for each; lower is sooner, None is 0.
 
         Returns:

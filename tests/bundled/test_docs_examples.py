@@ -91,7 +91,7 @@ def test_an_example_runs(
     exec(source, {"__name__": "__main__"})
     out, err = capsys.readouterr()
     assert re.search(PRINTED[page.name][index], out, flags=re.DOTALL), out
-    assert err == ""
+    assert re.sub(r"generate: .*\n", "", err) == ""  # the progress of what takes more than a second
 
 
 README = (ROOT / "README.md").read_text()
