@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pellucid.outputs import CompletionOutput, RequestOutput
     from pellucid.prompts import ChatPrompt
     from pellucid.sampling_params import SamplingParams
+    from pellucid.structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "EngineConfig",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
 ]
@@ -37,6 +39,7 @@ _MODULES = {
     "LLM": "llm",
     "RequestOutput": "outputs",
     "SamplingParams": "sampling_params",
+    "StructuredOutputsParams": "structured_outputs",
     "TextPrompt": "llm_inputs",
     "TokensPrompt": "llm_inputs",
 }

@@ -227,5 +227,6 @@ def _stop(thread: EngineThread, texts: TextThreads) -> None:
 
 def _has_text(prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
     """Whether anything is left to encode or to compile."""
-    stop = params.stop if isinstance(params, SamplingParams) else ()
-    return not isinstance(prompt, EncodedPrompt) or bool(stop or params.bad_words)
+    if not isinstance(prompt, EncodedPrompt) or params.bad_words:
+        return True
+    return isinstance(params, SamplingParams) and bool(params.stop or params.structured_outputs)

@@ -12,6 +12,7 @@ from pellucid.parameter_checks import (
     checked_token_ids,
     refuse,
 )
+from pellucid.structured_outputs import StructuredOutputsParams
 
 # Each costs an object per output token for as long as the request lives. 20 is the most that
 # OpenAI's API and vLLM's default accept.
@@ -59,6 +60,7 @@ class SamplingParams:
         max_time: limit in seconds from the request's arrival.
         ignore_eos: continue after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
+        structured_outputs: what the text must be: JSON, a choice, a regular expression, a grammar.
 
     Raises:
         ValueError: names the field, its value and what is allowed.
@@ -88,6 +90,7 @@ class SamplingParams:
     max_time: float | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         for name, interval in _REALS.items():
@@ -117,6 +120,8 @@ class SamplingParams:
             if not allowed:
                 refuse("allowed_token_ids", allowed, "at least one token id, or None for all")
 
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            refuse("structured_outputs", self.structured_outputs, "StructuredOutputsParams or None")
         if self.best_of is not None and self.best_of < self.n:
             refuse("best_of", self.best_of, f"at least n={self.n}")
 

@@ -47,6 +47,7 @@ PRINTED = {
         r"^'The capital of Peru is Lima.*'\n'The capital of Peru is .*'\n$",
         r"^2\nthis LLM is closed; make another one\n$",
     ],
+    "sampling.md": [r"^(Yes|No) 1 structured_outputs\n$"],
 }
 
 

@@ -97,10 +97,15 @@ class FakeTokenizer:
     special_token_ids: frozenset[int] = frozenset()
     alphabet = "#abcdefghijklmnopqrstuvwxyz .,!?"
 
-    def end_of_turn_token_ids(self, prompt: ChatPrompt) -> tuple[int, ...]:
+    bos_token_id = None
+    vocab_size = VOCAB_SIZE
+
+    def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
         return ()
 
-    def encode(self, text: str, max_model_len: int | None = None) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None
+    ) -> list[int]:
         return [self.alphabet.index(character) for character in text]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.structured_outputs import StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
 
@@ -36,6 +37,7 @@ BAD = {
     "max_time": [0, -1.0, NAN, INF, True, "1"],
     "ignore_eos": [1, None],
     "skip_special_tokens": [0, None],
+    "structured_outputs": [{}, "json", True],
 }
 
 GOOD = {
@@ -63,6 +65,7 @@ GOOD = {
     "max_time": [None, 0.001, 3],
     "ignore_eos": [True],
     "skip_special_tokens": [False],
+    "structured_outputs": [None, StructuredOutputsParams(choice=["a"])],
 }
 
 

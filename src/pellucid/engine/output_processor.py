@@ -175,7 +175,7 @@ class OutputProcessor:
         end = request.end_after(sampled.token_id, num_output_tokens)
         text = ""
         # The text of a stop token is not shown.
-        if end is None or end[0] is not FinishReason.STOP or params.include_stop_str_in_output:
+        if end is None or end[1] != sampled.token_id or params.include_stop_str_in_output:
             text = completion.detokenizer.push(sampled.token_id)
         if end is not None:
             text += completion.detokenizer.flush()

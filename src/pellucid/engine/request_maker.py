@@ -9,6 +9,7 @@ from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
 from pellucid.scheduling.request import Request
+from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
 from pellucid.text.stop_strings import StopStrings
 from pellucid.text.tokenizer import Tokenizer
 
@@ -25,12 +26,14 @@ class PreparedRequest:
     Attributes:
         bad_words_token_ids: the tokens of each spelling of each bad word.
         stop_strings: compiled once, for all of the request's answers.
+        grammar: of the first answer; the others get copies.
     """
 
     prompt: EncodedPrompt
     params: RequestParams
     bad_words_token_ids: tuple[tuple[int, ...], ...]
     stop_strings: StopStrings
+    grammar: GrammarMatcher | None = None
 
 
 class RequestMaker:
@@ -46,6 +49,7 @@ class RequestMaker:
         self._config = config
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
+        self._grammars = GrammarCompiler(tokenizer, config.eos_token_ids)
 
     def encode(self, prompt: Prompt, clock: Callable[[], float]) -> EncodedPrompt:
         """The tokens of a prompt.
@@ -96,6 +100,9 @@ class RequestMaker:
             params,
             self._tokenizer.bad_words_token_ids(sampling.bad_words),
             StopStrings(sampling.stop),
+            None
+            if sampling.structured_outputs is None
+            else self._grammars.compile(sampling.structured_outputs),
         )
 
     def make(
@@ -134,6 +141,7 @@ class RequestMaker:
             max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             eos_token_ids=prompt.end_token_ids,
             bad_words_token_ids=prepared.bad_words_token_ids,
+            grammar=prepared.grammar,
             cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
             priority=priority,
         )
@@ -143,7 +151,13 @@ class RequestMaker:
             num_candidates = params.num_candidates(len(first.stop_token_ids))
             first = replace(first, num_candidates=num_candidates)
         others = (
-            replace(first, request_id=f"{request_id}/{index}", index=index, output_token_ids=[])
+            replace(
+                first,
+                request_id=f"{request_id}/{index}",
+                index=index,
+                output_token_ids=[],
+                grammar=None if prepared.grammar is None else prepared.grammar.copy(),
+            )
             for index in range(1, num_requests)
         )
         return [first, *others]

@@ -196,6 +196,7 @@ class ModelRunner:
             stream=request.index,
             stop_token_ids=request.stop_token_ids,
             bad_words_token_ids=request.bad_words_token_ids,
+            grammar=request.grammar,
         )
         if request.num_candidates:
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(

@@ -1,6 +1,7 @@
 """What a backend that draws tokens itself is told of a request."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ class RequestDraws:
     def __init__(self, request: Request, vocab_size: int) -> None:
         params = request.params
         self._request = request
+        self._num_words = -(-vocab_size // _BITS)
         self._bad_words = [word for word in request.bad_words_token_ids if word[-1] < vocab_size]
         self._stop_token_ids = _token_ids(id_ for id_ in request.stop_token_ids if id_ < vocab_size)
         bias = dict(params.logit_bias)
@@ -57,6 +59,7 @@ class RequestDraws:
         self._num_prompt_tokens = self._text_length = len(self._text)
         self.takes_largest = (
             params.temperature == 0
+            and request.grammar is None
             and not (bias or self._bad_words or self._needs_text or params.min_tokens)
             and params.allowed_token_ids is None
         )
@@ -70,12 +73,27 @@ class RequestDraws:
         request = self._request
         return Draw(
             row,
-            self._settings,
+            self._settings if request.grammar is None else self._by_grammar(num_drafts),
             request.num_known_tokens + num_drafts,
             self._forbidden(num_drafts),
             self._text_before(num_drafts) if self._needs_text else None,
             self._num_prompt_tokens,
         )
+
+    def _by_grammar(self, num_drafts: int) -> DrawSettings:
+        """The settings with the tokens that the grammar allows. None if it has an error, which is raised when
+        the token is chosen."""
+        request = self._request
+        assert request.grammar is not None
+        try:
+            drafts = request.draft_token_ids[:num_drafts]
+            mask = request.grammar.mask([*request.output_token_ids, *drafts])
+            allowed = np.frombuffer(mask, "<u4")
+        except ValueError:
+            allowed = np.zeros(self._num_words, "<u4")
+        if self._settings.allowed is not None:
+            allowed = allowed & self._settings.allowed
+        return replace(self._settings, allowed=allowed)
 
     def _forbidden(self, num_drafts: int) -> TokenIds | None:
         request = self._request

@@ -7,6 +7,7 @@ from functools import partial
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import TokenGrammar
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class SamplingRow:
         stream: which of the request's answers.
         stop_token_ids: end and stop tokens, which `min_tokens` forbids.
         bad_words_token_ids: each way to write a bad word in tokens, none of them empty.
+        grammar: says which tokens may come next.
     """
 
     params: SamplingParams
@@ -27,6 +29,7 @@ class SamplingRow:
     stream: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    grammar: TokenGrammar | None = None
 
     @property
     def position(self) -> int:
@@ -58,6 +61,9 @@ def sampling_stages(row: SamplingRow) -> Iterator[Stage]:
     left, renormalised.
     """
     params = row.params
+    if row.grammar is not None:
+        mask = row.grammar.mask(row.output_token_ids)
+        yield Stage("structured_outputs", partial(stages.allow_bits, mask=mask))
     if params.allowed_token_ids is not None:
         yield Stage("allowed_token_ids", partial(stages.allow, token_ids=params.allowed_token_ids))
     if words := row.bad_words_token_ids:

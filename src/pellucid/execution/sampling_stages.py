@@ -19,6 +19,12 @@ def allow(candidates: Candidates, token_ids: Iterable[int]) -> Candidates:
     return candidates.keep(candidates.indices(token_ids))
 
 
+def allow_bits(candidates: Candidates, mask: bytes) -> Candidates:
+    """Keeps only the tokens whose bit is set, the lowest bit of a byte first."""
+    allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").astype(np.bool_)
+    return candidates.keep(allowed[candidates.token_ids])
+
+
 def forbid(candidates: Candidates, token_ids: Iterable[int]) -> Candidates:
     """Removes `token_ids`."""
     kept = np.ones(len(candidates), dtype=np.bool_)

@@ -1,8 +1,9 @@
 """A request: one generation, from its arrival to its end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.prefix_index import PrefixMatch
@@ -19,6 +20,22 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens, max_time or the context length
     ABORT = "abort"  # the caller gave up
     ERROR = "error"  # this request failed; the engine and the others did not
+
+
+class TokenGrammar(Protocol):
+    """Which tokens may come next in an answer: a function of its tokens so far."""
+
+    def mask(self, token_ids: Sequence[int]) -> bytes:
+        """A bit for each token of the vocabulary, in words of 32 bits, the lowest first.
+
+        Raises:
+            ValueError: nothing can be said of this answer.
+        """
+        ...
+
+    def is_complete(self, token_ids: Sequence[int]) -> bool:
+        """Whether nothing may follow."""
+        ...
 
 
 End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
@@ -43,6 +60,7 @@ class Request:
     max_tokens: int  # of params and of the context, the smaller
     eos_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    grammar: TokenGrammar | None = None  # of this completion alone
     index: int = 0  # which of the n completions: picks the random stream of the seed
     cache_salt: bytes = b""  # only requests with the same salt share blocks
     priority: int = 0  # lower is sooner
@@ -122,6 +140,10 @@ class Request:
         """
         if token_id in self.stop_token_ids:
             return FinishReason.STOP, token_id
+        if self.grammar is not None:
+            before = [*self.output_token_ids, *self.draft_token_ids][: num_output_tokens - 1]
+            if self.grammar.is_complete([*before, token_id]):
+                return FinishReason.STOP, "structured_outputs"
         if num_output_tokens < self.max_tokens:
             return None
         by_params = self.max_tokens == self.params.max_tokens

@@ -1,0 +1,199 @@
+"""Rules for the text of an answer, compiled by llguidance to masks of the tokens that may come next."""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pellucid.structured_outputs import StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from pellucid.text.tokenizer import Tokenizer
+
+MAX_CACHED = 64  # compiled grammars
+
+
+class GrammarMatcher:
+    """The rule of one answer. What it says is a function of the answer's tokens alone.
+
+    It keeps the tokens that it was asked about last, so that asking about one more costs one step.
+
+    Args:
+        matcher: llguidance's, of this answer alone.
+        end_token_ids: tokens that may end the answer wherever the rule allows an end.
+        vocab_size: V.
+    """
+
+    def __init__(self, matcher: Any, end_token_ids: Sequence[int], vocab_size: int) -> None:
+        self._matcher = matcher
+        self._end_token_ids = end_token_ids
+        self._vocab_size = vocab_size
+        self._token_ids: list[int] = []
+
+    def copy(self) -> "GrammarMatcher":
+        """The same rule for another answer, from its first token on."""
+        matcher = self._matcher.deep_copy()
+        matcher.reset()
+        return GrammarMatcher(matcher, self._end_token_ids, self._vocab_size)
+
+    def mask(self, token_ids: Sequence[int]) -> bytes:
+        """The tokens that may follow: [ceil(V / 32)] words of 32 bits, the lowest of each first.
+
+        Args:
+            token_ids: the answer so far.
+
+        Raises:
+            ValueError: the answer breaks the rule, or the rule is too complex.
+        """
+        self._go_to(token_ids)
+        num_bytes = 4 * -(-self._vocab_size // 32)
+        mask = bytearray(self._matcher.compute_bitmask()[:num_bytes])
+        if self._matcher.is_error():
+            raise ValueError(f"structured_outputs: {_first_line(self._matcher.get_error())}")
+        if self._matcher.is_accepting():
+            for token_id in self._end_token_ids:
+                mask[token_id >> 3] |= 1 << (token_id & 7)
+        return bytes(mask)
+
+    def is_complete(self, token_ids: Sequence[int]) -> bool:
+        """Whether nothing may follow an answer."""
+        try:
+            self._go_to(token_ids)
+        except ValueError:
+            return False
+        return bool(self._matcher.is_stopped())
+
+    def _go_to(self, token_ids: Sequence[int]) -> None:
+        own, wanted = self._token_ids, list(token_ids)
+        if own != wanted[: len(own)]:  # drafts were wrong
+            num_shared = 0
+            while own[num_shared : num_shared + 1] == wanted[num_shared : num_shared + 1] != []:
+                num_shared += 1
+            self._matcher.rollback(len(own) - num_shared)
+            del own[num_shared:]
+        new = wanted[len(own) :]
+        if not new:
+            return
+        # A token that the rule does not allow would leave the matcher in an error for ever
+        if self._matcher.validate_tokens(new) < len(new) or not self._matcher.consume_tokens(new):
+            raise ValueError("structured_outputs: the answer breaks the rule")
+        own += new
+
+
+class GrammarCompiler:
+    """Compiles rules for one tokenizer, and keeps the latest. Threads may share it.
+
+    Args:
+        tokenizer: the model's.
+        eos_token_ids: the model's. Tokens that end a turn of the chat template end an answer as well.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer", eos_token_ids: Iterable[int]) -> None:
+        self._tokenizer = tokenizer
+        self._end_token_ids = tuple(eos_token_ids)
+        self._lock = threading.Lock()
+        self._vocabulary: Any = None  # llguidance's LLTokenizer
+        self._compiled: OrderedDict[StructuredOutputsParams, GrammarMatcher] = OrderedDict()
+
+    def compile(self, rule: StructuredOutputsParams) -> GrammarMatcher:
+        """A matcher for one answer; `copy` makes those of others.
+
+        Raises:
+            ValueError: the rule has an error or is too complex, or llguidance is not installed.
+        """
+        with self._lock:
+            known = self._compiled.get(rule)
+            if known is not None:
+                self._compiled.move_to_end(rule)
+                return known.copy()
+            vocabulary = self._llguidance_vocabulary()
+        matcher = self._matcher(rule, vocabulary)
+        with self._lock:
+            self._compiled[rule] = matcher
+            while len(self._compiled) > MAX_CACHED:
+                self._compiled.popitem(last=False)
+            return matcher.copy()
+
+    def _matcher(self, rule: StructuredOutputsParams, vocabulary: Any) -> GrammarMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(
+            # A grammar takes some tenths of a second and 100 MB at most, a mask some tens of milliseconds
+            max_lexer_states=50_000,
+            max_grammar_size=100_000,
+            verbose_errors=False,  # they repeat the rule
+        )
+        try:
+            matcher = LLMatcher(vocabulary, _grammar(rule), log_level=0, limits=limits)
+        except ValueError as error:
+            raise ValueError(f"structured_outputs.{rule.kind}: {_first_line(str(error))}") from None
+        if matcher.is_error():
+            raise ValueError(f"structured_outputs.{rule.kind}: {_first_line(matcher.get_error())}")
+        return GrammarMatcher(matcher, self._end_token_ids, self._tokenizer.vocab_size)
+
+    def _llguidance_vocabulary(self) -> Any:
+        if self._vocabulary is None:
+            try:
+                from llguidance import LLTokenizer, TokenizerWrapper
+            except ImportError:
+                raise ValueError(
+                    "structured_outputs: needs llguidance; `pip install pellucid[server]` brings it"
+                ) from None
+            if not self._tokenizer.makes_text:
+                raise ValueError("structured_outputs: needs a tokenizer")
+            end_of_turn = self._tokenizer.end_of_turn_token_ids()
+            self._end_token_ids = tuple(dict.fromkeys((*self._end_token_ids, *end_of_turn)))
+            if not self._end_token_ids:
+                raise ValueError("structured_outputs: needs a model with an end token")
+            self._vocabulary = LLTokenizer(
+                TokenizerWrapper(_Vocabulary(self._tokenizer, self._end_token_ids[0])),
+                n_vocab=self._tokenizer.vocab_size,
+                eos_token=list(self._end_token_ids),
+            )
+        return self._vocabulary
+
+
+class _Vocabulary:
+    """The tokens as llguidance asks for them."""
+
+    def __init__(self, tokenizer: "Tokenizer", eos_token_id: int) -> None:
+        self.eos_token_id = eos_token_id
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(
+            token_id for token_id in tokenizer.special_token_ids if token_id < tokenizer.vocab_size
+        )
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
+
+
+def _grammar(rule: StructuredOutputsParams) -> str:
+    """In llguidance's own form."""
+    from llguidance import LLMatcher
+
+    if rule.json is not None or rule.json_object:
+        schema = '{"type": "object"}' if rule.json is None else rule.json
+        # One way to write white space, Python's: small models write line breaks without end
+        return str(
+            LLMatcher.grammar_from_json_schema(
+                str(schema),
+                defaults={
+                    "whitespace_flexible": False,
+                    "item_separator": ", ",
+                    "key_separator": ": ",
+                },
+            )
+        )
+    if rule.regex is not None:
+        return str(LLMatcher.grammar_from_regex(rule.regex))
+    if rule.choice is not None:
+        choices = " | ".join(json.dumps(text) for text in rule.choice)
+        return str(LLMatcher.grammar_from_lark(f"start: {choices}"))
+    return str(LLMatcher.grammar_from_lark(rule.grammar or ""))
+
+
+def _first_line(error: str) -> str:
+    return error.strip().partition("\n")[0][:500]

@@ -1,0 +1,188 @@
+"""Rules for the text of an answer: their forms, their masks, and answers that keep them."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.sampling_params import SamplingParams
+from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.text.grammars import GrammarCompiler
+from support.fake_model import EOS, VOCAB_SIZE, FakeTokenizer, fake_engine
+
+pytest.importorskip("llguidance")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "structured_outputs: nothing given; exactly one of json, regex, choice"),
+        ({"regex": "a", "choice": ["b"]}, "structured_outputs: regex, choice given; exactly one"),
+        ({"json": 5}, "structured_outputs.json=5: must be a JSON schema"),
+        ({"json": "{"}, "structured_outputs.json: is no JSON: "),
+        (
+            {"json": "[]"},
+            r"structured_outputs.json='\[\]': must be a JSON schema, which is an object",
+        ),
+        ({"json": {"a": float("nan")}}, "structured_outputs.json: is no JSON: "),
+        ({"choice": "yes"}, "structured_outputs.choice='yes': must be a list of texts"),
+        ({"choice": [1]}, r"structured_outputs.choice=\[1\]: must be a non-empty string"),
+        ({"regex": 5}, "structured_outputs.regex=5: must be text"),
+        ({"grammar": "x" * 200_001}, "grammar: has 200001 characters; at most 200000"),
+    ],
+)
+def test_rules_of_another_form(given: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        StructuredOutputsParams(**given)
+
+
+def test_a_rule_can_be_compared_and_kept() -> None:
+    by_object = StructuredOutputsParams(json=SCHEMA)
+    assert by_object == StructuredOutputsParams(json=json.dumps(SCHEMA))
+    assert len({by_object, StructuredOutputsParams(choice=["a"]), by_object}) == 2
+    with pytest.raises(
+        ValueError, match=r"structured_outputs=\{\}: must be StructuredOutputsParams"
+    ):
+        SamplingParams(structured_outputs={})
+
+
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(FakeTokenizer(), (EOS,))
+
+
+def allowed(mask: bytes) -> str:
+    assert len(mask) == 4 * -(-VOCAB_SIZE // 32)
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return "".join(FakeTokenizer.alphabet[i] for i in np.flatnonzero(bits))
+
+
+def test_masks() -> None:
+    tokenizer = FakeTokenizer()
+    matcher = compiler().compile(StructuredOutputsParams(choice=["yes", "yell", "no"]))
+    assert allowed(matcher.mask([])) == "ny"
+    assert allowed(matcher.mask(tokenizer.encode("ye"))) == "ls"
+    assert not matcher.is_complete(tokenizer.encode("ye"))
+    assert matcher.is_complete(tokenizer.encode("yes"))
+    # back, and another way, as drafts that were wrong
+    assert allowed(matcher.mask(tokenizer.encode("yel"))) == "l"
+    assert allowed(matcher.mask(tokenizer.encode("n"))) == "o"
+    assert allowed(matcher.mask([])) == "ny"
+    with pytest.raises(ValueError, match="the answer breaks the rule"):
+        matcher.mask(tokenizer.encode("x"))
+    assert allowed(matcher.mask(tokenizer.encode("n"))) == "o"
+    assert allowed(matcher.copy().mask([])) == "ny"
+
+
+def test_where_the_rule_allows_an_end_an_end_token_is_allowed() -> None:
+    matcher = compiler().compile(StructuredOutputsParams(regex="a+b?"))
+    end = FakeTokenizer.alphabet[EOS]
+    assert allowed(matcher.mask([])) == "a"
+    assert allowed(matcher.mask(FakeTokenizer().encode("aa"))) == f"{end}ab"
+    assert not matcher.is_complete(FakeTokenizer().encode("aa"))
+    assert matcher.is_complete(FakeTokenizer().encode("aab"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        ({"json": {"not": {}}}, r'structured_outputs.json: Unimplemented keys: \["not"\]'),
+        ({"json": {"type": "foo"}}, "structured_outputs.json: Invalid type: foo"),
+        ({"regex": "("}, "structured_outputs.regex: .*invalid regex"),
+        ({"grammar": "start: nothing"}, 'structured_outputs.grammar: .*unknown name: "nothing"'),
+    ],
+)
+def test_rules_with_errors(rule: dict[str, Any], error: str) -> None:
+    engine = fake_engine()
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(**rule))
+    with pytest.raises(ValueError, match=error):
+        engine.add_request([1], params)
+    assert not engine.has_unfinished_requests
+
+
+def test_compiled_rules_are_kept_within_bounds() -> None:
+    made = compiler()
+    for number in range(70):
+        made.compile(StructuredOutputsParams(choice=["a" * (number + 1)]))
+    assert len(made._compiled) == 64
+
+
+def finish(engine: Any, *requests: tuple[list[int], SamplingParams]) -> list[Any]:
+    outputs = [engine.add_request(prompt, params) for prompt, params in requests]
+    while engine.has_unfinished_requests:
+        engine.step()
+    return outputs
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5.0])
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_answers_keep_the_rule(temperature: float, logprobs: int | None) -> None:
+    choice = ["yes", "no", "perhaps"]
+    params = SamplingParams(
+        structured_outputs=StructuredOutputsParams(choice=choice),
+        temperature=temperature,
+        logprobs=logprobs,
+        n=8,
+        seed=1,
+    )
+    free = SamplingParams(max_tokens=20, seed=1, ignore_eos=True)
+    engine = fake_engine()
+    output, other = finish(engine, ([3, 1], params), ([3, 1], free))
+    assert {completion.text for completion in output.outputs} <= set(choice)
+    if temperature:
+        assert len({completion.text for completion in output.outputs}) > 1
+    for completion in output.outputs:
+        assert completion.finish_reason == "stop"
+        assert completion.stop_reason == "structured_outputs"
+    assert other.outputs == finish(fake_engine(), ([3, 1], free))[0].outputs
+
+
+def test_an_answer_may_end_where_the_rule_allows_it() -> None:
+    params = SamplingParams(
+        structured_outputs=StructuredOutputsParams(regex="[ab]+"), n=16, seed=1, max_tokens=40
+    )
+    output = finish(fake_engine(), ([3], params))[0]
+    assert all(set(completion.text) <= set("ab") for completion in output.outputs)
+    assert {EOS} <= {completion.stop_reason for completion in output.outputs}
+
+
+def test_parameters_that_leave_nothing_end_that_request_alone() -> None:
+    no_a = SamplingParams(
+        structured_outputs=StructuredOutputsParams(choice=["a"]), bad_words=["a"], max_tokens=5
+    )
+    engine = fake_engine()
+    bad, good = finish(engine, ([3], no_a), ([3], SamplingParams(max_tokens=5)))
+    assert bad.outputs[0].finish_reason == "error"
+    assert "structured_outputs, bad_words: these leave no token" in bad.outputs[0].stop_reason
+    assert good.outputs[0].finish_reason in ("stop", "length")
+
+
+def test_drafts_change_nothing() -> None:
+    """The right tokens and wrong ones, some of which the rule forbids."""
+    params = SamplingParams(
+        structured_outputs=StructuredOutputsParams(regex="(ab|cd|e)+f"), seed=3, max_tokens=60
+    )
+    plain = finish(fake_engine(), ([3], params))[0]
+    right = plain.outputs[0].token_ids
+
+    class Proposer:
+        def propose(self, requests: Any) -> dict[str, list[int]]:
+            drafts = {}
+            for request in requests:
+                known = request.num_output_tokens
+                drafts[request.request_id] = [*right[known : known + known % 4], 1, 6, 31]
+            return drafts
+
+    engine = fake_engine()
+    engine._executor._proposer = Proposer()
+    drafted = finish(engine, ([3], params))[0]
+    assert drafted.outputs[0].token_ids == right
+    assert drafted.outputs[0].text == plain.outputs[0].text
+    assert drafted.outputs[0].stop_reason == plain.outputs[0].stop_reason
