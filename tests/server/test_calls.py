@@ -1,6 +1,8 @@
 """What becomes of calls: those that nobody waits for, too many of them, and a server that is to end."""
 
 import asyncio
+import json
+import logging
 import signal
 import subprocess
 import sys
@@ -168,6 +170,20 @@ def test_our_own_mistakes_are_logged_and_not_shown(
     assert reply.json["error"]["code"] == "internal_error"
     assert "NoneType" not in reply.body.decode() and "NoneType" in caplog.text
     assert reply.headers["x-request-id"] in caplog.text
+
+
+def test_a_call_is_a_line_of_json_in_the_log_without_its_text(
+    slow: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "pellucid.calls"):
+        reply = slow.post("/v1/completions?x=secret", {"prompt": "abc", "max_tokens": 1})
+        slow.get("/nowhere")
+        slow.wait_until(lambda: caplog.records, "a line")
+    line = json.loads(caplog.records[0].message)
+    assert line["request_id"] == reply.headers["x-request-id"]
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", 200)
+    assert line["caller"] == "anyone" and line["seconds"] > 0 and line["body_bytes"] > 0
+    assert "secret" not in caplog.text and "abc" not in caplog.text
 
 
 def test_health_fails_when_requests_wait_and_no_step_ends() -> None:

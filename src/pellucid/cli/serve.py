@@ -48,6 +48,13 @@ class ListeningOptions:
         int,
         _listening(metavar="N", help="Most unfinished answers; further requests are told 429."),
     ] = 1024
+    log_calls: Annotated[
+        bool,
+        _listening(
+            "--log-calls",
+            help="A line of JSON on stderr for each call: its id, caller, status and time, no text.",
+        ),
+    ] = False
     keep_billing_block: Annotated[
         bool,
         _listening(
@@ -127,7 +134,7 @@ def serve(
         allowed_origins=tuple(access_options.allowed_origin or ()),
         limits=Limits(max_unfinished_answers=listening_options.max_queue),
     )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _set_up_logs(listening_options.log_calls)
     from pellucid.async_engine import AsyncLLMEngine
     from pellucid.engine import LLMEngine
 
@@ -139,3 +146,15 @@ def serve(
         config,
         lambda url: note(f"serving {(*config.model_names, engine.model.name)[0]} at {url}"),
     )
+
+
+def _set_up_logs(log_calls: bool) -> None:
+    """Warnings and errors as lines of text, calls as lines of JSON."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if log_calls:
+        calls = logging.getLogger("pellucid.calls")
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        calls.addHandler(handler)
+        calls.setLevel(logging.INFO)
+        calls.propagate = False

@@ -4,9 +4,11 @@ client goes away."""
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,6 +19,7 @@ from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, ErrorShape, error_of
 
 _log = logging.getLogger("pellucid.server")
+CALL_LOG = logging.getLogger("pellucid.calls")  # a JSON object for each call, at the level INFO
 
 
 @dataclass
@@ -108,6 +111,7 @@ class Endpoint:
             b"",
         )
         sender = _Sender(call, send, scope["method"] == "HEAD")
+        started = time.monotonic()
         try:
             async with call.resources:
                 await self._answer(call, receive, sender)
@@ -122,6 +126,10 @@ class Endpoint:
                 body = shape.body(refusal, request_id)
                 with suppress(OSError):
                     await sender.send_whole(Reply(body, refusal.status, headers=refusal.headers))
+        finally:
+            if CALL_LOG.isEnabledFor(logging.INFO):
+                seconds = time.monotonic() - started
+                CALL_LOG.info(_call_line(call, scope["method"], sender.status, seconds))
 
     async def _answer(self, call: Call, receive: Receive, sender: "_Sender") -> None:
         if self._role is Role.ADMIN and call.caller.role is not Role.ADMIN:
@@ -203,6 +211,7 @@ class _Sender:
         self._send = send
         self._is_head = is_head
         self.has_started = False
+        self.status: int | None = None  # None: nothing was sent
         self.is_sending = False
         self.last_time = asyncio.get_running_loop().time()
         self._clock = asyncio.get_running_loop().time
@@ -216,6 +225,7 @@ class _Sender:
 
     async def start(self, status: int, media_type: str, headers: Mapping[str, str]) -> None:
         self.has_started = True
+        self.status = status
         pairs = {
             "content-type": media_type,
             "x-request-id": self._call.request_id,
@@ -235,6 +245,22 @@ class _Sender:
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
+
+
+def _call_line(call: Call, method: str, status: int | None, seconds: float) -> str:
+    """What the log says of a call: no key, and nothing of what was asked or answered."""
+    return json.dumps(
+        {
+            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "request_id": call.request_id,
+            "method": method,
+            "path": call.path,
+            "caller": call.caller.name,
+            "status": status,
+            "seconds": round(seconds, 6),
+            "body_bytes": len(call.body),
+        }
+    )
 
 
 async def _send_frames(frames: AsyncGenerator[bytes, None], sender: _Sender) -> None:

@@ -1,0 +1,133 @@
+"""Requests that nobody should send, among good ones: each is refused, and each good one gets its answer."""
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.bundled import bundled_engine
+from support.http_server import TIMEOUT, RunningServer, running_server
+
+NUM_MALFORMED, NUM_THREADS = 400, 4
+GOOD: list[dict[str, Any]] = [
+    {"prompt": [number, 2, 3], "max_tokens": 12, "seed": number, "temperature": 0.9, "logprobs": 2}
+    for number in range(1, 9)
+]
+MESSAGES = [{"role": "user", "content": "Hi"}]
+ROUTES: dict[str, dict[str, Any]] = {  # each with a body that it serves
+    "/v1/completions": {"prompt": "Hi", "max_tokens": 1},
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 1},
+    "/v1/responses": {"input": "Hi", "max_output_tokens": 1},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
+    "/api/chat": {"model": "tested", "messages": MESSAGES, "options": {"num_predict": 1}},
+    "/api/generate": {"model": "tested", "prompt": "Hi", "options": {"num_predict": 1}},
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [1, 2]},
+    "/apply-template": {"messages": MESSAGES},
+}
+NAMES = (
+    "prompt",
+    "messages",
+    "input",
+    "model",
+    "max_tokens",
+    "temperature",
+    "stop",
+    "n",
+    "logit_bias",
+    "tools",
+    "tool_choice",
+    "stream",
+    "stream_options",
+    "options",
+    "system",
+    "thinking",
+    "seed",
+    "tokens",
+    "logprobs",
+    "response_format",
+    "cache_salt",
+    "priority",
+    "timeout",
+    "\x00",
+    "a" * 300,
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(bundled_engine()) as running:
+        yield running
+        running.wait_until_idle()
+
+
+def random_value(rng: random.Random, depth: int = 0) -> Any:
+    kinds = ["number", "text", "none", "bool", "special"]
+    if depth < 3:
+        kinds += ["list", "object", "message"]
+    kind = rng.choice(kinds)
+    if kind == "number":
+        return rng.choice([0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, -1e308, 3])
+    if kind == "text":
+        return rng.choice(
+            ["", "a", "\u0000", "\ud83e\udd8a", "{{ 7 * 7 }}", "a" * 2000, "<|user|>"]
+        )
+    if kind == "list":
+        return [random_value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind == "object":
+        return {rng.choice(NAMES): random_value(rng, depth + 1) for _ in range(rng.randrange(4))}
+    if kind == "message":
+        role = rng.choice(["user", "assistant", "system", "tool", "nobody"])
+        return [{"role": role, "content": random_value(rng, depth + 1)}]
+    return {"none": None, "bool": rng.random() < 0.5, "special": {"type": "image", "role": "user"}}[
+        kind
+    ]
+
+
+def malformed_body(rng: random.Random, good: dict[str, Any]) -> bytes:
+    """A good body with some fields replaced or added, and perhaps some bytes."""
+    names = [*NAMES, *good, *good]
+    changed = {rng.choice(names): random_value(rng) for _ in range(rng.randrange(4))}
+    limit = {"max_tokens": 1} if "max_tokens" in good else {}
+    data = json.dumps({**good, **changed, **limit}).encode()
+    change = rng.choice(["none", "none", "none", "cut", "flip", "repeat"])
+    if change == "cut":
+        return data[: rng.randrange(len(data))]
+    if change == "flip":
+        place = rng.randrange(len(data))
+        return data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :]
+    return data * 2 if change == "repeat" else data
+
+
+def test_malformed_requests_harm_nobody(server: RunningServer) -> None:
+    """No 5xx, no answer that differs by a bit, nothing left behind."""
+    alone = [server.post("/v1/completions", body).json["choices"] for body in GOOD]
+    wrong: list[str] = []
+
+    def send_malformed(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(NUM_MALFORMED // NUM_THREADS):
+            route = rng.choice(list(ROUTES))
+            body = malformed_body(rng, ROUTES[route])
+            reply = server.call("POST", route, body)
+            if reply.status >= 500:
+                wrong.append(f"{route} {reply.status} {body!r} {reply.body!r}")
+
+    def send_good(number: int) -> None:
+        for _ in range(10):
+            reply = server.post("/v1/completions", GOOD[number]).json
+            if reply.get("choices") != alone[number]:
+                wrong.append(f"{GOOD[number]} {reply}")
+
+    threads = [threading.Thread(target=send_malformed, args=(seed,)) for seed in range(NUM_THREADS)]
+    threads += [threading.Thread(target=send_good, args=(number,)) for number in range(len(GOOD))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert wrong == []
+    server.wait_until_idle()
