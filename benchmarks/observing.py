@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from pellucid.benchmark.bench_model import random_model
-from pellucid.benchmark.engine_model import engine_model
+from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
@@ -70,7 +69,7 @@ def make_engine(args: argparse.Namespace, batch: int) -> LLMEngine:
     )
     if args.shape is None:
         return LLMEngine.from_config(config)
-    return LLMEngine(config, engine_model(random_model(args.shape, config, [Decode(1)])))
+    return LLMEngine(config, random_model(args.shape, config, [Decode(1)]))
 
 
 def timed_steps(engine: LLMEngine) -> Iterator[float]:

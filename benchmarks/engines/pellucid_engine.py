@@ -9,13 +9,11 @@ from engines.worker import Stopwatch, Task, Test, serve
 
 from pellucid import SamplingParams, __version__
 from pellucid.backends.base import ForwardBatch, KVCache, StepDecoder, StepLogits
-from pellucid.benchmark.bench_model import BenchModel, stored_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.loaded_model import LoadedModel
-from pellucid.text.tokenizer import Tokenizer
+from pellucid.loaded_model import load_model
 
 QUANTIZATIONS = {"int4": "int4", "int8": "int8", "int8-channel": "int8-channel", "bf16": "none"}
 
@@ -43,12 +41,14 @@ class Pellucid:
             quantization=QUANTIZATIONS[task.weight_format],
             num_threads=task.num_threads,
         )
-        model = stored_model(self._config)
         alone = [_workload(test) for test in task.tests if not test.num_requests]
+        has_mixes = len(alone) < len(task.tests)
+        model = load_model(replace(self._config, skip_tokenizer_init=not has_mixes))
         if alone:
             self._session = Session(model, self._config, alone)
-        if len(alone) < len(task.tests):
-            self._engine = self._make_engine(task, model)
+        if has_mixes:
+            # Nothing may be found again: a round computes what the one before it has computed.
+            self._engine = LLMEngine(replace(self._config, enable_prefix_caching=False), model)
             self._decoder = TimedDecoder(self._engine.model_runner.decoder)
             self._engine.model_runner.decoder = self._decoder
         self.settings = (
@@ -77,14 +77,6 @@ class Pellucid:
             for delta in deltas:
                 times[delta.request_id] += [now] * len(delta.token_ids)
         return Served(list(times.values()), stopwatch.seconds - self._decoder.seconds)
-
-    def _make_engine(self, task: Task, model: BenchModel) -> LLMEngine:
-        tokenizer = Tokenizer.load(task.weights, model.config.vocab_size)
-        loaded = LoadedModel(
-            model.name, task.weights, model.config, model.decoder, tokenizer, model.backend
-        )
-        # Nothing may be found again: a round computes what the one before it has computed.
-        return LLMEngine(replace(self._config, enable_prefix_caching=False), loaded)
 
 
 def _workload(test: Test) -> Workload:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pellucid.benchmark.bench_model import random_model
+from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
 from pellucid.config import QUANTIZATIONS, EngineConfig
-from pellucid.engine.step_weights import planned_matrix_bytes
+from pellucid.engine.step_weights import planned_matrix_bytes, step_weights
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
 
@@ -21,11 +21,12 @@ def test_planned_and_packed_weights_agree(
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
     config = EngineConfig(backend="cpu", quantization=quantization)
     model = random_model("tiny", config, [Decode(1)])
+    weights = step_weights(config, model.config, model.backend, model.decoder)
     matrix_bytes = planned_matrix_bytes(config, model.backend)
-    assert model.weights.arithmetic == ARITHMETIC.get(quantization, "int8")
+    assert weights.arithmetic == ARITHMETIC.get(quantization, "int8")
     if not quantization.startswith("int4-g128"):
-        assert model.weights.head_bytes == matrix_bytes(96, 32)
-    assert model.weights.layer_bytes >= 2 * sum(
+        assert weights.head_bytes == matrix_bytes(96, 32)
+    assert weights.layer_bytes >= 2 * sum(
         matrix_bytes(*matrix) for matrix in ((64, 32), (32, 32), (96, 32), (32, 48))
     )
 
@@ -39,5 +40,6 @@ def test_a_native_run_costs_what_its_steps_read(monkeypatch: pytest.MonkeyPatch)
     cost = session.cost(session.run(workload))
     block_bytes = model.backend.kv_bytes_per_block(TINY_SHAPE, 32, "f32")
     positions = (41 + 16) + (42 + 16)  # of the two layers, in the two steps
-    weights = 2 * model.weights.num_bytes(with_head=True)
+    per_step = step_weights(config, model.config, model.backend, model.decoder)
+    weights = 2 * per_step.num_bytes(with_head=True)
     assert cost.num_bytes == weights + 3 * positions * block_bytes // 32 // 2

@@ -10,10 +10,10 @@ from pellucid.benchmark.ablation.capacity import measure_capacity
 from pellucid.benchmark.ablation.kv_formats import measure_kv_formats
 from pellucid.benchmark.ablation.prefix import measure_prefix
 from pellucid.benchmark.ablation.requests import MixedRequest, mixed_requests
-from pellucid.benchmark.bench_model import BenchModel, random_model
-from pellucid.benchmark.engine_model import engine_model
+from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Prefill
 from pellucid.config import EngineConfig
+from pellucid.loaded_model import LoadedModel
 from pellucid.shapes import SHAPES
 from support.command_line import CommandLine
 from support.tiny_shape import TINY_SHAPE
@@ -22,7 +22,7 @@ CONFIG = EngineConfig(backend="numpy", num_kv_blocks=64)
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> BenchModel:
+def model(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
     return random_model("tiny", CONFIG, [Prefill(64)])
 
@@ -40,12 +40,10 @@ def test_requests_are_the_same_in_every_run_and_fit_the_context() -> None:
         mixed_requests(2, 96, 100)
 
 
-def test_each_discipline_answers_every_request(model: BenchModel) -> None:
+def test_each_discipline_answers_every_request(model: LoadedModel) -> None:
     mix = requests(*((4 + index, 2 + index % 3) for index in range(12)))
     announced: list[str] = []
-    results = measure_batching(
-        engine_model(model), CONFIG, mix, lambda each: announced.append(each.name)
-    )
+    results = measure_batching(model, CONFIG, mix, lambda each: announced.append(each.name))
     names = [
         "naive loop",
         "KV cache, one by one",
@@ -80,14 +78,14 @@ def test_capacity_by_hand() -> None:
     assert paged.used_share == (15 + 40) * 7 / (28 * 16)
 
 
-def test_a_prompt_is_found_again_up_to_its_end(model: BenchModel) -> None:
-    result = measure_prefix(engine_model(model), CONFIG, max_model_len=300)
+def test_a_prompt_is_found_again_up_to_its_end(model: LoadedModel) -> None:
+    result = measure_prefix(model, CONFIG, max_model_len=300)
     assert result.num_prompt_tokens == 299
     assert result.num_cached_tokens == (299 - 16) // 32 * 32
     assert min(result.off, result.unseen, result.seen) > 0
 
 
-def test_kv_formats_count_their_scales(model: BenchModel) -> None:
+def test_kv_formats_count_their_scales(model: LoadedModel) -> None:
     results = measure_kv_formats(model, CONFIG, max_model_len=100)
     heads = 2 * 2 * 2  # K and V, layers, heads
     assert {result.kv_cache_dtype: result.bytes_per_token for result in results} == {
@@ -99,7 +97,7 @@ def test_kv_formats_count_their_scales(model: BenchModel) -> None:
 
 
 @pytest.fixture
-def ablate(pellucid: CommandLine, model: BenchModel) -> Any:
+def ablate(pellucid: CommandLine, model: LoadedModel) -> Any:
     common = ("ablate", "--shape", "tiny", "--backend", "numpy", "--max-model-len", "180")
     return lambda *arguments: pellucid(*common, *arguments)
 

@@ -8,15 +8,16 @@ import pytest
 from pellucid import formulas
 from pellucid.backends.base import Array, ForwardBatch, KVCache
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.benchmark import bench_model
-from pellucid.benchmark.bench_model import BenchModel, random_model
+from pellucid.benchmark import random_model as random_model_module
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
+from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
 from pellucid.engine.step_weights import planned_matrix_bytes
+from pellucid.loaded_model import LoadedModel
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
 
@@ -30,7 +31,9 @@ MACHINE = Machine(
 )
 
 
-def tiny_model(monkeypatch: pytest.MonkeyPatch, **knobs: object) -> tuple[BenchModel, EngineConfig]:
+def tiny_model(
+    monkeypatch: pytest.MonkeyPatch, **knobs: object
+) -> tuple[LoadedModel, EngineConfig]:
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
     config = EngineConfig(backend="numpy", **knobs)  # type: ignore[arg-type]
     return random_model("tiny", config, [Prefill(1024)]), config
@@ -39,7 +42,7 @@ def tiny_model(monkeypatch: pytest.MonkeyPatch, **knobs: object) -> tuple[BenchM
 class WatchedDecoder:
     """Keeps the batches that a decoder was given."""
 
-    def __init__(self, model: BenchModel) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         self.decoder = model.decoder
         self.batches: list[ForwardBatch] = []
 
@@ -182,8 +185,8 @@ def test_weights_count_with_their_scales(quantization: str, row_bytes: int) -> N
 
 
 def test_a_machine_too_small_for_a_shape_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_model, "available_memory", lambda: 100_000)
-    with pytest.raises(ValueError, match=r"shape='tiny' with quantization='none' needs \d+ bytes"):
+    monkeypatch.setattr(random_model_module, "available_memory", lambda: 100_000)
+    with pytest.raises(ValueError, match=r"shape='tiny' with quantization='none' takes \d"):
         tiny_model(monkeypatch)
 
 

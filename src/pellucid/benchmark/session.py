@@ -9,15 +9,16 @@ import numpy as np
 
 from pellucid import formulas
 from pellucid.backends.base import Backend, KVCache
-from pellucid.benchmark.bench_model import BenchModel
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.speculation import make_speculation
+from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
+from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.memory.process_memory import available_memory
 from pellucid.sampling_params import SamplingParams
@@ -57,12 +58,13 @@ class Session:
 
     def __init__(
         self,
-        model: BenchModel,
+        model: LoadedModel,
         engine_config: EngineConfig,
         workloads: Sequence[Workload],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
+        self._weights = step_weights(engine_config, model.config, model.backend, model.decoder)
         self._config = engine_config
         self._clock = clock
         self._kv_plan = plan_kv_cache(workloads, engine_config, model.config, model.backend)
@@ -106,7 +108,7 @@ class Session:
             workload,
             tuple(run.seconds for run in runs),
             self.cost(runs[0]),
-            self._model.weights.arithmetic,
+            self._weights.arithmetic,
         )
 
     def warm_up(self, workload: Workload) -> None:
@@ -124,7 +126,7 @@ class Session:
         layer_position_bytes = self._kv_plan.bytes_per_block / positions_per_block
         num_bytes, flops = 0.0, 0
         for step in run.steps:
-            num_bytes += self._model.weights.num_bytes(any(share.samplers for share in step))
+            num_bytes += self._weights.num_bytes(any(share.samplers for share in step))
             for share in step:
                 num_bytes += formulas.kv_bytes(config, share.start, share.end, layer_position_bytes)
                 flops += formulas.forward_flops(

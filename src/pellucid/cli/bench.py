@@ -22,9 +22,9 @@ from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from pellucid.benchmark.bench_model import BenchModel
     from pellucid.benchmark.measurement import Measurement
     from pellucid.benchmark.workloads import Workload
+    from pellucid.loaded_model import LoadedModel
 
 NOTEWORTHY_CHANGE = 0.1
 
@@ -156,7 +156,7 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
 
 
 def _measure(
-    model: "BenchModel", config: EngineConfig, workloads: "Sequence[Workload]", repetitions: int
+    model: "LoadedModel", config: EngineConfig, workloads: "Sequence[Workload]", repetitions: int
 ) -> "tuple[list[Measurement], bool]":
     """What was measured, and whether Ctrl-C ended it."""
     from pellucid.benchmark.session import Session

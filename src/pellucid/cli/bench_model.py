@@ -1,6 +1,7 @@
 """What `bench` and `ablate` measure: MODEL, or random weights of a known shape."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +14,8 @@ from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
 if TYPE_CHECKING:
-    from pellucid.benchmark.bench_model import BenchModel
     from pellucid.benchmark.workloads import Workload
+    from pellucid.loaded_model import LoadedModel
 
 Shape = Annotated[
     str | None,
@@ -40,12 +41,13 @@ def check_count(option: str, value: int, *, least: int) -> None:
 
 def load_bench_model(
     shape: str | None, config: EngineConfig, workloads: "Sequence[Workload]"
-) -> "BenchModel":
+) -> "LoadedModel":
     """Makes or loads it; says so on stderr."""
-    from pellucid.benchmark.bench_model import random_model, stored_model
+    from pellucid.benchmark.random_model import random_model
+    from pellucid.loaded_model import load_model
 
     if shape is not None:
         note(f"making random weights of the shape {shape}")
         return random_model(shape, config, workloads)
     with progress("load", describe_bytes) as show:
-        return stored_model(config, show)
+        return load_model(replace(config, skip_tokenizer_init=True), show)

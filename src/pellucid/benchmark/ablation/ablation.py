@@ -8,9 +8,8 @@ from pellucid.benchmark.ablation.capacity import CapacityResult, measure_capacit
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult, measure_kv_formats
 from pellucid.benchmark.ablation.prefix import PrefixResult, measure_prefix
 from pellucid.benchmark.ablation.requests import mixed_requests
-from pellucid.benchmark.bench_model import BenchModel
-from pellucid.benchmark.engine_model import engine_model
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.loaded_model import LoadedModel
 
 OnPart = Callable[[str], None]
 
@@ -30,7 +29,9 @@ def max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
     return min(config.max_model_len or model_config.context_length, model_config.context_length)
 
 
-def ablate(model: BenchModel, config: EngineConfig, num_requests: int, on_part: OnPart) -> Ablation:
+def ablate(
+    model: LoadedModel, config: EngineConfig, num_requests: int, on_part: OnPart
+) -> Ablation:
     """Measures everything.
 
     Args:
@@ -44,18 +45,17 @@ def ablate(model: BenchModel, config: EngineConfig, num_requests: int, on_part: 
     """
     longest = max_model_len(config, model.config)
     requests = mixed_requests(num_requests, model.config.vocab_size, longest)
-    loaded = engine_model(model)
 
     def on_discipline(discipline: Discipline) -> None:
         on_part(f"batching: {discipline.name}")
 
-    batching = measure_batching(loaded, config, requests, on_discipline)
+    batching = measure_batching(model, config, requests, on_discipline)
     bytes_per_block = model.backend.kv_bytes_per_block(
         model.config, config.block_size, config.kv_cache_dtype
     )
     capacity = measure_capacity(requests, longest, config.block_size, bytes_per_block)
     on_part("prefix sharing")
-    prefix = measure_prefix(loaded, config, longest)
+    prefix = measure_prefix(model, config, longest)
     on_part("formats of the KV cache")
     kv_formats = measure_kv_formats(model, config, longest)
     return Ablation(batching, capacity, prefix, kv_formats)

@@ -3,10 +3,10 @@
 import statistics
 from dataclasses import dataclass, replace
 
-from pellucid.benchmark.bench_model import BenchModel
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
 from pellucid.config import EngineConfig
+from pellucid.loaded_model import LoadedModel
 
 KV_FORMATS = ("bf16", "int8", "int4")  # the first is what the others are compared with
 DEPTH = 8192
@@ -36,7 +36,7 @@ def kv_format_workload(context_length: int) -> Decode:
 
 
 def measure_kv_formats(
-    model: BenchModel, config: EngineConfig, max_model_len: int
+    model: LoadedModel, config: EngineConfig, max_model_len: int
 ) -> tuple[KVFormatResult, ...]:
     """Decodes with each format in turn.
 
