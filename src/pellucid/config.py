@@ -156,7 +156,10 @@ class EngineConfig:
         use_kv_cache: False computes the whole text again for every token, as a naive loop would.
         skip_tokenizer_init: load no tokenizer; prompts are token ids, and answers have no text.
         speculation: who guesses tokens ahead, which changes no answer. "ngram" looks them up in the
-            request's own text, always; "auto" does so where measured times say that it pays; "off": nobody.
+            request's own text, "draft" asks a draft model, both in every step; "auto" does one of them (the
+            draft model if it is given) where measured times say that it pays; "off": nobody.
+        draft_model: a smaller model with the same tokenizer that guesses, as `model` is given; "draft"
+            without it takes the bundled draft model, for the bundled model.
         num_draft_tokens: most tokens guessed for one request in one step; 1..32.
 
     Raises:
@@ -185,10 +188,11 @@ class EngineConfig:
     use_kv_cache: bool = True
     skip_tokenizer_init: bool = False
     speculation: str = "off"
+    draft_model: str | None = None
     num_draft_tokens: int = 6
 
     def __post_init__(self) -> None:
-        for name in ("model", "revision", "prefix_cache_dir"):
+        for name in ("model", "revision", "draft_model", "prefix_cache_dir"):
             self._normalise(name, _checked_name(name, getattr(self, name)))
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices or not isinstance(value, str):
@@ -225,7 +229,7 @@ _CHOICES = {
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "quantization": QUANTIZATIONS,
     "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
-    "speculation": ("off", "auto", "ngram"),
+    "speculation": ("off", "auto", "ngram", "draft"),
 }
 _SWITCHES = (
     "quantize_activations",

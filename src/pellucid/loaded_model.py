@@ -1,6 +1,6 @@
 """From an EngineConfig to a model that is ready to run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from pellucid.backends.base import Backend, Decoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import finish_weights, make_decoder
-from pellucid.loading.hub import find_model
+from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.stored_model import StoredModel
@@ -47,8 +47,13 @@ class LoadedModel:
     weight_bytes: int = 0
 
 
-def load_model(config: EngineConfig, on_progress: Progress | None = None) -> LoadedModel:
+def load_model(
+    config: EngineConfig, on_progress: Progress | None = None, backend: Backend | None = None
+) -> LoadedModel:
     """Finds the checkpoint, checks it, and puts its weights where the backend wants them.
+
+    Args:
+        backend: that runs another model already; left out, one is made.
 
     Raises:
         ValueError: the checkpoint, the tokenizer or a knob cannot be used, or memory lacks.
@@ -57,7 +62,8 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
     location = find_model(config.model, config.revision)
     stored = open_stored_model(location.path)
     _check_dtype(config.dtype, stored)
-    backend = make_backend(config, stored.config)
+    if backend is None:
+        backend = make_backend(config, stored.config)
     weights = check_weights_fit(stored, backend, config.quantization, available_memory())
     backend.expect_weights(weights.total)
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
@@ -75,6 +81,48 @@ def load_model(config: EngineConfig, on_progress: Progress | None = None) -> Loa
         stored.default_sampling_params,
         weights.total,
     )
+
+
+def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | None:
+    """The model that guesses tokens for `model`, on the same backend; None where none does.
+
+    Raises:
+        ValueError: there is none, it has another tokenizer, or it is no smaller.
+    """
+    name = config.draft_model
+    if name is None:
+        if config.speculation != "draft":
+            return None
+        if config.model is not None:
+            raise ValueError(
+                "speculation='draft': needs draft_model, a smaller model with the tokenizer of"
+                f" {model.name}"
+            )
+        name = str(BUNDLED_DRAFT_MODEL)
+    if config.speculation not in ("auto", "draft"):
+        raise ValueError(
+            f"draft_model={name!r}: has no use with speculation={config.speculation!r}; allowed are"
+            " 'auto' and 'draft'"
+        )
+    draft = load_model(replace(config, model=name, revision=None), backend=model.backend)
+    sizes = draft.config.vocab_size, model.config.vocab_size
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"draft_model={name!r}: has a vocabulary of {sizes[0]} tokens, {model.name} of {sizes[1]}"
+        )
+    for token_id in range(sizes[0]):
+        tokens = draft.tokenizer.token_bytes(token_id), model.tokenizer.token_bytes(token_id)
+        if tokens[0] != tokens[1]:
+            raise ValueError(
+                f"draft_model={name!r}: has another tokenizer than {model.name}: token {token_id} is"
+                f" {tokens[0]!r} and {tokens[1]!r}"
+            )
+    if draft.weight_bytes > model.weight_bytes:
+        raise ValueError(
+            f"draft_model={name!r}: has {draft.weight_bytes} bytes of weights, {model.name} only"
+            f" {model.weight_bytes}: a draft model is the smaller one"
+        )
+    return draft
 
 
 def _check_dtype(dtype: str, stored: StoredModel) -> None:

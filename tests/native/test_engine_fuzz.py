@@ -14,6 +14,7 @@ from support.traces import TraceSpace, check_trace, make_trace
 KNOBS = {
     "kv_cache_dtype": ["bf16", "f32", "int8", "int4"],
     "num_threads": [1, 2, 3],  # alone: 1
+    "speculation": ["off", "auto", "ngram", "draft", "draft"],  # alone: off
 }
 
 
@@ -21,13 +22,16 @@ KNOBS = {
 def test_every_request_gets_what_it_gets_alone(
     trace_seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    models = {}
+    models, drafts = {}, {}
     for num_threads in KNOBS["num_threads"]:
         with monkeypatch.context() as patch:
             # Threads take part in every step, however small.
             backend = CpuBackend(num_threads, small_step_bytes=0)
             patch.setattr(loaded_model, "make_backend", lambda *_, backend=backend: backend)
             models[num_threads] = loaded_model.load_model(EngineConfig())
+            drafts[num_threads] = loaded_model.load_draft_model(
+                EngineConfig(speculation="draft"), models[num_threads]
+            )
     space = TraceSpace(
         vocab_size=models[1].config.vocab_size,
         stops=["a", " the", "e", ".", "\n", " was"],
@@ -45,6 +49,9 @@ def test_every_request_gets_what_it_gets_alone(
                 models[knobs.get("num_threads", 1)],
                 clock,
                 proposer=proposer,
+                draft=drafts[knobs.get("num_threads", 1)]
+                if knobs.get("speculation") in ("auto", "draft")
+                else None,
             ),
         )
     print(dict(counts))

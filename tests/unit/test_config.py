@@ -30,6 +30,7 @@ BAD = {
     "use_kv_cache": ["false", 0, None],
     "skip_tokenizer_init": ["false", 0, None],
     "speculation": ["on", None, True],
+    "draft_model": ["", 7],
     "num_draft_tokens": [0, 33, 1.5, None, True],
 }
 

@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pellucid.backends.base import KVCache
@@ -41,6 +41,7 @@ class KVStorage:
         transfer: moves blocks between them all.
         max_read_blocks: blocks on their way from `prefix_store`.
         max_extra_logits: rows of logits that a step may have beside one for each request.
+        draft_kv_cache: of the draft model, as many blocks; None without one.
     """
 
     plan: MemoryPlan
@@ -50,6 +51,7 @@ class KVStorage:
     transfer: BlockTransfer
     max_read_blocks: int
     max_extra_logits: int
+    draft_kv_cache: KVCache | None = None
 
     def offloaded_blocks(self) -> OffloadedBlocks:
         """What scheduling has to know of the blocks outside of the pool."""
@@ -65,7 +67,11 @@ class KVStorage:
 
 
 def make_kv_storage(
-    config: EngineConfig, model: LoadedModel, max_model_len: int, bus: EventBus
+    config: EngineConfig,
+    model: LoadedModel,
+    max_model_len: int,
+    bus: EventBus,
+    draft: LoadedModel | None = None,
 ) -> KVStorage:
     """Plans the memory and makes what the plan says. Nothing of the cache is touched.
 
@@ -74,6 +80,7 @@ def make_kv_storage(
         model: loaded.
         max_model_len: tokens of the longest sequence.
         bus: hears what a person should know of files in the prefix cache.
+        draft: the draft model, which has a block for each of the model's.
 
     Raises:
         ValueError: a knob asks for what the backend or the memory cannot give.
@@ -90,12 +97,34 @@ def make_kv_storage(
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
         scratch += 2 * max_pending * bytes_per_block
+    draft_weights = draft_bytes_per_block = 0
+    if draft is not None:
+        draft_weights = draft.weight_bytes
+        draft_bytes_per_block = backend.kv_bytes_per_block(
+            draft.config, config.block_size, config.kv_cache_dtype
+        )
+        scratch += _scratch_bytes(config, draft, 0)
     plan = plan_memory(
         config,
-        MemoryNeeds(model.weight_bytes, scratch, bytes_per_block, _other_formats(config, model)),
+        MemoryNeeds(
+            model.weight_bytes + draft_weights,
+            scratch,
+            bytes_per_block + draft_bytes_per_block,
+            _other_formats(config, model),
+        ),
         max_model_len,
         available_memory(),
     )
+    draft_kv_cache = None
+    if draft is not None:  # its cache is scratch to whoever counts the bytes of a request
+        plan = replace(
+            plan,
+            bytes_per_block=bytes_per_block,
+            scratch=scratch + draft_bytes_per_block * plan.num_blocks,
+        )
+        draft_kv_cache = backend.make_kv_cache(
+            draft.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
+        )
     prefix_store = _open_prefix_store(config, model, bytes_per_block, max_pending, _reporter(bus))
     kv_cache = backend.make_kv_cache(
         model.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
@@ -104,7 +133,14 @@ def make_kv_storage(
     transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
     max_read_blocks = 0 if prefix_store is None else max_pending
     return KVStorage(
-        plan, kv_cache, prefix_store, swap_file, transfer, max_read_blocks, max_extra_logits
+        plan,
+        kv_cache,
+        prefix_store,
+        swap_file,
+        transfer,
+        max_read_blocks,
+        max_extra_logits,
+        draft_kv_cache,
     )
 
 

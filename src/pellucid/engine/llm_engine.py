@@ -18,9 +18,10 @@ from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.events import Snapshot
 from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
-from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
 from pellucid.outputs import (
     CompletionDelta,
@@ -47,6 +48,7 @@ class LLMEngine:
         bus: carries events, stamped by the same clock; left out, one is made.
         ceilings: what the machine does at best, for predictions in events; None: nobody measured it.
         proposer: guesses tokens in each step, instead of what `config` says.
+        draft: the draft model that `config` asks for; None: none.
 
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
@@ -63,6 +65,7 @@ class LLMEngine:
         bus: EventBus | None = None,
         ceilings: Ceilings | None = None,
         proposer: Proposer | None = None,
+        draft: LoadedModel | None = None,
     ) -> None:
         self.config = config
         self.model = model
@@ -71,7 +74,7 @@ class LLMEngine:
         self.clock = clock
         self.events = EventBus(clock) if bus is None else bus
         self.max_model_len = _max_model_len(config, model.config)
-        storage = make_kv_storage(config, model, self.max_model_len, self.events)
+        storage = make_kv_storage(config, model, self.max_model_len, self.events, draft)
         self.memory_plan = storage.plan
         self._close_storage = storage.close
         self.scheduler = Scheduler(
@@ -106,8 +109,20 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
+        draft_model = None
+        if draft is not None and storage.draft_kv_cache is not None:
+            draft_model = DraftModel(
+                ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),
+                KVCacheManager(
+                    BlockPool(storage.plan.num_blocks),
+                    config.block_size,
+                    enable_prefix_caching=False,
+                ),
+                config.max_num_batched_tokens,
+                draft.config.context_length,
+            )
         self._speculation = make_speculation(
-            config, model.config.vocab_size, clock, self.events, proposer
+            config, model.config.vocab_size, clock, self.events, proposer, draft_model
         )
         self._executor = StepExecutor(
             self.model_runner,
@@ -137,7 +152,7 @@ class LLMEngine:
         """
         bus = EventBus(time.monotonic) if bus is None else bus
         model = load_model(config, report_progress(bus, config.model, on_progress))
-        return cls(config, model, bus=bus)
+        return cls(config, model, bus=bus, draft=load_draft_model(config, model))
 
     @property
     def speculation(self) -> SpeculationStatistics | None:

@@ -171,18 +171,22 @@ def make_speculation(
     clock: Callable[[], float],
     bus: EventBus,
     proposer: Proposer | None = None,
+    draft_model: Proposer | None = None,
 ) -> Speculation | None:
     """What `config` asks for; None where nobody guesses.
 
     Args:
         proposer: guesses in each step, instead of what `config` says.
+        draft_model: guesses instead of prompt lookup.
     """
     if proposer is not None:
         policy = DraftPolicy(MAX_DRAFT_TOKENS, decides=False)
     elif config.speculation == "off":
         return None
+    elif config.speculation == "draft" and draft_model is None:
+        raise ValueError("speculation='draft': needs a draft model; LLMEngine.from_config loads it")
     else:
-        proposer = PromptLookup()
+        proposer = PromptLookup() if draft_model is None else draft_model
         policy = DraftPolicy(config.num_draft_tokens, decides=config.speculation == "auto")
     return Speculation(proposer, policy, vocab_size, clock, bus)
 

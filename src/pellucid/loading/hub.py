@@ -13,6 +13,7 @@ from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
 from pellucid.loading.other_formats import recognize_files
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
+BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
 
 # What is downloaded. Never code, never pickles; "model*" leaves out a second copy in another layout.
 _ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot

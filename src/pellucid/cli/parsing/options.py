@@ -154,12 +154,21 @@ class SpeculationOptions:
     speculation: Annotated[
         str,
         typer.Option(
-            **choice("off", "auto", "ngram"),
+            **choice("off", "auto", "ngram", "draft"),
             rich_help_panel=SPECULATION,
-            help="Guess tokens from the text itself and verify several in a step: never another answer."
-            " auto: where that is faster.",
+            help="Guess tokens, from the text itself or by a draft model, and verify several in a step:"
+            " never another answer. auto: where that is faster.",
         ),
     ] = EngineConfig.speculation
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            rich_help_panel=SPECULATION,
+            help="A smaller model with the same tokenizer, which guesses.",
+            show_default="the bundled one, for the bundled model",
+        ),
+    ] = EngineConfig.draft_model
     num_draft_tokens: Annotated[
         int,
         typer.Option(

@@ -27,7 +27,7 @@ class PromptLookup:
         drafts: dict[str, list[int]] = {}
         for request in requests:
             text = self._texts.get(request.request_id)
-            if text is None:
+            if text is None or text.request is not request:  # or another one of that name
                 text = self._texts[request.request_id] = _IndexedText(request)
             text.extend(request.token_ids(len(text), request.num_known_tokens))
             if found := text.continuation(max_drafts[request.request_id]):
@@ -39,6 +39,7 @@ class _IndexedText:
     """A text that grows, and where it goes on behind the last earlier occurrence of its own end."""
 
     def __init__(self, request: Request) -> None:
+        self.request = request
         self._token_ids: list[int] = []
         self._tables: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in NGRAM_LENGTHS)
         self._next: int | None = None  # place behind the earlier occurrence

@@ -1,0 +1,166 @@
+"""A draft model: a smaller model with the same tokenizer, which draws with the same noise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from pellucid.execution.model_runner import ModelRunner
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+
+class DraftBlocks(Protocol):
+    """What gives blocks of the draft model's cache: the part of `KVCacheManager` that this takes."""
+
+    def allocate(self, request: Request, num_tokens: int) -> bool: ...
+    def block_ids(self, request: Request) -> tuple[int, ...]: ...
+    def roll_back(self, request: Request, num_tokens: int) -> None: ...
+    def forget(self, request: Request) -> None: ...
+
+
+class DraftModel:
+    """Runs a model of its own over the requests' texts, all requests together.
+
+    Each request has a twin here, with the same text, parameters, seed and index, so that a token that
+    both models give the same probability is drawn by both. The twin's blocks are of a pool of its own;
+    where they lack, twins of requests that are not asked for give theirs, and then there are no drafts.
+
+    Args:
+        model_runner: of the draft model.
+        blocks: of the draft model's cache.
+        max_num_batched_tokens: most tokens of texts that one call reads: a long prompt is read in chunks,
+            and has drafts once it is read.
+        max_model_len: tokens that the draft model can read.
+    """
+
+    def __init__(
+        self,
+        model_runner: ModelRunner,
+        blocks: DraftBlocks,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+    ) -> None:
+        self._model_runner = model_runner
+        self._blocks = blocks
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_model_len = max_model_len
+        # With the request of each, least recently asked for first.
+        self._twins: dict[str, tuple[Request, Request]] = {}
+
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        wanted: dict[str, int] = {}
+        twins: dict[str, Request] = {}
+        for request in requests:
+            name = request.request_id
+            room = self._max_model_len - request.num_known_tokens
+            if (num_drafts := min(max_drafts[name], room)) > 0:
+                wanted[name] = num_drafts
+                twins[name] = self._twin(request)
+        # Drafts that the twins hold are wrong until they are drawn again.
+        ready = {name: twins[name] for name in self._read_texts(twins, wanted)}
+        drafts: dict[str, list[int]] = {name: [] for name in ready}
+        while ready:
+            for name, token_id in self._step(list(ready.values())).items():
+                twins[name].output_token_ids.append(token_id)
+                drafts[name].append(token_id)
+            ready = {
+                name: twin
+                for name, twin in ready.items()
+                if len(drafts[name]) < wanted[name] and twin.num_computed_tokens < twin.num_tokens
+            }
+        return drafts
+
+    def _twin(self, request: Request) -> Request:
+        """The request's twin, with its text and as much of it computed as is still right."""
+        name = request.request_id
+        original, twin = self._twins.pop(name, (None, None))
+        if twin is not None and original is not request:  # it has ended, and this one has its name
+            self._blocks.forget(twin)
+            twin = None
+        if twin is None:
+            params = replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None)
+            twin = Request(
+                name,
+                request.prompt_token_ids,
+                params,
+                request.seed,
+                request.arrival_time,
+                request.max_tokens,
+                request.eos_token_ids,
+                request.bad_words_token_ids,
+                request.index,
+            )
+        self._twins[name] = request, twin
+        drafted, known = twin.output_token_ids, request.output_token_ids
+        num_right = len(drafted)
+        if drafted != known[:num_right]:
+            num_right = next(
+                index
+                for index, token_id in enumerate(drafted)
+                if index >= len(known) or token_id != known[index]
+            )
+            twin.draws = None  # it has taken note of the wrong ones
+        twin.output_token_ids = list(known)
+        num_computed = min(twin.num_computed_tokens, twin.num_prompt_tokens + num_right)
+        if num_computed < twin.num_computed_tokens:
+            twin.num_computed_tokens = num_computed
+            self._blocks.roll_back(twin, num_computed)
+        return twin
+
+    def _read_texts(self, twins: Mapping[str, Request], wanted: Mapping[str, int]) -> list[str]:
+        """Makes room for texts and drafts, and computes texts up to their last token.
+
+        Returns:
+            Those that miss no more than can be computed together with the others' in one step.
+        """
+        budget = self._max_num_batched_tokens - len(twins)
+        ready: list[str] = []
+        chunks: list[ScheduledRequest] = []
+        for name, twin in twins.items():
+            # The last draft is not computed.
+            if not self._allocate(twin, twin.num_tokens + wanted[name] - 1, twins):
+                continue
+            num_missing = twin.num_tokens - twin.num_computed_tokens
+            if num_missing - 1 <= budget:
+                budget -= num_missing - 1
+                ready.append(name)
+            elif budget > 0:
+                chunks.append(self._scheduled(twin, budget, samples=False))
+                budget = 0
+        if chunks:
+            self._model_runner.execute(chunks)
+            for chunk in chunks:
+                chunk.request.num_computed_tokens = chunk.end
+        return ready
+
+    def _allocate(self, twin: Request, num_tokens: int, asked: Mapping[str, Request]) -> bool:
+        while not self._blocks.allocate(twin, num_tokens):
+            other = next((name for name in self._twins if name not in asked), None)
+            if other is None:
+                return False
+            self._forget(other)
+        return True
+
+    def _forget(self, name: str) -> None:
+        _, twin = self._twins.pop(name)
+        self._blocks.forget(twin)
+
+    def _step(self, twins: Sequence[Request]) -> dict[str, int]:
+        """The next token of each; those whose parameters leave none are left out."""
+        scheduled = [
+            self._scheduled(twin, twin.num_tokens - twin.num_computed_tokens, samples=True)
+            for twin in twins
+        ]
+        result = self._model_runner.sample(scheduled, self._model_runner.execute(scheduled))
+        for each in scheduled:
+            each.request.num_computed_tokens = each.end
+        return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
+
+    def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:
+        start = twin.num_computed_tokens
+        block_ids = self._blocks.block_ids(twin)
+        return ScheduledRequest(
+            twin, start, num_tokens, 0, 0, (twin,) if samples else (), block_ids
+        )
