@@ -1,14 +1,17 @@
 """Options stand beside the fields that they set: the same names, the same defaults."""
 
 import inspect
+import re
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import pytest
 import typer
 
-from pellucid.cli.app import make_command
+from pellucid.cli.app import _function, all_verbs, make_command
 from pellucid.cli.parsing.option_types import size, text_with_escapes
 from pellucid.cli.parsing.options import ModelOptions, SamplingOptions, StopOptions, takes_options
+from pellucid.cli.parsing.settings import config_path, read_config, settings_of
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 
@@ -96,3 +99,63 @@ def test_what_is_no_size(text: str) -> None:
 )
 def test_escapes(typed: str, text: str) -> None:
     assert text_with_escapes(typed) == text
+
+
+def test_the_configuration_file_of_the_docs_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    path = tmp_path / "config.toml"
+    path.write_text(example)
+    settings = {verb: settings_of(_function(verb)) for verb in all_verbs()}
+    defaults = read_config(path, settings)
+    assert defaults["run"] == {
+        "model": "Qwen/Qwen3-0.6B",
+        "num_threads": 8,
+        "kv_cache_memory": "2GiB",
+    }
+    assert defaults["chat"] == {
+        **defaults["run"],
+        "system": "Answer in one sentence.",
+        "temperature": 0.6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("num_thread = 2", "num_thread: no such option; did you mean num_threads?"),
+        ("[run]\nrepetitions = 2", "[run]: repetitions: no such option"),
+        ("[runs]\nx = 1", "runs: no such option; did you mean run?"),
+        ("run = 1", "run = 1: must be a table, [run]"),
+        ("num_threads = true", "num_threads = True: must be a whole number"),
+        ("num_threads = 2.5", "num_threads = 2.5: must be a whole number"),
+        ("temperature = 'hot'", "temperature = 'hot': must be a number"),
+        ("raw = 'yes'", "raw = 'yes': must be true or false"),
+        ("model = 1", "model = 1: must be text in quotes"),
+        ("[run]\nstop = 'x'", "[run] stop = 'x': must be a list"),
+        ("[run]\nstop = [1]", "[run] stop = 1: must be text in quotes"),
+        ("x = ", "not TOML"),
+        ("x = '\xff'", "not TOML"),
+        ("#" * (2 << 20), "has more than 1048576 bytes"),
+        ("x=" + "[" * 100_000, "not TOML"),
+    ],
+)
+def test_a_wrong_configuration_file_is_named_with_key_and_value(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(content.encode("latin-1"))
+    settings = {verb: settings_of(_function(verb)) for verb in all_verbs()}
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        read_config(path, settings)
+    assert str(path) in str(refused.value)
+
+
+def test_where_the_configuration_file_is(tmp_path: Path) -> None:
+    file = tmp_path / "pellucid" / "config.toml"
+    assert config_path({"XDG_CONFIG_HOME": str(tmp_path)}) is None
+    file.parent.mkdir()
+    file.touch()
+    assert config_path({"XDG_CONFIG_HOME": str(tmp_path)}) == file
+    assert config_path({"XDG_CONFIG_HOME": str(tmp_path), "PELLUCID_CONFIG": ""}) is None
+    assert config_path({"PELLUCID_CONFIG": "/no/such/file"}) == Path("/no/such/file")

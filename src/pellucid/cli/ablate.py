@@ -47,7 +47,7 @@ def ablate(
     Runs the same requests without the KV cache, batching, paging, prefix caching and small KV formats, one after the
     other. Takes some minutes with a model of half a billion parameters.
     """
-    model = model_name.name()
+    model = model_name.name(is_needed=shape is None)
     check_shape_alone(shape, model, model_options)
     check_count("--requests", requests, least=2)
     config = EngineConfig(model=model, **model_options.knobs())

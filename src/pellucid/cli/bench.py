@@ -99,7 +99,7 @@ def bench(
     and peak are measured before and after; the faster measurement counts.
     """
     check_image_path(plot)
-    model = model_name.name()
+    model = model_name.name(is_needed=shape is None)
     check_shape_alone(shape, model, model_options)
     check_count("--repetitions", repetitions, least=1)
     check_count("--gen", gen, least=1)

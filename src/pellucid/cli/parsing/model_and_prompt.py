@@ -91,15 +91,19 @@ class ModelName:
         ),
     ] = None
 
-    def name(self) -> str | None:
+    def name(self, *, is_needed: bool = True) -> str | None:
         """None for the bundled model.
+
+        Args:
+            is_needed: if not, a model that only the settings name is not taken.
 
         Raises:
             ValueError: the model is named twice, or there is none.
         """
         if self.first is not None and _typed(self.context, "model"):
             raise ValueError(f"the model is named twice: {self.first} and -m {self.model}")
-        model = self.first or self.model
+        is_set = is_needed or _typed(self.context, "model")
+        model = self.first or (self.model if is_set else None)
         return None if model is None else check_model(model)
 
 
