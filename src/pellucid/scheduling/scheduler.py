@@ -398,30 +398,31 @@ class Scheduler:
 
     def _add(self, request: Request, plan: StepPlan) -> None:
         """Schedules as many of a request's tokens as the step has room for."""
-        start = request.num_computed_tokens
-        num_missing = request.num_tokens - start
-        num_scheduled = min(plan.budget, num_missing)
+        start, num_drafts = request.num_computed_tokens, len(request.draft_token_ids)
+        num_scheduled = request.num_known_tokens + num_drafts - start
         num_recomputed = 0
         if request.num_computed_once > start:
-            num_recomputed = min(request.num_computed_once - start, num_missing)
+            num_recomputed = min(request.num_computed_once - start, num_scheduled)
+        room = plan.budget
         if request.params.prompt_logprobs is not None and not request.output_token_ids:
             # Each row that is not computed again asks for its logits.
-            num_scheduled = min(num_scheduled, num_recomputed + plan.extra_logits)
-            if num_scheduled == 0:
+            room = min(room, num_recomputed + plan.extra_logits)
+            if room == 0:
                 return
-        samplers: tuple[Request, ...] = ()
-        if num_scheduled == num_missing:
-            samplers = (request,)
-            if self._queues.siblings and not request.waits_for_group:
-                followers = self._queues.siblings.followers(request)
-                samplers += tuple(followers[: self._num_seats(plan)])
+        samplers: tuple[Request, ...] = (request,)
+        if num_scheduled > room:
+            num_scheduled, samplers = room, ()
+            num_recomputed = min(num_recomputed, room)
+        elif self._queues.siblings and not request.waits_for_group:
+            followers = self._queues.siblings.followers(request)
+            samplers += tuple(followers[: self._num_seats(plan)])
         plan.add(
             ScheduledRequest(
                 request,
                 start,
                 num_scheduled,
-                min(num_recomputed, num_scheduled),
-                len(request.draft_token_ids),
+                num_recomputed,
+                num_drafts,
                 samplers,
                 self.kv_cache_manager.block_ids(request),
             )
