@@ -82,15 +82,16 @@ class DraftModel:
         if twin is None:
             params = replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None)
             twin = Request(
-                name,
-                request.prompt_token_ids,
-                params,
-                request.seed,
-                request.arrival_time,
-                request.max_tokens,
-                request.eos_token_ids,
-                request.bad_words_token_ids,
-                request.index,
+                request_id=name,
+                prompt_token_ids=request.prompt_token_ids,
+                params=params,
+                seed=request.seed,
+                arrival_time=request.arrival_time,
+                max_tokens=request.max_tokens,
+                eos_token_ids=request.eos_token_ids,
+                bad_words_token_ids=request.bad_words_token_ids,
+                grammar=request.grammar,
+                index=request.index,
             )
         self._twins[name] = request, twin
         drafted, known = twin.output_token_ids, request.output_token_ids
