@@ -280,10 +280,10 @@ class TestFormat:
             find_response_format(None, own_template={})
 
     def test_special_tokens_are_shown_where_they_are_delimiters(self) -> None:
-        hidden = find_response_format(CHAT_TEMPLATES["qwen"], special_tokens=("<|im_end|>",))
-        shown = find_response_format(CHAT_TEMPLATES["harmony"], special_tokens=("<|message|>",))
+        hidden = find_response_format(CHAT_TEMPLATES["qwen"], special_tokens={"<|im_end|>": 1})
+        shown = find_response_format(CHAT_TEMPLATES["harmony"], special_tokens={"<|message|>": 1})
         assert hidden.skip_special_tokens and not shown.skip_special_tokens
-        assert find_response_format(None, special_tokens=("<x>",)).skip_special_tokens
+        assert find_response_format(None, special_tokens={"<x>": 1}).skip_special_tokens
 
     def test_what_a_grammar_would_enforce_is_read_back(self) -> None:
         for family in FAMILIES:

@@ -251,7 +251,7 @@ class Tokenizer:
         from pellucid.text.responses.format import find_response_format
 
         added = self._backend.get_added_tokens_decoder()
-        special = [added[token_id].content for token_id in sorted(self.special_token_ids)]
+        special = {added[token_id].content: token_id for token_id in sorted(self.special_token_ids)}
         return find_response_format(
             None if self._chat is None else self._chat.template.source,
             {token.content for token in added.values()},

@@ -4,9 +4,17 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pellucid.conversation import Tool
+from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.text.responses.call_grammar import (
+    ArgumentSyntax,
+    CallGrammar,
+    CallSyntax,
+    call_grammar,
+)
 from pellucid.text.responses.parser import ResponseParser
 from pellucid.text.responses.template import ResponseTemplate
 
@@ -28,52 +36,6 @@ FAMILIES = (
 
 
 @dataclass(frozen=True)
-class ArgumentSyntax:
-    """How a model writes one argument that is not in JSON: text around its value; {key} is the argument's name."""
-
-    begin: str
-    end: str
-
-
-@dataclass(frozen=True)
-class CallSyntax:
-    """How a model writes a tool call. A grammar of valid calls is made of it.
-
-    Attributes:
-        trigger: the text with which a call begins, and nothing else.
-        begin: what comes before the arguments, the trigger included; {name} is the function's name.
-        end: what comes behind them.
-        argument: for models that write each argument by itself; None for a JSON object.
-    """
-
-    trigger: str
-    begin: str
-    end: str
-    argument: ArgumentSyntax | None = None
-
-
-@dataclass(frozen=True)
-class CallGrammar:
-    """What a valid call of one tool looks like.
-
-    Attributes:
-        name: the function's.
-        trigger: as in `CallSyntax`; `begin` begins with it.
-        begin: text before the arguments.
-        parameters: the JSON schema of the arguments.
-        end: text behind the arguments.
-        argument: for arguments that are not a JSON object.
-    """
-
-    name: str
-    trigger: str
-    begin: str
-    parameters: Mapping[str, Any]
-    end: str
-    argument: ArgumentSyntax | None
-
-
-@dataclass(frozen=True)
 class ResponseFormat:
     """What the text of a model's answers means.
 
@@ -81,13 +43,13 @@ class ResponseFormat:
         name: "checkpoint", a family's name, or "text".
         template: None: all of it is content.
         call: None: unknown, so that calls can be read and not be enforced.
-        special_tokens: the texts of the tokenizer's special tokens.
+        special_tokens: the ids of the tokenizer's special tokens, by their texts.
     """
 
     name: str
     template: ResponseTemplate | None
     call: CallSyntax | None
-    special_tokens: tuple[str, ...] = ()
+    special_tokens: Mapping[str, int] = MappingProxyType({})
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -103,8 +65,28 @@ class ResponseFormat:
             prompt: the end of the prompt as text, special tokens included, from the last message on at least.
             tools: those that the model was offered.
         """
-        dropped = () if self.skip_special_tokens else self.special_tokens
+        dropped = () if self.skip_special_tokens else tuple(self.special_tokens)
         return ResponseParser(self.template, prompt, tools, dropped)
+
+    def call_rule(
+        self, tools: Sequence[Tool], *, must_call: bool, several: bool = True
+    ) -> StructuredOutputsParams | None:
+        """What makes every tool call of an answer valid, for `SamplingParams.structured_outputs`.
+
+        Args:
+            tools: those that may be called, at least one.
+            must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from
+                its trigger on.
+            several: more than one call is allowed.
+
+        Returns:
+            None if that cannot be enforced for this model.
+        """
+        calls = self.call_grammars(tools)
+        if calls is None:
+            return None
+        grammar = call_grammar(calls, self.special_tokens, must_call=must_call, several=several)
+        return None if grammar is None else StructuredOutputsParams(grammar=grammar)
 
     def call_grammars(self, tools: Sequence[Tool]) -> list[CallGrammar] | None:
         """What a valid call of each tool looks like; None if it is not known how the model writes calls."""
@@ -127,7 +109,7 @@ class ResponseFormat:
 def find_response_format(
     chat_template: str | None,
     tokens: Collection[str] = (),
-    special_tokens: Sequence[str] = (),
+    special_tokens: Mapping[str, int] | None = None,
     own_template: Any = None,
 ) -> ResponseFormat:
     """The format of a model's answers.
@@ -135,13 +117,13 @@ def find_response_format(
     Args:
         chat_template: the model's.
         tokens: the texts of its added tokens.
-        special_tokens: those of them that are special.
+        special_tokens: those of them that are special, with their ids.
         own_template: `response_template` of its tokenizer_config.json, if there is one.
 
     Raises:
         ValueError: the checkpoint's own template has an error.
     """
-    special_tokens = tuple(special_tokens)
+    special_tokens = special_tokens or {}
     if own_template is not None:
         template = ResponseTemplate.compile(own_template)
         return ResponseFormat("checkpoint", template, _derived_call(template), special_tokens)

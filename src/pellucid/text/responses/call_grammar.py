@@ -1,0 +1,158 @@
+"""How models write tool calls, and the grammar of answers in which every call is valid.
+
+Grammars are in Lark's syntax as llguidance reads it.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ArgumentSyntax:
+    """How a model writes one argument that is not in JSON: text around its value; {key} is the argument's name."""
+
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True)
+class CallSyntax:
+    """How a model writes a tool call. A grammar of valid calls is made of it.
+
+    Attributes:
+        trigger: the text with which a call begins, and nothing else.
+        begin: what comes before the arguments, the trigger included; {name} is the function's name.
+        end: what comes behind them.
+        argument: for models that write each argument by itself; None for a JSON object.
+    """
+
+    trigger: str
+    begin: str
+    end: str
+    argument: ArgumentSyntax | None = None
+
+
+@dataclass(frozen=True)
+class CallGrammar:
+    """What a valid call of one tool looks like.
+
+    Attributes:
+        name: the function's.
+        trigger: as in `CallSyntax`; `begin` begins with it.
+        begin: text before the arguments.
+        parameters: the JSON schema of the arguments.
+        end: text behind the arguments.
+        argument: for arguments that are not a JSON object.
+    """
+
+    name: str
+    trigger: str
+    begin: str
+    parameters: Mapping[str, Any]
+    end: str
+    argument: ArgumentSyntax | None
+
+
+def call_grammar(
+    calls: Sequence[CallGrammar],
+    special_token_ids: Mapping[str, int],
+    *,
+    must_call: bool,
+    several: bool = True,
+) -> str | None:
+    """The grammar for `StructuredOutputsParams(grammar=...)`.
+
+    Args:
+        calls: what a valid call of each tool looks like, at least one.
+        special_token_ids: of the tokenizer's special tokens, by their text.
+        must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from its trigger
+            on.
+        several: more than one call is allowed.
+
+    Returns:
+        None if only `must_call` can be enforced: the trigger is text behind a special token that other text may follow
+        too (harmony's channels).
+    """
+    specials = _Specials(special_token_ids)
+    rules: list[str] = []
+    other_ids = set(special_token_ids.values())
+    for number, call in enumerate(calls):
+        body = f"{_arguments(call, number, specials, rules)} {specials.terms(call.end)}"
+        if must_call:
+            rules.append(f"call_{number}: {specials.terms(call.begin)} {body}")
+            continue
+        rest = f"{specials.terms(call.begin[len(call.trigger) :])} {body}"
+        if call.trigger in special_token_ids:  # no text contains it
+            other_ids.discard(special_token_ids[call.trigger])
+            rules.append(f"call_{number}: TEXT {specials.terms(call.trigger)} {rest}")
+        elif specials.are_in(call.trigger):
+            return None
+        else:
+            rules.append(f"trigger_{number}[lazy]: TEXT {_quoted(call.trigger)}")
+            rules.append(f"call_{number}: trigger_{number} {rest}")
+    any_call = " | ".join(f"call_{number}" for number in range(len(calls)))
+    if must_call:
+        start = f"start: ({any_call}){'+' if several else ''}"
+    else:
+        others = ""
+        if other_ids:  # of reasoning, say: text does not contain them
+            others = "other*"
+            rules.append(f"other: TEXT <[{','.join(map(str, sorted(other_ids)))}]>")
+        calls_and_others = f"(({any_call}) {others}){'*' if several else '?'}"
+        start = f"start: {others} {calls_and_others} last\nlast: TEXT\nTEXT: /(.|\\n)*/"
+    return "\n".join(["%llguidance {}", start, *rules, ""])
+
+
+class _Specials:
+    """Writes text in which special tokens stand for themselves."""
+
+    def __init__(self, token_ids: Mapping[str, int]) -> None:
+        self._token_ids = token_ids
+        longest_first = sorted(token_ids, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def are_in(self, text: str) -> bool:
+        return self._pattern.search(text) is not None
+
+    def terms(self, text: str) -> str:
+        terms, position = [], 0
+        for match in self._pattern.finditer(text):
+            terms += [_quoted(text[position : match.start()]), f"<[{self._token_ids[match[0]]}]>"]
+            position = match.end()
+        return " ".join(term for term in [*terms, _quoted(text[position:])] if term)
+
+
+def _arguments(call: CallGrammar, number: int, specials: _Specials, rules: list[str]) -> str:
+    """What stands for a call's arguments; adds rules of its own."""
+    if call.argument is None:
+        return f"%json {json.dumps(_compact(call.parameters))}"
+    required = call.parameters.get("required") or ()
+    terms = []
+    for index, (key, schema) in enumerate((call.parameters.get("properties") or {}).items()):
+        name = f"argument_{number}_{index}"
+        rules.append(_argument(name, key, schema, call.argument, specials))
+        terms.append(name if key in required else f"{name}?")
+    return " ".join(terms)
+
+
+def _argument(
+    name: str, key: str, schema: object, syntax: ArgumentSyntax, specials: _Specials
+) -> str:
+    begin = specials.terms(syntax.begin.replace("{key}", key))
+    if isinstance(schema, Mapping) and schema.get("type") not in (None, "string"):
+        return f"{name}: {begin} %json {json.dumps(_compact(schema))} {specials.terms(syntax.end)}"
+    value = f"value_{name}[lazy]: /(.|\\n)*/ {_quoted(syntax.end)}"
+    return f"{value}\n{name}: {begin} value_{name}"
+
+
+def _compact(schema: Mapping[str, object]) -> dict[str, object]:
+    """With white space as `json.dumps` writes it."""
+    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return {**schema, "x-guidance": options}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text) if text else ""
