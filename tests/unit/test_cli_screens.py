@@ -1,7 +1,7 @@
 """What commands show in terminals of 80 and 120 columns, kept in tests/unit/screens.
 
 UPDATE_SCREENS=1 pytest tests/unit/test_cli_screens.py writes them again; read the difference before you commit it.
-Numbers are made up or come from a clock that ticks, so that a screen changes only if its look does.
+Numbers are made up or recorded, so that a screen changes only if its look does.
 """
 
 import io
@@ -33,13 +33,11 @@ from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import print_explanation
 from pellucid.cli.output.terminal import note_facts
 from pellucid.config import EngineConfig
-from pellucid.event_recording import read_recording, recording
+from pellucid.event_recording import read_recording
 from pellucid.kv_quality import KVQuality
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from pellucid.sampling_params import SamplingParams
-from support.fake_model import fake_engine
-from support.ticking_clock import TickingClock
 
+RECORDINGS = Path(__file__).with_name("recordings")
 SCREENS = Path(__file__).with_name("screens")
 WIDTHS = (80, 120)
 MACHINE = Machine("avx512", 2, 32.1e9, 905e9, 451e9, 226e9)
@@ -89,32 +87,13 @@ def compare(tmp_path: Path) -> None:
     )
 
 
-def recorded(tmp_path: Path, *names: str) -> Path:
-    """A recording of requests that get in each other's way."""
-    path = tmp_path / "events.ndjson"
-    engine = fake_engine(
-        clock=TickingClock(),
-        block_size=16,
-        num_kv_blocks=12,
-        max_model_len=128,
-        max_num_seqs=2,
-        max_num_batched_tokens=32,
-    )
-    params = SamplingParams(max_tokens=80, ignore_eos=True, seed=1)
-    with recording(engine.events, path):
-        for index, name in enumerate(names):
-            engine.add_request([index + 1] * 40, params, name)
-        while engine.has_unfinished_requests:
-            engine.step()
-    return path
-
-
 def explain_alone(tmp_path: Path) -> None:
-    print_explanation(explain_request(read_recording(recorded(tmp_path, "alone"))))
+    print_explanation(explain_request(read_recording(RECORDINGS / "alone.ndjson")))
 
 
 def explain_crowded(tmp_path: Path) -> None:
-    events = read_recording(recorded(tmp_path, "first", "second", "third"))
+    """One of three requests that get in each other's way."""
+    events = read_recording(RECORDINGS / "crowded.ndjson")
     print_explanation(explain_request(events, "second"))
 
 
