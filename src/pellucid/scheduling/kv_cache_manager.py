@@ -133,7 +133,7 @@ class KVCacheManager:
         self._tables: dict[str, BlockTable] = {}
         self._block_ops: list[BlockOp] = []
 
-    # ---- what there is
+    # ---- queries
 
     def block_ids(self, request: Request) -> tuple[int, ...]:
         table = self._tables.get(request.request_id)
@@ -187,7 +187,7 @@ class KVCacheManager:
         self._block_ops.clear()
         return ops
 
-    # ---- beginning, and beginning again
+    # ---- admission
 
     def start_reading(self, request: Request) -> bool:
         """Asks the prefix store, once for each admission, for blocks of a waiting request that are
@@ -256,7 +256,7 @@ class KVCacheManager:
             miss = self._explain_miss(request, num_tokens)
         return PrefixMatch(num_tokens, num_loaded_tokens, miss)
 
-    # ---- growing
+    # ---- allocation and publication
 
     def allocate(self, request: Request, num_tokens: int) -> bool:
         """Makes room for positions num_computed_tokens .. num_tokens - 1, for the request to write.
@@ -305,7 +305,7 @@ class KVCacheManager:
                 if (op := self.offloaded.save(block.block_id, key)) is not None:
                     self._block_ops.append(op)
 
-    # ---- several from one
+    # ---- forks
 
     def fork(self, parent: Request, child: Request) -> None:
         """Gives a child without blocks what the parent has computed: it shares the parent's blocks.
@@ -328,7 +328,7 @@ class KVCacheManager:
         for member in members:  # it may run at once, and nothing restores them then
             self.offloaded.drop(member.request_id)
 
-    # ---- giving back
+    # ---- release
 
     def roll_back(self, request: Request, num_tokens: int) -> None:
         """Gives back the blocks beyond the first `num_tokens` positions, from the tail."""

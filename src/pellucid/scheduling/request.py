@@ -43,13 +43,13 @@ End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """What the scheduler knows of one generation.
+    """One generation, as the scheduler sees it.
 
-    The scheduler alone writes the fields below the second line; those below the first are derived,
-    and kept because they are asked for with every token. The cache holds `num_computed_tokens`
-    positions; once the prompt is computed, that is num_tokens - 1 between steps: the last sampled
-    token has not been fed back. A request that `waits_for_group` (a beam) has all computed while it
-    waits for its next token.
+    Only the scheduler writes the fields below the second line. Those below the first line are derived;
+    they are kept because each token asks for them. The cache holds `num_computed_tokens` positions. Once
+    the prompt is computed, these are num_known_tokens - 1 between steps, because the last sampled token
+    has not been fed back. A request that `waits_for_group` (a beam) has all of its tokens computed while it
+    waits for the next one.
     """
 
     request_id: str

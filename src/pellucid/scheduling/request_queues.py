@@ -57,36 +57,36 @@ class RequestHeap:
 
 
 class Siblings:
-    """Groups of requests with the same prompt. The first of a group leads: it alone is scheduled.
+    """Groups of requests with the same prompt. The first of a group leads it: only the leader is scheduled.
 
-    A group lasts until its prompt is computed. If the leader ends before, the next one takes over.
+    A group lasts until its prompt is computed. If the leader ends before that, the next request leads.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, list[Request]] = {}  # by the id of every member; two or more each
+        self._groups: dict[str, list[Request]] = {}  # by the id of each request; two or more each
 
     def __bool__(self) -> bool:
         """Whether there are any groups."""
         return bool(self._groups)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Makes a group; the first request leads it."""
+        """Makes a group of two or more requests; the first one leads it."""
         if len(requests) > 1:
             group = list(requests)
-            for member in group:
-                self._groups[member.request_id] = group
+            for request in group:
+                self._groups[request.request_id] = group
 
     def followers(self, leader: Request) -> list[Request]:
         group = self._groups.get(leader.request_id)
         return group[1:] if group is not None and group[0] is leader else []
 
     def follows(self, request: Request) -> bool:
-        """Whether it waits for its leader."""
+        """Whether a request waits for its leader."""
         group = self._groups.get(request.request_id)
         return group is not None and group[0] is not request
 
     def leave(self, request: Request) -> Request | None:
-        """Takes a request out of its group; the new leader, if it was the leader and left others."""
+        """Takes a request out of its group. Returns the new leader, if the request led others."""
         group = self._groups.pop(request.request_id, None)
         if group is None:
             return None
@@ -98,11 +98,11 @@ class Siblings:
         return new_leader
 
     def dissolve(self, requests: Iterable[Request]) -> list[Request]:
-        """Ends the group that any of these requests is in; who was still following in it."""
+        """Ends the group of any of these requests. Returns those that were still following in it."""
         for request in requests:
             if (group := self._groups.get(request.request_id)) is not None:
-                for member in group:
-                    del self._groups[member.request_id]
+                for sibling in group:
+                    del self._groups[sibling.request_id]
                 return group[1:]
         return []
 
@@ -147,7 +147,7 @@ class RequestQueues:
             yield request
             yield from self.siblings.followers(request)
 
-    # ---- coming and going
+    # ---- arrival and end
 
     def add(self, requests: Sequence[Request]) -> None:
         """Takes in requests with the same prompt: the first waits, the others follow it."""
@@ -169,7 +169,7 @@ class RequestQueues:
             self.queue(new_leader)
         self._num_requests -= 1
 
-    # ---- from one place to another
+    # ---- moves
 
     def queue(self, request: Request) -> None:
         """To `waiting`, from nowhere, from following or from being parked."""
@@ -226,7 +226,7 @@ class RequestQueues:
         else:
             self.queue(request)
 
-    # ---- who holds blocks without running
+    # ---- holders: requests with blocks that do not run
 
     def holders(self) -> Iterable[Request]:
         return self._holders.values()

@@ -17,19 +17,20 @@ PRIORITY_SECONDS = 10.0
 
 
 class Scheduler:
-    """Owns the requests. There is no prefill or decode here: each request's `num_computed_tokens`
-    has to catch up with its `num_tokens`, and that one rule covers whole prompts, chunks, prefix
-    hits, decode, recomputation after preemption and the loop without a cache.
+    """Owns the requests, and decides what each step computes.
 
-    Requests come in order of `queue_key`. Nobody overtakes the first that waits; when blocks lack,
-    those that wait and still hold some give them back first, then running requests are preempted,
-    always the latest key first and from its tail, and no more than is needed now.
+    One rule covers whole prompts, chunks, prefix hits, decode, drafts, recomputation after a preemption and
+    the loop without a cache: a request's `num_computed_tokens` has to catch up with its `num_tokens`.
+
+    Requests come in order of `queue_key`. No request overtakes the first one that waits. When blocks lack,
+    the requests that wait and still hold blocks give them back first; then running requests are preempted.
+    The latest key comes first, each gives blocks from its tail, and no more than are needed now.
 
     Args:
         kv_cache_manager: gives and takes blocks.
         max_num_seqs: requests in one step.
         max_num_batched_tokens: tokens in one step.
-        use_kv_cache: False forgets what was computed after every sampled token.
+        use_kv_cache: False: what was computed is forgotten after every step that samples.
         events: where events go.
         max_extra_logits: rows of logits in one step beside one for each request, at least 1: for
             prompt_logprobs and drafts; left out, as many as tokens.
@@ -298,7 +299,7 @@ class Scheduler:
         self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
 
-    # ---- who takes part in a step
+    # ---- which requests a step has
 
     def _continue(self, request: Request, plan: StepPlan) -> None:
         """Schedules a running request, unless it has to make room itself."""
@@ -431,7 +432,7 @@ class Scheduler:
     def _num_seats(self, plan: StepPlan) -> int:
         return self.max_num_seqs - len(self.running) - plan.num_reserved_seats
 
-    # ---- who makes room, and who goes on alone
+    # ---- preemption and siblings
 
     def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
         request.draft_token_ids = ()
@@ -473,7 +474,7 @@ class Scheduler:
             else:  # it finds in the prefix cache what is still there
                 self._queues.queue(follower)
 
-    # ---- what a step has computed
+    # ---- results of a step
 
     def _commit(self, request: Request, token_ids: Sequence[int], now: float) -> End | None:
         """Appends tokens to a request's output. Returns why it ends, if it does."""
