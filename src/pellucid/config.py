@@ -155,12 +155,12 @@ class EngineConfig:
         swap_space: bytes of a temporary file for the blocks of preempted requests; 0 recomputes them.
         use_kv_cache: False computes the whole text again for every token, as a naive loop would.
         skip_tokenizer_init: load no tokenizer; prompts are token ids, and answers have no text.
-        speculation: who guesses tokens ahead, which changes no answer. "ngram" looks them up in the
-            request's own text, "draft" asks a draft model, both in every step; "auto" does one of them (the
-            draft model if it is given) where measured times say that it pays; "off": nobody.
-        draft_model: a smaller model with the same tokenizer that guesses, as `model` is given; "draft"
-            without it takes the bundled draft model, for the bundled model.
-        num_draft_tokens: most tokens guessed for one request in one step; 1..32.
+        speculation: how to draft tokens ahead; drafts change no answer. "ngram" looks them up in the
+            request's own text, "draft" asks a draft model, both in every step. "auto" does one of them (the
+            draft model if one is given) when measured times say that it pays. "off" drafts nothing.
+        draft_model: a smaller model with the same tokenizer, given like `model`. With speculation="draft"
+            None is the bundled draft model, for the bundled model.
+        num_draft_tokens: most drafts for one request in one step; 1..32.
 
     Raises:
         ValueError: names the field, its value and what is allowed.

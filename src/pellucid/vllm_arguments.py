@@ -52,11 +52,30 @@ _ACCEPTED = {
         (True, False), "statistics are in output.metrics and llm.engine.events"
     ),
     "enable_lora": _Accepts((False,), "merge the adapter into the checkpoint first"),
-    "speculative_config": _Accepts((None,), "there is no speculative decoding yet; leave it out"),
     "hf_token": _Accepts((None,), "set the environment variable HF_TOKEN"),
     "hf_overrides": _Accepts((None, {}), "change config.json of the checkpoint instead"),
     "download_dir": _Accepts((None,), "set the environment variable HF_HOME"),
 }
+
+
+def _speculation(config: Any) -> dict[str, Any]:
+    """The settings that vLLM's `speculative_config` stands for."""
+    if config is None:
+        return {}
+    given = dict(config) if isinstance(config, Mapping) else {}
+    model = given.pop("model", None)
+    method = given.pop("method", None if model is None else "draft_model")
+    settings: dict[str, Any] = {}
+    if (num_draft_tokens := given.pop("num_speculative_tokens", None)) is not None:
+        settings["num_draft_tokens"] = num_draft_tokens
+    if method == "ngram" and model is None and not given:
+        return {"speculation": "ngram", **settings}
+    if method == "draft_model" and model is not None and not given:
+        return {"speculation": "draft", "draft_model": model, **settings}
+    raise ValueError(
+        f'speculative_config={config!r}: set speculation="ngram", "draft" or "auto", draft_model and'
+        " num_draft_tokens"
+    )
 
 
 def engine_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +87,8 @@ def engine_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: an argument is unknown, or asks for what pellucid does not do.
     """
+    arguments = dict(arguments)
+    arguments |= _speculation(arguments.pop("speculative_config", None))
     settings: dict[str, Any] = {}
     for given, value in arguments.items():
         if (accepts := _ACCEPTED.get(given)) is not None:

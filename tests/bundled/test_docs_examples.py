@@ -1,6 +1,7 @@
 """Every Python example of README.md and docs/ runs as it stands, on the bundled model."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -88,6 +89,7 @@ def test_an_example_runs(
 ) -> None:
     monkeypatch.chdir(models)
     monkeypatch.setenv("HOME", str(models))
+    monkeypatch.setattr("pellucid.progress.LINE_INTERVAL", math.inf)  # however slow the machine
     source = compile(examples(page)[index], f"{page.name}, example {index}", "exec")
     exec(source, {"__name__": "__main__"})
     out, err = capsys.readouterr()

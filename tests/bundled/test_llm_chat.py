@@ -94,10 +94,7 @@ def test_a_dtype_is_checked_and_not_converted() -> None:
         ({"quantization": "awq"}, "quantization='awq': must be one of 'none', 'int8'"),
         ({"gpu_memory_utilization": 1.5}, "memory_utilization=1.5: must be a finite number above"),
         ({"gpu_memory_utilization": 0.5, "memory_utilization": 0.5}, "give one of them"),
-        (
-            {"speculative_config": {"model": "x"}},
-            "speculative_config=.*no speculative decoding yet",
-        ),
+        ({"speculative_config": {"method": "eagle"}}, "speculative_config=.*set speculation="),
         ({"colour": "red"}, r"LLM\(colour=...\): no such parameter; there are model, "),
     ],
 )
@@ -116,7 +113,9 @@ def test_arguments_of_vllm_that_mean_the_same() -> None:
         gpu_memory_utilization=0.5,
         enforce_eager=True,
         tensor_parallel_size=1,
+        speculative_config={"method": "ngram", "num_speculative_tokens": 4},
     ) as llm:
+        assert (llm.config.speculation, llm.config.num_draft_tokens) == ("ngram", 4)
         assert (llm.config.num_kv_blocks, llm.config.memory_utilization) == (80, 0.5)
         assert (llm.config.quantization, llm.config.kv_cache_dtype) == ("none", "bf16")
         assert (llm.config.max_num_seqs, llm.config.block_size) == (64, 32)
