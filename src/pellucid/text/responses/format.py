@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pellucid.conversation import Tool
@@ -49,7 +48,7 @@ class ResponseFormat:
     name: str
     template: ResponseTemplate | None
     call: CallSyntax | None
-    special_tokens: Mapping[str, int] = MappingProxyType({})
+    special_tokens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -160,13 +159,13 @@ def _recorded_call(call: Mapping[str, Any] | None) -> CallSyntax | None:
 
 def _derived_call(template: ResponseTemplate) -> CallSyntax | None:
     """Of a checkpoint's own template: known where a literal opens one call in JSON."""
-    for field in template.fields:
-        if field.kind != "tool_calls" or field.call is None or field.call.each:
+    for call_field in template.fields:
+        if call_field.kind != "tool_calls" or call_field.call is None or call_field.call.each:
             continue
-        opening = field.open.literals if field.open is not None else None
-        closing = field.close.literals if field.close is not None else ("",)
-        is_plain = field.form == "json" and not field.form_args
-        name, arguments = field.call.name, field.call.arguments
+        opening = call_field.open.literals if call_field.open is not None else None
+        closing = call_field.close.literals if call_field.close is not None else ("",)
+        is_plain = call_field.form == "json" and not call_field.form_args
+        name, arguments = call_field.call.name, call_field.call.arguments
         if is_plain and opening and closing and len(name) == len(arguments) == 2:
             begin = f'{opening[0]}{{"{name[1]}": "{{name}}", "{arguments[1]}": '
             return CallSyntax(opening[0], begin, f"}}{closing[0]}")
