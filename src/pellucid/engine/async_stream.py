@@ -137,6 +137,8 @@ class _Unread:
             self._logprobs = (self._logprobs or []) + delta.logprobs
 
     def delta(self) -> CompletionDelta:
+        if len(self._texts) == 1:  # its reader keeps up
+            return self._last
         return replace(
             self._last,
             text="".join(self._texts),

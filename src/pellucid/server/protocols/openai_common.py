@@ -329,12 +329,14 @@ class ReplyWriter:
                 yield self._frame([], prompt_progress=prompt_progress(item))
                 continue
             prompt_index, delta = item
-            writer = self._choice(prompt_index, delta.index, generation.outputs[prompt_index])
+            writer = self._choice(
+                prompt_index, delta.index, generation.streams[prompt_index].output
+            )
             part = writer.part(delta)
             if continuous:
                 usage = self._usage()
             num_ended += delta.finish_reason is not None
-            if num_ended == sum(len(output.outputs) for output in generation.outputs):
+            if delta.finish_reason is not None and num_ended == num_choices(generation.outputs):
                 # With the last choice: clients expect one in every frame.
                 yield self._frame(
                     [part],
@@ -370,6 +372,10 @@ class ReplyWriter:
         if number not in self._choices:
             self._choices[number] = self._make_choice(number, output)
         return self._choices[number]
+
+
+def num_choices(outputs: Sequence[RequestOutput]) -> int:
+    return sum(len(output.outputs) for output in outputs)
 
 
 def failure_frame(error: ApiError, request_id: str) -> bytes:
