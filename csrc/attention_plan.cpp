@@ -1,3 +1,4 @@
+// Cuts a step's attention into items, and long sequences into splits.
 #include "attention_plan.h"
 
 #include <algorithm>
@@ -12,6 +13,8 @@ namespace {
 // Items per thread that a step is cut into if it has too few: enough for threads to end together.
 constexpr std::int64_t kItemsPerThread = 4;
 
+constexpr std::int64_t kMaxPartialFloats = 64 << 20;  // 256 MiB
+
 // Reading a key costs about as much as eight queries cost that it is multiplied with.
 std::int64_t cost_of(std::int64_t num_keys, std::int64_t num_rows) {
   constexpr std::int64_t kReadingCost = 8;
@@ -24,12 +27,13 @@ std::int64_t max_tiles(const AttentionLimits& limits) {
   return std::min(num_tiles, limits.max_tokens) * limits.num_kv_heads;
 }
 
-// Room for what splits leave: twice that of one token at the greatest length. What finds no room is
-// not split.
+// Room for what splits leave: twice that of one token at the greatest length, within reason, for a
+// model may claim any. What finds no room is not split.
 std::int64_t max_partial_floats(const AttentionLimits& limits) {
   if (limits.num_threads == 1) return 0;
   const std::int64_t num_ranges = ceil_div(limits.max_seq_len, kRangeTokens);
-  return 2 * num_ranges * limits.num_heads * (limits.padded_dim() + 2);
+  const std::int64_t floats_per_range = 2 * limits.num_heads * (limits.padded_dim() + 2);
+  return std::min(num_ranges, kMaxPartialFloats / floats_per_range) * floats_per_range;
 }
 
 }  // namespace

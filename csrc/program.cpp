@@ -1,17 +1,21 @@
+// Builds a program: phases, stages and segments, and the plan of its memory.
 #include "program.h"
 
 #include <algorithm>
-#include <cassert>
 #include <limits>
 #include <numeric>
 #include <utility>
 
+#include "memory_units.h"
+#include "require.h"
 #include "rounding.h"
 
 namespace pellucid {
 namespace {
 
 constexpr std::int64_t kLineFloats = static_cast<std::int64_t>(kCacheLine / sizeof(float));
+// Sizes whose products stay within 64 bits.
+constexpr std::int64_t kMaxRows = 1 << 24, kMaxWidth = 1 << 28;
 constexpr std::int64_t kMaxRowsPerGrab = 16;  // so that a row is still in cache in the next phase
 
 }  // namespace
@@ -22,15 +26,22 @@ Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool,
       pool_(std::move(pool)),
       max_rows_(max_rows),
       small_step_bytes_(small_step_bytes) {
-  assert(max_rows >= 1);
+  require(max_rows >= 1 && max_rows <= kMaxRows, "max_rows=", max_rows, ": allowed are 1 to ",
+          kMaxRows);
+}
+
+void Program::check_open() const {
+  require(!is_finished_, "the program is finished: nothing can be added");
 }
 
 int Program::add(const Buffer& buffer) {
+  check_open();
   buffers_.push_back(buffer);
   return static_cast<int>(buffers_.size()) - 1;
 }
 
 int Program::add_buffer(RowSet rows, std::int64_t width) {
+  require(width >= 1 && width <= kMaxWidth, "width=", width, ": allowed are 1 to ", kMaxWidth);
   // An odd number of lines: rows at a distance of a power of two would share a few sets of the
   // first-level cache.
   const std::int64_t lines = (width + kLineFloats - 1) / kLineFloats | 1;
@@ -45,7 +56,18 @@ int Program::add_scratch(std::size_t num_bytes) {
 }
 
 void Program::add_preparation(std::function<void(const Step&)> prepare) {
+  check_open();
   preparations_.push_back(std::move(prepare));
+}
+
+void Program::check_view(const char* name, View view, RowSet rows, std::int64_t width) const {
+  require(view.buffer >= 0 && view.buffer < static_cast<int>(buffers_.size()), name,
+          ": the program has no buffer ", view.buffer);
+  const Buffer& buffer = buffers_[static_cast<std::size_t>(view.buffer)];
+  require(buffer.rows == rows, name, ": buffer ", view.buffer, " has other rows than the op");
+  require(view.column >= 0 && width >= 1 && width <= buffer.width - view.column, name, ": buffer ",
+          view.buffer, " has ", buffer.width, " columns, not ", width, " from ", view.column,
+          " on");
 }
 
 Program::Stage& Program::add_stage(Segment& segment) {
@@ -63,10 +85,11 @@ Program::Segment& Program::segment_by_row(RowSet rows) {
 
 void Program::add_row_phase(std::string name, RowSet rows, std::vector<int> buffers,
                             RunRow run_row) {
+  check_open();
   Segment& segment = segment_by_row(rows);
   if (segment.stages.empty() || !segment.stages.back().has_row_items) {
     const std::int64_t grabs_per_thread = 4;
-    const std::int64_t grabs = grabs_per_thread * num_threads();
+    const std::int64_t grabs = grabs_per_thread * max_threads();
     Stage& stage = add_stage(segment);
     stage.has_row_items = true;
     stage.num_items = [rows](const Step& step) { return step.num_rows(rows); };
@@ -83,6 +106,7 @@ void Program::add_row_phase(std::string name, RowSet rows, std::vector<int> buff
 
 void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> buffers,
                                Stream stream, std::int64_t grain, RunBlock run_block) {
+  check_open();
   const std::int64_t num_columns = stream.num_items;
   Stage& stage = add_stage(segment_by_row(rows));
   stage.num_items = [rows, num_columns](const Step& step) {
@@ -100,6 +124,7 @@ void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> b
 
 void Program::add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain,
                         Run run) {
+  check_open();
   segments_.push_back({false, RowSet::kTokens, {}, num_stages_});
   Stage& stage = add_stage(segments_.back());
   stage.num_items = std::move(num_items);
@@ -118,6 +143,10 @@ void Program::use(const std::vector<int>& buffers) {
 }
 
 void Program::set_output(int buffer) {
+  check_open();
+  require(buffer >= 0 && buffer < static_cast<int>(buffers_.size()) &&
+              buffers_[static_cast<std::size_t>(buffer)].width > 0,
+          "output: the program has no buffer ", buffer);
   output_ = buffer;
   Buffer& output = buffers_[static_cast<std::size_t>(buffer)];
   output.stride = output.width;
@@ -145,6 +174,8 @@ std::vector<std::string> Program::stage_names() const {
 }
 
 void Program::finish() {
+  check_open();
+  is_finished_ = true;
   Stream next;
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     for (auto stage = segment->stages.rbegin(); stage != segment->stages.rend(); ++stage) {

@@ -100,14 +100,15 @@ class Program {
   using RunBlock = std::function<void(const Step&, Range rows, Range columns)>;
   using Count = std::function<std::int64_t(const Step&)>;
 
-  // For steps of at most `max_rows` tokens. Those that read fewer bytes of weights than
-  // `small_step_bytes` stay on the caller's thread. The table and the pool outlive the program.
+  // For steps of at most `max_rows` tokens, of which as many rows of logits are wanted. Those that
+  // read fewer bytes of weights than `small_step_bytes` stay on the caller's thread. The table and
+  // the pool outlive the program.
   Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, std::int64_t max_rows,
           std::size_t small_step_bytes);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // -- building ---------------------------------------------------------------------------------
+  // -- building: std::invalid_argument for what cannot be run ------------------------------------
 
   // Rows of `width` floats; rows of no other buffer share their memory while phases use it.
   int add_buffer(RowSet rows, std::int64_t width);
@@ -140,6 +141,10 @@ class Program {
   // Memory that phases hold beside the buffers, for `scratch_bytes`.
   void add_own_bytes(std::size_t num_bytes) { own_bytes_ += num_bytes; }
 
+  // Throws std::invalid_argument, with `name`, if `view` is not `width` columns of a buffer of such
+  // rows.
+  void check_view(const char* name, View view, RowSet rows, std::int64_t width) const;
+
   // The buffer that the caller gets, if any; it lies in the caller's memory.
   void set_output(int buffer);
 
@@ -148,12 +153,14 @@ class Program {
 
   // -- running ----------------------------------------------------------------------------------
 
-  // Callers on several threads take turns.
+  // Callers on several threads take turns. Throws std::invalid_argument, before anything is run, if
+  // the program is not finished, or the step has more rows than it was made for or lacks what a
+  // phase reads; std::runtime_error in a process forked off the one that made the pool.
   void run(const Step& step);
 
   const KernelTable& kernels() const { return kernels_; }
   std::int64_t max_rows() const { return max_rows_; }
-  int num_threads() const { return pool_->num_threads(); }
+  int max_threads() const { return pool_->max_threads(); }
   std::size_t scratch_bytes() const { return arena_.size() + own_bytes_; }
   std::int64_t output_width() const;
   RowSet output_rows() const;
@@ -210,6 +217,7 @@ class Program {
   class Stopwatch;
   class RowBlocks;
 
+  void check_open() const;
   bool is_small(const Step& step) const;
   void run_segments(const Step& step, Worker& worker) const;
   std::size_t max_row_blocks() const;
@@ -231,6 +239,7 @@ class Program {
   std::size_t weight_bytes_ = 0;
   std::size_t own_bytes_ = 0;
   int output_ = -1;
+  bool is_finished_ = false;
   std::unique_ptr<RowBlock[]> row_blocks_;
   std::mutex run_mutex_;
 };

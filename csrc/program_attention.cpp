@@ -1,27 +1,64 @@
+// Storing keys and values, and attention, as phases of a program.
 #include "program_attention.h"
 
-#include <cassert>
 #include <cstddef>
-#include <utility>
+#include <limits>
+
+#include "memory_units.h"
+#include "require.h"
+#include "rounding.h"
 
 namespace pellucid {
 namespace {
 
-std::size_t round_up_to_line(std::size_t num_bytes) {
-  return (num_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+constexpr std::int64_t kMaxHeads = 1 << 16;  // no product of sizes leaves 64 bits
+
+void check_layer(const Step& step, std::int64_t layer, std::int64_t num_kv_heads) {
+  require(step.kv_cache != nullptr, "kv_cache: the program has attention and needs one");
+  const KVShape& shape = step.kv_cache->shape();
+  require(layer < shape.num_layers, "kv_cache: has ", shape.num_layers,
+          " layers, the program uses ", layer + 1);
+  require(num_kv_heads == shape.num_kv_heads, "kv_cache: has ", shape.num_kv_heads,
+          " kv-heads, the program ", num_kv_heads);
+}
+
+void check_limits(const AttentionLimits& limits) {
+  constexpr std::int64_t kMaxSeqLen = std::numeric_limits<std::int32_t>::max();
+  require(limits.max_requests >= 1, "max_requests=", limits.max_requests, ": must be at least 1");
+  require(limits.max_seq_len >= 1 && limits.max_seq_len <= kMaxSeqLen,
+          "max_seq_len=", limits.max_seq_len, ": allowed are 1 to ", kMaxSeqLen);
+  require(limits.num_kv_heads >= 1 && limits.num_heads >= limits.num_kv_heads &&
+              limits.num_heads <= kMaxHeads && limits.num_heads % limits.num_kv_heads == 0,
+          "num_heads=", limits.num_heads,
+          ": must be a multiple of num_kv_heads=", limits.num_kv_heads, ", at most ", kMaxHeads);
+  require(limits.head_dim >= 8 && limits.head_dim % 8 == 0 && limits.head_dim <= kMaxHeadDim,
+          "head_dim=", limits.head_dim, ": allowed are multiples of 8, at most ", kMaxHeadDim);
+}
+
+// What a plan is sized for.
+void check_requests(const Step& step, const AttentionLimits& limits) {
+  require(step.num_requests <= limits.max_requests, "seq_lens: has ", step.num_requests,
+          " requests, the program was made for ", limits.max_requests);
+  for (std::int64_t b = 0; b < step.num_requests; ++b) {
+    require(step.seq_lens[b] <= limits.max_seq_len, "seq_lens: ", step.seq_lens[b],
+            " tokens, the program was made for ", limits.max_seq_len);
+  }
 }
 
 }  // namespace
 
 ProgramAttention::ProgramAttention(Program& program, const AttentionLimits& limits)
-    : program_(program), limits_(limits) {}
+    : program_(program), limits_(limits) {
+  check_limits(limits);
+}
 
 const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(std::int64_t sliding_window) {
   std::shared_ptr<AttentionPlan>& plan = plans_[sliding_window];
   if (plan == nullptr) {
     plan = std::make_shared<AttentionPlan>(limits_);
     program_.add_own_bytes(plan->num_bytes());
-    program_.add_preparation([plan = plan, sliding_window](const Step& step) {
+    program_.add_preparation([plan = plan, limits = limits_, sliding_window](const Step& step) {
+      check_requests(step, limits);
       const RaggedBatch batch{step.num_requests, step.query_start, step.seq_lens, step.block_tables,
                               step.max_blocks};
       plan->make(batch, sliding_window);
@@ -31,7 +68,16 @@ const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(std::int64_t sli
 }
 
 void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int64_t num_kv_heads) {
-  assert(program.stride(k) == program.stride(v));
+  require(layer >= 0, "layer=", layer, ": must be 0 or more");
+  program.check_view("k", k, RowSet::kTokens, 1);
+  program.check_view("v", v, RowSet::kTokens, 1);
+  require(program.stride(k) == program.stride(v), "k, v: must lie in rows of the same length");
+  program.add_preparation([=, &program](const Step& step) {
+    check_layer(step, layer, num_kv_heads);
+    const std::int64_t width = num_kv_heads * step.kv_cache->shape().head_dim;
+    program.check_view("k", k, RowSet::kTokens, width);
+    program.check_view("v", v, RowSet::kTokens, width);
+  });
   program.add_phase(
       "store_kv", {k.buffer, v.buffer},
       [=](const Step& step) { return step.num_tokens > 0 ? num_kv_heads : 0; },
@@ -46,9 +92,20 @@ void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int
 
 void ProgramAttention::add_attention(std::int64_t layer, View q, const AttentionOptions& options,
                                      View y) {
+  require(layer >= 0, "layer=", layer, ": must be 0 or more");
+  require(options.sliding_window >= 0, "sliding_window=", options.sliding_window,
+          ": must be positive");
+  program_.check_view("q", q, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
+  program_.check_view("y", y, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
+  program_.add_preparation([layer, limits = limits_](const Step& step) {
+    check_layer(step, layer, limits.num_kv_heads);
+    require(limits.head_dim == step.kv_cache->shape().head_dim,
+            "kv_cache: head_dim=", step.kv_cache->shape().head_dim, ", the program has ",
+            limits.head_dim);
+  });
   const std::shared_ptr<AttentionPlan> plan = plan_of(options.sliding_window);
-  const std::size_t bytes_per_thread = round_up_to_line(attention_scratch_bytes(limits_));
-  const auto num_threads = static_cast<std::size_t>(program_.num_threads());
+  const std::size_t bytes_per_thread = round_up(attention_scratch_bytes(limits_), kCacheLine);
+  const auto num_threads = static_cast<std::size_t>(program_.max_threads());
   const int scratch = program_.add_scratch(num_threads * bytes_per_thread);
   program_.add_phase(
       "attention", {q.buffer, y.buffer, scratch},

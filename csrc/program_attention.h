@@ -11,9 +11,11 @@
 
 namespace pellucid {
 
-// k, v [T, K, D] into the slots of a layer of step.kv_cache. Their buffers have the same stride.
+// k, v [T, K, D] into the slots of a layer of step.kv_cache.
 void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int64_t num_kv_heads);
 
+// Adds attention to a program. Operands that do not fit, and steps without a cache of the shape
+// that the program was made for, are std::invalid_argument as in program_ops.h.
 class ProgramAttention {
  public:
   // Phases are added to `program`, which outlives this object.

@@ -1,7 +1,7 @@
+// The ops as phases of a program, their operands checked.
 #include "program_ops.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "draw.h"
+#include "require.h"
 
 namespace pellucid {
 namespace {
@@ -17,15 +18,34 @@ namespace {
 // it is alone at the end.
 constexpr std::int64_t kBytesPerGrab = 64 << 10;
 
+constexpr std::int64_t kMaxVectors = 1 << 16;  // of a row: no product of sizes leaves 64 bits
+
 std::size_t bytes_of(std::int64_t num_floats) {
   return sizeof(float) * static_cast<std::size_t>(num_floats);
 }
 
 std::int64_t size_of(const Floats& floats) { return static_cast<std::int64_t>(floats->size()); }
 
+// Of `num_vectors` vectors of `size` numbers, side by side in a row.
+void check_vectors(const Program& program, RowSet rows, View x, std::int64_t size,
+                   std::int64_t num_vectors, View y) {
+  require(num_vectors >= 1 && num_vectors <= kMaxVectors, "num_vectors=", num_vectors,
+          ": allowed are 1 to ", kMaxVectors);
+  program.check_view("x", x, rows, num_vectors * size);
+  program.check_view("y", y, rows, num_vectors * size);
+}
+
 }  // namespace
 
 void add_input(Program& program, int input, std::int64_t width, View y) {
+  require(input >= 0, "input=", input, ": must be 0 or more");
+  program.check_view("y", y, RowSet::kTokens, width);
+  program.add_preparation([=](const Step& step) {
+    require(input < static_cast<int>(step.inputs.size()), "inputs: has no array ", input);
+    const ConstRows& rows = step.inputs[static_cast<std::size_t>(input)];
+    require(rows.num_rows == step.num_tokens && rows.width == width, "inputs: array ", input,
+            " must be [", step.num_tokens, ", ", width, "]");
+  });
   program.add_row_phase(
       "input", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
         const float* const rows = step.inputs[static_cast<std::size_t>(input)].data;
@@ -34,6 +54,7 @@ void add_input(Program& program, int input, std::int64_t width, View y) {
 }
 
 void add_embed(Program& program, Indices indices, Weights table, float scale, View y) {
+  program.check_view("y", y, RowSet::kTokens, table->matrix.num_inputs());
   program.add_preparation([=](const Step& step) {
     const std::int32_t* const ids = indices == Indices::kTokenIds ? step.token_ids : step.positions;
     for (std::int64_t t = 0; t < step.num_tokens; ++t) {
@@ -57,8 +78,10 @@ void add_embed(Program& program, Indices indices, Weights table, float scale, Vi
 
 void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y,
                 bool notes_largest) {
-  assert(!notes_largest || rows == RowSet::kLogits);
+  require(!notes_largest || rows == RowSet::kLogits, "notes_largest: is for logits");
   const PackedMatrix& matrix = weights->matrix;  // alive as long as the phases' copies of weights
+  program.check_view("x", x, rows, matrix.num_inputs());
+  program.check_view("y", y, rows, matrix.num_outputs());
   program.add_weight_bytes(matrix.num_bytes());
   const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
   program.add_row_phase(
@@ -89,6 +112,7 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
 
 void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float eps,
                   std::int64_t num_vectors, View y) {
+  check_vectors(program, rows, x, size_of(weight), num_vectors, y);
   program.add_row_phase(
       "rms_norm", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
         program.kernels().elementwise.rms_norm(program.row(x, r), weight->data(), eps, num_vectors,
@@ -98,6 +122,9 @@ void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float ep
 
 void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats bias, float eps,
                     std::int64_t num_vectors, View y) {
+  check_vectors(program, rows, x, size_of(weight), num_vectors, y);
+  require(bias->size() == weight->size(), "bias: has ", bias->size(), " numbers, weight ",
+          weight->size());
   program.add_row_phase(
       "layer_norm", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
         program.kernels().elementwise.layer_norm(program.row(x, r), weight->data(), bias->data(),
@@ -108,6 +135,15 @@ void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats
 
 void add_rotations(Program& program, int index, std::int64_t dim, float factor, View y) {
   const std::int64_t half = dim / 2;
+  require(index >= 0, "index=", index, ": must be 0 or more");
+  require(dim >= 2 && dim % 2 == 0, "dim=", dim, ": must be a positive even number");
+  program.check_view("y", y, RowSet::kTokens, dim);
+  program.add_preparation([=](const Step& step) {
+    require(index < static_cast<int>(step.frequencies.size()), "frequencies: has no array ", index);
+    const ConstRows& own = step.frequencies[static_cast<std::size_t>(index)];
+    require(own.width == half && (own.num_rows == 1 || own.num_rows == step.num_tokens),
+            "frequencies: array ", index, " must be [1 or ", step.num_tokens, ", ", half, "]");
+  });
   program.add_row_phase(
       "rotations", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
         const ConstRows& frequencies = step.frequencies[static_cast<std::size_t>(index)];
@@ -125,6 +161,10 @@ void add_rotations(Program& program, int index, std::int64_t dim, float factor, 
 
 void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
               std::int64_t head_dim, std::int64_t dim, View y) {
+  require(dim >= 2 && dim % 2 == 0 && dim <= head_dim, "dim=", dim,
+          ": must be a positive even number of at most head_dim=", head_dim);
+  check_vectors(program, RowSet::kTokens, x, head_dim, num_heads, y);
+  program.check_view("rotations", rotations, RowSet::kTokens, dim);
   program.add_row_phase("rope", RowSet::kTokens, {x.buffer, rotations.buffer, y.buffer},
                         [=, &program](const Step&, std::int64_t r) {
                           const float* const cos = program.row(rotations, r);
@@ -136,6 +176,8 @@ void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
 
 void add_activate(Program& program, RowSet rows, View x, ActivationFunction function,
                   std::int64_t width, View y) {
+  program.check_view("x", x, rows, width);
+  program.check_view("y", y, rows, width);
   const auto activate = program.kernels().elementwise.activate[static_cast<int>(function)];
   program.add_row_phase("activate", rows, {x.buffer, y.buffer},
                         [=, &program](const Step&, std::int64_t r) {
@@ -145,6 +187,8 @@ void add_activate(Program& program, RowSet rows, View x, ActivationFunction func
 
 void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunction function,
                         std::int64_t width, View y) {
+  program.check_view("x", x, rows, 2 * width);
+  program.check_view("y", y, rows, width);
   const auto activate = program.kernels().elementwise.gated_activate[static_cast<int>(function)];
   program.add_row_phase("gated_activate", rows, {x.buffer, y.buffer},
                         [=, &program](const Step&, std::int64_t r) {
@@ -153,6 +197,9 @@ void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunctio
 }
 
 void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y) {
+  program.check_view("a", a, rows, width);
+  program.check_view("b", b, rows, width);
+  program.check_view("y", y, rows, width);
   program.add_row_phase("add", rows, {a.buffer, b.buffer, y.buffer},
                         [=, &program](const Step&, std::int64_t r) {
                           program.kernels().elementwise.add(program.row(a, r), program.row(b, r),
@@ -161,6 +208,8 @@ void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, 
 }
 
 void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y) {
+  program.check_view("x", x, rows, width);
+  program.check_view("y", y, rows, width);
   program.add_row_phase(
       "softcap", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
         program.kernels().elementwise.softcap(program.row(x, r), cap, width, program.row(y, r));
@@ -168,6 +217,7 @@ void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t 
 }
 
 void add_largest(Program& program, View x, std::int64_t width) {
+  program.check_view("x", x, RowSet::kLogits, width);
   program.add_row_phase(
       "largest", RowSet::kLogits, {x.buffer}, [=, &program](const Step& step, std::int64_t r) {
         if (step.largest == nullptr) return;
@@ -176,6 +226,14 @@ void add_largest(Program& program, View x, std::int64_t width) {
 }
 
 void add_draw(Program& program, View x, std::int64_t width) {
+  program.check_view("x", x, RowSet::kLogits, width);
+  program.add_preparation([=, &program](const Step& step) {
+    require(step.draws.empty() || (step.largest != nullptr && width == program.output_width()),
+            "draws: the program draws from other rows than it gives");
+    for (const RowDraws& row : step.draws) {
+      require(row.row >= 0 && row.row < step.num_logits, "draws: there is no row ", row.row);
+    }
+  });
   const auto num_threads = static_cast<std::size_t>(program.num_threads());
   const auto scratch = std::make_shared<std::vector<DrawScratch>>(num_threads);
   program.add_own_bytes(num_threads * draw_scratch_bytes(width));
@@ -197,6 +255,8 @@ void add_draw(Program& program, View x, std::int64_t width) {
 }
 
 void add_gather(Program& program, View x, std::int64_t width, View y) {
+  program.check_view("x", x, RowSet::kTokens, width);
+  program.check_view("y", y, RowSet::kLogits, width);
   program.add_preparation([](const Step& step) {
     for (std::int64_t r = 0; r < step.num_logits; ++r) {
       if (step.logits_indices[r] < 0 || step.logits_indices[r] >= step.num_tokens) {

@@ -1,4 +1,4 @@
-// KVCache.
+// Python's KVCache.
 #include "kv_cache.h"
 
 #include <nanobind/nanobind.h>
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "bindings/arrays.h"
@@ -18,15 +19,20 @@ using namespace nb::literals;
 namespace pellucid {
 namespace {
 
+// Within these, and the head dim's, the bytes of a block stay within 64 bits.
+constexpr std::int64_t kMaxLayers = 1 << 12, kMaxHeads = 1 << 16, kMaxBlockSize = 1 << 16;
+
 KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
                  std::int64_t head_dim, std::int64_t block_size) {
   const auto format = find_kv_format(dtype);
   require(format.has_value(), "kv_cache_dtype='", dtype, "': allowed are f32, bf16, int8, int4");
-  require(num_layers >= 1 && num_kv_heads >= 1, "num_layers, num_kv_heads: must be at least 1");
+  require(
+      num_layers >= 1 && num_layers <= kMaxLayers && num_kv_heads >= 1 && num_kv_heads <= kMaxHeads,
+      "num_layers, num_kv_heads: must be at least 1, at most ", kMaxLayers, " and ", kMaxHeads);
   require(head_dim >= 8 && head_dim <= 512 && head_dim % 8 == 0, "head_dim=", head_dim,
           ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
-  require(block_size >= 16 && block_size % 16 == 0, "block_size=", block_size,
-          ": must be a multiple of 16");
+  require(block_size >= 16 && block_size % 16 == 0 && block_size <= kMaxBlockSize,
+          "block_size=", block_size, ": must be a multiple of 16, at most ", kMaxBlockSize);
   return {*format, num_layers, num_kv_heads, head_dim, block_size};
 }
 
@@ -74,9 +80,12 @@ void bind_kv_cache(nb::module_& m) {
           [](KVCache* self, const std::string& dtype, std::int64_t num_layers,
              std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size,
              std::int64_t num_blocks) {
-            require(num_blocks >= 1, "num_blocks: must be at least 1");
-            new (self) KVCache(kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size),
-                               num_blocks);
+            const KVShape shape = kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size);
+            const std::int64_t most =
+                std::numeric_limits<std::int64_t>::max() / kv_bytes_per_block(shape);
+            require(num_blocks >= 1 && num_blocks <= most, "num_blocks=", num_blocks,
+                    ": allowed are 1 to ", most);
+            new (self) KVCache(shape, num_blocks);
           },
           "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a, "num_blocks"_a)
       .def_prop_ro("num_bytes", &KVCache::num_bytes)

@@ -1,4 +1,4 @@
-// Program: a forward as ops, planned, and run.
+// Python's Program: ops are added, its memory is planned, steps are run.
 #include "program.h"
 
 #include <nanobind/nanobind.h>
@@ -83,7 +83,6 @@ void bind_program(nb::module_& m) {
           [](Program& self, RowSet rows, const BufferView& x,
              std::shared_ptr<LinearWeights> weights, const BufferView& y, bool add_to_y,
              bool notes_largest) {
-            require(!notes_largest || rows == RowSet::kLogits, "notes_largest: is for logits");
             add_linear(self, rows, view(x), std::move(weights), view(y), add_to_y, notes_largest);
           },
           "rows"_a, "x"_a, "weights"_a, "y"_a, "add_to_y"_a, "notes_largest"_a = false)

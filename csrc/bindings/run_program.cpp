@@ -1,3 +1,4 @@
+// Checks the arrays of a step and runs a program over them.
 #include "bindings/run_program.h"
 
 #include <nanobind/nanobind.h>
@@ -85,7 +86,6 @@ std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
   step.stage_seconds = stage_seconds ? stage_seconds->data() : nullptr;
 
   const std::size_t num_tokens = token_ids.size();
-  require(step.num_tokens <= self.max_rows(), "token_ids: more rows than the program was made for");
   require(positions.size() == num_tokens && slot_mapping.size() == num_tokens,
           "positions, slot_mapping: must be as long as token_ids");
   require(query_start.size() == seq_lens.size() + 1 && block_tables.shape(0) == seq_lens.size(),
