@@ -16,16 +16,17 @@ struct CacheLevel {
 };
 
 // What bounds `CpuThreads::num_threads`.
-enum class ThreadLimit { kCores, kAffinity, kQuota };
+enum class ThreadLimit { kCores, kFastCores, kAffinity, kQuota };
 
 struct CpuThreads {
   int num_logical_cpus;             // online in the machine
   int num_physical_cores;           // distinct cores among them
   int num_allowed_cpus;             // logical CPUs in this thread's affinity mask
   int num_allowed_cores;            // distinct cores among those
+  int num_fast_cores;               // of these, the ones about as fast as the fastest
   std::optional<double> cpu_quota;  // CPUs' worth of time the cgroups grant; empty: no limit
-  int num_threads;           // compute threads to start: min(allowed cores, ceil(quota)) >= 1
-  ThreadLimit thread_limit;  // which of the two, or the machine itself, set num_threads
+  int num_threads;                  // compute threads to start: min(fast cores, ceil(quota)) >= 1
+  ThreadLimit thread_limit;  // what set num_threads: the machine, slow cores, the mask, the quota
 };
 
 // Instruction set extensions that both the processor and the operating system support, sorted.
@@ -37,6 +38,9 @@ std::vector<std::string> cpu_features();
 // in front of every path that is read, so that tests can lay out a machine of their own; a real
 // caller passes "".
 std::vector<CacheLevel> cpu_caches(const std::string& root);
+
+// Whether Linux backs memory with huge pages that asks for them; empty where nothing is told of it.
+std::optional<bool> huge_pages(const std::string& root);
 
 // Affinity and cgroup limits as they are now: a container's quota can change while it runs.
 CpuThreads cpu_threads(const std::string& root);

@@ -1,3 +1,5 @@
+// How many threads a process may keep busy: cores, the fast ones among them, the affinity mask, and
+// the cgroups' quota.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -38,12 +40,52 @@ std::vector<int> allowed_cpus() {
   return {};
 }
 
+std::string cpu_folder(int cpu, const std::string& root) {
+  return root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
+}
+
+// One number for each CPU, from the same file in the folder of each; empty if any has none.
+std::vector<std::int64_t> numbers_of(const std::vector<int>& cpus, const std::string& file,
+                                     const std::string& root) {
+  std::vector<std::int64_t> numbers;
+  for (const int cpu : cpus) {
+    const auto number = parse_int(read_text_file(cpu_folder(cpu, root) + file).value_or(""));
+    if (!number || *number <= 0) return {};
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+// The CPUs on fast cores: on a slow one a thread would make the others wait for it at every
+// barrier. Intel's hybrid processors list their kinds of cores; elsewhere the kernel tells the
+// capacity of each CPU, or else its frequency. All of them where nothing is told.
+std::vector<int> fast_cpus(const std::vector<int>& cpus, const std::string& root) {
+  const auto performance_cpus =
+      parse_cpu_list(read_text_file(root + "/sys/devices/cpu_core/cpus").value_or(""));
+  std::vector<int> fast;
+  if (performance_cpus) {
+    const std::set<int> listed(performance_cpus->begin(), performance_cpus->end());
+    for (const int cpu : cpus) {
+      if (listed.count(cpu) != 0) fast.push_back(cpu);
+    }
+    return fast.empty() ? cpus : fast;
+  }
+  std::vector<std::int64_t> speeds = numbers_of(cpus, "/cpu_capacity", root);
+  if (speeds.empty()) speeds = numbers_of(cpus, "/cpufreq/cpuinfo_max_freq", root);
+  if (speeds.empty()) return cpus;
+  const std::int64_t fastest = *std::max_element(speeds.begin(), speeds.end());
+  for (std::size_t i = 0; i < cpus.size(); ++i) {
+    // Cores of one kind differ by less than a fifth, those of two kinds by more.
+    if (speeds[i] >= fastest / 5 * 4) fast.push_back(cpus[i]);
+  }
+  return fast;
+}
+
 // How many distinct cores the CPUs lie on. A CPU whose siblings are not told is a core of its own.
 int count_cores(const std::vector<int>& cpus, const std::string& root) {
   std::set<int> first_siblings;
   for (const int cpu : cpus) {
-    const auto text = read_text_file(root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
-                                     "/topology/thread_siblings_list");
+    const auto text = read_text_file(cpu_folder(cpu, root) + "/topology/thread_siblings_list");
     const auto siblings = parse_cpu_list(text.value_or(""));
     first_siblings.insert(siblings ? siblings->front() : cpu);
   }
@@ -166,6 +208,7 @@ CpuThreads count_cpus(const std::string& root) {
   CpuThreads threads{};
   threads.num_allowed_cpus = static_cast<int>(allowed.size());
   threads.num_allowed_cores = count_cores(allowed, root);
+  threads.num_fast_cores = count_cores(fast_cpus(allowed, root), root);
   threads.num_logical_cpus = online ? static_cast<int>(online->size())
                                     : static_cast<int>(std::thread::hardware_concurrency());
   threads.num_physical_cores = online ? count_cores(*online, root) : threads.num_logical_cpus;
@@ -181,14 +224,14 @@ int sysctl_count(const char* name, int otherwise) {
   return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value > 0 ? value : otherwise;
 }
 
-// macOS has neither affinity masks nor quotas. Only the fast cores count as allowed: a thread on a
-// slow one would make the others wait for it at every barrier.
+// macOS has neither affinity masks nor quotas.
 CpuThreads count_cpus(const std::string&) {
   CpuThreads threads{};
   threads.num_logical_cpus = sysctl_count("hw.logicalcpu", 1);
   threads.num_physical_cores = sysctl_count("hw.physicalcpu", threads.num_logical_cpus);
   threads.num_allowed_cpus = threads.num_logical_cpus;
-  threads.num_allowed_cores = sysctl_count("hw.perflevel0.physicalcpu", threads.num_physical_cores);
+  threads.num_allowed_cores = threads.num_physical_cores;
+  threads.num_fast_cores = sysctl_count("hw.perflevel0.physicalcpu", threads.num_physical_cores);
   return threads;
 }
 
@@ -200,6 +243,7 @@ CpuThreads count_cpus(const std::string&) {
   threads.num_physical_cores = threads.num_logical_cpus;
   threads.num_allowed_cpus = threads.num_logical_cpus;
   threads.num_allowed_cores = threads.num_logical_cpus;
+  threads.num_fast_cores = threads.num_logical_cpus;
   return threads;
 }
 
@@ -209,10 +253,14 @@ CpuThreads count_cpus(const std::string&) {
 
 CpuThreads cpu_threads(const std::string& root) {
   CpuThreads threads = count_cpus(root);
-  threads.num_threads = std::max(threads.num_allowed_cores, 1);
-  threads.thread_limit = threads.num_allowed_cores < threads.num_physical_cores
-                             ? ThreadLimit::kAffinity
-                             : ThreadLimit::kCores;
+  threads.num_threads = std::max(threads.num_fast_cores, 1);
+  threads.thread_limit = ThreadLimit::kCores;
+  if (threads.num_allowed_cores < threads.num_physical_cores) {
+    threads.thread_limit = ThreadLimit::kAffinity;
+  }
+  if (threads.num_fast_cores < threads.num_allowed_cores) {
+    threads.thread_limit = ThreadLimit::kFastCores;
+  }
   // A part of a CPU is worth a thread: it is idle for the rest of each period anyway.
   if (threads.cpu_quota && std::ceil(*threads.cpu_quota) < threads.num_threads) {
     threads.num_threads = static_cast<int>(std::ceil(*threads.cpu_quota));

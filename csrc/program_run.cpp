@@ -1,9 +1,10 @@
 // Steps through a program: which thread runs what, and when they wait for each other.
 #include <algorithm>
-#include <cassert>
 #include <chrono>
 
+#include "memory_units.h"
 #include "program.h"
+#include "require.h"
 #include "rounding.h"
 
 namespace pellucid {
@@ -31,7 +32,7 @@ double seconds_now() {
 
 // Fetches the beginning of a thread's share of a stream into the second-level cache, some lines at
 // a time: memory would be idle while threads wait for each other.
-class Prefetcher {
+class WeightPrefetcher {
  public:
   // Goes on where it was if the stream is the same.
   void turn_to(const Stream& stream, const Worker& worker) {
@@ -162,14 +163,19 @@ class Program::RowBlocks {
   Patience patience_;
 };
 
+// The most that `count_row_blocks` gives for any number of threads up to max_threads().
 std::size_t Program::max_row_blocks() const {
-  return static_cast<std::size_t>(count_row_blocks(max_rows_, num_threads()));
+  return static_cast<std::size_t>((max_rows_ - 1) / kMaxRowsPerBlock + max_threads());
 }
 
 void Program::run(const Step& step) {
-  assert(step.num_tokens <= max_rows_ && step.num_logits <= max_rows_);
-  pool_
-      ->require_own_process();  // before the lock, which another thread of the parent may have held
+  require(is_finished_, "the program is not finished");
+  require(step.num_tokens <= max_rows_, "token_ids: has ", step.num_tokens,
+          " rows, the program was made for ", max_rows_);
+  require(step.num_logits <= max_rows_, "logits_indices: has ", step.num_logits,
+          " rows, the program was made for ", max_rows_);
+  // Before the lock: in a forked child it may be one that a thread of the parent held.
+  pool_->require_own_process();
   const std::lock_guard<std::mutex> lock(run_mutex_);
   if (output_ >= 0) {
     buffers_[static_cast<std::size_t>(output_)].data = reinterpret_cast<std::byte*>(step.output);
@@ -194,7 +200,7 @@ bool Program::is_small(const Step& step) const {
 
 void Program::run_segments(const Step& step, Worker& worker) const {
   Stopwatch stopwatch(worker.index() == 0 ? step.stage_seconds : nullptr);
-  Prefetcher prefetcher;
+  WeightPrefetcher prefetcher;
   for (const Segment& segment : segments_) {
     if (segment.is_by_row && goes_by_row(step.num_rows(segment.rows), worker.num_threads())) {
       RowBlocks blocks(segment, step, worker, row_blocks_.get());

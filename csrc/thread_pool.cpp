@@ -1,3 +1,4 @@
+// The threads of a step: how they wait for work and for each other, start and end.
 #include "thread_pool.h"
 
 #include <cassert>
@@ -62,14 +63,35 @@ void Epoch::park(std::uint32_t seen) {
   num_parked_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), barrier_(num_threads) {
+ThreadPool::ThreadPool(int num_threads) : max_threads_(num_threads), barrier_(1) {
   assert(num_threads >= 1);
   for (auto& cursors : cursors_) {
     cursors = std::make_unique<Cursor[]>(static_cast<std::size_t>(num_threads));
   }
+  start(num_threads);
+}
+
+ThreadPool::~ThreadPool() {
+  if (threads_.is_own_process()) stop();
+}
+
+void ThreadPool::resize(int num_threads) {
+  assert(1 <= num_threads && num_threads <= max_threads_);
+  require_own_process();
+  const std::lock_guard<std::mutex> lock(run_mutex_);
+  if (num_threads == num_threads_) return;
+  stop();
+  start(num_threads);
+}
+
+// Of a pool that has no thread but the caller's.
+void ThreadPool::start(int num_threads) {
+  const std::uint32_t next_run = start_.now();
+  barrier_.resize(num_threads);
+  num_threads_ = num_threads;
   try {
     for (int index = 1; index < num_threads; ++index) {
-      threads_->emplace_back([this, index] { work(index); });
+      threads_->emplace_back([this, index, next_run] { work(index, next_run); });
     }
   } catch (...) {
     stop();
@@ -77,32 +99,32 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), barrier_(nu
   }
 }
 
-ThreadPool::~ThreadPool() {
-  if (threads_.is_own_process()) stop();
-}
-
 void ThreadPool::stop() {
   function_ = nullptr;
   start_.advance();
   for (std::thread& thread : *threads_) thread.join();
+  threads_->clear();
+  barrier_.resize(1);
+  num_threads_ = 1;
 }
 
 void ThreadPool::run_erased(TaskFunction function, void* data) {
   require_own_process();
   const std::lock_guard<std::mutex> lock(run_mutex_);
-  for (int i = 0; i < num_threads_; ++i) {
+  const int num_threads = num_threads_;
+  for (int i = 0; i < num_threads; ++i) {
     cursors_[0][static_cast<std::size_t>(i)].num_taken.store(0, std::memory_order_relaxed);
   }
   function_ = function;
   data_ = data;
   start_.advance();
-  Worker worker(*this, 0, num_threads_);
+  Worker worker(*this, 0, num_threads);
   function(data, worker);
   barrier_.wait([] { return false; });
 }
 
-void ThreadPool::work(int index) {
-  for (std::uint32_t run = 0;; ++run) {
+void ThreadPool::work(int index, std::uint32_t next_run) {
+  for (std::uint32_t run = next_run;; ++run) {
     start_.wait_beyond(run);
     if (function_ == nullptr) return;
     Worker worker(*this, index, num_threads_);

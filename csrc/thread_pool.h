@@ -14,11 +14,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "memory_units.h"
 #include "process_owned.h"
 
 namespace pellucid {
-
-inline constexpr std::size_t kCacheLine = 64;
 
 // Tells the processor that the thread waits for another one.
 void spin_pause();
@@ -69,6 +68,9 @@ class alignas(kCacheLine) Barrier {
  public:
   explicit Barrier(int num_threads) : num_threads_(num_threads) {}
 
+  // Only while nobody waits.
+  void resize(int num_threads) { num_threads_ = num_threads; }
+
   // Whoever has to wait calls idle() meanwhile, which does something short, until it returns false.
   template <class Idle>
   void wait(Idle&& idle) {
@@ -84,7 +86,7 @@ class alignas(kCacheLine) Barrier {
   }
 
  private:
-  const int num_threads_;
+  int num_threads_;
   alignas(kCacheLine) std::atomic<int> num_arrived_{0};
   Epoch epoch_;
 };
@@ -134,7 +136,14 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int num_threads() const { return num_threads_; }
+  // Of the next run.
+  int num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
+  // What the pool was made for: no run has more.
+  int max_threads() const { return max_threads_; }
+
+  // Ends or starts threads; 1 <= num_threads <= max_threads(). Waits for a run that is under way.
+  // Throws std::system_error, and then has one thread, or what `require_own_process` throws.
+  void resize(int num_threads);
 
   // Throws std::runtime_error in a process forked off the one that made the pool: its threads are
   // not there, and a mutex that one of them held stays locked.
@@ -169,16 +178,18 @@ class ThreadPool {
   };
 
   void run_erased(TaskFunction function, void* data);
-  void work(int index);
+  void work(int index, std::uint32_t next_run);
+  void start(int num_threads);
   void stop();
 
-  const int num_threads_;
+  const int max_threads_;
+  std::atomic<int> num_threads_{1};
   std::mutex run_mutex_;
   TaskFunction function_ = nullptr;  // null: time to end
   void* data_ = nullptr;
   Epoch start_;
   Barrier barrier_;
-  std::unique_ptr<Cursor[]> cursors_[2];            // of even and of odd phases, [num_threads] each
+  std::unique_ptr<Cursor[]> cursors_[2];            // of even and of odd phases, [max_threads] each
   ProcessOwned<std::vector<std::thread>> threads_;  // workers 1 .. num_threads - 1
 };
 

@@ -1,4 +1,4 @@
-// CpuInfo and CacheLevel.
+// Python's CpuInfo and CacheLevel: what the machine is.
 #include "cpu_info.h"
 
 #include <nanobind/nanobind.h>
@@ -20,16 +20,19 @@ struct CpuInfo {
   std::vector<std::string> features;
   std::vector<CacheLevel> caches;
   CpuThreads threads;
+  std::optional<bool> huge_pages;
 };
 
 CpuInfo cpu_info(const std::string& root) {
-  return {cpu_features(), cpu_caches(root), cpu_threads(root)};
+  return {cpu_features(), cpu_caches(root), cpu_threads(root), huge_pages(root)};
 }
 
 const char* thread_limit_name(ThreadLimit limit) {
   switch (limit) {
     case ThreadLimit::kCores:
       return "cores";
+    case ThreadLimit::kFastCores:
+      return "fast_cores";
     case ThreadLimit::kAffinity:
       return "affinity";
     case ThreadLimit::kQuota:
@@ -82,18 +85,26 @@ void bind_cpu_info(nb::module_& m) {
       .def_prop_ro("num_allowed_cpus", thread_count(&CpuThreads::num_allowed_cpus),
                    "Logical CPUs in the calling thread's affinity mask.")
       .def_prop_ro("num_allowed_cores", thread_count(&CpuThreads::num_allowed_cores),
-                   "Distinct cores in the affinity mask (macOS: the fast cores).")
+                   "Distinct cores in the affinity mask.")
+      .def_prop_ro("num_fast_cores", thread_count(&CpuThreads::num_fast_cores),
+                   "Of these, the ones about as fast as the fastest.")
       .def_prop_ro(
           "cpu_quota", [](const CpuInfo& self) { return self.threads.cpu_quota; },
           "CPUs' worth of time that the process's cgroups grant, the tightest limit on the way to "
           "the root (1.5 is 150 ms in each 100 ms); None without a limit.")
       .def_prop_ro("num_threads", thread_count(&CpuThreads::num_threads),
-                   "Compute threads to start: min(num_allowed_cores, ceil(cpu_quota)), at least 1.")
+                   "Compute threads to start: min(num_fast_cores, ceil(cpu_quota)), at least 1.")
       .def_prop_ro(
           "thread_limit",
           [](const CpuInfo& self) { return thread_limit_name(self.threads.thread_limit); },
-          nb::sig("def thread_limit(self) -> typing.Literal['cores', 'affinity', 'quota']"),
-          "What num_threads is bounded by: the machine's cores, the affinity mask or the quota.")
+          nb::sig("def thread_limit(self) -> typing.Literal['cores', 'fast_cores', 'affinity', "
+                  "'quota']"),
+          "What num_threads is bounded by: the machine's cores, the fast ones among them, the "
+          "affinity mask or the quota.")
+      .def_prop_ro(
+          "huge_pages", [](const CpuInfo& self) { return self.huge_pages; },
+          "Whether Linux backs memory with huge pages that asks for them; None where nothing is "
+          "told of it.")
       .def("__repr__", [](const CpuInfo& self) {
         return nb::str("CpuInfo(num_threads={}, thread_limit={!r}, caches={}, features={})")
             .format(self.threads.num_threads, thread_limit_name(self.threads.thread_limit),

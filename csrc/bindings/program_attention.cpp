@@ -1,4 +1,4 @@
-// ProgramAttention.
+// Python's ProgramAttention: attention over the paged cache as an op of a Program.
 #include "program_attention.h"
 
 #include <nanobind/nanobind.h>
@@ -27,7 +27,7 @@ void bind_program_attention(nb::module_& m) {
              std::int64_t head_dim) {
             new (self)
                 ProgramAttention(program, {program.max_rows(), max_requests, max_seq_len, num_heads,
-                                           num_kv_heads, head_dim, program.num_threads()});
+                                           num_kv_heads, head_dim, program.max_threads()});
           },
           nb::keep_alive<1, 2>(), "program"_a, "max_requests"_a, "max_seq_len"_a, "num_heads"_a,
           "num_kv_heads"_a, "head_dim"_a)

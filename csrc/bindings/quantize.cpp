@@ -1,4 +1,4 @@
-// quantize_weights.
+// Python's quantize_weights.
 #include "quantize.h"
 
 #include <nanobind/nanobind.h>
@@ -54,13 +54,13 @@ void quantize_weights(const std::string& format_name, const std::string& float_f
   const FloatMatrixView matrix{weights.data(), from, num_outputs, k};
   WeightTarget target{codes.data(), scales.data()};
   if (zero_points) target.zero_points = static_cast<std::uint8_t*>(zero_points->data());
-  std::vector<Quantizer> quantizers;
-  for (int i = 0; i < pool.num_threads(); ++i) {
+  std::vector<MatrixQuantizer> quantizers;
+  for (int i = 0; i < pool.max_threads(); ++i) {
     quantizers.emplace_back(kernels, matrix, format, target);
   }
   const nb::gil_scoped_release without_gil;
   pool.run([&](Worker& worker) {
-    Quantizer& own = quantizers[static_cast<std::size_t>(worker.index())];
+    MatrixQuantizer& own = quantizers[static_cast<std::size_t>(worker.index())];
     worker.parallel_for(own.num_pieces(), 64,
                         [&](std::int64_t begin, std::int64_t end) { own.run(begin, end); });
   });

@@ -1,4 +1,4 @@
-// Kernels, ThreadPool and Roofline.
+// Python's Kernels, ThreadPool and Roofline.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.h"
 #include "isa.h"
+#include "require.h"
 #include "roofline.h"
 #include "thread_pool.h"
 
@@ -16,6 +17,8 @@ using namespace nb::literals;
 
 namespace pellucid {
 namespace {
+
+constexpr int kMaxThreads = 1024;
 
 std::vector<std::string> kernel_levels() {
   std::vector<std::string> names;
@@ -42,8 +45,26 @@ void bind_runtime(nb::module_& m) {
         "The best kernels, or those of one level. ValueError if this machine cannot run that.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Threads that work through a step together.")
-      .def(nb::init<int>(), "num_threads"_a, "The caller's own thread is one of `num_threads`.")
-      .def_prop_ro("num_threads", &ThreadPool::num_threads);
+      .def(
+          "__init__",
+          [](ThreadPool* self, int num_threads) {
+            require(num_threads >= 1 && num_threads <= kMaxThreads, "num_threads=", num_threads,
+                    ": allowed are 1 to ", kMaxThreads);
+            new (self) ThreadPool(num_threads);
+          },
+          "num_threads"_a, "The caller's own thread is one of `num_threads`.")
+      .def_prop_ro("num_threads", &ThreadPool::num_threads, "Of the next run.")
+      .def_prop_ro("max_threads", &ThreadPool::max_threads, "What the pool was made for.")
+      .def(
+          "resize",
+          [](ThreadPool& self, int num_threads) {
+            require(num_threads >= 1 && num_threads <= self.max_threads(),
+                    "num_threads=", num_threads, ": allowed are 1 to ", self.max_threads());
+            const nb::gil_scoped_release without_gil;
+            self.resize(num_threads);
+          },
+          "num_threads"_a,
+          "Ends or starts threads, 1 to max_threads of them. Waits for a run that is under way.");
 
   nb::class_<Roofline>(m, "Roofline",
                        "What this machine does at best; a multiplication and its addition are two "

@@ -41,11 +41,20 @@ def test_threads():
 
 def test_more_threads_than_may_run_is_a_warning(monkeypatch):
     class OneCore:
-        num_threads, num_logical_cpus, thread_limit = 1, 2, "quota"
+        num_threads, num_logical_cpus, thread_limit, huge_pages = 1, 2, "quota", True
 
     monkeypatch.setattr("pellucid.backends.native.cpu_info", OneCore)
     with pytest.warns(RuntimeWarning, match=r"num_threads=2: more than the 1 .*quota"):
         make_backend(EngineConfig(backend="cpu", num_threads=2))
+
+
+def test_huge_pages_that_are_switched_off_are_a_warning(monkeypatch):
+    class SmallPages:
+        num_threads, num_logical_cpus, huge_pages = 1, 1, False
+
+    monkeypatch.setattr("pellucid.backends.native.cpu_info", SmallPages)
+    with pytest.warns(RuntimeWarning, match=r"transparent huge pages .* % longer; .*madvise"):
+        make_backend(EngineConfig(backend="cpu"))
 
 
 def test_auto_says_why_it_falls_back_to_numpy(monkeypatch):

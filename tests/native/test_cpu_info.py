@@ -4,6 +4,7 @@ that are laid out as files in a folder."""
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -93,7 +94,8 @@ def test_allowed_cpus_are_the_affinity_mask() -> None:
 
 def test_counts_are_ordered() -> None:
     info = cpu_info()
-    assert 1 <= info.num_threads <= info.num_allowed_cores <= info.num_allowed_cpus
+    assert 1 <= info.num_threads <= info.num_fast_cores <= info.num_allowed_cores
+    assert info.num_allowed_cores <= info.num_allowed_cpus
     assert info.num_allowed_cpus <= info.num_logical_cpus
     assert info.num_allowed_cores <= info.num_physical_cores <= info.num_logical_cpus
 
@@ -157,6 +159,86 @@ def test_untold_topology_is_one_core_per_cpu(tmp_path: Path) -> None:
     info = describe(tmp_path)
     assert info.num_allowed_cores == info.num_allowed_cpus == len(os.sched_getaffinity(0))
     assert info.num_threads == info.num_allowed_cores
+
+
+def cpu_files(name: str, numbers: list[int | str]) -> dict[str, str]:
+    """A file of that name for each CPU."""
+    return {f"sys/devices/system/cpu/cpu{cpu}/{name}": f"{x}\n" for cpu, x in enumerate(numbers)}
+
+
+FREQUENCY = "cpufreq/cpuinfo_max_freq"
+HYBRID_MACHINES = {  # files, the fast ones of CPUs 0 to 3
+    "nothing is told": ({}, {0, 1, 2, 3}),
+    "big and little": (cpu_files("cpu_capacity", [1024, 446, 446, 1024]), {0, 3}),
+    "favoured cores": (cpu_files("cpu_capacity", [1024, 980, 1024, 980]), {0, 1, 2, 3}),
+    "frequencies": (cpu_files(FREQUENCY, [5100000, 3900000, 3900000, 3900000]), {0}),
+    "favoured frequencies": (
+        cpu_files(FREQUENCY, [5300000, 4900000, 4900000, 5300000]),
+        {0, 1, 2, 3},
+    ),
+    "capacities before frequencies": (
+        cpu_files("cpu_capacity", [512, 1024, 1024, 1024]) | cpu_files(FREQUENCY, [4, 1, 1, 1]),
+        {1, 2, 3},
+    ),
+    "a capacity that is not told": (cpu_files("cpu_capacity", [1024, "", 446, 446]), {0, 1, 2, 3}),
+    "Intel's kinds of cores": ({"sys/devices/cpu_core/cpus": "1-2\n"}, {1, 2}),
+    "Intel, slow cores only": ({"sys/devices/cpu_core/cpus": "8-15\n"}, {0, 1, 2, 3}),
+}
+
+
+@pytest.fixture
+def four_allowed_cpus() -> Iterator[set[int]]:
+    """CPUs 0 to 3, as far as the process may use them."""
+    before = os.sched_getaffinity(0)
+    allowed = before & {0, 1, 2, 3}
+    if not allowed:
+        pytest.skip("the process may use none of CPUs 0 to 3")
+    os.sched_setaffinity(0, allowed)
+    yield allowed
+    os.sched_setaffinity(0, before)
+
+
+@on_linux
+@pytest.mark.parametrize(("files", "fast"), HYBRID_MACHINES.values(), ids=HYBRID_MACHINES)
+def test_slow_cores_get_no_thread(
+    tmp_path: Path, four_allowed_cpus: set[int], files: dict[str, str], fast: set[int]
+) -> None:
+    expected = (fast & four_allowed_cpus) or four_allowed_cpus
+    info = describe(write_tree(tmp_path, files))
+    assert info.num_threads == info.num_fast_cores == len(expected)
+    assert info.num_allowed_cores == len(four_allowed_cpus)
+    assert (info.thread_limit == "fast_cores") == (expected != four_allowed_cpus)
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("text", "huge_pages"),
+    [
+        ("always [madvise] never\n", True),
+        ("[always] madvise never\n", True),
+        ("always madvise [never]\n", False),
+        ("never\n", None),
+        ("", None),
+    ],
+)
+def test_huge_pages(tmp_path: Path, text: str, huge_pages: bool | None) -> None:
+    files = {"sys/kernel/mm/transparent_hugepage/enabled": text}
+    assert describe(write_tree(tmp_path, files)).huge_pages is huge_pages
+
+
+@on_linux
+def test_huge_pages_that_the_process_switched_off() -> None:
+    script = """
+import ctypes
+from pellucid.backends.native import cpu_info
+PR_SET_THP_DISABLE = 41
+assert ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
+print(cpu_info().huge_pages)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout == "False\n"
 
 
 @on_linux

@@ -12,6 +12,12 @@ from pellucid.config import EngineConfig, ModelConfig
 # Forces a level of the native kernels: "avx512", "avx2", "neon" or "portable".
 ISA_VARIABLE = "PELLUCID_ISA"
 
+HUGE_PAGES_ARE_OFF = (
+    "transparent huge pages are switched off: the processor looks up the address of every 4 KiB of"
+    " weights, and decoding takes about PERCENT % longer; to switch them on for programs that ask:"
+    " echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+)
+
 
 def make_backend(
     config: EngineConfig, model: ModelConfig | None = None, isa: str | None = None
@@ -80,6 +86,8 @@ def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
             RuntimeWarning,
             stacklevel=2,
         )
+    if info.huge_pages is False:
+        warnings.warn(HUGE_PAGES_ARE_OFF, RuntimeWarning, stacklevel=2)
     return CpuBackend(
         num_threads,
         isa,

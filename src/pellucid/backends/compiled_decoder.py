@@ -1,6 +1,6 @@
 """A program of native kernels, and a decoder whose forward is one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -83,15 +83,22 @@ class CompiledDecoder(StepDecoder):
         logits: what it returned.
         program: empty; is made from the trace.
         frequencies: of a rotation.
+        before_step: is called once before every step.
 
     Attributes:
         weights: the matrices that a step multiplies with, in their order; the last one is the head.
     """
 
     def __init__(
-        self, trace: Trace, logits: SymbolicArray, program: Program, frequencies: Frequencies
+        self,
+        trace: Trace,
+        logits: SymbolicArray,
+        program: Program,
+        frequencies: Frequencies,
+        before_step: Callable[[], None],
     ) -> None:
         self._frequencies = frequencies
+        self._before_step = before_step
         no_lengths = np.zeros(0, np.int32)
         # With the radians per position of those that are the same for texts of all lengths.
         self._ropes = tuple(
@@ -119,6 +126,7 @@ class CompiledDecoder(StepDecoder):
         self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
     ) -> StepLogits:
         assert isinstance(kv_cache, CpuKVCache)
+        self._before_step()
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
         native = [(draw.row, native_draw(draw)) for draw in draws]
         if len(batch.token_ids) <= self._program.max_rows:

@@ -35,6 +35,7 @@ from pellucid.backends.native import (
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.thread_limiter import ThreadLimiter
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build, symbolic_batch
 from pellucid.config import Activation, ModelConfig, RopeConfig
 
@@ -129,7 +130,13 @@ class CpuBackend(NumpyBackend):
         handles: Any = TracedKVCache(config)  # a cache only as far as forward looks
         logits: Any = decoder.forward(symbolic_batch(trace), handles)
         self._weights.finish()
-        return CompiledDecoder(trace, logits, self._new_program(self.max_rows), self._radians)
+        return CompiledDecoder(
+            trace,
+            logits,
+            self._new_program(self.max_rows),
+            self._radians,
+            before_step=ThreadLimiter(self.pool).update,
+        )
 
     # -- per step ---------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
                                            /*small_step_bytes=*/0);
   const auto ones = std::make_shared<const std::vector<float>>(kHidden, 1.0f);
   ProgramAttention attention(
-      *program, {kMaxRows, kMaxRows, 256, kHeads, kKVHeads, kHeadDim, program->num_threads()});
+      *program, {kMaxRows, kMaxRows, 256, kHeads, kKVHeads, kHeadDim, program->max_threads()});
   const Weights table = weights(kVocab, kHidden);
   const View x{program->add_buffer(RowSet::kTokens, kHidden)};
   const View rotations{program->add_buffer(RowSet::kTokens, kHeadDim)};
@@ -145,11 +145,19 @@ std::vector<float> logits_of(Program& program, KVFormat cache_format, std::int32
 
 void threads_change_no_bit(const Arithmetic& arithmetic) {
   const auto alone = make_program(arithmetic, std::make_shared<ThreadPool>(1));
+  const auto check = [&](Program& program, std::int32_t num_tokens) {
+    CHECK(logits_of(program, arithmetic.cache, num_tokens) ==
+          logits_of(*alone, arithmetic.cache, num_tokens));
+  };
   for (const int num_threads : {2, 3}) {
-    const auto program = make_program(arithmetic, std::make_shared<ThreadPool>(num_threads));
+    const auto pool = std::make_shared<ThreadPool>(num_threads);
+    const auto program = make_program(arithmetic, pool);
     for (const std::int32_t num_tokens : {1, 7, 19, 40, 75}) {  // the last ones go by row
-      CHECK(logits_of(*program, arithmetic.cache, num_tokens) ==
-            logits_of(*alone, arithmetic.cache, num_tokens));
+      check(*program, num_tokens);
+    }
+    for (const int fewer_threads : {1, 2}) {
+      pool->resize(fewer_threads);
+      for (const std::int32_t num_tokens : {1, 75, 80}) check(*program, num_tokens);
     }
   }
 }

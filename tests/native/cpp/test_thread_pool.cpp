@@ -91,6 +91,29 @@ void alone_is_on_the_callers_thread() {
   CHECK(sum == 45);
 }
 
+void pool_is_resized() {
+  ThreadPool pool(4);
+  std::int64_t sum = 0;
+  for (const int num_threads : {4, 2, 1, 3, 3, 4}) {
+    pool.resize(num_threads);
+    CHECK(pool.num_threads() == num_threads && pool.max_threads() == 4);
+    for (int run = 0; run < 20; ++run) {
+      std::atomic<int> num_workers{0};
+      std::atomic<std::int64_t> num_items{0};
+      pool.run([&](Worker& worker) {
+        CHECK(worker.num_threads() == num_threads);
+        num_workers.fetch_add(1, std::memory_order_relaxed);
+        worker.parallel_for(100, 7, [&](std::int64_t begin, std::int64_t end) {
+          num_items.fetch_add(end - begin, std::memory_order_relaxed);
+        });
+        worker.parallel_for(1, 1, [&](std::int64_t, std::int64_t) { ++sum; });
+      });
+      CHECK(num_workers == num_threads && num_items == 100);
+    }
+  }
+  CHECK(sum == 6 * 20);
+}
+
 void callers_take_turns() {
   ThreadPool pool(2);
   std::int64_t count = 0;  // no atomic: runs exclude each other
@@ -130,6 +153,7 @@ int main() {
   phases_see_what_came_before();
   runs_follow_each_other();
   alone_is_on_the_callers_thread();
+  pool_is_resized();
   callers_take_turns();
   forked_process_is_told();
   std::printf("ok\n");
