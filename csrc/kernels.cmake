@@ -21,7 +21,7 @@ if(PELLUCID_SANITIZE)
   list(APPEND PELLUCID_PORTABLE_OPTIONS -Og -fno-sanitize-address-use-after-scope)
 endif()
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+if(PELLUCID_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx2.cpp csrc/kernels/level_avx512.cpp)
   set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_X86_LEVELS)
   set(AVX512_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
@@ -35,7 +35,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(csrc/kernels/level_avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS}")
 endif()
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+if(PELLUCID_PROCESSOR MATCHES "aarch64|arm64|ARM64")
   list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_neon.cpp)
   set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_NEON_LEVEL)
   set_source_files_properties(csrc/kernels/level_neon.cpp PROPERTIES

@@ -9,6 +9,8 @@
 #include <type_traits>
 
 #include "format.h"
+#include "memory_units.h"
+#include "shuffle.h"
 
 namespace pellucid {
 
@@ -62,14 +64,14 @@ void transpose(const std::uint32_t (&lines)[kPanelOutputs][kNumSteps],
     for (int row = 0; row < kPanelOutputs; row += 4) {
       Quad in[4], pairs[4], out[4];
       for (int j = 0; j < 4; ++j) std::memcpy(&in[j], &lines[row + j][i], sizeof(Quad));
-      pairs[0] = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
-      pairs[1] = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
-      pairs[2] = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
-      pairs[3] = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
-      out[0] = __builtin_shufflevector(pairs[0], pairs[1], 0, 1, 4, 5);
-      out[1] = __builtin_shufflevector(pairs[0], pairs[1], 2, 3, 6, 7);
-      out[2] = __builtin_shufflevector(pairs[2], pairs[3], 0, 1, 4, 5);
-      out[3] = __builtin_shufflevector(pairs[2], pairs[3], 2, 3, 6, 7);
+      pairs[0] = shuffle<0, 4, 1, 5>(in[0], in[1]);
+      pairs[1] = shuffle<0, 4, 1, 5>(in[2], in[3]);
+      pairs[2] = shuffle<2, 6, 3, 7>(in[0], in[1]);
+      pairs[3] = shuffle<2, 6, 3, 7>(in[2], in[3]);
+      out[0] = shuffle<0, 1, 4, 5>(pairs[0], pairs[1]);
+      out[1] = shuffle<2, 3, 6, 7>(pairs[0], pairs[1]);
+      out[2] = shuffle<0, 1, 4, 5>(pairs[2], pairs[3]);
+      out[3] = shuffle<2, 3, 6, 7>(pairs[2], pairs[3]);
       for (int j = 0; j < 4; ++j) std::memcpy(&steps[i + j][row], &out[j], sizeof(Quad));
     }
   }
@@ -83,7 +85,8 @@ void transpose(const std::uint32_t (&lines)[kPanelOutputs][kNumSteps],
 template <class Cell, class Reorder>
 void rows_to_columns(const std::uint8_t* rows, std::int64_t row_bytes, std::int64_t num_rows,
                      const StepPlaces& places, std::uint8_t* packed, Reorder reorder) {
-  constexpr std::int64_t kCellBytes = sizeof(Cell), kLineBytes = 64, kAhead = 8 * kLineBytes;
+  constexpr std::int64_t kCellBytes = sizeof(Cell), kLineBytes = kCacheLine,
+                         kAhead = 8 * kLineBytes;
   constexpr std::int64_t kLineCells = kLineBytes / kCellBytes;
   StepCursor cursor(places, kPanelOutputs * kCellBytes);
   Cell lines[kPanelOutputs][kLineCells] = {}, steps[kLineCells][kPanelOutputs];

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shuffle.h"
+
 namespace pellucid {
 namespace {
 namespace elementwise {
@@ -103,22 +105,22 @@ PELLUCID_INLINE Lanes power_of_two(Lanes n) {
 template <class V>
 PELLUCID_INLINE V swap_neighbours(V x) {
 #if defined(__AVX512F__)
-  return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  return shuffle<1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14>(x, x);
 #elif defined(__AVX2__)
-  return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+  return shuffle<1, 0, 3, 2, 5, 4, 7, 6>(x, x);
 #else
-  return __builtin_shufflevector(x, x, 1, 0, 3, 2);
+  return shuffle<1, 0, 3, 2>(x, x);
 #endif
 }
 
 template <class V>
 PELLUCID_INLINE V swap_pairs(V x) {
 #if defined(__AVX512F__)
-  return __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  return shuffle<2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13>(x, x);
 #elif defined(__AVX2__)
-  return __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
+  return shuffle<2, 3, 0, 1, 6, 7, 4, 5>(x, x);
 #else
-  return __builtin_shufflevector(x, x, 2, 3, 0, 1);
+  return shuffle<2, 3, 0, 1>(x, x);
 #endif
 }
 
