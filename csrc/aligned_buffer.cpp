@@ -1,3 +1,4 @@
+// Aligned memory from the heap, or from the system in huge pages.
 #include "aligned_buffer.h"
 
 #include <sys/mman.h>
@@ -8,15 +9,11 @@
 #include <limits>
 #include <new>
 
+#include "memory_units.h"
 #include "rounding.h"
 
 namespace pellucid {
-namespace {
-
-constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-}  // namespace
+namespace {}  // namespace
 
 AlignedBuffer::AlignedBuffer(std::size_t num_bytes) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;

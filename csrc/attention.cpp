@@ -1,3 +1,4 @@
+// Attention of a step's items over the paged cache: ranges of keys, folded in order.
 #include "attention.h"
 
 #include <algorithm>

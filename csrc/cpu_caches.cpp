@@ -1,3 +1,4 @@
+// The sizes of the processor's caches, from /sys, sysctl or CPUID.
 #include <algorithm>
 #include <cstdint>
 #include <optional>

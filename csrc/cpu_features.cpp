@@ -1,3 +1,4 @@
+// The instruction set extensions of the processor, from CPUID, the kernel or sysctl.
 #include <algorithm>
 #include <cstdint>
 #include <string>

@@ -1,3 +1,4 @@
+// Unpacks the blocks of GGUF's quantized types into codes, scales and minimums.
 #include "gguf_blocks.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Chooses among the instruction set levels that were built.
 #include "isa.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The memory of the KV cache: where layers and blocks lie, and moves of whole blocks.
 #include "kv_cache.h"
 
 #include <cassert>

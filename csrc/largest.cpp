@@ -1,3 +1,4 @@
+// Finds the largest logit of a row: greedy tokens.
 #include "largest.h"
 
 #include <cassert>

@@ -1,13 +1,13 @@
+// y = x W^T + b: prepares rows, then hands panels of the weights to the level's kernels.
 #include "linear.h"
 
 #include <cassert>
 
+#include "memory_units.h"
 #include "rounding.h"
 
 namespace pellucid {
 namespace {
-
-constexpr std::int64_t kCacheLine = 64;
 
 bool is_quantized(const PackedMatrix& w) {
   return format_info(w.format()).is_integer && w.activations() == Activations::kNative;
@@ -33,7 +33,8 @@ std::int64_t row_bytes(const PackedMatrix& w) {
 // From row to row: an odd number of lines, for at a power of two the rows of a tile would share one
 // set of the first-level cache.
 std::int64_t row_stride_bytes(const PackedMatrix& w) {
-  return (ceil_div(row_bytes(w), kCacheLine) | 1) * kCacheLine;
+  constexpr std::int64_t kLineBytes = kCacheLine;
+  return (ceil_div(row_bytes(w), kLineBytes) | 1) * kLineBytes;
 }
 
 PreparedRows rows_in(void* scratch, const PackedMatrix& w, std::int64_t num_rows) {

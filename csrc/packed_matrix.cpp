@@ -1,3 +1,4 @@
+// Packs weight matrices into panels, and unpacks them.
 #include "packed_matrix.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Quantizes weight matrices to int8 and int4.
 #include "quantize.h"
 
 #include <algorithm>
@@ -69,13 +70,13 @@ float inverse_of(float scale) { return std::fabs(scale) > kSmallestScale ? 1.0f 
 
 }  // namespace
 
-Quantizer::Groups::Groups(const FloatMatrixView& matrix, const FormatInfo& info)
+MatrixQuantizer::Groups::Groups(const FloatMatrixView& matrix, const FormatInfo& info)
     : size(info.has_group_scales ? info.tile_inputs : matrix.num_inputs),
       per_row(ceil_div(matrix.num_inputs, size)),
       count(matrix.num_outputs * per_row) {}
 
-Quantizer::Quantizer(const KernelTable& kernels, const FloatMatrixView& matrix, Format format,
-                     const WeightTarget& target)
+MatrixQuantizer::MatrixQuantizer(const KernelTable& kernels, const FloatMatrixView& matrix,
+                                 Format format, const WeightTarget& target)
     : kernels_(kernels.quantize),
       matrix_(matrix),
       info_(format_info(format)),
@@ -87,9 +88,11 @@ Quantizer::Quantizer(const KernelTable& kernels, const FloatMatrixView& matrix, 
   assert(info_.is_integer && !info_.has_minimums);
 }
 
-std::int64_t Quantizer::num_pieces() const { return ceil_div(groups_.count, kQuantizedGroups); }
+std::int64_t MatrixQuantizer::num_pieces() const {
+  return ceil_div(groups_.count, kQuantizedGroups);
+}
 
-void Quantizer::run(std::int64_t piece_begin, std::int64_t piece_end) {
+void MatrixQuantizer::run(std::int64_t piece_begin, std::int64_t piece_end) {
   for (std::int64_t piece = piece_begin; piece < piece_end; ++piece) {
     const std::int64_t first = piece * kQuantizedGroups;
     const std::int64_t count = std::min<std::int64_t>(kQuantizedGroups, groups_.count - first);
@@ -111,12 +114,12 @@ void Quantizer::run(std::int64_t piece_begin, std::int64_t piece_end) {
   }
 }
 
-std::int64_t Quantizer::inputs_of(std::int64_t group) const {
+std::int64_t MatrixQuantizer::inputs_of(std::int64_t group) const {
   return std::min(groups_.size, matrix_.num_inputs - groups_.begin(group));
 }
 
 // The groups [first, first + count) as columns, zero beyond the end of a row.
-void Quantizer::load(std::int64_t first, std::int64_t count) {
+void MatrixQuantizer::load(std::int64_t first, std::int64_t count) {
   std::fill(weights_.begin(), weights_.end(), 0.0f);
   for (std::int64_t lane = 0; lane < count; ++lane) {
     const std::int64_t group = first + lane;
@@ -125,7 +128,7 @@ void Quantizer::load(std::int64_t first, std::int64_t count) {
   }
 }
 
-void Quantizer::fit_int8(std::int64_t first, std::int64_t count, CodeRanges& ranges) const {
+void MatrixQuantizer::fit_int8(std::int64_t first, std::int64_t count, CodeRanges& ranges) const {
   float largest[kQuantizedGroups];
   kernels_.largest(weights_.data(), groups_.size, largest);
   for (std::int64_t lane = 0; lane < count; ++lane) {
@@ -143,7 +146,7 @@ void Quantizer::fit_int8(std::int64_t first, std::int64_t count, CodeRanges& ran
   }
 }
 
-void Quantizer::fit_int4(std::int64_t first, std::int64_t count, CodeRanges& ranges) const {
+void MatrixQuantizer::fit_int4(std::int64_t first, std::int64_t count, CodeRanges& ranges) const {
   float scales[kQuantizedGroups], zero_points[kQuantizedGroups];
   if (info_.has_zero_points) {
     kernels_.fit_zero_points(weights_.data(), groups_.size, scales, zero_points);

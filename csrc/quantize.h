@@ -22,12 +22,12 @@ struct FloatMatrixView {
 
 // Quantizes one matrix, or on each of several threads a part of it: each has a quantizer, for its
 // memory is what the groups at hand need.
-class Quantizer {
+class MatrixQuantizer {
  public:
   // Codes, scales and zero points go to the arrays of `target`, which have the shapes of
   // WeightSource. Scales that f16 cannot hold become infinite, which is for the caller to see.
-  Quantizer(const KernelTable& kernels, const FloatMatrixView& matrix, Format format,
-            const WeightTarget& target);
+  MatrixQuantizer(const KernelTable& kernels, const FloatMatrixView& matrix, Format format,
+                  const WeightTarget& target);
 
   // Groups are quantized sixteen at a time.
   std::int64_t num_pieces() const;

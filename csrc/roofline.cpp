@@ -1,3 +1,4 @@
+// Measures the machine's bandwidth and its peak of operations.
 #include "roofline.h"
 
 #include <algorithm>

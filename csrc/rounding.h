@@ -1,4 +1,4 @@
-// Whole numbers of things, and sizes that are multiples of something.
+// Integer division that rounds up, and rounding up to a multiple.
 #pragma once
 
 #include <type_traits>

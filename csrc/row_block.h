@@ -1,10 +1,12 @@
-// Rows that one thread takes through a part of a program, and how others help it with columns.
+// A block of rows that one thread takes through a segment of a program; other threads help it with
+// columns.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <optional>
 
+#include "memory_units.h"
 #include "thread_pool.h"
 
 namespace pellucid {

@@ -1,4 +1,4 @@
-# What runs kernels: threads, and a step's program over them.
+# The runtime: the thread pool, and the program of a step.
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/draw.cpp

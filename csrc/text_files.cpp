@@ -1,3 +1,4 @@
+// Reads and parses the small text files of /proc and /sys.
 #include "text_files.h"
 
 #include <charconv>

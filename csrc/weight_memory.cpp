@@ -1,12 +1,11 @@
+// One mapping of huge pages for all weight matrices of a model.
 #include "weight_memory.h"
 
+#include "memory_units.h"
 #include "rounding.h"
 
 namespace pellucid {
 namespace {
-
-constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Matrices are padded to whole panels and tiles: seldom by a percent.
 std::size_t with_padding(std::size_t num_bytes) { return num_bytes + num_bytes / 32 + kHugePage; }

@@ -1,4 +1,4 @@
-// Memory for all matrices of a model.
+// One allocation for all weight matrices of a model.
 #pragma once
 
 #include <atomic>

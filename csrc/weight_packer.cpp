@@ -1,3 +1,4 @@
+// Packs weight matrices on a background thread, piece by piece, first come first served.
 #include "weight_packer.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// unpack_blocks.
+// Python's unpack_blocks: GGUF blocks into the arrays of a matrix.
 #include "gguf_blocks.h"
 
 #include <nanobind/nanobind.h>

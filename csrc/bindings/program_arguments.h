@@ -1,4 +1,4 @@
-// Operands of a program's ops as Python hands them over.
+// Operands of a program's ops as they come from Python.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One step of a program over arrays of Python.
+// Runs one step of a program over NumPy arrays.
 #pragma once
 
 #include <cstdint>

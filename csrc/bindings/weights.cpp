@@ -1,4 +1,4 @@
-// LinearWeights and what packs them.
+// Python's LinearWeights and pack_weights, WeightMemory and WeightPacker.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

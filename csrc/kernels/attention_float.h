@@ -67,7 +67,7 @@ struct FloatAttention {
   // Scores [kRows][kRangeTokens] of the rows from `row` on.
   template <int kRows>
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                     std::int64_t row, Prefetcher& prefetcher, float* scores) {
+                     std::int64_t row, TilePrefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
     const LocalQueries<Input, kRows> q(queries, kv.padded_dim, row);
     std::int64_t key = 0;
@@ -83,7 +83,7 @@ struct FloatAttention {
   // visible_ends[r] is the number of keys that a row sees.
   template <int kRows>
   static void values(const KVView& kv, const KeyRange& keys, const float* scores,
-                     const std::int64_t* visible_ends, Prefetcher& prefetcher,
+                     const std::int64_t* visible_ends, TilePrefetcher& prefetcher,
                      const Partials& result) {
     Probabilities<kRows> probabilities(scores, result.max);
     for (int r = 0; r < kRows; ++r) probabilities.make(r, 0);
@@ -134,7 +134,7 @@ struct FloatAttention {
 
   template <int kRows, int kTileVectors>
   static void score_tile(const KVView& kv, const LocalQueries<Input, kRows>& q,
-                         const KeyRange& keys, std::int64_t key, Prefetcher& prefetcher,
+                         const KeyRange& keys, std::int64_t key, TilePrefetcher& prefetcher,
                          float* scores) {
     const std::uint8_t* columns[kTileVectors];
     typename S::F32 sums[kRows][kTileVectors];
@@ -158,7 +158,7 @@ struct FloatAttention {
   // probabilities are made one tile ahead of their products.
   template <int kRows, int kTileVectors>
   static void value_tile(const KVView& kv, const KeyRange& keys, std::int64_t d,
-                         Probabilities<kRows>& probabilities, Prefetcher& prefetcher,
+                         Probabilities<kRows>& probabilities, TilePrefetcher& prefetcher,
                          float* result) {
     typename S::F32 sums[kRows][kTileVectors];
     for (int r = 0; r < kRows; ++r) {

@@ -8,8 +8,8 @@
 
 #include "attention_kernels.h"
 #include "float_weights.h"
-#include "prefetcher.h"
 #include "quantized_tile.h"
+#include "tile_prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -42,7 +42,7 @@ inline __attribute__((always_inline)) void add_float_products(
 template <class S, class Codes, int kRows, int kVectors>
 inline __attribute__((always_inline)) void add_code_products(
     const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
-    const std::int8_t* x, std::int64_t x_stride, Prefetcher& prefetcher,
+    const std::int8_t* x, std::int64_t x_stride, TilePrefetcher& prefetcher,
     typename S::I32 (&sums)[kRows][kVectors]) {
   for (std::int64_t step = 0; step < num_steps; ++step) {
     prefetcher.step();

@@ -11,10 +11,10 @@
 #include "attention_products.h"
 #include "int8_codes.h"
 #include "kv_quantizer.h"
-#include "prefetcher.h"
 #include "probability_codes.h"
 #include "quantized_tile.h"
 #include "softmax.h"
+#include "tile_prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -79,7 +79,7 @@ struct QuantizedAttention {
   // Scores [kRows][kRangeTokens] of the rows from `row` on.
   template <int kRows>
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                     std::int64_t row, Prefetcher& prefetcher, float* scores) {
+                     std::int64_t row, TilePrefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
     const LocalQueries<std::int8_t, kRows> q(queries, kv.padded_dim, row);
     const std::int32_t* const starts = queries.starts + row * kv.num_groups;
@@ -97,7 +97,7 @@ struct QuantizedAttention {
   // than in the row before.
   template <int kRows>
   static void values(const KVView& kv, const KeyRange& keys, float* scores,
-                     const std::int64_t* visible_ends, Prefetcher& prefetcher,
+                     const std::int64_t* visible_ends, TilePrefetcher& prefetcher,
                      const Partials& result) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
     const std::int64_t num_strips = (keys.num_tiles + kStripTiles - 1) / kStripTiles;
@@ -169,7 +169,7 @@ struct QuantizedAttention {
       const std::int64_t rest = kv.head_dim - first;
       std::int8_t codes[kMaxHeadDim];
       scales[g * kTileTokens + token] =
-          Quantizer<S, kBits>::quantize(x + first, rest < dims ? rest : dims, dims, codes);
+          KVQuantizer<S, kBits>::quantize(x + first, rest < dims ? rest : dims, dims, codes);
       for (std::int64_t d = 0; d < dims; ++d) put_code(first + d, codes[d]);
     }
   }
@@ -187,7 +187,7 @@ struct QuantizedAttention {
   template <int kRows, int kTileVectors>
   static void score_tile(const KVView& kv, const LocalQueries<std::int8_t, kRows>& q,
                          const std::int32_t* starts, const KeyRange& keys, std::int64_t key,
-                         Prefetcher& prefetcher, float* scores) {
+                         TilePrefetcher& prefetcher, float* scores) {
     const std::uint8_t* columns[kTileVectors];
     const std::uint16_t* scales[kTileVectors];
     typename S::F32 totals[kRows][kTileVectors];
@@ -228,7 +228,7 @@ struct QuantizedAttention {
 
   template <int kRows, int kTileVectors>
   static void value_tile(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
-                         std::int64_t d, Prefetcher& prefetcher, float* result) {
+                         std::int64_t d, TilePrefetcher& prefetcher, float* result) {
     const std::int64_t g = d / group_dims(kv);
     typename S::F32 totals[kRows][kTileVectors];
     for (int r = 0; r < kRows; ++r) {

@@ -27,10 +27,10 @@ inline VisibleKeys visible_keys(const QueryRows& queries, const KeyRange& keys,
 
 // The steps of `attend` for kRows rows.
 template <class F>
-struct RowBlock {
+struct RowTile {
   template <int kRows>
   static void run(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
-                  const AttentionOptions& options, std::int64_t row, Prefetcher& prefetcher,
+                  const AttentionOptions& options, std::int64_t row, TilePrefetcher& prefetcher,
                   const Partials& result) {
     alignas(64) float scores[kRows][kRangeTokens];
     std::int64_t visible_ends[kRows];
@@ -55,12 +55,13 @@ void attend(const KVView& kv, const QueryRows& queries, const KeyRange& keys, co
   // Blocks of even size: eight rows are 4 + 4, not 6 + 2.
   const std::int64_t num_blocks = (queries.num_rows + F::kMaxRows - 1) / F::kMaxRows;
   const std::int64_t rows_per_block = queries.num_rows / num_blocks;
-  Prefetcher prefetcher(kv, next, num_blocks * F::num_steps(kv, rows_per_block) * keys.num_tiles);
+  TilePrefetcher prefetcher(kv, next,
+                            num_blocks * F::num_steps(kv, rows_per_block) * keys.num_tiles);
   std::int64_t row = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t num_rows = (queries.num_rows - row) / (num_blocks - block);
-    with_rows<RowBlock<F>, F::kMaxRows>(num_rows, kv, queries, keys, options, row, prefetcher,
-                                        result);
+    with_rows<RowTile<F>, F::kMaxRows>(num_rows, kv, queries, keys, options, row, prefetcher,
+                                       result);
     row += num_rows;
   }
 }

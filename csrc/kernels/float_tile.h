@@ -1,4 +1,4 @@
-// Sums in f32 over k in order.
+// Register tiles of products in f32: sums over k in order.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct FloatTile {
   static constexpr FormatInfo kInfo = format_info(Weights::kFormat);
   static constexpr int kMaxRows = S::kMaxFloatRows;
 
-  // Of a Lookahead.
+  // Of a StreamPrefetcher.
   static std::int64_t num_steps(const PackedView& w, int num_rows) {
     const std::int64_t num_strides = (w.num_tiles + kStrideTiles - 1) / kStrideTiles;
     return num_strides * (kPanelOutputs / (S::float_vectors(num_rows) * S::kLanes));
@@ -23,7 +23,7 @@ struct FloatTile {
 
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
-                  std::int64_t row, Lookahead& ahead, const LinearOutput& output) {
+                  std::int64_t row, StreamPrefetcher& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::float_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
       run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
@@ -41,7 +41,7 @@ struct FloatTile {
 
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
-                          const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+                          const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
                           const LinearOutput& output) {
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
     const std::uint8_t* const tiles_end = tile + w.num_tiles * tile_bytes(kInfo);

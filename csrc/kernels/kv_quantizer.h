@@ -1,4 +1,4 @@
-// Keys and values on their way into a cache of integers.
+// Quantizes keys and values as they are stored in an int8 or int4 cache.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ inline float scale_of_bits(std::uint16_t bits) {
 constexpr std::uint16_t kInfiniteScale = 0x7f80;
 
 template <class S, int kBits>
-struct Quantizer;
+struct KVQuantizer;
 
 // scale = amax / 127, code = round(x / scale).
 template <class S>
-struct Quantizer<S, 8> {
+struct KVQuantizer<S, 8> {
   static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,
                                 std::int8_t* codes) {
     const std::int32_t bits = max_abs_bits<S>(x, size, padded);
@@ -45,7 +45,7 @@ struct Quantizer<S, 8> {
 
 // The number of greatest magnitude becomes -8, so that all 16 codes are used (as in GGUF's Q4_0).
 template <class S>
-struct Quantizer<S, 4> {
+struct KVQuantizer<S, 4> {
   static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,
                                 std::int8_t* codes) {
     constexpr float kSmallest = 0x1p-100f;  // below it 8 / amax would overflow

@@ -1,3 +1,4 @@
+// The kernels for x86 processors with AVX2, FMA and F16C.
 #include "../kernel_table.h"
 #include "attention_table.h"
 #include "elementwise_table.h"

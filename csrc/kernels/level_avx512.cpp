@@ -1,3 +1,4 @@
+// The kernels for x86 processors with AVX-512, VNNI and bf16 products.
 #include "../kernel_table.h"
 #include "attention_table.h"
 #include "elementwise_table.h"

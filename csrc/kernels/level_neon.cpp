@@ -1,3 +1,4 @@
+// The kernels for Arm processors with dot products.
 #include "../kernel_table.h"
 #include "attention_table.h"
 #include "elementwise_table.h"

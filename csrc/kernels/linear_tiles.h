@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "linear_kernels.h"
-#include "lookahead.h"
+#include "stream_prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -29,7 +29,7 @@ void write_outputs(typename S::F32 sum, std::int64_t row, std::int64_t column,
 // Calls Tile::run<rows> with the number of rows made a constant.
 template <class Tile, int kRows = Tile::kMaxRows>
 void run_tile(std::int64_t num_rows, const PackedView& w, std::int64_t panel,
-              const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+              const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
               const LinearOutput& output) {
   if constexpr (kRows > 1) {
     if (num_rows < kRows) {
@@ -68,8 +68,8 @@ void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t 
       for (std::int64_t panel = begin; panel < end; ++panel) {
         const bool has_next = looks_ahead && panel + block < num_panels;
         const std::int64_t next = has_next ? panel + block : panel;
-        Lookahead ahead(w.panels + next * w.panel_bytes + tile * share, has_next ? share : 0,
-                        Tile::num_steps(w, static_cast<int>(tile_rows)));
+        StreamPrefetcher ahead(w.panels + next * w.panel_bytes + tile * share, has_next ? share : 0,
+                               Tile::num_steps(w, static_cast<int>(tile_rows)));
         run_tile<Tile>(tile_rows, w, panel, rows, row, ahead, output);
       }
       row += tile_rows;

@@ -1,4 +1,4 @@
-// Probabilities of a range of keys as codes of 7 bits and a sign.
+// Attention probabilities as int8 codes, for products with int8 and int4 values.
 #pragma once
 
 #include <cstdint>

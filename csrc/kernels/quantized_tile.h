@@ -85,14 +85,14 @@ struct GroupTile {
                                         ? 0
                                         : Codes::kZeroPoint;
 
-  // Of a Lookahead.
+  // Of a StreamPrefetcher.
   static std::int64_t num_steps(const PackedView& w, int num_rows) {
     return w.num_tiles * (kPanelOutputs / (S::quantized_vectors(num_rows) * S::kLanes));
   }
 
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
-                  std::int64_t row, Lookahead& ahead, const LinearOutput& output) {
+                  std::int64_t row, StreamPrefetcher& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::quantized_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
       run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
@@ -102,7 +102,7 @@ struct GroupTile {
  private:
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
-                          const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+                          const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
                           const LinearOutput& output) {
     constexpr std::int64_t kWeightBytes = tile_weight_bytes(kInfo);
     constexpr std::int64_t kTileBytes = tile_bytes(kInfo);
@@ -205,14 +205,14 @@ struct ChannelTile {
   using Codes = Codes8<S>;
   static constexpr int kMaxRows = S::kMaxChannelRows;
 
-  // Of a Lookahead.
+  // Of a StreamPrefetcher.
   static std::int64_t num_steps(const PackedView& w, int num_rows) {
     return w.num_tiles * (kPanelOutputs / (S::float_vectors(num_rows) * S::kLanes));
   }
 
   template <int kRows>
   static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
-                  std::int64_t row, Lookahead& ahead, const LinearOutput& output) {
+                  std::int64_t row, StreamPrefetcher& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::float_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
       run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
@@ -222,7 +222,7 @@ struct ChannelTile {
  private:
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, std::int64_t panel, int column,
-                          const PreparedRows& rows, std::int64_t row, Lookahead& ahead,
+                          const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
                           const LinearOutput& output) {
     constexpr int kSteps = kInfo.tile_inputs / 4;
     const std::uint8_t* tile = w.panels + panel * w.panel_bytes;

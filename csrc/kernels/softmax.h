@@ -7,7 +7,7 @@
 
 #include "attention_kernels.h"
 #include "lanes.h"
-#include "prefetcher.h"
+#include "tile_prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -93,7 +93,7 @@ PELLUCID_INLINE float greatest(std::int64_t num_tiles, const float* scores) {
 
 // Scores become 2^(score - max); their sum.
 template <class S>
-PELLUCID_INLINE float exponentiate(std::int64_t num_tiles, float max, Prefetcher& prefetcher,
+PELLUCID_INLINE float exponentiate(std::int64_t num_tiles, float max, TilePrefetcher& prefetcher,
                                    float* scores) {
   Lanes totals = 0.0f;
   for (std::int64_t t = 0; t < num_tiles; ++t, scores += kTileTokens) {

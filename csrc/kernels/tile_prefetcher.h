@@ -1,8 +1,9 @@
-// Hiding memory's latency behind work on what is already there.
+// Prefetches the tiles of keys and values that attention reads next.
 #pragma once
 
 #include <cstdint>
 
+#include "../memory_units.h"
 #include "attention_kernels.h"
 
 namespace pellucid {
@@ -10,10 +11,10 @@ namespace {
 
 // Fetches the tiles of a range into the second-level cache, a few lines at each step of the work on
 // another: as fast as the work consumes them, for more at once would wait for the memory.
-class Prefetcher {
+class TilePrefetcher {
  public:
   // Spread over `num_steps` steps of work.
-  Prefetcher(const KVView& kv, const KeyRange& range, std::int64_t num_steps)
+  TilePrefetcher(const KVView& kv, const KeyRange& range, std::int64_t num_steps)
       : tile_(range.tiles),
         end_(range.tiles + range.num_tiles),
         tile_bytes_(kv.tile_bytes),
@@ -33,7 +34,7 @@ class Prefetcher {
   }
 
  private:
-  static constexpr std::int64_t kCacheLineBytes = 64;
+  static constexpr std::int64_t kCacheLineBytes = kCacheLine;
 
   const std::uint8_t* const* tile_;
   const std::uint8_t* const* const end_;

@@ -1,7 +1,9 @@
-// Memory that is busy while arithmetic is.
+// Prefetches the weights that a product reads next: memory is busy while arithmetic is.
 #pragma once
 
 #include <cstdint>
+
+#include "../memory_units.h"
 
 namespace pellucid {
 namespace {
@@ -9,10 +11,10 @@ namespace {
 // Fetches bytes that are wanted next, an even share at each step of the work on others: more at
 // once would fill the queue of loads in flight, and the work's own would wait in it. Into the
 // second-level cache, for the first belongs to the work.
-class Lookahead {
+class StreamPrefetcher {
  public:
   // Spread over at most `num_steps` steps.
-  Lookahead(const std::uint8_t* bytes, std::int64_t num_bytes, std::int64_t num_steps)
+  StreamPrefetcher(const std::uint8_t* bytes, std::int64_t num_bytes, std::int64_t num_steps)
       : next_(bytes),
         end_(bytes + num_bytes),
         lines_per_step_((num_bytes + kLineBytes * num_steps - 1) / (kLineBytes * num_steps)) {}
@@ -27,7 +29,7 @@ class Lookahead {
   }
 
  private:
-  static constexpr std::int64_t kLineBytes = 64;
+  static constexpr std::int64_t kLineBytes = kCacheLine;
 
   const std::uint8_t* next_;
   const std::uint8_t* const end_;
