@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Backend, Decoder, ForwardBatch
+from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.ops import Decoder, ForwardBatch
 from pellucid.config import QUANTIZATIONS, EngineConfig, ModelConfig
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hub import find_model

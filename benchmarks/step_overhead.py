@@ -11,8 +11,7 @@ import statistics
 import time
 from collections import Counter
 
-from pellucid.backends.base import StepDecoder
-from pellucid.backends.compiled_decoder import CompiledDecoder
+from pellucid.backends.program_decoder import ProgramDecoder
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.sampling_params import SamplingParams
@@ -20,20 +19,22 @@ from pellucid.sampling_params import SamplingParams
 WARM_UP_STEPS = 10
 
 
-class TimedDecoder(StepDecoder):
+class TimedDecoder:
     """Takes notes of every step of one decoder."""
 
-    def __init__(self, decoder: CompiledDecoder) -> None:
+    def __init__(self, decoder: ProgramDecoder) -> None:
         self._decoder = decoder
+        self.draws_tokens = decoder.draws_tokens
+        self.vocab_size = decoder.vocab_size
         self.forward_seconds: list[float] = []
         self.own_seconds: list[float] = []
         self.stages: list[list[tuple[str, float]]] = []
 
-    def step(self, batch, kv_cache):
+    def step(self, batch, kv_cache, draws=()):
         start = time.perf_counter()
         stages = self._decoder.profile(batch, kv_cache)  # writes to the cache what step writes
         begin = time.perf_counter()
-        logits = self._decoder.step(batch, kv_cache)
+        logits = self._decoder.step(batch, kv_cache, draws)
         end = time.perf_counter()
         self.own_seconds.append(begin - start)
         self.forward_seconds.append(end - begin)

@@ -8,7 +8,8 @@ from engines.traffic import Served, TrafficRequest
 from engines.worker import Stopwatch, Task, Test, serve
 
 from pellucid import SamplingParams, __version__
-from pellucid.backends.base import ForwardBatch, KVCache, StepDecoder, StepLogits
+from pellucid.backends.base import Draw, StepDecoder, StepLogits
+from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
@@ -18,16 +19,20 @@ from pellucid.loaded_model import load_model
 QUANTIZATIONS = {"int4": "int4", "int8": "int8", "int8-channel": "int8-channel", "bf16": "none"}
 
 
-class TimedDecoder(StepDecoder):
+class TimedDecoder:
     """Adds up what a decoder takes."""
 
     def __init__(self, decoder: StepDecoder) -> None:
         self._decoder = decoder
+        self.draws_tokens = decoder.draws_tokens
+        self.vocab_size = decoder.vocab_size
         self.seconds = 0.0
 
-    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+    ) -> StepLogits:
         stopwatch = Stopwatch()
-        logits = self._decoder.step(batch, kv_cache)
+        logits = self._decoder.step(batch, kv_cache, draws)
         self.seconds += stopwatch.seconds
         return logits
 

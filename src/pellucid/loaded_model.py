@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.backends.base import Backend, Decoder
+from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import finish_weights, make_decoder
@@ -40,7 +40,7 @@ class LoadedModel:
     name: str
     path: Path
     config: ModelConfig
-    decoder: Decoder
+    decoder: CompiledDecoder
     tokenizer: Tokenizer
     backend: Backend
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
@@ -65,12 +65,12 @@ def load_model(
     if backend is None:
         backend = make_backend(config, stored.config)
     weights = check_weights_fit(stored, backend, config.quantization, available_memory())
-    backend.expect_weights(weights.total)
+    backend.weights.expect(weights.total)
     decoder = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.
     tokenizer = _load_tokenizer(stored, location.name, config.skip_tokenizer_init)
     give_back_free_memory()
-    finish_weights(stored, backend, on_progress)
+    finish_weights(stored, backend.weights, on_progress)
     return LoadedModel(
         location.name,
         location.path,

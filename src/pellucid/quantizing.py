@@ -6,8 +6,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.base import Weights
 from pellucid.backends.choice import make_backend
+from pellucid.backends.ops import Matrix, Vector
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.weights import QuantizationError, quantization_error
 from pellucid.config import EngineConfig
@@ -131,10 +132,10 @@ def _write(
     writer = QuantizedWriter(partial, weight_format)
     backend = make_backend(EngineConfig())
     source = CheckpointParameters(
-        stored.tensors, stored.names, stored.config, backend, on_progress=on_progress
+        stored.tensors, stored.names, stored.config, backend.weights, on_progress=on_progress
     )
-    parameters = _QuantizingParameters(source, weight_format, writer, backend)
-    decoder_class(stored.config.architecture)(stored.config, parameters, backend)
+    parameters = _QuantizingParameters(source, weight_format, writer, backend.weights)
+    decoder_class(stored.config.architecture)(stored.config, parameters, backend.ops)
     source.check_all_used()
     writer.finish()
 
@@ -173,18 +174,18 @@ class _QuantizingParameters:
         source: CheckpointParameters,
         weight_format: IntegerFormat,
         writer: QuantizedWriter,
-        backend: Backend,
+        weights: Weights,
     ) -> None:
         self.reports: list[MatrixReport] = []
         self._source = source
         self._format = weight_format
         self._writer = writer
-        self._backend = backend
+        self._weights = weights
 
     def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
         weight = as_floats(self._source.weight(f"{name}.weight", (num_rows, num_columns)))
         try:
-            matrix = self._backend.quantize(weight, self._format)
+            matrix = self._weights.quantize(weight, self._format)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         self._writer.add_matrix(f"{name}.weight", matrix)

@@ -37,9 +37,9 @@ class CountingParameters(CheckpointParameters):
 def counted_weights(backend: Backend, quantization: str) -> int:
     model = open_stored_model(BUNDLED_MODEL)
     parameters = CountingParameters(
-        model.tensors, model.names, model.config, backend, FORMATS.get(quantization)
+        model.tensors, model.names, model.config, backend.weights, FORMATS.get(quantization)
     )
-    decoder_class(model.config.architecture)(model.config, parameters, backend)
+    decoder_class(model.config.architecture)(model.config, parameters, backend.ops)
     return parameters.num_bytes
 
 

@@ -29,11 +29,11 @@ LARGEST_DIVERGENCE = {"int8": 1e-3, "int8-channel": 2e-3, "int4": 2e-2, "int4-zp
 
 
 def log_probs(quantization: str) -> np.ndarray:
-    ops = NumpyBackend()
-    decoder, config = load_decoder(BUNDLED_MODEL, ops, quantization=quantization)
+    backend = NumpyBackend()
+    decoder, config = load_decoder(BUNDLED_MODEL, backend, quantization=quantization)
     tokenizer = Tokenizer.load(BUNDLED_MODEL, config.vocab_size)
     logits = np.concatenate(
-        [prompt_logits(decoder, config, ops, tokenizer.encode(text)) for text in TEXTS]
+        [prompt_logits(decoder, config, backend, tokenizer.encode(text)) for text in TEXTS]
     )
     logits = logits - logits.max(axis=-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))

@@ -36,7 +36,7 @@ def parameters(directory: Path) -> tuple[CheckpointParameters, RecordingBackend]
     backend = RecordingBackend()
     config = read_model_config(directory)
     names = weight_names(config.architecture)
-    return CheckpointParameters(Checkpoint(directory), names, config, backend), backend
+    return CheckpointParameters(Checkpoint(directory), names, config, backend.weights), backend
 
 
 def refusal(directory: Path) -> str:

@@ -2,11 +2,10 @@
 
 import pytest
 
-from pellucid.benchmark.random_model import random_model
+from pellucid.benchmark.random_model import planned_matrix_bytes, random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
 from pellucid.config import QUANTIZATIONS, EngineConfig
-from pellucid.engine.step_weights import planned_matrix_bytes, step_weights
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
 
@@ -21,7 +20,7 @@ def test_planned_and_packed_weights_agree(
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
     config = EngineConfig(backend="cpu", quantization=quantization)
     model = random_model("tiny", config, [Decode(1)])
-    weights = step_weights(config, model.config, model.backend, model.decoder)
+    weights = model.decoder.step_weights
     matrix_bytes = planned_matrix_bytes(config, model.backend)
     assert weights.arithmetic == ARITHMETIC.get(quantization, "int8")
     if not quantization.startswith("int4-g128"):
@@ -40,6 +39,6 @@ def test_a_native_run_costs_what_its_steps_read(monkeypatch: pytest.MonkeyPatch)
     cost = session.cost(session.run(workload))
     block_bytes = model.backend.kv_bytes_per_block(TINY_SHAPE, 32, "f32")
     positions = (41 + 16) + (42 + 16)  # of the two layers, in the two steps
-    per_step = step_weights(config, model.config, model.backend, model.decoder)
+    per_step = model.decoder.step_weights
     weights = 2 * per_step.num_bytes(with_head=True)
     assert cost.num_bytes == weights + 3 * positions * block_bytes // 32 // 2

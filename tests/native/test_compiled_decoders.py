@@ -22,15 +22,15 @@ def checkpoint(request, tmp_path_factory):
 
 
 def test_compiled_is_op_by_op(checkpoint):
-    ops = CpuBackend(num_threads=3, small_step_bytes=0)
-    decoder, config = load_decoder(checkpoint, ops)
-    one_by_one = logits_in_steps(decoder, config, ops, TEXTS, whole(LENGTHS))
-    compiled = ops.compile(decoder, config)
+    backend = CpuBackend(num_threads=3, small_step_bytes=0)
+    decoder, config = load_decoder(checkpoint, backend)
+    one_by_one = logits_in_steps(decoder, config, backend, TEXTS, whole(LENGTHS))
+    compiled = backend.compile(decoder, config)
     small = CpuBackend(max_rows=7).compile(decoder, config)
     rng = np.random.default_rng(1)
     for steps in (whole(LENGTHS), random_steps(LENGTHS, rng)):
         for which in (compiled, small):
-            rows = logits_in_steps(which, config, ops, TEXTS, steps, block_size=32)
+            rows = logits_in_steps(which, config, backend, TEXTS, steps, block_size=32)
             for own, wanted in zip(rows, one_by_one, strict=True):
                 assert (own == wanted).all()
 
@@ -49,11 +49,11 @@ class LookingForTheLargest:
 
 @pytest.mark.parametrize("max_rows", [512, 7])
 def test_steps_note_where_logits_are_largest(checkpoint, max_rows):
-    ops = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=max_rows)
-    decoder, config = load_decoder(checkpoint, ops)
-    decoder = LookingForTheLargest(ops.compile(decoder, config))
-    logits_in_steps(decoder, config, ops, TEXTS, whole(LENGTHS))
-    logits_in_steps(decoder, config, ops, TEXTS[:1], chunks(LENGTHS[0], 20))
+    backend = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=max_rows)
+    decoder, config = load_decoder(checkpoint, backend)
+    decoder = LookingForTheLargest(backend.compile(decoder, config))
+    logits_in_steps(decoder, config, backend, TEXTS, whole(LENGTHS))
+    logits_in_steps(decoder, config, backend, TEXTS[:1], chunks(LENGTHS[0], 20))
 
 
 def test_compiled_is_close_to_numpy(checkpoint):
@@ -68,19 +68,19 @@ def test_compiled_is_close_to_numpy(checkpoint):
 
 
 def test_layers_share_memory(checkpoint):
-    ops = CpuBackend(max_rows=16)
-    decoder, config = load_decoder(checkpoint, ops)
-    scratch_bytes = ops.compile(decoder, config).scratch_bytes
+    backend = CpuBackend(max_rows=16)
+    decoder, config = load_decoder(checkpoint, backend)
+    scratch_bytes = backend.compile(decoder, config).scratch_bytes(16)
     decoder.layers *= 3
     deeper = replace(
         config, num_layers=3 * config.num_layers, sliding_windows=3 * config.sliding_windows
     )
-    assert ops.compile(decoder, deeper).scratch_bytes == scratch_bytes
+    assert backend.compile(decoder, deeper).scratch_bytes(16) == scratch_bytes
 
 
 def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
     """Row ops run on, residuals are added where products are written: no stage of their own."""
-    ops = CpuBackend()
+    backend = CpuBackend()
     layer = [
         "rms_norm + prepare",
         "linear",
@@ -94,8 +94,8 @@ def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
         "gated_activate + prepare",
         "linear",
     ]
-    decoder, config = load_decoder(write_checkpoint(tmp_path, "llama"), ops)
+    decoder, config = load_decoder(write_checkpoint(tmp_path, "llama"), backend)
     expected = [*(config.num_layers * layer), "gather + rms_norm + prepare", "linear", "draw"]
     expected[0] = "embed + " + expected[0]
     expected[2] = "rotations + " + expected[2]
-    assert ops.compile(decoder, config)._program.stage_names == expected
+    assert backend.compile(decoder, config)._program.stage_names == expected

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.backends.compiled_decoder import native_draw
 from pellucid.backends.native import (
     Draw,
     Program,
@@ -16,6 +15,7 @@ from pellucid.backends.native import (
     find_kernels,
     kernel_levels,
 )
+from pellucid.backends.program_decoder import native_draw
 from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.sampling_params import SamplingParams

@@ -37,7 +37,7 @@ def weights_of(shape, dtype, seed):
 def test_same_bits_as_the_definition(name, backend, dtype, shape, seed):
     weights = weights_of(shape, DTYPES[dtype], seed)
     expected = quantize_matrix(weights, FORMATS[name]).arrays
-    actual = BACKENDS[backend].quantize(weights, FORMATS[name]).arrays
+    actual = BACKENDS[backend].weights.quantize(weights, FORMATS[name]).arrays
     assert actual.keys() == expected.keys()
     for part, array in expected.items():
         assert actual[part].tobytes() == array.tobytes(), part
@@ -46,4 +46,4 @@ def test_same_bits_as_the_definition(name, backend, dtype, shape, seed):
 @pytest.mark.parametrize("name", ["int8", "int4", "int4-zp"])
 def test_weights_beyond_the_scales_are_refused(name):
     with pytest.raises(ValueError, match=r"weights up to 1e\+10 are too large for int"):
-        BACKENDS["portable", 1].quantize(np.full((2, 32), 1e10), FORMATS[name])
+        BACKENDS["portable", 1].weights.quantize(np.full((2, 32), 1e10), FORMATS[name])

@@ -42,20 +42,24 @@ def test_linear(isa, name, seed, num_tokens, num_rows, num_columns):
     weight = stored(rng.standard_normal((num_rows, num_columns)), name)
     bias = rng.standard_normal(num_rows)
     x = rng.standard_normal((num_tokens, num_columns)).astype(np.float32)
-    ops = BACKENDS[isa, 2]
-    handle = ops.matrix(weight, bias)
-    assert same_in_any_step(lambda rows: ops.linear(rows, handle), x, rng)
+    backend = BACKENDS[isa, 2]
+    handle = backend.weights.matrix(weight, bias)
+    assert same_in_any_step(lambda rows: backend.ops.linear(rows, handle), x, rng)
     for threads in (1, 3):
-        assert (BACKENDS[isa, threads].linear(x, handle) == ops.linear(x, handle)).all()
+        assert (BACKENDS[isa, threads].ops.linear(x, handle) == backend.ops.linear(x, handle)).all()
 
 
 ROW_OPS = {
-    "rms_norm": lambda ops, x: ops.rms_norm(x, np.full(x.shape[1], np.float32(2)), 1e-5),
-    "layer_norm": lambda ops, x: ops.layer_norm(x, *np.full((2, x.shape[1]), np.float32(2)), 1e-5),
-    "silu": lambda ops, x: ops.activate(x, "silu"),
-    "gelu": lambda ops, x: ops.activate(x, "gelu"),
-    "gelu_tanh": lambda ops, x: ops.activate(x, "gelu_tanh"),
-    "gated": lambda ops, x: ops.gated_activate(np.concatenate((x, x), axis=1), "silu"),
+    "rms_norm": lambda backend, x: backend.ops.rms_norm(
+        x, np.full(x.shape[1], np.float32(2)), 1e-5
+    ),
+    "layer_norm": lambda backend, x: backend.ops.layer_norm(
+        x, *np.full((2, x.shape[1]), np.float32(2)), 1e-5
+    ),
+    "silu": lambda backend, x: backend.ops.activate(x, "silu"),
+    "gelu": lambda backend, x: backend.ops.activate(x, "gelu"),
+    "gelu_tanh": lambda backend, x: backend.ops.activate(x, "gelu_tanh"),
+    "gated": lambda backend, x: backend.ops.gated_activate(np.concatenate((x, x), axis=1), "silu"),
 }
 
 
@@ -64,23 +68,23 @@ ROW_OPS = {
 @given(seeds, st.integers(1, 40), st.integers(1, 300))
 @EXAMPLES
 def test_row_ops(isa, name, seed, num_tokens, size):
-    ops, rng = BACKENDS[isa, 3], np.random.default_rng(seed)
+    backend, rng = BACKENDS[isa, 3], np.random.default_rng(seed)
     x = 4 * rng.standard_normal((num_tokens, size)).astype(np.float32)
-    assert same_in_any_step(lambda rows: ROW_OPS[name](ops, rows), x, rng)
+    assert same_in_any_step(lambda rows: ROW_OPS[name](backend, rows), x, rng)
 
 
 @pytest.mark.parametrize("isa", LEVELS)
 @given(seeds, st.lists(st.integers(1, 40), min_size=1, max_size=4), st.booleans())
 @EXAMPLES
 def test_rope(isa, seed, lengths, is_dynamic):
-    ops, rng = BACKENDS[isa, 2], np.random.default_rng(seed)
+    backend, rng = BACKENDS[isa, 2], np.random.default_rng(seed)
     scaling = DynamicRopeScaling(factor=4.0, original_max_position=16) if is_dynamic else None
-    table = ops.rope_table(RopeConfig(theta=10000.0, dim=10, scaling=scaling))
+    table = RopeConfig(theta=10000.0, dim=10, scaling=scaling)
     shares = [Share([0] * length, 0, length, range(3), length // 2) for length in lengths]
     x = [rng.standard_normal((length, 3, 12)).astype(np.float32) for length in lengths]
-    together = ops.rope(np.concatenate(x), forward_batch(shares, 16), table)
+    together = backend.ops.rope(np.concatenate(x), forward_batch(shares, 16), table)
     alone = [
-        ops.rope(own, forward_batch([share], 16), table)
+        backend.ops.rope(own, forward_batch([share], 16), table)
         for share, own in zip(shares, x, strict=True)
     ]
     assert (np.concatenate(alone) == together).all()

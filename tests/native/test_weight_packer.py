@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.mapped_arrays import is_mapped
+from pellucid.backends.cpu_weights import is_mapped
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -38,14 +38,14 @@ def check(on_file, at_once):
     """Makes the same matrix of both and multiplies with it."""
     x = np.random.default_rng(2).standard_normal((3, SHAPE[1]), np.float32)
     plain, ahead = CpuBackend(2), CpuBackend(2)
-    ahead.expect_weights(1 << 20)
-    handles = [ahead.matrix(on_file) for _ in range(5)]
-    assert ahead.waiting_bytes > 0  # so few are left to those who help
-    while ahead.read_weights() > 0:
+    ahead.weights.expect(1 << 20)
+    handles = [ahead.weights.matrix(on_file) for _ in range(5)]
+    assert ahead.weights.waiting_bytes > 0  # so few are left to those who help
+    while ahead.weights.read() > 0:
         pass
-    expected = plain.linear(x, plain.matrix(at_once))
+    expected = plain.ops.linear(x, plain.weights.matrix(at_once))
     for handle in handles:
-        np.testing.assert_array_equal(ahead.linear(x, handle), expected)
+        np.testing.assert_array_equal(ahead.ops.linear(x, handle), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -63,9 +63,11 @@ def test_integers(tmp_path, weight, name):
 
 def test_other_arrays_are_packed_at_once(weight):
     ahead = CpuBackend(2)
-    ahead.expect_weights(1 << 20)
-    handle = ahead.matrix(weight)
-    assert ahead.waiting_bytes == ahead.read_weights() == 0
+    ahead.weights.expect(1 << 20)
+    handle = ahead.weights.matrix(weight)
+    assert ahead.weights.waiting_bytes == ahead.weights.read() == 0
     x = np.ones((1, SHAPE[1]), np.float32)
     plain = CpuBackend(2)
-    np.testing.assert_array_equal(ahead.linear(x, handle), plain.linear(x, plain.matrix(weight)))
+    np.testing.assert_array_equal(
+        ahead.ops.linear(x, handle), plain.ops.linear(x, plain.weights.matrix(weight))
+    )

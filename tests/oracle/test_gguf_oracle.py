@@ -62,9 +62,9 @@ def their_logits(file: Path) -> np.ndarray:
 
 
 def our_logits(file: Path) -> np.ndarray:
-    ops = NumpyBackend()
-    decoder, config = load_decoder(file, ops)
-    return prompt_logits(decoder, config, ops, PROMPT)
+    backend = NumpyBackend()
+    decoder, config = load_decoder(file, backend)
+    return prompt_logits(decoder, config, backend, PROMPT)
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Array, Backend
+from pellucid.backends.base import Backend
+from pellucid.backends.ops import Array
 from pellucid.config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step
@@ -42,7 +43,7 @@ class AttentionCase:
 
 
 def paged_attention_in_steps(
-    ops: Backend,
+    backend: Backend,
     case: AttentionCase,
     steps: Sequence[Step],
     block_size: int,
@@ -52,7 +53,7 @@ def paged_attention_in_steps(
 ) -> list[Array]:
     """Stores and attends step by step, in scattered blocks; [length, H, D] per request."""
     tables = scattered_block_tables([len(q) for q, _, _ in case.requests], block_size)
-    kv_layer = ops.make_kv_cache(
+    kv_layer = backend.make_kv_cache(
         _config_of(case), sum(map(len, tables)), block_size, kv_dtype
     ).layers[0]
     outputs = [np.full_like(q, np.nan) for q, _, _ in case.requests]
@@ -65,8 +66,8 @@ def paged_attention_in_steps(
             )
             for part in range(3)
         )
-        ops.store_kv(kv_layer, k, v, batch.slot_mapping)
-        rows = ops.paged_attention(q, kv_layer, batch, scale, **options)
+        backend.ops.store_kv(kv_layer, k, v, batch.slot_mapping)
+        rows = backend.ops.paged_attention(q, kv_layer, batch, scale, **options)
         for (request, start, stop), own in zip(
             step, np.split(rows, batch.query_start[1:-1]), strict=True
         ):

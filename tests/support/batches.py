@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid.backends.base import ForwardBatch
+from pellucid.backends.ops import ForwardBatch
 
 
 @dataclass(frozen=True)

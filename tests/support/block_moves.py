@@ -2,41 +2,42 @@
 
 import numpy as np
 
-from pellucid.backends.base import Array, Backend, BlockBytes, KVCache
+from pellucid.backends.base import Backend
+from pellucid.backends.ops import Array, BlockBytes, KVCache
 from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 4
 
 
-def check_block_moves(ops: Backend, dtype: str) -> None:
+def check_block_moves(backend: Backend, dtype: str) -> None:
     """Copies within a cache and moves to another one: the same bits, and nothing else touched."""
-    cache, other = filled_cache(ops, dtype, 0), filled_cache(ops, dtype, 1)
-    expected = ops.kv_bytes_per_block(TINY_SHAPE, BLOCK_SIZE, dtype)
+    cache, other = filled_cache(backend, dtype, 0), filled_cache(backend, dtype, 1)
+    expected = backend.kv_bytes_per_block(TINY_SHAPE, BLOCK_SIZE, dtype)
     assert cache.bytes_per_block == expected
     assert cache.num_bytes == NUM_BLOCKS * expected
 
-    blocks, attended = contents(cache), attend(ops, cache, 2)
+    blocks, attended = contents(cache), attend(backend, cache, 2)
     cache.copy_block(2, 0)
     assert same(contents(cache), [blocks[2], blocks[1], blocks[2], blocks[3]])
-    assert (attend(ops, cache, 0) == attended).all()
+    assert (attend(backend, cache, 0) == attended).all()
 
     blocks, data = contents(other), cache.read_block(2)
     data.flags.writeable = False
     other.write_block(3, data)
     assert same(contents(other), [*blocks[:3], data])
-    assert (attend(ops, other, 3) == attended).all()
+    assert (attend(backend, other, 3) == attended).all()
 
 
-def filled_cache(ops: Backend, dtype: str, seed: int) -> KVCache:
+def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:
     """A cache with random keys and values in every slot."""
     rng = np.random.default_rng(seed)
-    cache = ops.make_kv_cache(TINY_SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype)
+    cache = backend.make_kv_cache(TINY_SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype)
     slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
     for layer in cache.layers:
         shape = (len(slots), TINY_SHAPE.num_kv_heads, TINY_SHAPE.head_dim)
         k, v = rng.standard_normal((2, *shape)).astype(np.float32)
-        ops.store_kv(layer, k, v, slots)
+        backend.ops.store_kv(layer, k, v, slots)
     return cache
 
 
@@ -48,11 +49,14 @@ def same(blocks: list[BlockBytes], expected: list[BlockBytes]) -> bool:
     return all((a == b).all() for a, b in zip(blocks, expected, strict=True))
 
 
-def attend(ops: Backend, cache: KVCache, block_id: int) -> Array:
+def attend(backend: Backend, cache: KVCache, block_id: int) -> Array:
     """What a query gets from the block, in all layers one after the other."""
     q = np.random.default_rng(2).standard_normal((1, TINY_SHAPE.num_heads, TINY_SHAPE.head_dim))
     batch = forward_batch(
         [Share([0] * BLOCK_SIZE, BLOCK_SIZE - 1, BLOCK_SIZE, [block_id])], BLOCK_SIZE
     )
-    rows = [ops.paged_attention(q.astype(np.float32), layer, batch, 1.0) for layer in cache.layers]
+    rows = [
+        backend.ops.paged_attention(q.astype(np.float32), layer, batch, 1.0)
+        for layer in cache.layers
+    ]
     return np.concatenate(rows)

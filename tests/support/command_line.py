@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.cli import main
 from pellucid.config import EngineConfig
 from pellucid.llm import LLM

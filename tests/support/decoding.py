@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pellucid.backends.base import Array, Backend, Decoder
+from pellucid.backends.base import Backend
+from pellucid.backends.ops import Array, Decoder
 from pellucid.config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step, whole
@@ -13,7 +14,7 @@ from support.steps import Step, whole
 def logits_in_steps(
     decoder: Decoder,
     config: ModelConfig,
-    ops: Backend,
+    backend: Backend,
     texts: Sequence[Sequence[int]],
     steps: Sequence[Step],
     *,
@@ -29,7 +30,7 @@ def logits_in_steps(
         num_prompt_tokens: how many of each text are the prompt; None: all.
     """
     tables = scattered_block_tables([len(text) for text in texts], block_size)
-    kv_cache = ops.make_kv_cache(config, sum(map(len, tables)), block_size, kv_dtype)
+    kv_cache = backend.make_kv_cache(config, sum(map(len, tables)), block_size, kv_dtype)
     logits = [np.full((len(text), config.vocab_size), np.nan, np.float64) for text in texts]
     for step in steps:
         shares = [
@@ -44,18 +45,18 @@ def logits_in_steps(
 
 
 def prompt_logits(
-    decoder: Decoder, config: ModelConfig, ops: Backend, prompt: Sequence[int]
+    decoder: Decoder, config: ModelConfig, backend: Backend, prompt: Sequence[int]
 ) -> Array:
     """Logits [length, V] of a prompt that is computed whole."""
-    return logits_in_steps(decoder, config, ops, [prompt], whole([len(prompt)]))[0]
+    return logits_in_steps(decoder, config, backend, [prompt], whole([len(prompt)]))[0]
 
 
 def greedy_tokens(
-    decoder: Decoder, config: ModelConfig, ops: Backend, prompt: Sequence[int], num_tokens: int
+    decoder: Decoder, config: ModelConfig, backend: Backend, prompt: Sequence[int], num_tokens: int
 ) -> list[int]:
     """The most likely continuation, one token at a time from the cache."""
     block_size, block_ids = 16, range(-(-(len(prompt) + num_tokens) // 16))
-    kv_cache = ops.make_kv_cache(config, len(block_ids), block_size, "f32")
+    kv_cache = backend.make_kv_cache(config, len(block_ids), block_size, "f32")
     token_ids, start = list(prompt), 0
     for _ in range(num_tokens):
         share = Share(token_ids, start, len(token_ids), block_ids, len(prompt))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.backends.base import Array, BlockBytes, ForwardBatch, IntArray, KVCache
+from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
+from pellucid.backends.ops import Array, BlockBytes, ForwardBatch, IntArray, KVCache
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.proposers.proposer import Proposer
@@ -50,9 +51,20 @@ class FakeKVCache:
         return self.token_ids[block_id * self.block_size :][: self.block_size]
 
 
-class FakeDecoder:
+class FakeDecoder(CompiledDecoder):
+    vocab_size = VOCAB_SIZE
+    step_weights = StepWeights(layer_bytes=2 * 160, head_bytes=2 * 128, arithmetic="f32")
+
     def __init__(self) -> None:
         self.batches: deque[ForwardBatch] = deque(maxlen=100)
+
+    def scratch_bytes(self, max_num_batched_tokens: int) -> int:
+        return max_num_batched_tokens
+
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+    ) -> StepLogits:
+        return StepLogits(self.forward(batch, kv_cache))
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         assert isinstance(kv_cache, FakeKVCache)
@@ -74,11 +86,6 @@ def fake_logits(token_ids: Sequence[int] | IntArray) -> Array:
 
 class FakeBackend:
     name = identity = "fake"
-
-    def scratch_bytes(
-        self, decoder: FakeDecoder, config: ModelConfig, max_num_batched_tokens: int
-    ) -> int:
-        return max_num_batched_tokens
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size

@@ -6,22 +6,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.base import Weights
+from pellucid.backends.ops import Matrix, Vector
 
 
 class FakeParameters:
     """Gives a decoder random weights that depend on the name alone, so any two loads agree."""
 
-    def __init__(self, ops: Backend) -> None:
-        self._ops = ops
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
 
     def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
         weight = _normal(f"{name}.weight", num_rows, num_columns) * 1.5 / np.sqrt(num_columns)
-        return self._ops.matrix(weight, _normal(f"{name}.bias", num_rows) / 4 if bias else None)
+        return self._weights.matrix(weight, _normal(f"{name}.bias", num_rows) / 4 if bias else None)
 
     def vector(self, name: str, size: int) -> Vector:
         mean = 1.0 if name.endswith(".weight") else 0.0
-        return self._ops.vector(mean + _normal(name, size) / 4)
+        return self._weights.vector(mean + _normal(name, size) / 4)
 
 
 def _normal(name: str, *shape: int) -> npt.NDArray[Any]:

@@ -2,16 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_backend import NumpyBackend, NumpyMatrix
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy_weights import NumpyMatrix, NumpyWeights
 
 
-class RecordingBackend(NumpyBackend):
+class RecordingWeights(NumpyWeights):
     """`arrays` are the weights and biases as they came, in order."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(np.float32, quantize_activations=True)
         self.arrays: list[npt.NDArray[Any]] = []
 
     def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
@@ -21,3 +23,15 @@ class RecordingBackend(NumpyBackend):
     def vector(self, weight: npt.NDArray[Any]) -> Any:
         self.arrays.append(weight)
         return weight
+
+
+class RecordingBackend(NumpyBackend):
+    """The NumPy backend with `RecordingWeights`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: RecordingWeights = RecordingWeights()
+
+    @property
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        return self.weights.arrays

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel

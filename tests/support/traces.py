@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from pellucid.backends.base import BlockBytes
+from pellucid.backends.ops import BlockBytes
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn

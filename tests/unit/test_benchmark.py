@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from pellucid import formulas
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.base import StepLogits
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.benchmark import random_model as random_model_module
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
-from pellucid.benchmark.random_model import random_model
+from pellucid.benchmark.random_model import planned_matrix_bytes, random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.config import EngineConfig
-from pellucid.engine.step_weights import planned_matrix_bytes
 from pellucid.loaded_model import LoadedModel
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
@@ -44,11 +44,15 @@ class WatchedDecoder:
 
     def __init__(self, model: LoadedModel) -> None:
         self.decoder = model.decoder
+        self.draws_tokens = False
+        self.vocab_size = model.decoder.vocab_size
+        self.step_weights = model.decoder.step_weights
+        self.scratch_bytes = model.decoder.scratch_bytes
         self.batches: list[ForwardBatch] = []
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def step(self, batch: ForwardBatch, kv_cache: KVCache) -> StepLogits:
         self.batches.append(batch)
-        return self.decoder.forward(batch, kv_cache)
+        return self.decoder.step(batch, kv_cache)
 
 
 def watched_session(

@@ -11,7 +11,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.cli.chat import _line_editor, history_path
 from pellucid.cli.chat_session import ChatSession
 from pellucid.sampling_params import SamplingParams

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.formulas import token_passes
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import FakeDecoder

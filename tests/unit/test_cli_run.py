@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.command_line import CommandLine, InterruptedDecoder

@@ -31,11 +31,11 @@ class OpaqueArray:
         return OpaqueArray(self._hidden.reshape(*shape))
 
 
-class OpaqueBackend:
-    """The NumPy backend on opaque arrays."""
+class OpaqueOps:
+    """The NumPy ops on opaque arrays."""
 
     def __init__(self):
-        self._ops = NumpyBackend()
+        self._ops = NumpyBackend().ops
 
     def __getattr__(self, name):
         op = getattr(self._ops, name)
@@ -74,11 +74,12 @@ def test_decoders_only_add_slice_and_reshape(architecture):
         **(facts | FACTS[architecture]),
     )
     batch = forward_batch([Share(range(20), 0, 20, [1, 0]), Share([7], 0, 1, [2])], 16, [19, 20])
+    backend = NumpyBackend()
     plain, opaque = (
-        decoder_class(architecture)(config, FakeParameters(NumpyBackend()), ops).forward(
-            batch, ops.make_kv_cache(config, 3, 16, "f32")
+        decoder_class(architecture)(config, FakeParameters(backend.weights), ops).forward(
+            batch, backend.make_kv_cache(config, 3, 16, "f32")
         )
-        for ops in (NumpyBackend(), OpaqueBackend())
+        for ops in (backend.ops, OpaqueOps())
     )
     assert plain.shape == (2, 40)
     assert np.isfinite(plain).all()

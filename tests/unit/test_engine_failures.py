@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.base import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.events import EventRecord, RequestStateChanged
 from pellucid.execution.sampler import SampledToken, SamplingRow

@@ -19,12 +19,12 @@ def normal(seed, *shape, dtype=np.float32):
 
 
 @pytest.fixture(params=DTYPES, ids=["f32", "f64"])
-def ops(request):
+def backend(request):
     return NumpyBackend(request.param)
 
 
-def eps(ops):
-    return np.finfo(ops.dtype).eps
+def eps(backend):
+    return np.finfo(backend.ops.dtype).eps
 
 
 def assert_close(actual, expected, error):
@@ -35,63 +35,83 @@ def assert_close(actual, expected, error):
 
 @pytest.mark.parametrize(("num_rows", "num_columns"), [(1, 1), (5, 7), (13, 64), (130, 33)])
 @pytest.mark.parametrize("num_tokens", [0, 1, 16, 17, 40])
-def test_linear(ops, num_tokens, num_rows, num_columns):
-    x = normal(0, num_tokens, num_columns, dtype=ops.dtype)
+def test_linear(backend, num_tokens, num_rows, num_columns):
+    x = normal(0, num_tokens, num_columns, dtype=backend.ops.dtype)
     weight, bias = (
-        normal(1, num_rows, num_columns, dtype=ops.dtype),
-        normal(2, num_rows, dtype=ops.dtype),
+        normal(1, num_rows, num_columns, dtype=backend.ops.dtype),
+        normal(2, num_rows, dtype=backend.ops.dtype),
     )
-    y = ops.linear(x, ops.matrix(weight, bias))
-    assert y.dtype == ops.dtype
+    y = backend.ops.linear(x, backend.weights.matrix(weight, bias))
+    assert y.dtype == backend.ops.dtype
     x, weight, bias = (array.astype(np.longdouble) for array in (x, weight, bias))
     sizes = np.abs(x) @ np.abs(weight).T + np.abs(bias)
-    assert_close(y, x @ weight.T + bias, (num_columns + 1) * eps(ops) * sizes)
+    assert_close(y, x @ weight.T + bias, (num_columns + 1) * eps(backend) * sizes)
 
 
-def test_linear_without_bias_is_the_product(ops):
+def test_linear_without_bias_is_the_product(backend):
     weight = np.arange(12.0).reshape(3, 4)
-    assert (ops.linear(np.ones((2, 4), ops.dtype), ops.matrix(weight)) == weight.sum(axis=1)).all()
+    assert (
+        backend.ops.linear(np.ones((2, 4), backend.ops.dtype), backend.weights.matrix(weight))
+        == weight.sum(axis=1)
+    ).all()
 
 
 @pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16])
-def test_half_weights_are_converted_without_loss(ops, stored):
+def test_half_weights_are_converted_without_loss(backend, stored):
     weight = normal(0, 9, 9).astype(stored)
-    handle = ops.matrix(weight, weight[0])
-    rows = ops.embed(np.arange(9), handle)
-    assert rows.dtype == ops.dtype
+    handle = backend.weights.matrix(weight, weight[0])
+    rows = backend.ops.embed(np.arange(9), handle)
+    assert rows.dtype == backend.ops.dtype
     assert (rows == weight.astype(np.float64)).all()
-    assert (ops.linear(np.zeros((1, 9), ops.dtype), handle) == weight[0].astype(np.float64)).all()
-    assert (ops.vector(weight[1]) == weight[1].astype(np.float64)).all()
+    assert (
+        backend.ops.linear(np.zeros((1, 9), backend.ops.dtype), handle)
+        == weight[0].astype(np.float64)
+    ).all()
+    assert (backend.weights.vector(weight[1]) == weight[1].astype(np.float64)).all()
 
 
-def test_embed_takes_rows_and_scales_them(ops):
-    table = normal(0, 11, 5, dtype=ops.dtype)
+def test_embed_takes_rows_and_scales_them(backend):
+    table = normal(0, 11, 5, dtype=backend.ops.dtype)
     ids = np.array([3, 3, 10, 0])
-    scale = ops.dtype(math.sqrt(5))
-    assert (ops.embed(ids, ops.matrix(table), math.sqrt(5)) == table[ids] * scale).all()
+    scale = backend.ops.dtype(math.sqrt(5))
+    assert (
+        backend.ops.embed(ids, backend.weights.matrix(table), math.sqrt(5)) == table[ids] * scale
+    ).all()
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 7), (2, 3, 16), (4, 257)])
-def test_rms_norm(ops, shape):
-    x, weight = 3 * normal(0, *shape, dtype=ops.dtype), normal(1, shape[-1], dtype=ops.dtype)
+def test_rms_norm(backend, shape):
+    x, weight = (
+        3 * normal(0, *shape, dtype=backend.ops.dtype),
+        normal(1, shape[-1], dtype=backend.ops.dtype),
+    )
     exact = x.astype(np.longdouble)
     expected = exact / np.sqrt((exact**2).mean(axis=-1, keepdims=True) + 1e-5) * weight
-    error = (shape[-1] + 5) * eps(ops) * np.abs(expected)
-    assert_close(ops.rms_norm(x, ops.vector(weight), 1e-5), expected, error)
+    error = (shape[-1] + 5) * eps(backend) * np.abs(expected)
+    assert_close(backend.ops.rms_norm(x, backend.weights.vector(weight), 1e-5), expected, error)
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (4, 257)])
-def test_layer_norm(ops, shape):
+def test_layer_norm(backend, shape):
     size = shape[-1]
-    x = 3 * normal(0, *shape, dtype=ops.dtype) + 1
-    weight, bias = normal(1, size, dtype=ops.dtype), normal(2, size, dtype=ops.dtype)
+    x = 3 * normal(0, *shape, dtype=backend.ops.dtype) + 1
+    weight, bias = (
+        normal(1, size, dtype=backend.ops.dtype),
+        normal(2, size, dtype=backend.ops.dtype),
+    )
     exact = x.astype(np.longdouble)
     mean, deviation = exact.mean(axis=-1, keepdims=True), exact.std(axis=-1, keepdims=True)
     expected = (exact - mean) / np.sqrt(deviation**2 + 1e-5) * weight + bias
     # Centering cancels: its error is that of the mean, of the size of x itself.
     largest = np.abs(exact).max(axis=-1, keepdims=True)
-    error = 4 * size * eps(ops) * (largest / deviation * np.abs(weight) + np.abs(expected))
-    assert_close(ops.layer_norm(x, ops.vector(weight), ops.vector(bias), 1e-5), expected, error)
+    error = 4 * size * eps(backend) * (largest / deviation * np.abs(weight) + np.abs(expected))
+    assert_close(
+        backend.ops.layer_norm(
+            x, backend.weights.vector(weight), backend.weights.vector(bias), 1e-5
+        ),
+        expected,
+        error,
+    )
 
 
 EXACT_ACTIVATIONS = {
@@ -102,28 +122,30 @@ EXACT_ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
-def test_activate(ops, activation):
-    x = np.linspace(-6, 6, 243).reshape(3, -1).astype(ops.dtype)
+def test_activate(backend, activation):
+    x = np.linspace(-6, 6, 243).reshape(3, -1).astype(backend.ops.dtype)
     expected = np.vectorize(EXACT_ACTIVATIONS[activation])(x.astype(np.float64))
-    assert_close(ops.activate(x, activation), expected, 8 * eps(ops) * np.maximum(np.abs(x), 1))
+    assert_close(
+        backend.ops.activate(x, activation), expected, 8 * eps(backend) * np.maximum(np.abs(x), 1)
+    )
 
 
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
-def test_activations_of_large_numbers_are_zero_or_the_number(ops, activation):
-    large = np.array([[-1e4, 1e4]], ops.dtype)
-    assert (ops.activate(large, activation) == [[0, 1e4]]).all()
+def test_activations_of_large_numbers_are_zero_or_the_number(backend, activation):
+    large = np.array([[-1e4, 1e4]], backend.ops.dtype)
+    assert (backend.ops.activate(large, activation) == [[0, 1e4]]).all()
 
 
-def test_gated_activate_gates_the_second_half_by_the_first(ops):
-    gate_up = normal(0, 5, 14, dtype=ops.dtype)
-    expected = ops.activate(gate_up[:, :7], "silu") * gate_up[:, 7:]
-    assert (ops.gated_activate(gate_up, "silu") == expected).all()
+def test_gated_activate_gates_the_second_half_by_the_first(backend):
+    gate_up = normal(0, 5, 14, dtype=backend.ops.dtype)
+    expected = backend.ops.activate(gate_up[:, :7], "silu") * gate_up[:, 7:]
+    assert (backend.ops.gated_activate(gate_up, "silu") == expected).all()
 
 
 @pytest.mark.parametrize("rotated", [16, 12, 2])
-def test_rope_turns_pairs_as_complex_numbers(ops, rotated):
+def test_rope_turns_pairs_as_complex_numbers(backend, rotated):
     num_tokens, first = 9, 1000
-    x = normal(0, num_tokens, 3, 16, dtype=ops.dtype)
+    x = normal(0, num_tokens, 3, 16, dtype=backend.ops.dtype)
     rope = RopeConfig(theta=10000.0, dim=rotated)
     batch = forward_batch(
         [Share([0] * (first + num_tokens), first, first + num_tokens, range(64))], 16
@@ -133,8 +155,8 @@ def test_rope_turns_pairs_as_complex_numbers(ops, rotated):
     turned = pairs * np.exp(1j * batch.positions[:, None] * inv_freq)[:, None]
     expected = np.concatenate((turned.real, turned.imag, x[..., rotated:]), axis=-1)
     # The angle is rounded twice, relative to itself; then two products and a sum.
-    error = (2 * batch.positions[:, None, None] + 4) * eps(ops) * np.abs(x).max()
-    actual = ops.rope(x, batch, ops.rope_table(rope))
+    error = (2 * batch.positions[:, None, None] + 4) * eps(backend) * np.abs(x).max()
+    actual = backend.ops.rope(x, batch, rope)
     assert_close(actual, expected, error)
     assert (actual[..., rotated:] == x[..., rotated:]).all()
 
@@ -145,49 +167,59 @@ HEADS = [(4, 4), (4, 2), (6, 2), (5, 1), (3, 3)]
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), HEADS)
 @pytest.mark.parametrize("sliding_window", [None, 1, 7, 16, 33])
 @pytest.mark.parametrize("softcap", [None, 1.5])
-def test_paged_attention(ops, num_heads, num_kv_heads, sliding_window, softcap):
-    case = AttentionCase.random(5, (1, 50, 17), num_heads, num_kv_heads, 8, ops.dtype)
+def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softcap):
+    case = AttentionCase.random(5, (1, 50, 17), num_heads, num_kv_heads, 8, backend.ops.dtype)
     steps = [[(0, 0, 1), (1, 0, 20)], [(2, 0, 17)], [(1, 20, 50)]]
     scale = 0.4
     outputs = paged_attention_in_steps(
-        ops, case, steps, block_size=16, scale=scale, sliding_window=sliding_window, softcap=softcap
+        backend,
+        case,
+        steps,
+        block_size=16,
+        scale=scale,
+        sliding_window=sliding_window,
+        softcap=softcap,
     )
     for (q, k, v), actual in zip(case.requests, outputs, strict=True):
         expected = dense_attention(q, k, v, scale, sliding_window, softcap)
         # Scores are off by rounding of a sum of D products, so weights are by twice that, relatively.
         score_error = (8 + 4) * scale * np.abs(q).max() * np.abs(k).max() * 8 + 4 * (softcap or 0)
-        error = (2 * score_error + 2 * len(k) + 4) * eps(ops) * np.abs(v).max()
+        error = (2 * score_error + 2 * len(k) + 4) * eps(backend) * np.abs(v).max()
         assert_close(actual, expected, error)
 
 
-def test_keys_that_are_hidden_weigh_exactly_nothing(ops):
-    case = AttentionCase.random(0, (40,), 4, 2, 8, ops.dtype)
-    before = paged_attention_in_steps(ops, case, [[(0, 0, 40)]], block_size=16, sliding_window=6)
+def test_keys_that_are_hidden_weigh_exactly_nothing(backend):
+    case = AttentionCase.random(0, (40,), 4, 2, 8, backend.ops.dtype)
+    before = paged_attention_in_steps(
+        backend, case, [[(0, 0, 40)]], block_size=16, sliding_window=6
+    )
     _, k, v = case.requests[0]
     k[:20] *= 1e6
     v[:20] *= 1e6
     k[35:] *= 1e6
     v[35:] *= 1e6
-    after = paged_attention_in_steps(ops, case, [[(0, 0, 40)]], block_size=16, sliding_window=6)
+    after = paged_attention_in_steps(backend, case, [[(0, 0, 40)]], block_size=16, sliding_window=6)
     assert (before[0][25:35] == after[0][25:35]).all()
     assert (before[0][20:25] != after[0][20:25]).any()
 
 
-def test_what_a_block_held_before_is_never_read(ops):
+def test_what_a_block_held_before_is_never_read(backend):
     config = tiny_config(num_layers=1)
-    layer = ops.make_kv_cache(config, 4, 16, "f32").layers[0]
-    q, k, v = (normal(seed, 5, heads, 8, dtype=ops.dtype) for seed, heads in enumerate((4, 2, 2)))
+    layer = backend.make_kv_cache(config, 4, 16, "f32").layers[0]
+    q, k, v = (
+        normal(seed, 5, heads, 8, dtype=backend.ops.dtype) for seed, heads in enumerate((4, 2, 2))
+    )
     batch = forward_batch([Share([0] * 5, 0, 5, [2])], 16)
-    ops.store_kv(layer, k, v, batch.slot_mapping)
-    clean = ops.paged_attention(q, layer, batch, 1.0)
+    backend.ops.store_kv(layer, k, v, batch.slot_mapping)
+    clean = backend.ops.paged_attention(q, layer, batch, 1.0)
     untouched = np.setdiff1d(np.arange(64), batch.slot_mapping)
-    not_a_number = np.full((len(untouched), 2, 8), np.nan, ops.dtype)
-    ops.store_kv(layer, not_a_number, not_a_number, untouched)
-    assert (ops.paged_attention(q, layer, batch, 1.0) == clean).all()
+    not_a_number = np.full((len(untouched), 2, 8), np.nan, backend.ops.dtype)
+    backend.ops.store_kv(layer, not_a_number, not_a_number, untouched)
+    assert (backend.ops.paged_attention(q, layer, batch, 1.0) == clean).all()
 
 
-def test_bf16_cache_rounds_what_it_stores(ops):
-    case = AttentionCase.random(1, (30,), 4, 2, 8, ops.dtype)
+def test_bf16_cache_rounds_what_it_stores(backend):
+    case = AttentionCase.random(1, (30,), 4, 2, 8, backend.ops.dtype)
     rounded = AttentionCase(
         tuple(
             (
@@ -199,16 +231,23 @@ def test_bf16_cache_rounds_what_it_stores(ops):
         )
     )
     steps = [[(0, 0, 30)]]
-    stored = paged_attention_in_steps(ops, case, steps, block_size=16, kv_dtype="bf16")
-    expected = paged_attention_in_steps(ops, rounded, steps, block_size=16, kv_dtype="f32")
+    stored = paged_attention_in_steps(backend, case, steps, block_size=16, kv_dtype="bf16")
+    expected = paged_attention_in_steps(backend, rounded, steps, block_size=16, kv_dtype="f32")
     assert (stored[0] == expected[0]).all()
 
 
-def test_logits_are_capped(ops):
-    x, weight = 9 * normal(0, 3, 8, dtype=ops.dtype), normal(1, 5, 8, dtype=ops.dtype)
-    plain = ops.logits(x, ops.matrix(weight))
-    assert (plain == ops.linear(x, ops.matrix(weight))).all()
-    assert_close(ops.logits(x, ops.matrix(weight), 2.0), 2 * np.tanh(plain / 2), 8 * eps(ops))
+def test_logits_are_capped(backend):
+    x, weight = (
+        9 * normal(0, 3, 8, dtype=backend.ops.dtype),
+        normal(1, 5, 8, dtype=backend.ops.dtype),
+    )
+    plain = backend.ops.logits(x, backend.weights.matrix(weight))
+    assert (plain == backend.ops.linear(x, backend.weights.matrix(weight))).all()
+    assert_close(
+        backend.ops.logits(x, backend.weights.matrix(weight), 2.0),
+        2 * np.tanh(plain / 2),
+        8 * eps(backend),
+    )
 
 
 def tiny_config(num_layers=3):
@@ -242,20 +281,20 @@ def tiny_config(num_layers=3):
     ],
 )
 def test_kv_bytes_are_what_is_allocated(compute, kv_dtype, number_bytes):
-    ops, config = NumpyBackend(compute), tiny_config()
-    per_block = ops.kv_bytes_per_block(config, 32, kv_dtype)
+    backend, config = NumpyBackend(compute), tiny_config()
+    per_block = backend.kv_bytes_per_block(config, 32, kv_dtype)
     assert per_block == 32 * 2 * 3 * 2 * 8 * number_bytes
-    assert ops.make_kv_cache(config, 5, 32, kv_dtype).num_bytes == 5 * per_block
+    assert backend.make_kv_cache(config, 5, 32, kv_dtype).num_bytes == 5 * per_block
 
 
 @pytest.mark.parametrize("kv_dtype", ["int2", "float32"])
 def test_unknown_kv_formats_are_refused_by_name(kv_dtype):
-    ops = NumpyBackend()
+    backend = NumpyBackend()
     message = rf"kv_cache_dtype='{kv_dtype}'.*'f32', 'bf16', 'int8', 'int4'"
     with pytest.raises(ValueError, match=message):
-        ops.kv_bytes_per_block(tiny_config(), 32, kv_dtype)
+        backend.kv_bytes_per_block(tiny_config(), 32, kv_dtype)
     with pytest.raises(ValueError, match=message):
-        ops.make_kv_cache(tiny_config(), 2, 32, kv_dtype)
+        backend.make_kv_cache(tiny_config(), 2, 32, kv_dtype)
 
 
 def test_other_compute_types_are_refused():

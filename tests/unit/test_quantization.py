@@ -201,7 +201,7 @@ def test_the_codes_of_a_group_use_at_least_half_of_their_range():
 def test_what_is_not_finite_is_seen_in_every_output(bad):
     x = np.ones((2, 64), np.float32)
     x[1, 40] = bad
-    y = OPS.linear(x, OPS.matrix(quantize_matrix(np.ones((5, 64)), INT8)))
+    y = OPS.ops.linear(x, OPS.weights.matrix(quantize_matrix(np.ones((5, 64)), INT8)))
     assert np.isfinite(y[0]).all() and np.isnan(y[1]).all()
 
 
@@ -240,7 +240,7 @@ def test_linear_is_its_definition(
             y += (sums.astype(np.float32) * shares) * minimums[:, group]
     y = y * rows.scales[:, None]
     y = y if bias is None else y + bias
-    assert (OPS.linear(x, OPS.matrix(matrix, bias)) == y).all()
+    assert (OPS.ops.linear(x, OPS.weights.matrix(matrix, bias)) == y).all()
 
 
 @given(stored_formats, seeds, st.integers(1, 200))
@@ -251,7 +251,9 @@ def test_linear_is_close_to_the_floats(weight_format, seed, num_inputs):
     exact = x.astype(np.float64) @ matrix.dequantize().T.astype(np.float64)
     row_scales = quantize_activations(x, num_inputs).scales  # no group's is larger
     half_steps = row_scales[:, None] * 0.501 * np.abs(matrix.dequantize()).sum(axis=1)
-    assert (np.abs(OPS.linear(x, OPS.matrix(matrix)) - exact) <= half_steps + 1e-3).all()
+    assert (
+        np.abs(OPS.ops.linear(x, OPS.weights.matrix(matrix)) - exact) <= half_steps + 1e-3
+    ).all()
 
 
 @given(stored_formats, seeds, st.integers(1, 70), st.integers(1, 40), st.integers(1, 150))
@@ -259,23 +261,23 @@ def test_a_row_does_not_depend_on_its_batch(
     weight_format, seed, num_tokens, num_outputs, num_inputs
 ):
     rng = np.random.default_rng(seed)
-    handle = OPS.matrix(random_matrix(weight_format, num_outputs, num_inputs, rng))
+    handle = OPS.weights.matrix(random_matrix(weight_format, num_outputs, num_inputs, rng))
     x = rng.normal(size=(num_tokens, num_inputs)).astype(np.float32)
-    assert same_in_any_step(lambda rows: OPS.linear(rows, handle), x, rng)
+    assert same_in_any_step(lambda rows: OPS.ops.linear(rows, handle), x, rng)
 
 
 @given(stored_formats, seeds)
 def test_activations_may_stay_floats(weight_format, seed):
     rng = np.random.default_rng(seed)
-    ops = NumpyBackend(quantize_activations=False)
+    backend = NumpyBackend(quantize_activations=False)
     matrix = random_matrix(weight_format, 6, 100, rng)
     x = rng.normal(size=(3, 100)).astype(np.float32)
-    floats = ops.linear(x, ops.matrix(matrix.dequantize()))
-    assert (ops.linear(x, ops.matrix(matrix)) == floats).all()
+    floats = backend.ops.linear(x, backend.weights.matrix(matrix.dequantize()))
+    assert (backend.ops.linear(x, backend.weights.matrix(matrix)) == floats).all()
 
 
 @given(stored_formats, seeds)
 def test_embed_takes_the_rows_that_the_codes_stand_for(weight_format, seed):
     matrix = random_matrix(weight_format, 9, 70, np.random.default_rng(seed))
-    rows = OPS.embed(np.array([3, 0, 8, 3]), OPS.matrix(matrix), scale=2.0)
+    rows = OPS.ops.embed(np.array([3, 0, 8, 3]), OPS.weights.matrix(matrix), scale=2.0)
     assert (rows == 2 * matrix.dequantize()[[3, 0, 8, 3]]).all()

@@ -16,7 +16,7 @@ ROWS, COLUMNS = 300, 203  # odd: the last byte of a row of 4-bit codes is half e
 
 def made(weight_format: IntegerFormat | None, name: str = "a", bias: bool = False) -> list[Any]:
     backend = RecordingBackend()
-    RandomParameters(backend, weight_format).matrix(name, ROWS, COLUMNS, bias)
+    RandomParameters(backend.weights, weight_format).matrix(name, ROWS, COLUMNS, bias)
     return backend.arrays
 
 
@@ -53,7 +53,7 @@ def test_biases_and_norms() -> None:
     _, bias = made(None, bias=True)
     assert bias.shape == (ROWS,) and 0 < np.abs(bias).max() <= 0.1
     backend = RecordingBackend()
-    parameters = RandomParameters(backend)
+    parameters = RandomParameters(backend.weights)
     parameters.vector("norm.weight", 3)
     parameters.vector("norm.bias", 2)
     assert [array.tolist() for array in backend.arrays] == [[1, 1, 1], [0, 0]]

@@ -1,1 +1,1 @@
-"""The ops on arrays. `base` is the contract, `numpy_backend` its definition."""
+"""Backends: `ops` and `base` are the contract, `numpy_backend` its definition, `cpu_backend` its native kernels."""

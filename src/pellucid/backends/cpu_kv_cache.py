@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.backends import native
-from pellucid.backends.base import BlockBytes
+from pellucid.backends.ops import BlockBytes
 from pellucid.config import ModelConfig
 
 

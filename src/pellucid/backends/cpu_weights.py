@@ -1,5 +1,6 @@
-"""Weight matrices on their way into the layout of the native kernels."""
+"""Weights in the layout of the native kernels: packed while the model loads."""
 
+import mmap
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -8,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.base import Weights
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
-from pellucid.backends.mapped_arrays import is_mapped
 from pellucid.backends.native import (
     Kernels,
     LinearWeights,
@@ -42,8 +43,8 @@ class JoinedWeights:
         return tuple(accumulate((part.num_outputs for part in self.parts[:-1]), initial=0))
 
 
-class CpuWeights:
-    """Packs and quantizes matrices, on all threads.
+class CpuWeights(Weights):
+    """Packs and quantizes matrices, on all threads. Vectors are f32 arrays.
 
     Args:
         kernels: choose the codes when a matrix is quantized.
@@ -78,14 +79,18 @@ class CpuWeights:
             pass
         self._memory = self._packer = None  # the matrices keep their memory
 
-    def pack(
-        self, weight: WeightMatrix, bias: npt.NDArray[np.float32] | None
+    def matrix(
+        self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None
     ) -> LinearWeights | JoinedWeights:
         """`weight` [N, K] and its bias [N] as a handle, no value changed."""
+        own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, JoinedMatrix):
-            parts = zip(weight.parts, weight.split(bias), strict=True)
+            parts = zip(weight.parts, weight.split(own_bias), strict=True)
             return JoinedWeights(tuple(self._pack(part, own) for part, own in parts))
-        return self._pack(weight, bias)
+        return self._pack(weight, own_bias)
+
+    def vector(self, weight: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        return np.ascontiguousarray(weight, np.float32)
 
     def _pack(self, weight: UniformMatrix, bias: npt.NDArray[np.float32] | None) -> LinearWeights:
         parts: dict[str, Any] = {}
@@ -134,3 +139,14 @@ def _float_bits(weight: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
     if bits.dtype == ml_dtypes.bfloat16:
         bits = bits.view(np.uint16)  # the buffer protocol has no name for it
     return _FLOAT_FORMATS[weight.dtype.name], bits
+
+
+def is_mapped(array: npt.NDArray[Any]) -> bool:
+    """Whether an array is a view of a mapped file: what it holds is there for as long as it is, and its
+    pages can be given back at any time."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return isinstance(owner, mmap.mmap)

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Array, BlockBytes, IntArray
 from pellucid.backends.numpy_kv_codes import CodeRows
+from pellucid.backends.ops import Array, BlockBytes, IntArray
 from pellucid.config import ModelConfig
 
 

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Array, IntArray
+from pellucid.backends.ops import Array, IntArray
 
 INT4_GROUP_DIMS = 32
 SMALLEST = np.float32(2.0**-100)

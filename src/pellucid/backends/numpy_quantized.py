@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Array, IntArray
+from pellucid.backends.ops import Array, IntArray
 from pellucid.backends.quantization.activations import LARGEST_CODE, quantize_activations
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 

@@ -5,7 +5,7 @@ rounding; backends round the result to their own dtype.
 """
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,26 @@ Frequencies: TypeAlias = npt.NDArray[np.float64]  # [dim / 2], radians per posit
 def depends_on_length(rope: RopeConfig) -> bool:
     """Whether `rope_frequencies` gives something else for another length."""
     return isinstance(rope.scaling, DynamicRopeScaling | LongRopeScaling)
+
+
+def frequency_rows(
+    rope: RopeConfig, lengths: npt.NDArray[np.integer[Any]], dtype: npt.DTypeLike
+) -> tuple[npt.NDArray[Any], float]:
+    """`rope_frequencies` of each token of a step.
+
+    Args:
+        rope: the checkpoint's facts.
+        lengths: [T], `ForwardBatch.rope_lens`.
+        dtype: of the radians.
+
+    Returns:
+        inv_freq [T, dim / 2], or [1, dim / 2] if it is the same for every length; attention factor.
+    """
+    lengths_that_matter = lengths.tolist() if depends_on_length(rope) else [0]
+    tables = {length: rope_frequencies(rope, length) for length in set(lengths_that_matter)}
+    inv_freq = [tables[length][0] for length in lengths_that_matter]
+    # The factor is the same for all lengths.
+    return np.array(inv_freq, dtype), rope_frequencies(rope, 0)[1]
 
 
 def rope_frequencies(rope: RopeConfig, length: int) -> tuple[Frequencies, float]:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pellucid.backends.base import Array
 from pellucid.backends.cpu_kv_cache import CpuKVLayer
 from pellucid.backends.cpu_weights import JoinedWeights
 from pellucid.backends.native import Indices, LinearWeights, RowSet
+from pellucid.backends.ops import Array
 from pellucid.backends.tracing import (
     BufferView,
     Heads,

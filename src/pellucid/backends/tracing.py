@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from pellucid.backends.base import ForwardBatch
 from pellucid.backends.native import LinearWeights, Program, ProgramAttention, RowSet
+from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.config import RopeConfig
 

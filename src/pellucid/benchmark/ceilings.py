@@ -3,7 +3,6 @@
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig
 from pellucid.engine.engine_events import Ceilings
-from pellucid.engine.step_weights import step_weights
 from pellucid.loaded_model import LoadedModel
 
 
@@ -11,5 +10,5 @@ def measure_ceilings(config: EngineConfig, model: LoadedModel) -> Ceilings:
     """Measures memory bandwidth, and operations in the arithmetic of the model's weights. Takes a second
     or two."""
     machine = measure_machine(model.backend, config.num_threads)
-    weights = step_weights(config, model.config, model.backend, model.decoder)
-    return Ceilings(machine.bandwidth_bytes_per_second, machine.peak(weights.arithmetic))
+    peak = machine.peak(model.decoder.step_weights.arithmetic)
+    return Ceilings(machine.bandwidth_bytes_per_second, peak)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pellucid.engine.step_weights import Arithmetic
+from pellucid.backends.base import Arithmetic
 
 
 @dataclass(frozen=True)

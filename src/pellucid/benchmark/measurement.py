@@ -3,9 +3,9 @@
 import statistics
 from dataclasses import dataclass
 
+from pellucid.backends.base import Arithmetic
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.workloads import Workload
-from pellucid.engine.step_weights import Arithmetic
 
 
 @dataclass(frozen=True)

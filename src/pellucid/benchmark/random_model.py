@@ -1,6 +1,7 @@
 """A model of random weights: how fast a model of a known shape would be on this machine."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pellucid import formulas
@@ -10,7 +11,6 @@ from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.kv_plan import KVPlan, plan_kv_cache
 from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine.step_weights import planned_matrix_bytes
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.memory.memory_plan import in_gib
@@ -18,6 +18,8 @@ from pellucid.memory.process_memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 from pellucid.text.no_tokenizer import NoTokenizer
+
+BF16_BYTES = 2
 
 
 def random_model(
@@ -38,9 +40,9 @@ def random_model(
     backend = make_backend(engine_config, config)
     kv_plan = plan_kv_cache(workloads, engine_config, config, backend)
     weight_bytes = _check_memory(shape, config, engine_config, backend, kv_plan)
-    backend.expect_weights(weight_bytes)
-    parameters = RandomParameters(backend, FORMATS.get(engine_config.quantization))
-    decoder = decoder_class(config.architecture)(config, parameters, backend)
+    backend.weights.expect(weight_bytes)
+    parameters = RandomParameters(backend.weights, FORMATS.get(engine_config.quantization))
+    decoder = decoder_class(config.architecture)(config, parameters, backend.ops)
     return LoadedModel(
         shape,
         Path(shape),
@@ -74,3 +76,20 @@ def _check_memory(
             " or batch would fit"
         )
     return weights
+
+
+def planned_matrix_bytes(
+    engine_config: EngineConfig, backend: Backend
+) -> Callable[[int, int], int]:
+    """Bytes of a matrix of (outputs, inputs) that is not made yet: of the format that `engine_config`
+    asks for; without one in the backend's floats, or in bf16."""
+    integer_format = FORMATS.get(engine_config.quantization)
+    if integer_format is None:
+        float_bytes = backend.weights.itemsize or BF16_BYTES
+        return lambda num_outputs, num_inputs: num_outputs * num_inputs * float_bytes
+
+    def integer_bytes(num_outputs: int, num_inputs: int) -> int:
+        arrays = integer_format.arrays(num_outputs, num_inputs).values()
+        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
+
+    return integer_bytes

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid import formulas
-from pellucid.backends.base import Backend, KVCache
+from pellucid.backends.ops import KVCache, Ops
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.speculation import make_speculation
-from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
@@ -64,7 +63,6 @@ class Session:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
-        self._weights = step_weights(engine_config, model.config, model.backend, model.decoder)
         self._config = engine_config
         self._clock = clock
         self._kv_plan = plan_kv_cache(workloads, engine_config, model.config, model.backend)
@@ -72,7 +70,7 @@ class Session:
         self.kv_cache = model.backend.make_kv_cache(
             model.config, self._kv_plan.num_blocks, block_size, dtype
         )
-        _fill(model.backend, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
+        _fill(model.backend.ops, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
         self._speculation = make_speculation(
             engine_config, model.config.vocab_size, clock, EventBus(clock)
         )
@@ -82,9 +80,7 @@ class Session:
         """Where the memory goes: the cache is what the largest workload needs."""
         return MemoryPlan(
             weights=self._model.weight_bytes,
-            scratch=self._model.backend.scratch_bytes(
-                self._model.decoder, self._model.config, self._config.max_num_batched_tokens
-            ),
+            scratch=self._model.decoder.scratch_bytes(self._config.max_num_batched_tokens),
             bytes_per_block=self._kv_plan.bytes_per_block,
             num_blocks=self._kv_plan.num_blocks,
             block_size=self._config.block_size,
@@ -108,7 +104,7 @@ class Session:
             workload,
             tuple(run.seconds for run in runs),
             self.cost(runs[0]),
-            self._weights.arithmetic,
+            self._model.decoder.step_weights.arithmetic,
         )
 
     def warm_up(self, workload: Workload) -> None:
@@ -126,7 +122,9 @@ class Session:
         layer_position_bytes = self._kv_plan.bytes_per_block / positions_per_block
         num_bytes, flops = 0.0, 0
         for step in run.steps:
-            num_bytes += self._weights.num_bytes(any(share.samplers for share in step))
+            num_bytes += self._model.decoder.step_weights.num_bytes(
+                any(share.samplers for share in step)
+            )
             for share in step:
                 num_bytes += formulas.kv_bytes(config, share.start, share.end, layer_position_bytes)
                 flops += formulas.forward_flops(
@@ -200,7 +198,7 @@ class Session:
         return scheduler
 
 
-def _fill(backend: Backend, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:
+def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:
     """Stores random keys and values in every slot of every layer."""
     rng = np.random.default_rng(0)
     shape = (FILL_POSITIONS, config.num_kv_heads, config.head_dim)
@@ -208,4 +206,4 @@ def _fill(backend: Backend, kv_cache: KVCache, config: ModelConfig, num_slots: i
     for start in range(0, num_slots, FILL_POSITIONS):
         slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
         for layer in kv_cache.layers:
-            backend.store_kv(layer, k[: len(slots)], v[: len(slots)], slots)
+            ops.store_kv(layer, k[: len(slots)], v[: len(slots)], slots)

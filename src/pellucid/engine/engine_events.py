@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pellucid import __version__, formulas
+from pellucid.backends.base import StepWeights
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine.step_weights import StepWeights
 from pellucid.event_bus import EventBus
 from pellucid.events import (
     Hello,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pellucid.backends.base import KVCache
+from pellucid.backends.ops import KVCache
 from pellucid.config import EngineConfig
 from pellucid.event_bus import EventBus
 from pellucid.events import Warn
@@ -160,9 +160,7 @@ def _max_extra_logits(config: EngineConfig, model: LoadedModel) -> int:
 
 def _scratch_bytes(config: EngineConfig, model: LoadedModel, max_extra_logits: int) -> int:
     """What lies between ops, and the rows of logits of the largest step."""
-    between_ops = model.backend.scratch_bytes(
-        model.decoder, model.config, config.max_num_batched_tokens
-    )
+    between_ops = model.decoder.scratch_bytes(config.max_num_batched_tokens)
     max_rows = config.max_num_seqs + max_extra_logits
     return between_ops + max_rows * model.config.vocab_size * LOGIT_BYTES
 

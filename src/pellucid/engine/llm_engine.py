@@ -14,7 +14,6 @@ from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.speculation import SpeculationStatistics, make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
-from pellucid.engine.step_weights import step_weights
 from pellucid.event_bus import EventBus
 from pellucid.events import Snapshot
 from pellucid.execution.model_runner import ModelRunner
@@ -100,7 +99,7 @@ class LLMEngine:
         )
         self.output_processor = OutputProcessor(model.tokenizer)
         self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
-        weights = step_weights(config, model.config, model.backend, model.decoder)
+        weights = model.decoder.step_weights
         self._recorder = StepRecorder(
             config,
             model.config,

@@ -10,7 +10,7 @@ from threading import get_ident
 
 import numpy as np
 
-from pellucid.backends.base import BlockBytes
+from pellucid.backends.ops import BlockBytes
 from pellucid.execution.block_file import DamagedBlockError, ForeignBlockError
 
 SUFFIX = ".kv"

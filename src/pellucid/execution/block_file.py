@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid.backends.base import BlockBytes
+from pellucid.backends.ops import BlockBytes
 
 MAGIC = b"pellucid"
 VERSION = 1

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pellucid.backends.base import BlockBytes, KVCache
+from pellucid.backends.ops import BlockBytes, KVCache
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.scheduler_output import (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pellucid.backends.base import ForwardBatch, IntArray
+from pellucid.backends.ops import ForwardBatch, IntArray
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 

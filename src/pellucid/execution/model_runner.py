@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pellucid.backends.base import Array, Decoder, Draw, ForwardBatch, KVCache, StepDecoder
+from pellucid.backends.base import Draw, StepDecoder
+from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.request_draws import RequestDraws
@@ -67,7 +68,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder | StepDecoder,
+        decoder: StepDecoder,
         kv_cache: KVCache,
         block_size: int,
         sampler: Sampler,
@@ -90,17 +91,14 @@ class ModelRunner:
     def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
         """Computes the requests of one step, at least one."""
         batch = build_forward_batch(scheduled_requests, self.block_size)
-        if isinstance(self.decoder, StepDecoder):
-            return self._step(self.decoder, batch, scheduled_requests)
-        return ComputedStep(self.decoder.forward(batch, self.kv_cache), {})
+        if self.decoder.draws_tokens:
+            return self._execute_and_draw(batch, scheduled_requests)
+        return ComputedStep(self.decoder.step(batch, self.kv_cache).rows, {})
 
-    def _step(
-        self,
-        decoder: StepDecoder,
-        batch: ForwardBatch,
-        scheduled_requests: Sequence[ScheduledRequest],
+    def _execute_and_draw(
+        self, batch: ForwardBatch, scheduled_requests: Sequence[ScheduledRequest]
     ) -> ComputedStep:
-        """The forward of a decoder that draws tokens itself."""
+        """The step of a decoder that draws tokens itself."""
         draws: dict[tuple[str, int], Draw] = {}
         takes_largest: list[tuple[str, int]] = []
         end = 0
@@ -112,13 +110,13 @@ class ModelRunner:
                         continue
                     own = request.draws
                     if own is None:
-                        own = request.draws = RequestDraws(request, decoder.vocab_size)
+                        own = request.draws = RequestDraws(request, self.decoder.vocab_size)
                     assert isinstance(own, RequestDraws)
                     if own.takes_largest:
                         takes_largest.append((request.request_id, row))
                     else:
                         draws[request.request_id, row] = own.draw(row, num_drafts)
-        logits = decoder.step(batch, self.kv_cache, list(draws.values()))
+        logits = self.decoder.step(batch, self.kv_cache, list(draws.values()))
         drawn = dict(zip(draws, logits.drawn, strict=True))
         drawn.update((key, logits.largest[key[1]]) for key in takes_largest)
         return ComputedStep(logits.rows, drawn)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.backends.base import BlockBytes
+from pellucid.backends.ops import BlockBytes
 
 
 class SwapFile:

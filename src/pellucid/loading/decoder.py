@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from pellucid.backends.base import Backend, Decoder
+from pellucid.backends.base import Backend, Weights
+from pellucid.backends.ops import Decoder
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import ModelConfig
 from pellucid.loading.open_model import open_stored_model
@@ -43,18 +44,23 @@ def make_decoder(
             f"allowed are 'none' and {model.weight_format.name!r}"
         )
     parameters = CheckpointParameters(
-        model.tensors, model.names, model.config, backend, FORMATS.get(quantization), on_progress
+        model.tensors,
+        model.names,
+        model.config,
+        backend.weights,
+        FORMATS.get(quantization),
+        on_progress,
     )
-    decoder = decoder_class(model.config.architecture)(model.config, parameters, backend)
+    decoder = decoder_class(model.config.architecture)(model.config, parameters, backend.ops)
     parameters.check_all_used()
     return decoder
 
 
 def finish_weights(
-    model: StoredModel, backend: Backend, on_progress: Progress | None = None
+    model: StoredModel, weights: Weights, on_progress: Progress | None = None
 ) -> None:
-    """Has `backend` read what `make_decoder` left to it. Arguments are those of `make_decoder`."""
+    """Has `weights` read what `make_decoder` left to it. Other arguments are those of `make_decoder`."""
     total = bytes_to_read(model.tensors, model.names)
-    while waiting := backend.read_weights():
+    while waiting := weights.read():
         if on_progress is not None:
             on_progress(total - waiting, total)

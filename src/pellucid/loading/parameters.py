@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.base import Weights
 from pellucid.backends.joined_matrix import (
     JoinedMatrix,
     UniformMatrix,
     WeightMatrix,
     join_matrices,
 )
+from pellucid.backends.ops import Matrix, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import ModelConfig
@@ -32,15 +33,15 @@ def bytes_to_read(checkpoint: TensorSource, names: WeightNames) -> int:
 
 
 class CheckpointParameters:
-    """The `Parameters` of a checkpoint: finds, checks and joins tensors for a backend.
+    """The `Parameters` of a checkpoint: finds, checks and joins tensors, and has handles made of them.
 
     Args:
         checkpoint: the tensors.
         names: what they are called.
         config: what config.json says of them.
-        backend: makes the handles.
+        weights: makes the handles.
         weight_format: what all matrices are quantized to; None keeps each as it is stored.
-        on_progress: called after each tensor; not counted are bytes that the backend is yet to read.
+        on_progress: called after each tensor; not counted are bytes that `weights` is yet to read.
     """
 
     def __init__(
@@ -48,13 +49,13 @@ class CheckpointParameters:
         checkpoint: TensorSource,
         names: WeightNames,
         config: ModelConfig,
-        backend: Backend,
+        weights: Weights,
         weight_format: IntegerFormat | None = None,
         on_progress: Progress | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._config = config
-        self._backend = backend
+        self._weights = weights
         self._format = weight_format
         self._on_progress = on_progress
         self._names = names
@@ -73,13 +74,13 @@ class CheckpointParameters:
         """
         weight = self._quantized(name, self.weight(f"{name}.weight", (num_rows, num_columns)))
         bias_vector = as_floats(self.weight(f"{name}.bias", (num_rows,))) if bias else None
-        handle = self._backend.matrix(weight, bias_vector)
+        handle = self._weights.matrix(weight, bias_vector)
         self.release()
         return handle
 
     def vector(self, name: str, size: int) -> Vector:
         """`name` [size]; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
-        handle = self._backend.vector(as_floats(self.weight(name, (size,))))
+        handle = self._weights.vector(as_floats(self.weight(name, (size,))))
         self.release()
         return handle
 
@@ -137,7 +138,7 @@ class CheckpointParameters:
             return weight
         assert self._format is not None
         try:
-            return self._backend.quantize(as_floats(weight), self._format)
+            return self._weights.quantize(as_floats(weight), self._format)
         except ValueError as error:
             raise ValueError(f"{self._checkpoint.location}: our {name}: {error}") from None
 
@@ -177,7 +178,7 @@ class CheckpointParameters:
         self._unread.discard(name)
         self._done_bytes += self._checkpoint.info(name).num_bytes
         if self._on_progress is not None:
-            done = max(0, self._done_bytes - self._backend.waiting_bytes)
+            done = max(0, self._done_bytes - self._weights.waiting_bytes)
             self._on_progress(done, self._total_bytes)
 
     def _drop_tied_head(self) -> None:

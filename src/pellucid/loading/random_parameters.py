@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Backend, Matrix, Vector
+from pellucid.backends.base import Weights
+from pellucid.backends.ops import Matrix, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
@@ -22,12 +23,12 @@ class RandomParameters:
     Integer formats get random codes: quantizing random floats would take minutes and change nothing.
 
     Args:
-        backend: makes the handles.
+        weights: makes the handles.
         weight_format: of all matrices; None is bf16.
     """
 
-    def __init__(self, backend: Backend, weight_format: IntegerFormat | None = None) -> None:
-        self._backend = backend
+    def __init__(self, weights: Weights, weight_format: IntegerFormat | None = None) -> None:
+        self._weights = weights
         self._format = weight_format
 
     def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
@@ -39,12 +40,12 @@ class RandomParameters:
         else:
             weight = _random_codes(rng, self._format, num_rows, num_columns)
         bias_vector = rng.uniform(-0.1, 0.1, num_rows).astype(np.float32) if bias else None
-        return self._backend.matrix(weight, bias_vector)
+        return self._weights.matrix(weight, bias_vector)
 
     def vector(self, name: str, size: int) -> Vector:
         """Ones for a norm's weight, zeros for its bias."""
         fill = np.ones if name.endswith(".weight") else np.zeros
-        return self._backend.vector(fill(size, np.float32))
+        return self._weights.vector(fill(size, np.float32))
 
 
 def _random_bf16(

@@ -91,8 +91,8 @@ def _tensor_bytes(model: StoredModel, name: str, backend: Backend, quantization:
     info = model.tensors.info(name)
     if len(info.shape) != 2:
         return math.prod(info.shape) * VECTOR_ITEM_BYTES
-    if backend.weight_itemsize is not None:
-        return math.prod(info.shape) * backend.weight_itemsize
+    if (itemsize := backend.weights.itemsize) is not None:
+        return math.prod(info.shape) * itemsize
     if (weight_format := FORMATS.get(quantization)) is None:
         return model.tensors.memory_bytes(name)
     arrays = weight_format.arrays(*info.shape).values()

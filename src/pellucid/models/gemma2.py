@@ -3,7 +3,7 @@
 Its alternating sliding windows, scales and caps stand in `ModelConfig`; loading adds the 1 of its norms.
 """
 
-from pellucid.backends.base import Array, Backend, ForwardBatch, KVLayer, Parameters
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
 from pellucid.config import ModelConfig
 from pellucid.models.llama import LlamaDecoder, LlamaLayer
 
@@ -11,9 +11,7 @@ from pellucid.models.llama import LlamaDecoder, LlamaLayer
 class Gemma2Layer(LlamaLayer):
     """One layer: attention, then the MLP, normed before and after, and added to the input."""
 
-    def __init__(
-        self, config: ModelConfig, parameters: Parameters, ops: Backend, layer: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         super().__init__(config, parameters, ops, layer)
         prefix, hidden = f"layers.{layer}", config.hidden_size
         self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)

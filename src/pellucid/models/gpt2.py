@@ -1,14 +1,6 @@
 """GPT-2 (Radford et al. 2019): learned positions, layer norms with biases, an MLP without a gate."""
 
-from pellucid.backends.base import (
-    Array,
-    Backend,
-    ForwardBatch,
-    KVCache,
-    KVLayer,
-    Parameters,
-    Vector,
-)
+from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters, Vector
 from pellucid.config import ModelConfig
 from pellucid.models.layers import Attention, lm_head
 
@@ -16,9 +8,7 @@ from pellucid.models.layers import Attention, lm_head
 class GPT2Layer:
     """One layer: attention, then the MLP, each on the normed input and added to it."""
 
-    def __init__(
-        self, config: ModelConfig, parameters: Parameters, ops: Backend, layer: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         self.ops = ops
         self.config = config
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -42,7 +32,7 @@ class GPT2Layer:
 class GPT2Decoder:
     """The whole model: embeddings of tokens and positions, layers, norm, head."""
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Backend) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops) -> None:
         self.config = config
         self.ops = ops
         vocab, hidden = config.vocab_size, config.hidden_size

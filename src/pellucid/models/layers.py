@@ -1,6 +1,6 @@
 """What decoders share: attention over the paged cache, the gated MLP, the head's weights."""
 
-from pellucid.backends.base import Array, Backend, ForwardBatch, KVLayer, Matrix, Parameters
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters
 from pellucid.config import ModelConfig
 
 
@@ -10,9 +10,7 @@ class Attention:
     Keys and values of the step are stored first, so that every row finds its own in the cache.
     """
 
-    def __init__(
-        self, config: ModelConfig, parameters: Parameters, ops: Backend, layer: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         self.config = config
         self.ops = ops
         self.sliding_window = config.sliding_windows[layer]
@@ -28,8 +26,6 @@ class Attention:
         if config.qk_norm:
             self.q_norm = parameters.vector(f"{prefix}.q_norm.weight", head_dim)
             self.k_norm = parameters.vector(f"{prefix}.k_norm.weight", head_dim)
-        if config.rope:
-            self.rope_table = ops.rope_table(config.rope)
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
@@ -43,8 +39,8 @@ class Attention:
             q = ops.rms_norm(q, self.q_norm, config.norm_eps)
             k = ops.rms_norm(k, self.k_norm, config.norm_eps)
         if config.rope:
-            q = ops.rope(q, batch, self.rope_table)
-            k = ops.rope(k, batch, self.rope_table)
+            q = ops.rope(q, batch, config.rope)
+            k = ops.rope(k, batch, config.rope)
         ops.store_kv(kv_layer, k, v, batch.slot_mapping)
         heads = ops.paged_attention(
             q,
@@ -60,9 +56,7 @@ class Attention:
 class GatedMLP:
     """down(activation(gate(x)) * up(x)) of one layer (Shazeer 2020); gate and up are one matrix."""
 
-    def __init__(
-        self, config: ModelConfig, parameters: Parameters, ops: Backend, layer: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         self.ops = ops
         self.activation = config.activation
         hidden, inner = config.hidden_size, config.intermediate_size

@@ -6,7 +6,7 @@ Phi-3), partial and scaled rotations (Llama 3.1, Phi-3) all stand in `ModelConfi
 
 from typing import ClassVar
 
-from pellucid.backends.base import Array, Backend, ForwardBatch, KVCache, KVLayer, Parameters
+from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
 from pellucid.config import ModelConfig
 from pellucid.models.layers import Attention, GatedMLP, lm_head
 
@@ -14,9 +14,7 @@ from pellucid.models.layers import Attention, GatedMLP, lm_head
 class LlamaLayer:
     """One layer: attention, then the MLP, each on the normed input and added to it."""
 
-    def __init__(
-        self, config: ModelConfig, parameters: Parameters, ops: Backend, layer: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         self.ops = ops
         self.eps = config.norm_eps
         hidden = config.hidden_size
@@ -37,7 +35,7 @@ class LlamaDecoder:
 
     layer_class: ClassVar[type[LlamaLayer]] = LlamaLayer
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Backend) -> None:
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops) -> None:
         self.config = config
         self.ops = ops
         vocab, hidden = config.vocab_size, config.hidden_size

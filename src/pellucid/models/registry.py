@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from pellucid.backends.base import Backend, Decoder, Parameters
+from pellucid.backends.ops import Decoder, Ops, Parameters
 from pellucid.config import ModelConfig
 from pellucid.models.gemma2 import Gemma2Decoder
 from pellucid.models.gpt2 import GPT2Decoder
 from pellucid.models.llama import LlamaDecoder
 
-DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Backend], Decoder]
+DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
 
 _DECODERS: dict[str, DecoderClass] = {
     "GPT2LMHeadModel": GPT2Decoder,

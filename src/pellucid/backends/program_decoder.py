@@ -1,25 +1,17 @@
 """A program of native kernels, and a decoder whose forward is one."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import (
-    Array,
-    Draw,
-    ForwardBatch,
-    IntArray,
-    KVCache,
-    StepDecoder,
-    StepLogits,
-)
+from pellucid.backends.base import Arithmetic, CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import CpuKVCache
 from pellucid.backends.native import Draw as NativeDraw
 from pellucid.backends.native import Program
-from pellucid.backends.rope_frequencies import depends_on_length
+from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
+from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
 from pellucid.config import RopeConfig
 
@@ -67,46 +59,42 @@ def run_program(
     )
 
 
-class Frequencies(Protocol):
-    """Radians per position."""
-
-    def __call__(self, rope: RopeConfig, lengths: IntArray) -> Array:
-        """[T, dim / 2], or [1, dim / 2] if the same for every length [T] of text."""
-        ...
+def radians(rope: RopeConfig, lengths: IntArray) -> Array:
+    """Radians per position, [T, dim / 2], or [1, dim / 2] if the same for every length [T] of text."""
+    return frequency_rows(rope, lengths, np.float32)[0]
 
 
-class CompiledDecoder(StepDecoder):
+class ProgramDecoder(CompiledDecoder):
     """A decoder whose forward is a program; made by `CpuBackend.compile`.
 
     Args:
         trace: of the decoder's forward.
         logits: what it returned.
         program: empty; is made from the trace.
-        frequencies: of a rotation.
+        quantize_activations: whether rows are rounded where they meet weights of fewer bits.
         before_step: is called once before every step.
-
-    Attributes:
-        weights: the matrices that a step multiplies with, in their order; the last one is the head.
     """
+
+    draws_tokens = True
 
     def __init__(
         self,
         trace: Trace,
         logits: SymbolicArray,
         program: Program,
-        frequencies: Frequencies,
+        quantize_activations: bool,
         before_step: Callable[[], None],
     ) -> None:
-        self._frequencies = frequencies
-        self._before_step = before_step
         no_lengths = np.zeros(0, np.int32)
         # With the radians per position of those that are the same for texts of all lengths.
         self._ropes = tuple(
-            (rope, None if depends_on_length(rope) else frequencies(rope, no_lengths))
+            (rope, None if depends_on_length(rope) else radians(rope, no_lengths))
             for rope in trace.ropes
         )
-        self.weights = tuple(trace.weights)
+        self._weights = tuple(trace.weights)  # in the order of the step; the last one is the head
         self._program = program
+        self._quantize_activations = quantize_activations
+        self._before_step = before_step
         build(trace, logits, program)
 
     @property
@@ -114,13 +102,27 @@ class CompiledDecoder(StepDecoder):
         return self._program.output_width
 
     @property
-    def scratch_bytes(self) -> int:
-        """Memory for what lies between ops."""
-        return self._program.scratch_bytes
+    def step_weights(self) -> StepWeights:
+        *layers, head = self._weights
+        bytes_by_arithmetic: dict[Arithmetic, int] = {}
+        for weight in self._weights:
+            arithmetic = self._arithmetic(weight.format)
+            counted = bytes_by_arithmetic.get(arithmetic, 0)
+            bytes_by_arithmetic[arithmetic] = counted + weight.num_bytes
+        return StepWeights(
+            sum(weight.num_bytes for weight in layers),
+            head.num_bytes,
+            max(bytes_by_arithmetic, key=lambda arithmetic: bytes_by_arithmetic[arithmetic]),
+        )
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        """Logits [R, V] of the rows `batch.logits_indices`."""
-        return self.step(batch, kv_cache).rows
+    def _arithmetic(self, weight_format: str) -> Arithmetic:
+        if not self._quantize_activations or weight_format in ("f32", "f16"):
+            return "f32"
+        return "bf16" if weight_format == "bf16" else "int8"
+
+    def scratch_bytes(self, max_num_batched_tokens: int) -> int:
+        """What the program allocated: longer steps are cut."""
+        return self._program.scratch_bytes
 
     def step(
         self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
@@ -160,7 +162,7 @@ class CompiledDecoder(StepDecoder):
         stage_seconds: npt.NDArray[np.float64] | None = None,
     ) -> tuple[list[int], list[int]]:
         frequencies = [
-            self._frequencies(rope, batch.rope_lens) if fixed is None else fixed
+            radians(rope, batch.rope_lens) if fixed is None else fixed
             for rope, fixed in self._ropes
         ]
         return run_program(

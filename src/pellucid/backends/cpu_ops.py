@@ -1,0 +1,162 @@
+"""The ops on native kernels.
+
+Given arrays, an op runs at once, as a program of its own. Given the symbolic arrays of a trace, it
+records itself (`traced_ops.py`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pellucid.backends import traced_ops
+from pellucid.backends.cpu_kv_cache import CpuKVCache, CpuKVLayer
+from pellucid.backends.cpu_weights import JoinedWeights
+from pellucid.backends.native import LinearWeights, Program
+from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
+from pellucid.backends.program_decoder import radians, run_program
+from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
+from pellucid.config import Activation, RopeConfig
+
+Rows: TypeAlias = Any  # an Array, or a SymbolicArray while a forward is traced
+
+
+class CpuOps(Ops):
+    """The ops on native kernels, in f32 between ops.
+
+    Args:
+        new_program: makes an empty program for steps of at most so many tokens.
+    """
+
+    def __init__(self, new_program: Callable[[int], Program]) -> None:
+        self._new_program = new_program
+
+    def embed(self, token_ids: Any, table: LinearWeights, scale: float = 1.0) -> Rows:
+        if not isinstance(token_ids, SymbolicIndices):
+            batch = _batch_of_rows(len(token_ids), token_ids=token_ids)
+            return self._run_alone(
+                lambda trace: self.embed(SymbolicIndices(trace, "token_ids"), table, scale), batch
+            )
+        return traced_ops.embed(token_ids, table, scale)
+
+    def linear(self, x: Rows, weight: LinearWeights | JoinedWeights) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.linear(x, weight), x)
+        return traced_ops.linear(x, weight)
+
+    def rms_norm(self, x: Rows, weight: Array, eps: float) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.rms_norm(x, weight, eps), x)
+        return traced_ops.rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Rows, weight: Array, bias: Array, eps: float) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.layer_norm(x, weight, bias, eps), x)
+        return traced_ops.layer_norm(x, weight, bias, eps)
+
+    def rope(self, x: Rows, batch: ForwardBatch, rope: RopeConfig) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.rope(x, batch, rope), x, batch=batch)
+        return traced_ops.rope(x, rope)
+
+    def activate(self, x: Rows, activation: Activation) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.activate(x, activation), x)
+        return traced_ops.activate(x, activation)
+
+    def gated_activate(self, gate_up: Rows, activation: Activation) -> Rows:
+        if not isinstance(gate_up, SymbolicArray):
+            return self._run_on(lambda x: self.gated_activate(x, activation), gate_up)
+        return traced_ops.gated_activate(gate_up, activation)
+
+    def store_kv(self, kv_layer: CpuKVLayer, k: Rows, v: Rows, slot_mapping: IntArray) -> None:
+        if not isinstance(k, SymbolicArray):
+            batch = _batch_of_rows(len(k), slot_mapping=slot_mapping)
+            self._run_on(
+                lambda k, v: self.store_kv(kv_layer, k, v, slot_mapping),
+                k,
+                v,
+                batch=batch,
+                kv_cache=kv_layer.cache,
+            )
+            return
+        traced_ops.store_kv(kv_layer, k, v)
+
+    def paged_attention(
+        self,
+        q: Rows,
+        kv_layer: CpuKVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Rows:
+        if not isinstance(q, SymbolicArray):
+            return self._run_on(
+                lambda q: self.paged_attention(q, kv_layer, batch, scale, sliding_window, softcap),
+                q,
+                batch=batch,
+                kv_cache=kv_layer.cache,
+            )
+        return traced_ops.paged_attention(q, kv_layer, scale, sliding_window, softcap)
+
+    def logits(self, x: Rows, weight: LinearWeights, softcap: float | None = None) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.logits(x, weight, softcap), x)
+        return traced_ops.logits(x, weight, softcap)
+
+    # -- ops on real arrays -----------------------------------------------------------------------
+
+    def _run_on(
+        self,
+        op: Callable[..., SymbolicArray | None],
+        *arrays: Array,
+        batch: ForwardBatch | None = None,
+        kv_cache: CpuKVCache | None = None,
+    ) -> Array:
+        """op(*arrays), arrays [T, ...] of f32, as a program of its own."""
+        inputs = [
+            np.ascontiguousarray(array, np.float32).reshape(len(array), math.prod(array.shape[1:]))
+            for array in arrays
+        ]
+        shapes = [array.shape[1:] for array in arrays]
+
+        def on_inputs(trace: Trace) -> SymbolicArray | None:
+            return op(*(trace.input(index, shape) for index, shape in enumerate(shapes)))
+
+        return self._run_alone(on_inputs, batch or _batch_of_rows(len(arrays[0])), kv_cache, inputs)
+
+    def _run_alone(
+        self,
+        op: Callable[[Trace], SymbolicArray | None],
+        batch: ForwardBatch,
+        kv_cache: CpuKVCache | None = None,
+        inputs: Sequence[Array] = (),
+    ) -> Array:
+        num_rows = len(batch.token_ids)
+        trace = Trace()
+        result = op(trace)
+        program = self._new_program(max(num_rows, 1))
+        build(trace, result, program)
+        output = np.empty((num_rows, program.output_width), np.float32)
+        frequencies = [radians(rope, batch.rope_lens) for rope in trace.ropes]
+        run_program(program, frequencies, batch, kv_cache, output, inputs)
+        return output if result is None else output.reshape(num_rows, *result.shape)
+
+
+def _batch_of_rows(num_rows: int, **arrays: IntArray) -> ForwardBatch:
+    """A batch that is only rows, for ops that look at one of its arrays or none."""
+    zeros, none = np.zeros(num_rows, np.int32), np.zeros(0, np.int32)
+    defaults = ForwardBatch(
+        token_ids=zeros,
+        positions=zeros,
+        rope_lens=zeros,
+        slot_mapping=zeros,
+        query_start=np.zeros(1, np.int32),
+        seq_lens=none,
+        block_tables=np.zeros((0, 0), np.int32),
+        logits_indices=none,
+    )
+    return replace(defaults, **arrays)

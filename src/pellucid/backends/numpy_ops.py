@@ -1,0 +1,187 @@
+"""The executable definition of every op: NumPy, written to be read. Native kernels are tested against it.
+
+A row's bits must not depend on the other rows of its step, but a BLAS sums in another order for another
+shape, and in some shapes for another row. So no product here has a shape that the step decides. In
+`linear`, tiles of 16 rows are the columns of a product, side by side in SIMD lanes, where every BLAS
+treats them alike (tests/unit/test_numpy_row_invariance.py watches this one). Attention works on tiles of
+16 positions that start at multiples of 16, whichever of them are in the step, so a row's place in each
+product follows from its position alone. Sums run along a last axis that is contiguous, for NumPy adds in the
+order of memory, and whose length is a fact of the model or of the row's own position.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.numpy_kv_cache import NumpyKVLayer
+from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
+from pellucid.backends.numpy_weights import NumpyJoinedMatrix, NumpyWeight
+from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
+from pellucid.backends.rope_frequencies import frequency_rows
+from pellucid.config import Activation, RopeConfig
+
+TILE = 16  # rows that go through a matrix product together
+
+
+class NumpyOps(Ops):
+    """The ops on NumPy arrays.
+
+    Args:
+        dtype: of arrays between ops, float32 or float64.
+    """
+
+    def __init__(self, dtype: type[np.floating[Any]]) -> None:
+        self.dtype = dtype
+
+    def embed(self, token_ids: IntArray, table: NumpyWeight, scale: float = 1.0) -> Array:
+        assert not isinstance(table, NumpyJoinedMatrix)
+        if isinstance(table, NumpyQuantizedMatrix):
+            return np.asarray(table.embed(token_ids).astype(self.dtype) * scale)
+        return np.asarray(table.weight[token_ids] * scale)
+
+    def linear(self, x: Array, weight: NumpyWeight) -> Array:
+        if isinstance(weight, NumpyJoinedMatrix):
+            return np.concatenate([self.linear(x, part) for part in weight.parts], axis=-1)
+        if isinstance(weight, NumpyQuantizedMatrix):
+            return weight.linear(x)
+        num_outputs, num_inputs = weight.weight.shape
+        num_tiles = -(-len(x) // TILE)
+        padded = np.zeros((num_tiles * TILE, num_inputs), self.dtype)
+        padded[: len(x)] = x
+        columns = padded.reshape(num_tiles, TILE, num_inputs).transpose(0, 2, 1)
+        rows = np.ascontiguousarray((weight.weight @ columns).transpose(0, 2, 1))
+        y: Array = rows.reshape(num_tiles * TILE, num_outputs)[: len(x)]
+        return y if weight.bias is None else y + weight.bias
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        mean_square = np.square(x, order="C").mean(axis=-1, keepdims=True)
+        return np.asarray(x / np.sqrt(mean_square + eps) * weight)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        x = np.ascontiguousarray(x)
+        centered = x - x.mean(axis=-1, keepdims=True)
+        variance = np.square(centered).mean(axis=-1, keepdims=True)
+        return np.asarray(centered / np.sqrt(variance + eps) * weight + bias)
+
+    def rope(self, x: Array, batch: ForwardBatch, rope: RopeConfig) -> Array:
+        inv_freq, attention_factor = frequency_rows(rope, batch.rope_lens, self.dtype)
+        angles = batch.positions[:, None].astype(self.dtype) * inv_freq
+        cos = (np.cos(angles) * attention_factor)[:, None, :]  # [T, 1, dim / 2]
+        sin = (np.sin(angles) * attention_factor)[:, None, :]
+        half = rope.dim // 2
+        first, second, rest = x[..., :half], x[..., half : rope.dim], x[..., rope.dim :]
+        rotated = (first * cos - second * sin, second * cos + first * sin)
+        return np.concatenate((*rotated, rest), axis=-1)
+
+    def activate(self, x: Array, activation: Activation) -> Array:
+        match activation:
+            case "silu":  # x / (1 + exp(-x)), with an exponential that cannot overflow
+                decay = np.exp(-np.abs(x))
+                return np.asarray(x * np.where(x < 0, decay, 1) / (1 + decay))
+            case "gelu":
+                erf = np.vectorize(math.erf, otypes=[self.dtype])
+                return np.asarray(0.5 * x * (1 + erf(x * self.dtype(math.sqrt(0.5)))))
+            case "gelu_tanh":  # Hendrycks, Gimpel 2016
+                inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+                return np.asarray(0.5 * x * (1 + np.tanh(inner)))
+
+    def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
+        half = gate_up.shape[1] // 2
+        return self.activate(gate_up[:, :half], activation) * gate_up[:, half:]
+
+    def store_kv(self, kv_layer: NumpyKVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
+        kv_layer.write(k, v, slot_mapping)
+
+    def paged_attention(
+        self,
+        q: Array,
+        kv_layer: NumpyKVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Array:
+        requests = zip(
+            np.split(q * self.dtype(scale), batch.query_start[1:-1]),
+            batch.seq_lens.tolist(),
+            batch.block_tables,
+            strict=True,
+        )
+        return np.concatenate(
+            [
+                self._attend(rows, kv_layer, block_table, seq_len, sliding_window, softcap)
+                for rows, seq_len, block_table in requests
+            ]
+        )
+
+    def _attend(
+        self,
+        q: Array,
+        kv_layer: NumpyKVLayer,
+        block_table: IntArray,
+        seq_len: int,
+        sliding_window: int | None,
+        softcap: float | None,
+    ) -> Array:
+        """Attention of one request's last q_len positions: scaled q [q_len, H, D] -> [q_len, H, D]."""
+        q_len, num_heads, head_dim = q.shape
+        num_kv_heads = kv_layer.num_kv_heads
+        first_tile, last_tile = (seq_len - q_len) // TILE, (seq_len - 1) // TILE
+        num_tiles = last_tile - first_tile + 1
+
+        # Positions of a tile that are not in the step are rows of zeros.
+        rows = slice(seq_len - q_len - first_tile * TILE, seq_len - first_tile * TILE)
+        padded = np.zeros((num_tiles * TILE, num_heads, head_dim), self.dtype)
+        padded[rows] = q
+        # [tiles, K, H / K * TILE, D]: the query heads of one kv-head are rows of one product.
+        tiles = padded.reshape(num_tiles, TILE, num_kv_heads, -1, head_dim)
+        tiles = tiles.transpose(0, 2, 3, 1, 4).reshape(num_tiles, num_kv_heads, -1, head_dim)
+
+        start = _first_key(first_tile, sliding_window)
+        k, v = kv_layer.read(block_table, start, (last_tile + 1) * TILE, seq_len, self.dtype)
+        outputs = []
+        for tile, queries in enumerate(tiles, first_tile):
+            first_key, end = _first_key(tile, sliding_window), (tile + 1) * TILE
+            keys = slice(first_key - start, end - start)
+            hidden = _hidden(np.arange(tile * TILE, end), np.arange(first_key, end), sliding_window)
+            outputs.append(_masked_attention(queries, k[keys], v[keys], hidden, softcap))
+
+        by_head = np.array(outputs).reshape(num_tiles, num_heads, TILE, head_dim)
+        by_row = by_head.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
+        return np.asarray(by_row[rows])
+
+    def logits(self, x: Array, weight: NumpyWeight, softcap: float | None = None) -> Array:
+        return _cap(self.linear(x, weight), softcap)
+
+
+def _first_key(tile: int, sliding_window: int | None) -> int:
+    """The first position that any row of the tile sees."""
+    return 0 if sliding_window is None else max(0, tile * TILE - sliding_window + 1)
+
+
+def _hidden(
+    query_positions: IntArray, key_positions: IntArray, sliding_window: int | None
+) -> npt.NDArray[np.bool_]:
+    """[queries, keys], True where a query must not see a key."""
+    distance = query_positions[:, None] - key_positions
+    hidden = distance < 0
+    return hidden if sliding_window is None else hidden | (distance >= sliding_window)
+
+
+def _masked_attention(
+    q: Array, k: Array, v: Array, hidden: npt.NDArray[np.bool_], softcap: float | None
+) -> Array:
+    """q [K, H / K * TILE, D], k and v [S, K, D], hidden [TILE, S] -> [K, H / K * TILE, D]."""
+    num_kv_heads, num_rows, _ = q.shape
+    scores = _cap(q @ k.transpose(1, 2, 0), softcap)
+    by_head = scores.reshape(num_kv_heads, num_rows // TILE, TILE, -1)
+    np.copyto(by_head, -np.inf, where=hidden)
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    return np.asarray(weights @ v.transpose(1, 0, 2) / weights.sum(axis=-1, keepdims=True))
+
+
+def _cap(scores: Array, softcap: float | None) -> Array:
+    return scores if softcap is None else softcap * np.tanh(scores / softcap)

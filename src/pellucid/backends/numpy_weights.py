@@ -1,0 +1,68 @@
+"""Weights in NumPy arrays."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.base import Weights
+from pellucid.backends.joined_matrix import JoinedMatrix, WeightMatrix
+from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
+from pellucid.backends.ops import Array
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
+
+
+@dataclass(frozen=True)
+class NumpyMatrix:
+    """weight [N, M] and bias [N] in the backend's dtype."""
+
+    weight: Array
+    bias: Array | None
+
+
+@dataclass(frozen=True)
+class NumpyJoinedMatrix:
+    """Matrices whose rows are one matrix's."""
+
+    parts: "tuple[NumpyWeight, ...]"
+
+
+NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix | NumpyJoinedMatrix
+
+
+class NumpyWeights(Weights):
+    """Makes each array when its weight comes.
+
+    Args:
+        dtype: what floats become.
+        quantize_activations: whether rows become int8 where they meet integer weights; else the
+            weights become floats.
+    """
+
+    def __init__(self, dtype: type[np.floating[Any]], quantize_activations: bool) -> None:
+        self.itemsize = np.dtype(dtype).itemsize
+        self._dtype = dtype
+        self._quantize_activations = quantize_activations
+
+    def expect(self, num_bytes: int) -> None:
+        pass
+
+    def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> NumpyWeight:
+        if isinstance(weight, JoinedMatrix):
+            biases = weight.split(bias)
+            return NumpyJoinedMatrix(tuple(map(self.matrix, weight.parts, biases)))
+        own_bias = None if bias is None else self.vector(bias)
+        if isinstance(weight, QuantizedMatrix):
+            if self._quantize_activations:
+                return make_numpy_quantized(weight, own_bias)
+            weight = weight.dequantize()
+        return NumpyMatrix(self.vector(weight), own_bias)
+
+    def vector(self, weight: npt.NDArray[Any]) -> Array:
+        return np.ascontiguousarray(weight, dtype=self._dtype)
+
+    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
+        return quantize_matrix(weight, weight_format)

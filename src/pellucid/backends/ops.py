@@ -1,0 +1,152 @@
+"""The ops contract: what a decoder may call, on arrays of T tokens, and what it is given.
+
+Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, H query heads,
+K kv-heads, D head dim, V vocabulary. Decoders use `+`, slicing and `.reshape`; everything else is an
+op. Every op computes each row the same way whatever other rows stand beside it: that is what makes a
+request's answer independent of its batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.config import Activation, RopeConfig
+
+Array: TypeAlias = npt.NDArray[np.floating[Any]]
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+BlockBytes: TypeAlias = npt.NDArray[np.uint8]  # [bytes_per_block]
+
+# Handles are opaque outside the backend that made them, so formats never show in a decoder.
+Matrix: TypeAlias = Any
+Vector: TypeAlias = Any
+KVLayer: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """The arrays of one step: a ragged batch in which each request contributes q_len >= 1 rows."""
+
+    token_ids: IntArray  # [T]
+    positions: IntArray  # [T] index of the token in its request
+    rope_lens: IntArray  # [T] max(prompt length, position + 1), for scalings that depend on length
+    slot_mapping: IntArray  # [T] block_id * block_size + offset, where the token's K and V go
+    query_start: IntArray  # [B + 1] rows of request b are query_start[b] .. query_start[b + 1]
+    seq_lens: IntArray  # [B] positions in the cache once this step has stored its own
+    block_tables: IntArray  # [B, blocks of the longest], -1 beyond a request's own
+    logits_indices: IntArray  # [R] rows of T
+
+
+class KVCache(Protocol):
+    """The arrays behind the blocks, one handle per layer. Only ops look inside; others move blocks whole."""
+
+    @property
+    def layers(self) -> Sequence[KVLayer]: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of all layers, K and V, scales and padding included."""
+        ...
+
+    def copy_block(self, source_id: int, target_id: int) -> None:
+        """Makes block `target_id` hold what block `source_id` holds, in all layers."""
+        ...
+
+    def read_block(self, block_id: int) -> BlockBytes:
+        """What a block holds in all layers, [bytes_per_block], a copy. Only a cache of the same model,
+        format, block size and backend can make sense of it."""
+        ...
+
+    def write_block(self, block_id: int, data: BlockBytes) -> None:
+        """Makes a block hold, bit for bit, what `read_block` gave.
+
+        Args:
+            data: [bytes_per_block]; may be read-only.
+        """
+        ...
+
+
+class Parameters(Protocol):
+    """Where a decoder gets its weights: it names each one and says the shape that it needs.
+
+    Names are ours ("layers.0.qkv_proj"); loading knows what the checkpoint calls them.
+    """
+
+    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows]."""
+        ...
+
+    def vector(self, name: str, size: int) -> Vector:
+        """A norm's weight or bias, [size]."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model: all layers over one step's batch."""
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        """Logits [R, V] of the rows `batch.logits_indices`."""
+        ...
+
+
+class Ops(ABC):
+    """What a decoder computes with. Arrays in and out are [T, ...] in the backend's own dtype."""
+
+    @abstractmethod
+    def embed(self, token_ids: IntArray, table: Matrix, scale: float = 1.0) -> Array:
+        """Rows of `table` times `scale`: [T] -> [T, M]. Also learned positions."""
+
+    @abstractmethod
+    def linear(self, x: Array, weight: Matrix) -> Array:
+        """x @ weight.T + bias: [T, M] -> [T, N]."""
+
+    @abstractmethod
+    def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
+        """x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, ..., M] (Zhang, Sennrich 2019)."""
+
+    @abstractmethod
+    def layer_norm(self, x: Array, weight: Vector, bias: Vector, eps: float) -> Array:
+        """(x - mean) / sqrt(var + eps) * weight + bias over the last axis (Ba et al. 2016)."""
+
+    @abstractmethod
+    def rope(self, x: Array, batch: ForwardBatch, rope: RopeConfig) -> Array:
+        """Rotates the leading `rope.dim` components of each head: [T, heads, D] (Su et al. 2021)."""
+
+    @abstractmethod
+    def activate(self, x: Array, activation: Activation) -> Array:
+        """Elementwise activation: [T, M]."""
+
+    @abstractmethod
+    def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
+        """activation(gate) * up of gate_up = [gate | up]: [T, 2 M] -> [T, M] (Shazeer 2020)."""
+
+    @abstractmethod
+    def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
+        """Writes k, v [T, K, D] into the slots of this layer, in the cache's format."""
+
+    @abstractmethod
+    def paged_attention(
+        self,
+        q: Array,
+        kv_layer: KVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Array:
+        """softmax(mask(cap(scale * q @ K.T))) @ V per request and head: [T, H, D] -> [T, H, D].
+
+        A row at position p sees positions max(0, p - sliding_window + 1) .. p of its own request, read
+        from the cache through its block table. Query head h reads kv-head h // (H / K).
+        cap(s) = softcap * tanh(s / softcap).
+        """
+
+    @abstractmethod
+    def logits(self, x: Array, weight: Matrix, softcap: float | None = None) -> Array:
+        """The head: linear, then the soft cap: [R, M] -> [R, V]."""
