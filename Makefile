@@ -22,7 +22,7 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve setup test test-native test-sanitized test-neon check test-oracle format stub clean \
+.PHONY: help run serve setup test test-native test-sanitized soak test-neon check test-oracle format stub clean \
   wheel test-wheel versus
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo 'make test         every test that needs no torch'
 	@echo 'make test-native  of these, only the C++ ones'
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
+	@echo 'make soak         native traces for MINUTES=10 beside three busy processes'
 	@echo 'make test-neon    the C++ tests for Arm, under an emulator    (needs a cross compiler and qemu)'
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
 	@echo 'make test-oracle  compare live with transformers on torch'
@@ -66,6 +67,13 @@ test-sanitized: $(VENV)/.build-tools
 	$(BIN)/cmake --build build/sanitized-threads --target $(THREADED_TESTS:%=test_%)
 	$(BIN)/ctest --test-dir build/sanitized-threads --output-on-failure \
 	  -R "^test_($$(echo $(THREADED_TESTS) | tr ' ' '|'))$$"
+
+# Random load on two threads that compete for the cores: every trace ends, with the answers that its
+# requests get alone.
+MINUTES ?= 10
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -s tests/native/test_engine_fuzz.py --minutes $(MINUTES) \
+	  --first-trace drawn --trace-threads 2 --busy-processes 3
 
 test-neon: $(VENV)/.build-tools
 	@for tool in aarch64-linux-gnu-g++ qemu-aarch64-static; do command -v $$tool >/dev/null || { \

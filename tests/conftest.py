@@ -1,4 +1,12 @@
+"""Options of the random tests: how many examples, which, for how long, on how many threads."""
+
+import itertools
 import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,17 +19,71 @@ settings.register_profile("explore", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def _seed(text: str) -> int:
+    return random.SystemRandom().randrange(1 << 31) if text == "drawn" else int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [int(count) for count in text.split(",")]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random traces")
     group.addoption("--traces", type=int, metavar="N", help="traces that each fuzz test runs")
-    group.addoption("--first-trace", type=int, default=0, metavar="SEED", help="seed of the first")
+    group.addoption(
+        "--minutes", type=float, metavar="M", help="runs traces for so long, however many they are"
+    )
+    group.addoption(
+        "--first-trace", type=_seed, default=0, metavar="SEED", help="of the first; or 'drawn'"
+    )
+    group.addoption(
+        "--trace-threads",
+        type=_counts,
+        default=[1, 2, 3],
+        metavar="N,N",
+        help="numbers of threads that native traces are drawn from (1,2,3)",
+    )
+    group.addoption(
+        "--busy-processes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes that compete for the cores meanwhile",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    first = config.getoption("first_trace")
+    return f"first trace: {first}" if first else None
 
 
 @pytest.fixture
-def trace_seeds(request: pytest.FixtureRequest) -> range:
-    """Seeds of the random traces that a test is to run: as many as its mark says, or --traces."""
+def trace_seeds(request: pytest.FixtureRequest) -> Iterable[int]:
+    """Seeds of the random traces that a test is to run: as many as its mark says, or the options."""
+    first = request.config.getoption("first_trace")
+    minutes = request.config.getoption("minutes")
+    if minutes is not None:
+        end = time.monotonic() + 60 * minutes
+        return itertools.takewhile(lambda _: time.monotonic() < end, itertools.count(first))
     count = request.config.getoption("traces")
     if count is None:
         (count,) = request.node.get_closest_marker("traces").args
-    first = request.config.getoption("first_trace")
     return range(first, first + count)
+
+
+@pytest.fixture
+def trace_threads(request: pytest.FixtureRequest) -> list[int]:
+    """Numbers of threads that traces are drawn from."""
+    threads: list[int] = request.config.getoption("trace_threads")
+    return threads
+
+
+@pytest.fixture(scope="session", autouse=True)
+def busy_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As many as the option says, until the tests end."""
+    count = request.config.getoption("busy_processes")
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -1,6 +1,9 @@
 """Random traces on native kernels and the bundled model: the same answers, to the last bit."""
 
+import faulthandler
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,49 +12,78 @@ from pellucid import loaded_model
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.execution.proposer import Proposer
+from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
+from support.fake_model import FakeClock
 from support.traces import TraceSpace, check_trace, make_trace
 
 KNOBS = {
     "kv_cache_dtype": ["bf16", "f32", "int8", "int4"],
-    "num_threads": [1, 2, 3],  # alone: 1
+    "quantization": ["none", "int8", "int4"],
     "speculation": ["off", "auto", "ngram", "draft", "draft"],  # alone: off
 }
+
+# Seconds in which a trace ends on the most crowded machine: what takes longer hangs.
+HANGS_AFTER = 300
+
+
+@dataclass(frozen=True)
+class ModelAndDraft:
+    """A model and the one that drafts for it, on one backend."""
+
+    model: LoadedModel
+    draft: LoadedModel
+
+
+class Models:
+    """The bundled models in every quantization, on every number of threads; each loaded once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._models: dict[tuple[object, object], ModelAndDraft] = {}
+
+    def get(self, quantization: object = "none", num_threads: object = 1) -> ModelAndDraft:
+        key = (quantization, num_threads)
+        if key not in self._models:
+            with self._monkeypatch.context() as patch:
+                # Threads take part in every step, however small.
+                backend = CpuBackend(num_threads, small_step_bytes=0)
+                patch.setattr(loaded_model, "make_backend", lambda *_: backend)
+                config = EngineConfig(quantization=quantization, speculation="draft")
+                model = load_model(config)
+                self._models[key] = ModelAndDraft(model, load_draft_model(config, model))
+        return self._models[key]
 
 
 @pytest.mark.traces(15)
 def test_every_request_gets_what_it_gets_alone(
-    trace_seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    trace_seeds: Iterable[int],
+    trace_threads: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    models, drafts = {}, {}
-    for num_threads in KNOBS["num_threads"]:
-        with monkeypatch.context() as patch:
-            # Threads take part in every step, however small.
-            backend = CpuBackend(num_threads, small_step_bytes=0)
-            patch.setattr(loaded_model, "make_backend", lambda *_, backend=backend: backend)
-            models[num_threads] = loaded_model.load_model(EngineConfig())
-            drafts[num_threads] = loaded_model.load_draft_model(
-                EngineConfig(speculation="draft"), models[num_threads]
-            )
+    """Alone is on one thread. A hang ends the tests, with what every thread was doing."""
+    models = Models(monkeypatch)
+    model = models.get().model
     space = TraceSpace(
-        vocab_size=models[1].config.vocab_size,
+        vocab_size=model.config.vocab_size,
         stops=["a", " the", "e", ".", "\n", " was"],
-        block_bytes=models[1].backend.kv_bytes_per_block(models[1].config, 32, "f32"),
-        knobs=KNOBS,
+        block_bytes=model.backend.kv_bytes_per_block(model.config, 32, "f32"),
+        knobs={**KNOBS, "num_threads": trace_threads},
         prefix_cache_dir=str(tmp_path / "blocks"),
     )
 
+    def make_engine(
+        knobs: Mapping[str, object], clock: FakeClock, proposer: Proposer | None
+    ) -> LLMEngine:
+        chosen = models.get(knobs.get("quantization", "none"), knobs.get("num_threads", 1))
+        draft = chosen.draft if knobs.get("speculation") in ("auto", "draft") else None
+        config = EngineConfig(**knobs)
+        return LLMEngine(config, chosen.model, clock, proposer=proposer, draft=draft)
+
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
-        counts += check_trace(
-            make_trace(seed, space),
-            lambda knobs, clock, proposer: LLMEngine(
-                EngineConfig(**knobs),
-                models[knobs.get("num_threads", 1)],
-                clock,
-                proposer=proposer,
-                draft=drafts[knobs.get("num_threads", 1)]
-                if knobs.get("speculation") in ("auto", "draft")
-                else None,
-            ),
-        )
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        counts += check_trace(make_trace(seed, space), make_engine)
+    faulthandler.cancel_dump_traceback_later()
     print(dict(counts))

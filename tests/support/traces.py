@@ -25,7 +25,7 @@ from pellucid.scheduling.scheduler_output import BlockOp
 from support.fake_model import FakeClock
 
 # All others must not change an answer.
-KNOBS_OF_THE_ANSWER = ("max_model_len", "kv_cache_dtype")
+KNOBS_OF_THE_ANSWER = ("max_model_len", "kv_cache_dtype", "quantization")
 
 BLOCK_OPS = {"C": "copied", "E": "evicted", "O": "swapped out", "I": "swapped in", "L": "loaded"}
 
@@ -273,7 +273,7 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
         AssertionError: something does not hold; the message has the seed.
     """
     try:
-        counts: Counter[str] = Counter()
+        counts: Counter[str] = Counter(traces=1)
         alone = [_alone(request, trace, make_engine) for request in trace.requests]
         # A second engine finds what the first one left on disk.
         for _ in range(2 if "prefix_cache_dir" in trace.knobs else 1):
