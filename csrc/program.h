@@ -42,7 +42,7 @@ struct RowDraws {
   std::int64_t* tokens;  // [count], is filled
 };
 
-// What differs from step to step: the arrays of `ForwardBatch` (backends/base.py), borrowed.
+// What differs from step to step: the arrays of `ForwardBatch` (backends/ops.py), borrowed.
 struct Step {
   std::int64_t num_tokens = 0;                   // T
   std::int64_t num_requests = 0;                 // B

@@ -234,7 +234,7 @@ void add_draw(Program& program, View x, std::int64_t width) {
       require(row.row >= 0 && row.row < step.num_logits, "draws: there is no row ", row.row);
     }
   });
-  const auto num_threads = static_cast<std::size_t>(program.num_threads());
+  const auto num_threads = static_cast<std::size_t>(program.max_threads());
   const auto scratch = std::make_shared<std::vector<DrawScratch>>(num_threads);
   program.add_own_bytes(num_threads * draw_scratch_bytes(width));
   program.add_phase(
@@ -245,6 +245,7 @@ void add_draw(Program& program, View x, std::int64_t width) {
         DrawScratch& own = (*scratch)[static_cast<std::size_t>(share.thread)];
         for (std::int64_t i = share.begin; i < share.end; ++i) {
           const RowDraws& row = step.draws[static_cast<std::size_t>(i)];
+          if (step.largest[row.row] == 0) continue;  // the program notes no largest: undrawn
           const std::int64_t largest = column_of(step.largest[row.row]);
           for (std::int64_t d = 0; d < row.count; ++d) {
             row.tokens[d] = draw_token(program.kernels(), program.row(x, row.row), width, largest,

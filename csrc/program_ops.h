@@ -1,4 +1,4 @@
-// The ops of backends/base.py as phases of a Program. x is read, y written; each is `width` floats
+// The ops of backends/ops.py as phases of a Program. x is read, y written; each is `width` floats
 // of every row from its column on. Operands that do not fit their buffers, and steps that lack what
 // an op reads, are std::invalid_argument: the one when the op is added, the other when it runs.
 #pragma once

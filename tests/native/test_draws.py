@@ -33,8 +33,10 @@ def draw_natively(
     """A program that does nothing but draw from its input [R, V]."""
     num_rows, vocab_size = logits.shape
     program = Program(find_kernels(isa), ThreadPool(num_threads), num_rows, 0)
-    buffer = program.add_buffer(RowSet.TOKENS, vocab_size)
-    program.input(0, vocab_size, (buffer, 0))
+    given = program.add_buffer(RowSet.TOKENS, vocab_size)
+    buffer = program.add_buffer(RowSet.LOGITS, vocab_size)
+    program.input(0, vocab_size, (given, 0))
+    program.gather((given, 0), vocab_size, (buffer, 0))
     program.largest((buffer, 0), vocab_size)
     program.draw((buffer, 0), vocab_size)
     program.finish(buffer)
