@@ -58,7 +58,11 @@ class CpuInfo:
 
     @property
     def num_allowed_cores(self) -> int:
-        """Distinct cores in the affinity mask (macOS: the fast cores)."""
+        """Distinct cores in the affinity mask."""
+
+    @property
+    def num_fast_cores(self) -> int:
+        """Of these, the ones about as fast as the fastest."""
 
     @property
     def cpu_quota(self) -> float | None:
@@ -69,13 +73,19 @@ class CpuInfo:
     @property
     def num_threads(self) -> int:
         """
-        Compute threads to start: min(num_allowed_cores, ceil(cpu_quota)), at least 1.
+        Compute threads to start: min(num_fast_cores, ceil(cpu_quota)), at least 1.
         """
 
     @property
-    def thread_limit(self) -> Literal['cores', 'affinity', 'quota']:
+    def thread_limit(self) -> Literal['cores', 'fast_cores', 'affinity', 'quota']:
         """
-        What num_threads is bounded by: the machine's cores, the affinity mask or the quota.
+        What num_threads is bounded by: the machine's cores, the fast ones among them, the affinity mask or the quota.
+        """
+
+    @property
+    def huge_pages(self) -> bool | None:
+        """
+        Whether Linux backs memory with huge pages that asks for them; None where nothing is told of it.
         """
 
     def __repr__(self) -> str: ...
@@ -109,7 +119,17 @@ class ThreadPool:
         """The caller's own thread is one of `num_threads`."""
 
     @property
-    def num_threads(self) -> int: ...
+    def num_threads(self) -> int:
+        """Of the next run."""
+
+    @property
+    def max_threads(self) -> int:
+        """What the pool was made for."""
+
+    def resize(self, num_threads: int) -> None:
+        """
+        Ends or starts threads, 1 to max_threads of them. Waits for a run that is under way.
+        """
 
 class Roofline:
     """
