@@ -157,7 +157,7 @@ void threads_change_no_bit(const Arithmetic& arithmetic) {
     }
     for (const int fewer_threads : {1, 2}) {
       pool->resize(fewer_threads);
-      for (const std::int32_t num_tokens : {1, 75, 80}) check(*program, num_tokens);
+      for (const std::int32_t num_tokens : {1, 75, 79}) check(*program, num_tokens);
     }
   }
 }
