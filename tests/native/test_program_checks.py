@@ -74,7 +74,11 @@ def cache(num_layers: int = 1, num_kv_heads: int = KV_HEADS, head_dim: int = HEA
 
 
 def run(program: Program, **changes: object) -> None:
-    """A step of three tokens of one request, and what `changes` make of it."""
+    """A step of three tokens of one request, and what `changes` make of it.
+
+    Args:
+        changes: arguments of `Program.run`; a cache is made when it is called.
+    """
     arguments: dict[str, object] = {
         "output": np.zeros((1, VOCAB), np.float32),
         "token_ids": ints(1, 2, 3),
@@ -86,8 +90,9 @@ def run(program: Program, **changes: object) -> None:
         "logits_indices": ints(2),
         "frequencies": [np.ones((1, HEAD_DIM // 2), np.float32)],
         "inputs": [np.ones((3, WIDTH), np.float32)],
-        "kv_cache": cache(),
     }
+    kv_cache = changes.get("kv_cache", cache)
+    changes["kv_cache"] = kv_cache() if callable(kv_cache) else kv_cache
     program.run(**{**arguments, **changes})
 
 
@@ -122,9 +127,12 @@ def test_the_step_that_others_differ_from_runs() -> None:
             "logits_indices: has 5 rows, the program was made for 4",
         ),
         ({"kv_cache": None}, "kv_cache: the program has attention and needs one"),
-        ({"kv_cache": cache(num_kv_heads=2)}, "kv_cache: has 2 kv-heads, the program 1"),
-        ({"kv_cache": cache(head_dim=8)}, "kv_cache: head_dim=8, the program has 16"),
-        ({"kv_cache": cache(head_dim=32)}, "k: buffer .* has 32 columns|v: buffer .* columns"),
+        ({"kv_cache": lambda: cache(num_kv_heads=2)}, "kv_cache: has 2 kv-heads, the program 1"),
+        ({"kv_cache": lambda: cache(head_dim=8)}, "kv_cache: head_dim=8, the program has 16"),
+        (
+            {"kv_cache": lambda: cache(head_dim=32)},
+            "k: buffer .* has 32 columns|v: buffer .* columns",
+        ),
         (long_text(), "seq_lens: 65 tokens, the program was made for 64"),
         ({"seq_lens": ints(3, 3)}, "query_start, block_tables"),
         ({"query_start": ints(0, 2)}, "query_start: must go from 0"),
