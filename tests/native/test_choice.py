@@ -53,7 +53,7 @@ def test_huge_pages_that_are_switched_off_are_a_warning(monkeypatch):
         num_threads, num_logical_cpus, huge_pages = 1, 1, False
 
     monkeypatch.setattr("pellucid.backends.native.cpu_info", SmallPages)
-    with pytest.warns(RuntimeWarning, match=r"transparent huge pages .* % longer; .*madvise"):
+    with pytest.warns(RuntimeWarning, match=r"transparent huge pages .* longer; .*madvise"):
         make_backend(EngineConfig(backend="cpu"))
 
 

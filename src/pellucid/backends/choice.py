@@ -14,7 +14,7 @@ ISA_VARIABLE = "PELLUCID_ISA"
 
 HUGE_PAGES_ARE_OFF = (
     "transparent huge pages are switched off: the processor looks up the address of every 4 KiB of"
-    " weights, and decoding takes about PERCENT % longer; to switch them on for programs that ask:"
+    " weights, and decoding takes a fifth to a half longer; to switch them on for programs that ask:"
     " echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
 )
 
