@@ -12,7 +12,7 @@ from pellucid import loaded_model
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.execution.proposer import Proposer
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from support.fake_model import FakeClock
 from support.traces import TraceSpace, check_trace, make_trace
