@@ -263,6 +263,7 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
 
     endpoint = Endpoint(handler, Limits(write_seconds=0.05), keepalive_seconds=15)
     scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
+    scope["query_string"] = b""
     asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
     assert events[:2] == ["http.response.start", "http.response.body"]
     assert events[2:] == ["frames closed", "resources closed"]

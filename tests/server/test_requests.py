@@ -1,6 +1,8 @@
 """What the server says of requests: which wait and why, where their time went, why a cache missed; metrics."""
 
+import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pellucid.events import Level
 from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits
 from support.bundled import bundled_engine
@@ -238,3 +241,57 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
         for connection in connections:
             connection.close()
         server.wait_until_idle()
+
+
+def read_events(
+    server: RunningServer, path: str, until: str, **headers: str
+) -> list[dict[str, Any]]:
+    """The data of events until one of the kind `until` has come."""
+    named = {
+        "host": "localhost",
+        **{key.replace("_", "-"): value for key, value in headers.items()},
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+    found: list[dict[str, Any]] = []
+    with socket.create_connection((server.host, server.port), TIMEOUT) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())
+        if "last_event_id" not in headers:
+            server.wait_until(lambda: server.service.feed._readers, "a reader")
+            assert server.post("/v1/completions", {**LONG, "max_tokens": 2}).status == 200
+        received = b""
+        while not any(event["ev"] == until for event in found):
+            received += connection.recv(65536)
+            lines = received.split(b"\n")[:-1]
+            found = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    others = 1 if "last_event_id" in headers else 0
+    server.wait_until(lambda: len(server.service.feed._readers) == others, "its end")
+    return found
+
+
+def test_events_are_streamed_and_go_on_where_a_reader_left_off() -> None:
+    with running_server(fake_engine(clock=time.monotonic)) as server:
+        first, *events = read_events(server, "/v1/events?level=step", "req.ledger")
+        assert first["ev"] == "snapshot" and first["requests"] == []
+        assert {"req.add", "req.state", "step", "kv"} <= {event["ev"] for event in events}
+        numbers = [event["seq"] for event in events]
+        assert numbers == sorted(numbers)
+        states = read_events(server, "/v1/events?ev=req.state,req.ledger", "req.ledger")
+        assert {event["ev"] for event in states[1:]} == {"req.state", "req.ledger"}
+        assert server.get("/v1/snapshot").json["free"] > 0
+        other = server.service.feed.read(Level.STEP)  # while nobody reads, nothing is kept
+        assert server.post("/v1/completions", {**LONG, "max_tokens": 2}).status == 200
+        server.wait_until_idle()
+        left_off = other.take()[2].seq
+        path = "/v1/events?level=step"
+        events = read_events(server, path, "req.ledger", last_event_id=str(left_off))
+        assert events[0]["seq"] == left_off + 1
+        other.close()
+        for path, headers in (("?level=all", {}), ("", {"last_event_id": "x"})):
+            assert server.get(f"/v1/events{path}", **headers).status == 400
+        server.wait_until_idle()
+
+
+def test_events_are_for_admins(guarded: RunningServer) -> None:
+    for path in ("/v1/events", "/v1/snapshot", "/metrics"):
+        assert guarded.call("GET", path, None, USER).status == 403
+        assert guarded.call("GET", path, None, {}).status == 401

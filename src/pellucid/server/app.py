@@ -14,6 +14,7 @@ from pellucid.server.api_keys import Role
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler
 from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.event_routes import EventRoutes
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
 from pellucid.server.metrics_route import MetricsRoute
@@ -75,11 +76,13 @@ def _routes(serving: Serving) -> list[Route]:
         Tokens(serving),
         Ollama(serving),
     )
-    requests = RequestRoutes(serving)
+    requests, events = RequestRoutes(serving), EventRoutes(serving)
     return [
         route("GET", "/v1/requests", requests.under_way),
         route("POST", "/v1/requests/{id}/cancel", requests.cancel),
         route("GET", "/v1/explain/{id}", requests.explain),
+        route("GET", "/v1/events", events.events, Role.ADMIN),
+        route("GET", "/v1/snapshot", events.snapshot, Role.ADMIN),
         route("GET", "/v1/kv", requests.kv, Role.ADMIN),
         route("GET", "/metrics", MetricsRoute(serving), Role.ADMIN),
         route("GET", "/health", health.health),

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -31,6 +32,7 @@ class Call:
         caller: whose key it came with.
         path: as it was routed.
         path_params: what the route's pattern found in it.
+        query: what follows it; of several of one name the last.
         headers: by name in small letters; of several of one name the last.
         body: whole.
         warnings: what the reply says about fields that have no effect.
@@ -41,6 +43,7 @@ class Call:
     caller: Caller
     path: str
     path_params: Mapping[str, str]
+    query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
     warnings: list[str] = field(default_factory=list)
@@ -107,6 +110,7 @@ class Endpoint:
             caller,
             scope["path"],
             scope.get("path_params", {}),
+            dict(parse_qsl(scope["query_string"].decode("latin-1"))),
             {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
             b"",
         )

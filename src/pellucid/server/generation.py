@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
+from pellucid.event_feed import EventFeed
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
@@ -79,6 +80,7 @@ class GenerationService:
 
     Attributes:
         records: what happened to the latest calls.
+        feed: the engine's events for readers at their own pace.
         under_way: by the id of their call.
         metrics: of requests that have ended.
         is_draining: new requests are refused; those under way end by themselves.
@@ -89,6 +91,7 @@ class GenerationService:
         self.limits = limits
         self.admission = Admission(limits, time.monotonic)
         self.records = RequestRecords(engine.events)
+        self.feed = EventFeed(engine.events)
         self.under_way: dict[str, Generation] = {}
         self.metrics = Metrics()
         self.is_draining = False
