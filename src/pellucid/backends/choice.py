@@ -86,6 +86,8 @@ def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
             RuntimeWarning,
             stacklevel=2,
         )
+    if info.huge_pages is False:
+        warnings.warn(HUGE_PAGES_ARE_OFF, RuntimeWarning, stacklevel=2)
     return CpuBackend(
         num_threads,
         isa,

@@ -19,6 +19,7 @@ from pellucid.backends.native import (
 )
 from pellucid.backends.ops import Decoder
 from pellucid.backends.program_decoder import ProgramDecoder
+from pellucid.backends.thread_limiter import ThreadLimiter
 from pellucid.backends.tracing import Trace, symbolic_batch
 from pellucid.config import ModelConfig
 
@@ -89,7 +90,7 @@ class CpuBackend(Backend):
             logits,
             self._new_program(self._max_rows),
             self._quantize_activations,
-            before_step=lambda: None,
+            before_step=ThreadLimiter(self.pool).update,
         )
 
     def _new_program(self, max_rows: int) -> Program:
