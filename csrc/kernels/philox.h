@@ -74,18 +74,20 @@ PELLUCID_INLINE void blocks(const NoiseKey& key, std::uint32_t first, Word32Vect
     a.even[i] = first + 2u * static_cast<unsigned>(i);
     a.odd[i] = first + 2u * static_cast<unsigned>(i) + 1;
   }
-  b.even = b.odd = Words{} + key.position;
-  c.even = c.odd = Words{} + key.stream;
+  b.even = b.odd = Words{} + std::uint64_t{key.position};
+  c.even = c.odd = Words{} + std::uint64_t{key.stream};
   // d is 0: the upper halves
   std::uint32_t left = key.seed_low, right = key.seed_high;
 #pragma GCC unroll 10
   for (int round = 0; round < kNumRounds; ++round) {
+    const Words left_key = Words{} + std::uint64_t{left};
+    const Words right_key = Words{} + std::uint64_t{right};
     const Pair first_product = {product(a.even, kMultipliers[0]), product(a.odd, kMultipliers[0])};
     const Pair second_product = {product(c.even, kMultipliers[1]), product(c.odd, kMultipliers[1])};
-    a = {upper_half(second_product.even) ^ b.even ^ left,
-         upper_half(second_product.odd) ^ b.odd ^ left};
-    c = {upper_half(first_product.even) ^ d.even ^ right,
-         upper_half(first_product.odd) ^ d.odd ^ right};
+    a = {upper_half(second_product.even) ^ b.even ^ left_key,
+         upper_half(second_product.odd) ^ b.odd ^ left_key};
+    c = {upper_half(first_product.even) ^ d.even ^ right_key,
+         upper_half(first_product.odd) ^ d.odd ^ right_key};
     b = second_product;
     d = first_product;
     left += kKeySteps[0];

@@ -112,7 +112,8 @@ PELLUCID_INLINE std::int64_t sum_of(Words words) {
 
 // Adds masses, each at most 2^30, two by two.
 PELLUCID_INLINE void add(IntVector a, IntVector b, Words& sums) {
-  const Words pairs = reinterpret_cast<Words>(a + b);
+  const Words pairs = reinterpret_cast<Words>(reinterpret_cast<Word32Vector>(a) +
+                                              reinterpret_cast<Word32Vector>(b));
   sums += (pairs & 0xffffffffu) + (pairs >> 32);
 }
 
