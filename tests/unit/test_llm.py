@@ -1,7 +1,6 @@
 """`LLM` around a fake model: lists of any length, threads, streams, interrupts, progress."""
 
 import io
-import math
 import random
 import signal
 import sys
@@ -104,7 +103,7 @@ def test_progress_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPatch, live:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
-    monkeypatch.setattr("pellucid.progress.LINE_INTERVAL", math.inf)
+    monkeypatch.setattr("pellucid.progress.FIRST_LINE", 3600.0)
     llm.generate([[1, 2]] * 300, SamplingParams(max_tokens=20))
     assert ("of 300 prompts" in screen.getvalue()) == live
 
@@ -119,6 +118,7 @@ def test_progress_can_be_off(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_where_nothing_can_be_drawn_is_lines(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("pellucid.progress.FIRST_LINE", 0.0)
     monkeypatch.setattr("pellucid.progress.LINE_INTERVAL", 0.0)
     llm.generate([[1, 2]] * 9, SamplingParams(max_tokens=3), use_tqdm=True)
     assert capsys.readouterr().err.splitlines()[-1].startswith("generate: 9 of 9 prompts, ")
