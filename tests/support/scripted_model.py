@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
@@ -29,7 +30,7 @@ HERMES_TEMPLATE = """\
 {% endif %}"""
 
 
-class ScriptedDecoder:
+class ScriptedDecoder(CompiledDecoder):
     """Answers each request with the same tokens, whatever its prompt is: greedy requests alone.
 
     Args:
@@ -37,13 +38,16 @@ class ScriptedDecoder:
         vocab_size: V.
     """
 
+    vocab_size = 0
+    step_weights = StepWeights(layer_bytes=2 * 160, head_bytes=2 * 128, arithmetic="f32")
+
     def __init__(self, token_ids: Sequence[int], vocab_size: int) -> None:
         self.token_ids = list(token_ids)
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._prompt_ends: dict[int, int] = {}  # by the first block of a request
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        logits = np.zeros((len(batch.logits_indices), self._vocab_size), dtype=np.float32)
+        logits = np.zeros((len(batch.logits_indices), self.vocab_size), dtype=np.float32)
         owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
         for row, index, owner in zip(logits, batch.logits_indices, owners, strict=True):
             block = int(batch.block_tables[owner][0])
@@ -54,6 +58,14 @@ class ScriptedDecoder:
             place = position - self._prompt_ends[block]
             row[self.token_ids[min(place, len(self.token_ids) - 1)]] = 1.0
         return logits
+
+    def scratch_bytes(self, max_num_batched_tokens: int) -> int:
+        return max_num_batched_tokens
+
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+    ) -> StepLogits:
+        return StepLogits(self.forward(batch, kv_cache))
 
 
 def scripted_engine(text: str, **knobs: Any) -> LLMEngine:
