@@ -111,4 +111,4 @@ def test_tokens(text: str, tmp_path: Path) -> None:
     expected = llama.tokenize(text.encode(), add_bos=False, special=True)
     tokenizer = open_stored_model(file).read_tokenizer()
     assert tokenizer is not None
-    assert tokenizer.backend.encode(text).ids == expected
+    assert tokenizer.hf_tokenizer.encode(text).ids == expected

@@ -77,7 +77,7 @@ GPT2 = read(byte_level_metadata("gpt-2", add_bos_token=True))
 @given(TEXTS)
 def test_byte_level_bpe(text: str) -> None:
     expected = BYTE_LEVEL.encode(text).ids
-    assert GPT2.backend.encode(text).ids == expected
+    assert GPT2.hf_tokenizer.encode(text).ids == expected
     assert GPT2.backend.decode(expected) == BYTE_LEVEL.decode(expected)
 
 
@@ -164,13 +164,13 @@ def test_qwen2_composes_and_llama3_takes_whole_words() -> None:
     ],
 )
 def test_who_adds_bos(pre: str, given: dict[str, bool], added: bool) -> None:
-    ids = read(byte_level_metadata(pre, **given)).backend.encode("the").ids
+    ids = read(byte_level_metadata(pre, **given)).hf_tokenizer.encode("the").ids
     assert (ids[0] == 0) == added
 
 
 def test_eos_is_added_where_the_file_says_so() -> None:
     metadata = byte_level_metadata("gpt-2", add_bos_token=True, add_eos_token=True)
-    ids = read(metadata).backend.encode("the").ids
+    ids = read(metadata).hf_tokenizer.encode("the").ids
     assert (ids[0], ids[-1]) == (0, 1)
 
 
@@ -214,7 +214,7 @@ def test_tokens_have_bytes_of_their_own(name: str) -> None:
 
 
 def test_sentencepiece_adds_bos_unless_told_otherwise() -> None:
-    assert read(sentencepiece_metadata("gemma_bpe")).backend.encode("the").ids[0] == 1
+    assert read(sentencepiece_metadata("gemma_bpe")).hf_tokenizer.encode("the").ids[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_merges_follow_the_scores(ab: float, bc: float, expected: list[str]) -> 
         "tokenizer.ggml.unknown_token_id": 0,
         "tokenizer.ggml.add_space_prefix": False,
     }
-    assert read(metadata).backend.encode("abc").tokens == expected
+    assert read(metadata).hf_tokenizer.encode("abc").tokens == expected
 
 
 def test_unused_tokens_stand_for_no_text() -> None:

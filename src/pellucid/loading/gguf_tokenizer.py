@@ -123,23 +123,23 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
     kind = metadata.string("tokenizer.ggml.model")
     try:
         if kind == "gpt2":
-            backend, adds_bos = _byte_level_bpe(metadata, vocabulary)
+            hf_tokenizer, adds_bos = _byte_level_bpe(metadata, vocabulary)
         elif kind == "llama":
-            backend, adds_bos = _sentencepiece_bpe(metadata, vocabulary), True
+            hf_tokenizer, adds_bos = _sentencepiece_bpe(metadata, vocabulary), True
         else:
             raise metadata.error("tokenizer.ggml.model", "supported are gpt2 and llama")
-        backend.add_tokens(vocabulary.added_tokens())
+        hf_tokenizer.add_tokens(vocabulary.added_tokens())
     except Exception as error:  # the library promises no type
         if isinstance(error, ValueError):
             raise
         raise ValueError(f"{metadata.path}: not a tokenizer: {str(error)[:MAX_SHOWN]}") from error
     special_tokens = vocabulary.special_tokens()
-    backend.post_processor = _post_processor(metadata, backend, special_tokens, adds_bos)
+    hf_tokenizer.post_processor = _post_processor(metadata, hf_tokenizer, special_tokens, adds_bos)
     templates = [
         metadata.string(key) if key in metadata.values else None
         for key in ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
     ]
-    return StoredTokenizer(backend, special_tokens, *templates)
+    return StoredTokenizer(hf_tokenizer, special_tokens, *templates)
 
 
 class _Vocabulary:
@@ -228,17 +228,19 @@ def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Toke
     if merges is None:
         raise metadata.error("tokenizer.ggml.merges", "must be a list of strings")
     pairs = _pairs(metadata, merges)
-    backend = Tokenizer(models.BPE(vocabulary.ids, pairs, ignore_merges=splitting.ignore_merges))
+    hf_tokenizer = Tokenizer(
+        models.BPE(vocabulary.ids, pairs, ignore_merges=splitting.ignore_merges)
+    )
     if splitting.composes:
-        backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        hf_tokenizer.normalizer = normalizers.NFC()
+    hf_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitting.patterns),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    backend.decoder = decoders.ByteLevel()
-    return backend, splitting.adds_bos
+    hf_tokenizer.decoder = decoders.ByteLevel()
+    return hf_tokenizer, splitting.adds_bos
 
 
 def _pairs(metadata: JsonObject, merges: Sequence[str]) -> list[tuple[str, str]]:
@@ -267,7 +269,7 @@ def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokeniz
             f"{metadata.path}: tokenizer.ggml.tokens holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    backend = Tokenizer(
+    hf_tokenizer = Tokenizer(
         models.BPE(
             vocabulary.ids,
             _merges_from_scores(normal, vocabulary.tokens, vocabulary.ids),
@@ -279,12 +281,12 @@ def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokeniz
     replace = normalizers.Replace(" ", _SPACE)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if metadata.boolean("tokenizer.ggml.add_space_prefix", True):
-        backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
-        backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+        hf_tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
+        hf_tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
     else:
-        backend.normalizer = replace
-        backend.decoder = decoders.Sequence(steps)
-    return backend
+        hf_tokenizer.normalizer = replace
+        hf_tokenizer.decoder = decoders.Sequence(steps)
+    return hf_tokenizer
 
 
 def _merges_from_scores(
@@ -316,7 +318,7 @@ def _merges_from_scores(
 
 
 def _post_processor(
-    metadata: JsonObject, backend: Tokenizer, special_tokens: Mapping[str, str], adds_bos: bool
+    metadata: JsonObject, hf_tokenizer: Tokenizer, special_tokens: Mapping[str, str], adds_bos: bool
 ) -> processors.TemplateProcessing | None:
     """Puts BOS before a text, or EOS behind it."""
     adds = {
@@ -332,5 +334,7 @@ def _post_processor(
         return None
     return processors.TemplateProcessing(
         single=[token for token in (before, "$A", after) if token is not None],
-        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(around)],
+        special_tokens=[
+            (token, hf_tokenizer.token_to_id(token)) for token in dict.fromkeys(around)
+        ],
     )

@@ -22,14 +22,14 @@ class StoredTokenizer:
     """A tokenizer as the files of a model hold it.
 
     Args:
-        backend: text to ids and back, without truncation and padding.
+        hf_tokenizer: text to ids and back, without truncation and padding.
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: its source, None if the model has none.
         tool_chat_template: the one for conversations with tools, if it is another one.
         response_template: what answers mean, unchecked; None if the files do not say.
     """
 
-    backend: Tokenizer
+    hf_tokenizer: Tokenizer
     special_tokens: dict[str, str]
     chat_template: str | None
     tool_chat_template: str | None = None

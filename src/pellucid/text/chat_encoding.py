@@ -81,7 +81,7 @@ class ChatEncoder:
     def end_of_turn_token_id(self) -> int | None:
         """The control token that the template writes right after an assistant's message, if any."""
         token = self._control.match(self._forms(self._until()).after_answer.lstrip())
-        return None if token is None else self._encoder.backend.token_to_id(token[0])
+        return None if token is None else self._encoder.hf_tokenizer.token_to_id(token[0])
 
     def _render(self, prompt: ChatPrompt, until: float, control: re.Pattern[str]) -> str:
         """The text, in which marks enclose what `control` finds in messages, tools and variables."""
@@ -136,7 +136,7 @@ class ChatEncoder:
         written = self._forms(self._until()).written
         return {
             token_id: token
-            for token_id, token in self._encoder.backend.get_added_tokens_decoder().items()
+            for token_id, token in self._encoder.hf_tokenizer.get_added_tokens_decoder().items()
             if token.special or (token.content in written and not token.content.isspace())
         }
 
@@ -149,8 +149,8 @@ class ChatEncoder:
     @cached_property
     def _mark_dropping_encoder(self) -> TextEncoder:
         """A copy that drops marks after it has looked for control tokens, and does not look again."""
-        backend = copy.deepcopy(self._encoder.backend)
-        backend.add_special_tokens(
+        hf_tokenizer = copy.deepcopy(self._encoder.hf_tokenizer)
+        hf_tokenizer.add_special_tokens(
             [
                 AddedToken(
                     token.content,
@@ -163,9 +163,9 @@ class ChatEncoder:
             ]
         )
         drop = normalizers.Replace(_OPEN, "")
-        own = backend.normalizer
-        backend.normalizer = drop if own is None else normalizers.Sequence([drop, own])
-        return TextEncoder(backend, self._encoder.model)
+        own = hf_tokenizer.normalizer
+        hf_tokenizer.normalizer = drop if own is None else normalizers.Sequence([drop, own])
+        return TextEncoder(hf_tokenizer, self._encoder.model)
 
 
 def _texts(value: Any) -> Iterator[str]:

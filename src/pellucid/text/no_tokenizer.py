@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import WordLevel
 
 from pellucid.prompts import ChatPrompt
@@ -21,7 +21,7 @@ class NoTokenizer(Tokenizer):
     makes_text = False
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__(Backend(WordLevel({}, unk_token="")), vocab_size, {})
+        super().__init__(HfTokenizer(WordLevel({}, unk_token="")), vocab_size, {})
 
     def encode(
         self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None

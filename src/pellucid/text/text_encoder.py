@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from tokenizers import Encoding
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HfTokenizer
 
 from pellucid.prompts import PromptTooLongError
 
@@ -26,12 +26,12 @@ class TextEncoder:
     """Encodes text. Threads may share it.
 
     Args:
-        backend: the library's tokenizer.
+        hf_tokenizer: the tokenizers library's tokenizer.
         model: the model's name for error messages.
     """
 
-    def __init__(self, backend: Backend, model: str) -> None:
-        self.backend = backend
+    def __init__(self, hf_tokenizer: HfTokenizer, model: str) -> None:
+        self.hf_tokenizer = hf_tokenizer
         self.model = model
 
     def encode(self, text: str, add_special_tokens: bool = False) -> Encoding:
@@ -42,8 +42,8 @@ class TextEncoder:
         """
         try:
             if len(text) < _LONG_CHARS:
-                return self.backend.encode(text, add_special_tokens=add_special_tokens)
-            return self.backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+                return self.hf_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            return self.hf_tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         except BaseException as error:
             if isinstance(error, Exception) or is_panic(error):
                 raise ValueError(
@@ -83,4 +83,4 @@ class TextEncoder:
     @cached_property
     def _longest_token(self) -> int:
         """The characters of the longest token. Byte-level tokens have one for each byte."""
-        return max(map(len, self.backend.get_vocab()), default=1) or 1
+        return max(map(len, self.hf_tokenizer.get_vocab()), default=1) or 1

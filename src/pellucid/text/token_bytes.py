@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HfTokenizer
 
 from pellucid.text.text_encoder import is_panic
 
@@ -19,17 +19,17 @@ class TokenBytes:
     first token of a text may differ, because SentencePiece's decoders drop the space it begins with.
 
     Args:
-        backend: a Hugging Face tokenizer; its decoder says what a token's string means.
+        hf_tokenizer: a Hugging Face tokenizer; its decoder says what a token's string means.
 
     Raises:
         ValueError: the decoder looks at a token's neighbours, so that tokens have no bytes of their own.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        decoder = backend.decoder
+    def __init__(self, hf_tokenizer: HfTokenizer) -> None:
+        decoder = hf_tokenizer.decoder
         steps = [] if decoder is None else _steps(json.loads(decoder.__getstate__()))
         kinds = {step["type"] for step in steps}
-        self._backend = backend
+        self._hf_tokenizer = hf_tokenizer
         self._byte_level = _byte_level_alphabet() if "ByteLevel" in kinds else None
         self._byte_fallback = "ByteFallback" in kinds
         self._cache: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
@@ -67,7 +67,7 @@ class TokenBytes:
 
     def _raw(self, token_id: int) -> bytes | None:
         """The bytes of a token that stands for bytes as such, which need not be characters."""
-        token = self._backend.id_to_token(token_id)
+        token = self._hf_tokenizer.id_to_token(token_id)
         if token is None:
             return b""
         if self._byte_level is not None:
@@ -82,7 +82,7 @@ class TokenBytes:
 
     def _decode(self, token_ids: list[int]) -> str:
         try:
-            text: str = self._backend.decode(token_ids, skip_special_tokens=False)
+            text: str = self._hf_tokenizer.decode(token_ids, skip_special_tokens=False)
         except BaseException as error:
             if is_panic(error):
                 raise ValueError(f"the decoder gave up on token {token_ids[0]}: {error}") from None

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HfTokenizer
 
 from pellucid.conversation import Message, check_text
 from pellucid.loading.stored_model import StoredTokenizer
@@ -31,7 +31,7 @@ class Tokenizer:
     A model may have more rows than its tokenizer has tokens (padding): such ids stand for no text.
 
     Args:
-        backend: text to ids and back, without truncation and padding.
+        hf_tokenizer: text to ids and back, without truncation and padding.
         vocab_size: V of the model.
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: the template's source, None if the model has none.
@@ -48,7 +48,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        backend: Backend,
+        hf_tokenizer: HfTokenizer,
         vocab_size: int,
         special_tokens: Mapping[str, str],
         chat_template: str | None = None,
@@ -57,18 +57,18 @@ class Tokenizer:
         response_template: Any = None,
     ) -> None:
         self.vocab_size = vocab_size
-        self._backend = backend
+        self._hf_tokenizer = hf_tokenizer
         self._model = model
-        self._encoder = TextEncoder(backend, model)
-        self._token_bytes = TokenBytes(backend)
+        self._encoder = TextEncoder(hf_tokenizer, model)
+        self._token_bytes = TokenBytes(hf_tokenizer)
         self.special_token_ids = frozenset(
             token_id
-            for token_id, token in backend.get_added_tokens_decoder().items()
+            for token_id, token in hf_tokenizer.get_added_tokens_decoder().items()
             if token.special
         )
         bos, eos = special_tokens.get("bos_token"), special_tokens.get("eos_token")
-        self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
-        self.eos_token_id: int | None = None if eos is None else backend.token_to_id(eos)
+        self.bos_token_id: int | None = None if bos is None else hf_tokenizer.token_to_id(bos)
+        self.eos_token_id: int | None = None if eos is None else hf_tokenizer.token_to_id(eos)
         self._check_ids(self.special_token_ids - {self.bos_token_id, self.eos_token_id})
         workers = TemplateWorkers()
 
@@ -94,7 +94,7 @@ class Tokenizer:
     def from_stored(cls, stored: StoredTokenizer, vocab_size: int, model: str) -> Tokenizer:
         """The tokenizer that a model's files hold. Arguments and errors are those of the class."""
         return cls(
-            stored.backend,
+            stored.hf_tokenizer,
             vocab_size,
             stored.special_tokens,
             stored.chat_template,
@@ -250,7 +250,7 @@ class Tokenizer:
         """
         from pellucid.text.responses.format import find_response_format
 
-        added = self._backend.get_added_tokens_decoder()
+        added = self._hf_tokenizer.get_added_tokens_decoder()
         special = {added[token_id].content: token_id for token_id in sorted(self.special_token_ids)}
         return find_response_format(
             None if self._chat is None else self._chat.template.source,
@@ -284,13 +284,13 @@ class Tokenizer:
 
     def _check_ids(self, optional: AbstractSet[int | None]) -> None:
         """Raises a ValueError for a token that the model lacks and whose id is not `optional`."""
-        backend = self._backend
+        hf_tokenizer = self._hf_tokenizer
         # A dictionary of all tokens takes a tenth of a second; mostly it is enough to count them.
-        num_known = sum(backend.id_to_token(i) is not None for i in range(self.vocab_size))
-        if num_known == backend.get_vocab_size():
+        num_known = sum(hf_tokenizer.id_to_token(i) is not None for i in range(self.vocab_size))
+        if num_known == hf_tokenizer.get_vocab_size():
             return
         token, largest = max(
-            (item for item in backend.get_vocab().items() if item[1] not in optional),
+            (item for item in hf_tokenizer.get_vocab().items() if item[1] not in optional),
             key=lambda item: item[1],
             default=("", -1),
         )
@@ -315,7 +315,7 @@ class Tokenizer:
         largest = max(token_ids, default=-1)
         if largest >= self.vocab_size:
             raise ValueError(
-                f"text has the token {self._backend.id_to_token(largest)!r} with id {largest}, but"
+                f"text has the token {self._hf_tokenizer.id_to_token(largest)!r} with id {largest}, but"
                 f" the model has a vocabulary of {self.vocab_size}"
             )
         return token_ids

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import BPE
 
 from pellucid.loading.files import read_bytes
@@ -35,14 +35,14 @@ def read_tokenizer_files(directory: Path) -> StoredTokenizer:
     Raises:
         ValueError: a file is missing, cannot be read as what it should be, or contradicts another one.
     """
-    backend = _read_backend(directory)
+    hf_tokenizer = _read_hf_tokenizer(directory)
     config = _read_json(directory / "tokenizer_config.json")
     try:
-        _add_tokens(backend, config, directory)
-        special_tokens = _special_tokens(backend, config, directory)
+        _add_tokens(hf_tokenizer, config, directory)
+        special_tokens = _special_tokens(hf_tokenizer, config, directory)
         templates = _chat_templates(config, directory)
         return StoredTokenizer(
-            backend,
+            hf_tokenizer,
             special_tokens,
             templates.get("default"),
             templates.get("tool_use"),
@@ -65,7 +65,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return dict(read_json_object(path).values) if path.exists() else {}
 
 
-def _read_backend(directory: Path) -> Backend:
+def _read_hf_tokenizer(directory: Path) -> HfTokenizer:
     path = directory / TOKENIZER_FILE
     if not path.exists():
         others = ("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken")
@@ -81,23 +81,23 @@ def _read_backend(directory: Path) -> Backend:
     declared = _declared_tokens(path, data)
     _check_costs(path, data, declared)
     try:
-        backend = Backend.from_buffer(data)
-        backend.no_truncation()
-        backend.no_padding()
-        if isinstance(backend.model, BPE):
-            backend.model.dropout = None  # for training: other ids of the same text each time
-        _check_encodes(backend)
+        hf_tokenizer = HfTokenizer.from_buffer(data)
+        hf_tokenizer.no_truncation()
+        hf_tokenizer.no_padding()
+        if isinstance(hf_tokenizer.model, BPE):
+            hf_tokenizer.model.dropout = None  # for training: other ids of the same text each time
+        _check_encodes(hf_tokenizer)
     except BaseException as error:  # the library promises no type, and its panics are no Exceptions
         if isinstance(error, Exception) or is_panic(error):
             raise ValueError(f"{path} is not a tokenizer: {str(error)[:MAX_SHOWN]}") from None
         raise
     for token in declared:  # the library gives a token with an impossible id another one
-        actual = backend.token_to_id(token["content"])
+        actual = hf_tokenizer.token_to_id(token["content"])
         if actual != token["id"]:
             raise ValueError(
                 f"{path}: added token {shown(token['content'])} has id {token['id']}, which must be {actual}"
             )
-    return backend
+    return hf_tokenizer
 
 
 def _declared_tokens(path: Path, data: bytes) -> list[dict[str, Any]]:
@@ -152,15 +152,15 @@ def _check_costs(path: Path, data: bytes, declared: list[dict[str, Any]]) -> Non
             )
 
 
-def _check_encodes(backend: Backend) -> None:
+def _check_encodes(hf_tokenizer: HfTokenizer) -> None:
     """Raises the panic of a tokenizer that no text can be encoded with."""
     try:
-        backend.encode("a 1")
+        hf_tokenizer.encode("a 1")
     except Exception:  # no panic: for other texts it may do
         return
 
 
-def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> None:
+def _add_tokens(hf_tokenizer: HfTokenizer, config: dict[str, Any], directory: Path) -> None:
     """Tokens that fine-tuning added to tokenizer_config.json alone."""
     path = directory / "tokenizer_config.json"
     entries = config.get("added_tokens_decoder", {})
@@ -170,10 +170,10 @@ def _add_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> No
         )
     ordered = sorted((int(key), entry) for key, entry in entries.items())
     # All at once: with each call the library builds its search for all added tokens anew.
-    new = [entry for _, entry in ordered if backend.token_to_id(entry["content"]) is None]
-    backend.add_tokens([_added_token(entry) for entry in new])
+    new = [entry for _, entry in ordered if hf_tokenizer.token_to_id(entry["content"]) is None]
+    hf_tokenizer.add_tokens([_added_token(entry) for entry in new])
     for token_id, entry in ordered:
-        actual = backend.token_to_id(entry["content"])
+        actual = hf_tokenizer.token_to_id(entry["content"])
         if actual != token_id:
             raise ValueError(
                 f"{path}: added_tokens_decoder gives {shown(entry['content'])} the id {token_id},"
@@ -188,30 +188,34 @@ def _added_token(entry: str | dict[str, Any]) -> AddedToken:
     return AddedToken(entry["content"], special=bool(entry.get("special")), **flags)
 
 
-def _special_tokens(backend: Backend, config: dict[str, Any], directory: Path) -> dict[str, str]:
-    """The named special tokens; in the backend they become special, if they were not."""
+def _special_tokens(
+    hf_tokenizer: HfTokenizer, config: dict[str, Any], directory: Path
+) -> dict[str, str]:
+    """The named special tokens; the function marks them as special in `hf_tokenizer`."""
     token_map = _read_json(directory / "special_tokens_map.json")
     found: dict[str, str] = {}
-    special = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
+    special = {t.content for t in hf_tokenizer.get_added_tokens_decoder().values() if t.special}
     for name in _NAMED_TOKENS:
         entry = config.get(f"{name}_token") or token_map.get(f"{name}_token")
         if entry is None:
-            content = _token_by_id(backend, name, directory) if name in ("bos", "eos") else None
+            content = (
+                _token_by_id(hf_tokenizer, name, directory) if name in ("bos", "eos") else None
+            )
         else:
             content = entry if isinstance(entry, str) else entry["content"]
         if content is None:
             continue
-        if backend.token_to_id(content) is None and name in ("bos", "eos"):
+        if hf_tokenizer.token_to_id(content) is None and name in ("bos", "eos"):
             raise ValueError(
                 f"{directory}: {name}_token {shown(content)} is no token of tokenizer.json"
             )
         found[f"{name}_token"] = content
-        if backend.token_to_id(content) is not None and content not in special:
-            backend.add_special_tokens([AddedToken(content, normalized=False, special=True)])
+        if hf_tokenizer.token_to_id(content) is not None and content not in special:
+            hf_tokenizer.add_special_tokens([AddedToken(content, normalized=False, special=True)])
     return found
 
 
-def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
+def _token_by_id(hf_tokenizer: HfTokenizer, name: str, directory: Path) -> str | None:
     """A token that only the model's own files name, by its id; the first where they list several."""
     for file in ("generation_config.json", "config.json"):
         token_id = _read_json(directory / file).get(f"{name}_token_id")
@@ -221,7 +225,7 @@ def _token_by_id(backend: Backend, name: str, directory: Path) -> str | None:
                 raise ValueError(
                     f"{directory / file}: {name}_token_id={first}: must be a token id, at least 0"
                 )
-            token: str | None = backend.id_to_token(first)
+            token: str | None = hf_tokenizer.id_to_token(first)
             return token
     return None
 
