@@ -78,7 +78,7 @@ GPT2 = read(byte_level_metadata("gpt-2", add_bos_token=True))
 def test_byte_level_bpe(text: str) -> None:
     expected = BYTE_LEVEL.encode(text).ids
     assert GPT2.hf_tokenizer.encode(text).ids == expected
-    assert GPT2.backend.decode(expected) == BYTE_LEVEL.decode(expected)
+    assert GPT2.hf_tokenizer.decode(expected) == BYTE_LEVEL.decode(expected)
 
 
 def test_special_tokens_have_their_names() -> None:
@@ -144,7 +144,7 @@ def test_words_of_smollm(text: str) -> None:
     assert words(_SPLITTERS["smollm"].pre_tokenizer, text) == words(expected, text)
 
 
-_SPLITTERS = {pre: read(byte_level_metadata(pre)).backend for pre in (*SPLITS, "smollm")}
+_SPLITTERS = {pre: read(byte_level_metadata(pre)).hf_tokenizer for pre in (*SPLITS, "smollm")}
 
 
 def test_qwen2_composes_and_llama3_takes_whole_words() -> None:
@@ -199,7 +199,7 @@ _READ = {name: read(sentencepiece_metadata(name, **facts)) for name, facts in SE
 @pytest.mark.parametrize("name", SENTENCEPIECE)
 @given(text=TEXTS)
 def test_sentencepiece_bpe(name: str, text: str) -> None:
-    expected, actual = KINDS[name](), _READ[name].backend
+    expected, actual = KINDS[name](), _READ[name].hf_tokenizer
     ids = expected.encode(text, add_special_tokens=False).ids
     assert actual.encode(text).ids == ids
     assert actual.decode(ids) == expected.decode(ids)
@@ -208,7 +208,7 @@ def test_sentencepiece_bpe(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", SENTENCEPIECE)
 def test_tokens_have_bytes_of_their_own(name: str) -> None:
     found = _READ[name]
-    tokenizer = OurTokenizer(found.backend, 400, found.special_tokens)
+    tokenizer = OurTokenizer(found.hf_tokenizer, 400, found.special_tokens)
     ids = tokenizer.encode("the the 你好 é ü\n")
     assert b"".join(map(tokenizer.token_bytes, ids)).decode().strip(" ") == "the the 你好 é ü\n"
 
@@ -236,7 +236,7 @@ def test_unused_tokens_stand_for_no_text() -> None:
     metadata = byte_level_metadata("gpt-2")
     metadata["tokenizer.ggml.tokens"].append("[PAD]")
     metadata["tokenizer.ggml.token_type"].append(int(TokenType.UNUSED))
-    backend = read(metadata).backend
+    backend = read(metadata).hf_tokenizer
     assert backend.token_to_id("[PAD]") is None
     assert "[PAD]" not in backend.encode("[PAD]").tokens
 
