@@ -73,7 +73,7 @@ def scripted_engine(text: str, **knobs: Any) -> LLMEngine:
     model: LoadedModel = bundled_model()
     files = read_tokenizer_files(BUNDLED_MODEL)
     vocab_size = model.config.vocab_size
-    tokenizer = Tokenizer(files.backend, vocab_size, files.special_tokens, HERMES_TEMPLATE)
+    tokenizer = Tokenizer(files.hf_tokenizer, vocab_size, files.special_tokens, HERMES_TEMPLATE)
     (end_of_turn,) = tokenizer.encode("<|end_of_turn|>", add_special_tokens=False)
     script = [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
     decoder = ScriptedDecoder(script, vocab_size)
