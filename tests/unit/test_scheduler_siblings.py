@@ -97,6 +97,20 @@ def test_all_leave_together() -> None:
     assert not scheduler.has_unfinished_requests
 
 
+def test_a_forked_request_that_was_preempted_before_its_first_row_has_started() -> None:
+    scheduler = make_scheduler(num_blocks=4, max_num_seqs=2)
+    siblings = make_siblings(2, num_prompt_tokens=9, max_tokens=4)
+    scheduler.add_request(*siblings)
+    step(scheduler)
+    assert siblings[1].status is RequestStatus.RUNNING
+    scheduler.add_request(make_request("urgent", 2, priority=-2))
+    output = scheduler.schedule(0.0)
+    assert output.preempted == (siblings[1],)
+    assert siblings[1].num_processed_tokens == 0
+    assert scheduler.kv_cache_manager.num_blocks(siblings[1]) > 0
+    assert siblings[1] in scheduler.started_requests()
+
+
 def test_without_the_cache_each_computes_its_own() -> None:
     scheduler = make_scheduler(use_kv_cache=False)
     scheduler.add_request(*make_siblings(2, num_prompt_tokens=3, max_tokens=2))

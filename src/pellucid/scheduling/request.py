@@ -128,8 +128,10 @@ class Request:
 
     @property
     def has_started(self) -> bool:
-        """Whether it runs or has run, and so may have blocks."""
-        return self.status is RequestStatus.RUNNING or self.num_processed_tokens > 0
+        """Whether it runs or has run, and so may have blocks: those that it filled, or those of the
+        request from which it was forked."""
+        is_running = self.status is RequestStatus.RUNNING
+        return is_running or self.num_processed_tokens > 0 or self.num_computed_once > 0
 
     def end_after(self, token_id: int, num_output_tokens: int) -> End | None:
         """Why the request ends with a token, if it does.
