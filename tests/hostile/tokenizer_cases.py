@@ -123,6 +123,28 @@ TOKENIZER_CASES = [
         "an endless piece of a unigram model", lambda c: c.update(unigram(("x" * MEGABYTES, -1.0)))
     ),
     tokenizer_case(
+        "a piece of a unigram model that ends the process when it is freed",
+        lambda c: c.update(unigram(("x" * 200_000, -1.0))),
+    ),
+    tokenizer_case(
+        "pieces of a unigram model that share nothing",
+        lambda c: c.update(
+            unigram(*((f"{chr(0x4E00 + i)}{'x' * 995}", -1.0) for i in range(3_900)))
+        ),
+    ),
+    tokenizer_case(
+        "the largest unigram model",
+        lambda c: c.update(
+            unigram(*((f"{chr(0x4E00 + i)}{'x' * 987}", -1.0) for i in range(1_000)))
+        ),
+        may_succeed=True,
+    ),
+    tokenizer_case(
+        "the largest unigram model of pieces that share their beginnings",
+        lambda c: c.update(unigram(*(("x" * 13 + f"{i:06}", -1.0) for i in range(200_000)))),
+        may_succeed=True,
+    ),
+    tokenizer_case(
         "a thousand normalizers",
         lambda c: c.update(
             normalizer={

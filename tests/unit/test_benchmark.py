@@ -131,10 +131,10 @@ def test_the_cache_is_planned_for_the_largest_workload() -> None:
 @pytest.mark.parametrize(
     ("workload", "knobs", "message"),
     [
-        (Decode(8, 1017), {}, r"tg8@1017: needs 1025 positions of one sequence; .* has 1024"),
+        (Decode(8, 1017), {}, r"tg8@1017: needs 1025 positions for one request; .* has 1024"),
         (Prefill(65), {"max_model_len": 64}, r"pp65: needs 65 .* the context has 64"),
         (Decode(1, 0, 9), {"max_num_batched_tokens": 8}, r"max_num_batched_tokens=8"),
-        (Prefill(33), {"kv_cache_memory": 8191}, r"pp33: needs 8192 bytes .* kv_cache_memory=8191"),
+        (Prefill(33), {"kv_cache_memory": 8191}, r"pp33: needs 0.01 MiB .* kv_cache_memory=8191"),
     ],
 )
 def test_what_does_not_fit_is_refused(

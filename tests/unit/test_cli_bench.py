@@ -161,7 +161,7 @@ def test_plot(bench: Any, tmp_path: Path) -> None:
         (("--prompt", "8,8"), "--prompt='8,8': must be different whole numbers of at least 1"),
         (
             ("--depth", "999"),
-            "tg64@999: needs 1063 positions of one sequence; the context has 1024",
+            "tg64@999: needs 1063 positions for one request; the context has 1024",
         ),
         (("--temperature", "-1"), "temperature=-1.0: must be a finite"),
         (("--revision", "main"), "--shape='tiny' has random weights: --revision='main' has no use"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pellucid.backends.base import Backend
 from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.memory.memory_plan import in_gib
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def plan_kv_cache(
     allowed = engine_config.kv_cache_memory
     if allowed is not None and plan.num_bytes > allowed:
         raise ValueError(
-            f"{largest.test}: needs {plan.num_bytes} bytes of KV cache; kv_cache_memory={allowed}"
+            f"{largest.test}: needs {in_gib(plan.num_bytes)} of KV cache; kv_cache_memory={allowed} gives"
+            f" {in_gib(allowed)}"
         )
     return plan
 
@@ -56,7 +58,7 @@ def _check_limits(workload: Workload, engine_config: EngineConfig, config: Model
         limit = min(limit, engine_config.max_model_len)
     if workload.num_positions > limit:
         raise ValueError(
-            f"{workload.test}: needs {workload.num_positions} positions of one sequence; the context"
+            f"{workload.test}: needs {workload.num_positions} positions for one request; the context"
             f" has {limit}"
         )
     if workload.batch > engine_config.max_num_batched_tokens:

@@ -29,15 +29,16 @@ class ChatTemplateLimits:
     """What templates may use.
 
     Args:
-        seconds: wall-clock time for one conversation.
+        seconds: wall-clock time for one conversation. With the model's load and a worker's start, a refusal
+            stays below 2 s.
         memory_bytes: address space of a worker, where the system has such a limit.
         source_chars: length of a template.
         text_chars: length of the text that it writes.
         num_workers: renderings at a time; further ones wait.
     """
 
-    seconds: float = 2.0
-    memory_bytes: int = 512 << 20
+    seconds: float = 1.5
+    memory_bytes: int = 384 << 20
     source_chars: int = 256 << 10
     text_chars: int = 16 << 20
     num_workers: int = 4
@@ -181,7 +182,7 @@ class TemplateWorkers:
                 reply = worker.ask(request, seconds)
             except (
                 BaseException
-            ):  # KeyboardInterrupt too: a late answer must not meet the next request
+            ):  # KeyboardInterrupt too: a late reply must not meet the next request
                 worker.stop()
                 raise
             self._idle.append(worker)
@@ -215,10 +216,10 @@ class _Worker:
         self.stop = weakref.finalize(self, _end_process, self.process)
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, str]:
-        """Sends one line and waits for the answer.
+        """Sends one line and waits for the reply.
 
         Raises:
-            TimeoutError: no answer in time; the worker was ended.
+            TimeoutError: no reply in time; the worker was ended.
             EOFError: the worker has ended by itself.
         """
         assert self.process.stdin is not None and self.process.stdout is not None

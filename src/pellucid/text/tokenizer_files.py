@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import BPE
@@ -19,9 +20,14 @@ from pellucid.text.text_encoder import is_panic
 TOKENIZER_FILE = "tokenizer.json"
 _MAX_FILE_BYTES = 256 << 20
 _MAX_TEMPLATE_BYTES = 4 << 20
-# The library takes 1 KB for a character of a regular expression, 400 bytes for one of a unigram model.
+# The library takes 1 KB for a character of a regular expression.
 _MAX_REGEX_BYTES = 20_000
+# The library keeps the pieces of a unigram model in a tree with a node for each byte that pieces do not
+# share, takes up to 340 bytes for a node, and frees a piece by one nested call for each of its bytes: at
+# 160,000 bytes the process dies.
 _MAX_UNIGRAM_BYTES = 4_000_000
+_MAX_UNIGRAM_NODES = 1_000_000
+_MAX_PIECE_BYTES = 10_000
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -136,11 +142,7 @@ def _check_costs(path: Path, data: bytes, declared: list[dict[str, Any]]) -> Non
             f"{path}: has added tokens of {num_added} characters: at most {MAX_ADDED_CHARACTERS} are read"
         )
     if re.search(rb'"type"\s*:\s*"Unigram"', data):
-        pieces = re.finditer(rb'\[\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*,', data)
-        if (piece_bytes := sum(len(match[1]) for match in pieces)) > _MAX_UNIGRAM_BYTES:
-            raise ValueError(
-                f"{path}: has a unigram model of {piece_bytes} bytes: at most {_MAX_UNIGRAM_BYTES} are read"
-            )
+        _check_unigram_costs(path, data)
     for match in re.finditer(rb'"precompiled_charsmap"\s*:\s*"([^"]{8})', data):
         try:
             trie_bytes = int.from_bytes(base64.b64decode(match[1])[:4], "little")
@@ -150,6 +152,40 @@ def _check_costs(path: Path, data: bytes, declared: list[dict[str, Any]]) -> Non
             raise ValueError(
                 f"{path}: precompiled_charsmap has a trie of {trie_bytes} bytes, the file {len(data)}"
             )
+
+
+def _check_unigram_costs(path: Path, data: bytes) -> None:
+    pieces = [match[1] for match in re.finditer(rb'\[\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*,', data)]
+    num_bytes = sum(len(piece) for piece in pieces) - 2 * len(pieces)  # without quotes
+    if num_bytes > _MAX_UNIGRAM_BYTES:
+        raise ValueError(
+            f"{path}: has a unigram model of {num_bytes} bytes: at most {_MAX_UNIGRAM_BYTES} are read"
+        )
+    longest = max(map(len, pieces), default=2) - 2
+    if longest > _MAX_PIECE_BYTES:
+        raise ValueError(
+            f"{path}: has a piece of {longest} bytes in its unigram model: at most {_MAX_PIECE_BYTES} are read"
+        )
+    if num_bytes <= _MAX_UNIGRAM_NODES:
+        return  # each byte has at most one node
+    try:
+        texts = json.loads(b"[" + b",".join(pieces) + b"]")
+    except ValueError:
+        return  # the library will say so
+    num_nodes = _max_tree_nodes([text.encode(errors="surrogatepass") for text in texts])
+    if num_nodes > _MAX_UNIGRAM_NODES:
+        raise ValueError(
+            f"{path}: has a unigram model of {num_nodes} bytes that its pieces do not share: at most"
+            f" {_MAX_UNIGRAM_NODES} are read"
+        )
+
+
+def _max_tree_nodes(texts: list[bytes]) -> int:
+    """Nodes of the prefix tree of `texts`, counted as if no texts shared more than 32 bytes."""
+    rows = np.sort(np.array(texts, "S32")).view(np.uint8).reshape(-1, 32)
+    is_shared = (rows[1:] == rows[:-1]) & (rows[1:] != 0)  # with the text before; 0 fills up rows
+    num_shared = np.count_nonzero(np.logical_and.accumulate(is_shared, axis=1))
+    return sum(map(len, texts)) - int(num_shared)
 
 
 def _check_encodes(hf_tokenizer: HfTokenizer) -> None:
