@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pellucid.backends.base import StepLogits
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution import model_runner
@@ -23,14 +24,17 @@ WARM_UP_STEPS = 10
 
 
 class NoModel:
-    """The same logits for every row, at once."""
+    """A `StepDecoder` that has the same logits in every step, at once."""
+
+    draws_tokens = True
 
     def __init__(self, vocab_size: int, max_rows: int) -> None:
-        self._logits = np.random.default_rng(0).normal(size=(max_rows, vocab_size))
-        self._logits = self._logits.astype(np.float32)
+        self.vocab_size = vocab_size
+        rows = np.random.default_rng(0).normal(size=(max_rows, vocab_size)).astype(np.float32)
+        self._logits = StepLogits(rows, rows.argmax(axis=1).tolist())
 
-    def forward(self, batch, kv_cache):
-        return self._logits[: len(batch.logits_indices)]
+    def step(self, batch, kv_cache, draws=()):
+        return self._logits
 
 
 class Stopwatch:

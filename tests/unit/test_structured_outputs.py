@@ -180,8 +180,7 @@ def test_drafts_change_nothing() -> None:
                 drafts[request.request_id] = [*right[known : known + known % 4], 1, 6, 31]
             return drafts
 
-    engine = fake_engine()
-    engine._executor._proposer = Proposer()
+    engine = fake_engine(proposer=Proposer())
     drafted = finish(engine, ([3], params))[0]
     assert drafted.outputs[0].token_ids == right
     assert drafted.outputs[0].text == plain.outputs[0].text

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix,
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import ModelConfig
+
+if TYPE_CHECKING:  # the contract needs no extension
+    from pellucid.backends.native import Kernels, ThreadPool
 
 Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
 
@@ -193,6 +196,13 @@ class CompiledDecoder(ABC):
         return self.step(batch, kv_cache).rows
 
 
+class NativeThreads(NamedTuple):
+    """What native code runs on: the kernels of one level of instructions, and a pool of threads."""
+
+    kernels: "Kernels"
+    pool: "ThreadPool"
+
+
 class Backend(ABC):
     """One way to compute. Models see its `ops`, loading its `weights`, the engine the rest.
 
@@ -211,6 +221,11 @@ class Backend(ABC):
     def identity(self) -> str:
         """What the bits of results depend on beside inputs: who computes, in which version, on which
         instructions."""
+
+    @property
+    def native_threads(self) -> "NativeThreads | None":
+        """The native kernels and the threads that compute here; None: the backend has none."""
+        return None
 
     @abstractmethod
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:

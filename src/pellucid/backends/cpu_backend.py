@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pellucid.backends.base import Backend
+from pellucid.backends.base import Backend, NativeThreads
 from pellucid.backends.cpu_kv_cache import CpuKVCache, TracedKVCache, make_cpu_kv_cache
 from pellucid.backends.cpu_ops import CpuOps
 from pellucid.backends.cpu_weights import CpuWeights
@@ -68,6 +68,10 @@ class CpuBackend(Backend):
     @property
     def identity(self) -> str:
         return f"cpu {self.kernels.isa} {_extension_identity()}"
+
+    @property
+    def native_threads(self) -> NativeThreads:
+        return NativeThreads(self.kernels, self.pool)
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return kv_bytes_per_block(

@@ -1,7 +1,6 @@
 """Measures the machine with our own kernels and threads."""
 
 from pellucid.backends.base import Backend
-from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.native import ThreadPool, find_kernels, measure_roofline
 from pellucid.benchmark.machine import Machine
 
@@ -10,13 +9,10 @@ def measure_machine(backend: Backend, num_threads: int | None) -> Machine:
     """The ceilings for what runs on `backend`. Takes a second or two, and a quarter of a gigabyte.
 
     Args:
-        backend: the native one is measured with its own threads and instructions.
+        backend: one with native threads is measured with these and their instructions.
         num_threads: of another backend; None: the one that NumPy takes if nobody asks for more.
     """
-    if isinstance(backend, CpuBackend):
-        kernels, pool = backend.kernels, backend.pool
-    else:
-        kernels, pool = find_kernels(), ThreadPool(num_threads or 1)
+    kernels, pool = backend.native_threads or (find_kernels(), ThreadPool(num_threads or 1))
     roofline = measure_roofline(kernels, pool)
     return Machine(
         isa=kernels.isa,

@@ -1,4 +1,4 @@
-"""Runs workloads as the engine runs requests: schedule, execute, update; without text around it."""
+"""Runs workloads with the engine's own step: schedule, execute, update; without text around it."""
 
 import math
 import time
@@ -14,9 +14,11 @@ from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.speculation import make_speculation
+from pellucid.engine.step_executor import StepExecutor
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
+from pellucid.ledger import StepTimes
 from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.memory.process_memory import available_memory
@@ -42,7 +44,7 @@ class Run:
 
 
 class Session:
-    """A model with one KV cache for all workloads, filled with random keys and values: a sequence at
+    """A model with one KV cache for all workloads, filled with random keys and values: a request at
     depth 8192 then costs what it costs, without 8192 tokens computed before.
 
     Args:
@@ -71,8 +73,9 @@ class Session:
             model.config, self._kv_plan.num_blocks, block_size, dtype
         )
         _fill(model.backend.ops, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
+        self._events = EventBus(clock)  # nobody listens
         self._speculation = make_speculation(
-            engine_config, model.config.vocab_size, clock, EventBus(clock)
+            engine_config, model.config.vocab_size, clock, self._events
         )
         self._runner = ModelRunner(model.decoder, self.kv_cache, block_size, Sampler())
 
@@ -123,38 +126,29 @@ class Session:
         num_bytes, flops = 0.0, 0
         for step in run.steps:
             num_bytes += self._model.decoder.step_weights.num_bytes(
-                any(share.samplers for share in step)
+                any(scheduled.samplers for scheduled in step)
             )
-            for share in step:
-                num_bytes += formulas.kv_bytes(config, share.start, share.end, layer_position_bytes)
-                flops += formulas.forward_flops(
-                    config, share.start, share.end, len(share.sampled_rows)
-                )
+            for scheduled in step:
+                start, end = scheduled.start, scheduled.end
+                num_bytes += formulas.kv_bytes(config, start, end, layer_position_bytes)
+                flops += formulas.forward_flops(config, start, end, scheduled.num_logits)
         return Cost(len(run.steps), round(num_bytes), flops)
 
     def _run(self, workload: Workload, max_steps: float) -> Run:
         scheduler = self._scheduler(workload)
+        executor = StepExecutor(
+            self._runner, scheduler, self._events, self._clock, speculation=self._speculation
+        )
         steps: list[tuple[ScheduledRequest, ...]] = []
         start = self._clock()
         while scheduler.has_unfinished_requests and len(steps) < max_steps:
-            steps.append(self._step(scheduler))
+            output = executor.schedule(now=0.0)
+            result = executor.run(output.scheduled, StepTimes(0.0))
+            for error in result.errors.values():
+                raise error
+            scheduler.update(output, result.token_ids, now=0.0)
+            steps.append(output.scheduled)
         return Run(self._clock() - start, tuple(steps))
-
-    def _step(self, scheduler: Scheduler) -> tuple[ScheduledRequest, ...]:
-        """What `LLMEngine.step` does, up to the tokens."""
-        if self._speculation is not None:
-            scheduler.draft(self._speculation.propose(scheduler.running))
-        output = scheduler.schedule(now=0.0)
-        started = self._clock()
-        logits = self._runner.execute(output.scheduled)
-        result = self._runner.sample(output.scheduled, logits)
-        for error in result.errors.values():
-            raise error
-        if self._speculation is not None:
-            seconds = self._clock() - started
-            self._speculation.observe(output.scheduled, result.token_ids, seconds)
-        scheduler.update(output, result.token_ids, now=0.0)
-        return output.scheduled
 
     def _scheduler(self, workload: Workload) -> Scheduler:
         """A scheduler with the requests of `workload` at their depth."""
@@ -192,8 +186,8 @@ class Session:
             )
         if workload.depth:  # what prefill would have stored is there
             output = scheduler.schedule(now=0.0)
-            assert all(share.samplers for share in output.scheduled)
-            token_ids = {share.request.request_id: [0] for share in output.scheduled}
+            assert all(scheduled.samplers for scheduled in output.scheduled)
+            token_ids = {scheduled.request.request_id: [0] for scheduled in output.scheduled}
             scheduler.update(output, token_ids, now=0.0)
         return scheduler
 

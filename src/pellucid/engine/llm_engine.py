@@ -295,9 +295,7 @@ class LLMEngine:
         may have any. The engine goes on.
         """
         times = self._recorder.begin_step(self.clock())
-        self._executor.finish_reading()
-        self._executor.propose()
-        output = self.scheduler.schedule(times.started)
+        output = self._executor.schedule(times.started)
         self._recorder.book(output, self.scheduler.running, self._completions.unfinished)
         result = self._executor.run(output.scheduled, times)
         self._completions.fail(result.errors)

@@ -1,4 +1,4 @@
-"""The step executor: carries out a scheduled step. What fails there ends requests, not the engine."""
+"""The step executor: schedules a step and computes it. What fails there ends requests, not the engine."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.ledger import StepTimes
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 
 # For blocks from the disk, before the engine looks at new requests and aborts.
 MAX_WAIT_SECONDS = 0.1
@@ -19,11 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class StepExecutor:
-    """Moves blocks, computes, chooses tokens, and notes when that was done.
+    """Asks for drafts, has a step scheduled, moves blocks, computes, chooses tokens, and notes when that was
+    done. `LLMEngine` gives requests their text beside it; the benchmark's `Session` has requests alone.
 
     Args:
         model_runner: does the work.
-        scheduler: knows which blocks move, and who has blocks.
+        scheduler: decides on steps.
         events: whether anyone watches tokens.
         clock: seconds, monotonic.
         prefix_store: reads blocks; None: there is none.
@@ -47,19 +48,17 @@ class StepExecutor:
         self._prefix_store = prefix_store
         self._speculation = speculation
 
-    def finish_reading(self) -> None:
-        """Hands the scheduler the blocks that were read from the prefix store. Waits a moment for them
-        if there is nothing else to do."""
-        if self._prefix_store is None:
-            return
-        wait = MAX_WAIT_SECONDS if self._scheduler.waits_for_reads_alone else 0.0
-        for read_id, payloads in self._prefix_store.take_read(wait):
-            self._scheduler.finish_reading(read_id, payloads)
+    def schedule(self, now: float) -> SchedulerOutput:
+        """Decides on a step: with the blocks that have been read from the prefix store, and with drafts.
 
-    def propose(self) -> None:
-        """Hands drafts for the next step to the scheduler, if anybody guesses."""
+        Args:
+            now: seconds, on the scheduler's clock.
+        """
+        if self._prefix_store is not None:
+            self._finish_reading(self._prefix_store)
         if self._speculation is not None:
             self._scheduler.draft(self._speculation.propose(self._scheduler.running))
+        return self._scheduler.schedule(now)
 
     def run(self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
         """Computes a step.
@@ -83,6 +82,13 @@ class StepExecutor:
             self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception:
             _log.exception("blocks could not be saved")
+
+    def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
+        """Hands the scheduler the blocks that were read from the prefix store. Waits a moment for them
+        if there is nothing else to do."""
+        wait = MAX_WAIT_SECONDS if self._scheduler.waits_for_reads_alone else 0.0
+        for read_id, payloads in prefix_store.take_read(wait):
+            self._scheduler.finish_reading(read_id, payloads)
 
     def _move_blocks(self) -> StepResult | None:
         """Moves blocks as scheduled. If that fails, block contents are undefined: clears the prefix
