@@ -138,7 +138,9 @@ def _list_files(repository: str, snapshot: Path) -> list[str]:
     from huggingface_hub import HfApi
 
     try:
-        return HfApi().list_repo_files(repository, revision=snapshot.name)
+        # Not list_repo_files, which repeats a failed request for 20 seconds.
+        info = HfApi().model_info(repository, revision=snapshot.name)
+        return [file.rfilename for file in info.siblings or ()]
     except Exception:  # of the transfer libraries, which differ between versions
         files = (path for path in snapshot.rglob("*") if path.is_file())
         return [str(path.relative_to(snapshot)) for path in files]
