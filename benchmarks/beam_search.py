@@ -1,4 +1,4 @@
-"""What a beam search costs: beside as many answers that share their prompt, and as many that do not.
+"""What a beam search costs, compared with as many answers to one prompt and as many separate requests.
 
     python benchmarks/beam_search.py [MODEL] [--quantization int8] [--width 4] [--prompt 512] [--gen 64]
 

@@ -1,4 +1,4 @@
-"""An engine's process, from the side of the one who asks."""
+"""Starts an engine's process, sends it tests and reads its results."""
 
 import json
 import os

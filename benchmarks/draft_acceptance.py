@@ -1,4 +1,4 @@
-"""How often a draft model draws the model's own token, beside what could be expected.
+"""How often a draft model draws the model's own token, compared with the theoretical bounds.
 
     python benchmarks/draft_acceptance.py [--prompts 200] [--tokens 32] [--temperatures 0,0.7,1]
 

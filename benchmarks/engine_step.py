@@ -1,4 +1,4 @@
-"""What the engine itself costs in a decode step, with a model that takes no time.
+"""The engine's own time in a decode step, measured with a model that takes no time.
 
     python benchmarks/engine_step.py [--running 64] [--depth 128] [--steps 300]
 

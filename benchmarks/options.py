@@ -1,4 +1,4 @@
-"""What the scripts that compare engines share on the command line."""
+"""The command-line options that the scripts which compare engines share."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What a comparison says: tokens per second, spreads, ratios."""
+"""The results of a comparison: tokens per second, spreads, ratios."""
 
 import statistics
 from collections.abc import Sequence

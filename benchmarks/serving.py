@@ -1,4 +1,4 @@
-"""Engines serving the same requests of mixed lengths, in turn: throughput, and how long callers wait.
+"""Engines serve the same requests of mixed lengths, in turn: throughput and latency.
 
     python benchmarks/make_weights.py qwen2.5-0.5b /tmp/qwen
     python benchmarks/serving.py /tmp/qwen --formats int8 --engines pellucid llama.cpp

@@ -1,4 +1,4 @@
-// Where the largest of a row is, found by threads that each see some of its columns.
+// The position of a row's largest logit, found by threads that each compute some of its columns.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""Requests of mixed lengths, the same for every engine, and when their tokens came."""
+"""Requests of mixed lengths, the same for every engine, and the arrival times of their tokens."""
 
 import random
 from collections.abc import Sequence

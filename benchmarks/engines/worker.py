@@ -1,4 +1,4 @@
-"""The side of an engine: a process of its own, which runs one test when it is told to.
+"""The worker process of an engine: runs one test for each line that it reads from stdin.
 
 It is told in lines of JSON on stdin and answers in lines of JSON on stdout; what the engine's library
 prints goes to stderr. Needs nothing but the standard library, so that every engine can have its own

@@ -1,5 +1,5 @@
-// What each file here adds to the extension module pellucid._native. Nothing outside of this folder
-// knows Python.
+// The functions by which each file of this folder adds its classes to the extension module
+// pellucid._native. Nothing outside of this folder knows Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

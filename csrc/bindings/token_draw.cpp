@@ -1,4 +1,4 @@
-// Draw: what one token is drawn by.
+// Python's Draw: the parameters by which one token is drawn.
 #include "bindings/token_draw.h"
 
 #include <nanobind/nanobind.h>

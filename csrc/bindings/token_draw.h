@@ -1,4 +1,4 @@
-// What a token is drawn by, with the arrays of Python that it borrows.
+// The parameters by which a token is drawn, and the Python arrays that they borrow.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What stands between attention.cpp and the kernels of one instruction set: plain data and
+// The interface between attention.cpp and the kernels of one instruction set: plain data and
 // pointers.
 //
 // The promise of every kernel here: what a query gets from a range of keys is one fixed sequence of

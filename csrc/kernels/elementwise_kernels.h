@@ -1,5 +1,6 @@
-// What a step does to rows besides products: plain data and pointers to one level's kernels. Each
-// kernel takes one row, so a row's bits depend on nothing else; y may be x.
+// The interface of the elementwise kernels (norms, rotations, activations, sums): plain data and
+// pointers to one level's kernels. Each kernel takes one row, so a row's bits depend on nothing
+// else; y may be x.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What stands between linear.cpp and the kernels of one instruction set: plain data and pointers.
+// The interface between linear.cpp and the kernels of one instruction set: plain data and pointers.
 //
 // The promise of every kernel here: an output element is one fixed sequence of operations over k,
 // whatever rows and columns are computed beside it. SIMD lanes are output columns, and tiles of any

@@ -1,4 +1,4 @@
-// What every linear kernel shares: how rows are cut into register tiles, and how a tile is written.
+// Cuts rows into register tiles, and writes a tile's results: shared by all linear kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What a level can do at best: the ceilings that benchmarks compare with.
+// The interface of the kernels that measure a level's peak of operations, which benchmarks compare
+// with.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Drawing tokens from rows of logits: what is done with every token of a vocabulary.
+// The interface of the kernels that draw tokens from rows of logits.
 #pragma once
 
 #include <cstdint>

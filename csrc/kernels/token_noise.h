@@ -1,4 +1,4 @@
-// The noise of one token, and when it arrives: the arithmetic of execution/randomness.py on
+// The noise of one token, and its arrival time: the arithmetic of execution/randomness.py on
 // numbers.
 #pragma once
 

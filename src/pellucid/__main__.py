@@ -1,4 +1,4 @@
-"""`python -m pellucid`."""
+"""`python -m pellucid` is the command line."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The asynchronous facade: many tasks, one engine on a thread of its own."""
+"""AsyncLLMEngine: one engine on a thread of its own, which many asyncio tasks share."""
 
 import asyncio
 import weakref

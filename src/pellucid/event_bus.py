@@ -1,4 +1,4 @@
-"""Carries events from the engine to whoever listens."""
+"""The event bus: carries events from the engine to its subscribers."""
 
 import logging
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""Bytes and operations: the one place where they are written.
+"""Formulas for bytes, operations and speed-ups: no other file repeats them.
 
 A multiply and an add count as two FLOPs. Only matrix products and attention are counted: norms,
 rotations and activations are under 1 % of a decoder's operations. Likewise bytes are those of matrices

@@ -1,4 +1,4 @@
-"""Where each request's wall time went, second by second, so that the parts add up.
+"""The ledger: splits each request's wall time into parts that add up.
 
 Time is booked once and without gaps: each entry knows up to when it has been booked, and every
 booking says what the time from there to a later moment was. The parts of a ledger are

@@ -1,4 +1,4 @@
-"""The offline interface: prompts in, complete or streamed answers out."""
+"""LLM, the interface for scripts: prompts in, complete or streamed answers out."""
 
 import random
 import weakref

@@ -1,4 +1,4 @@
-"""Prompts and parameters as callers of `LLM` write them, checked and brought into one form."""
+"""Checks prompts and parameters of `LLM`'s callers, and brings them into one form."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence

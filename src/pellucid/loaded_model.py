@@ -1,4 +1,4 @@
-"""From an EngineConfig to a model that is ready to run."""
+"""Loads the model that an EngineConfig names, ready to run."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Answers as callers get them. Names and meanings follow vLLM's where it has them."""
+"""The outputs that callers get. Names and meanings are vLLM's where vLLM has them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

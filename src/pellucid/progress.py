@@ -1,4 +1,4 @@
-"""How far something has come: a bar on a live terminal, else a line every few seconds."""
+"""Shows progress: a bar on a live terminal, otherwise a line every few seconds."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a request continues: text, token ids, or a conversation."""
+"""Prompts: text, token ids, or a conversation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""`pellucid quantize` as a function: a checkpoint in, a smaller one out."""
+"""Writes a quantized copy of a checkpoint: the function behind `pellucid quantize`."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What the text of an answer must be: JSON by a schema, a choice, a regular expression, a grammar."""
+"""Parameters of structured outputs: JSON by a schema, a choice, a regular expression, a grammar."""
 
 import json as json_format
 from collections.abc import Mapping, Sequence

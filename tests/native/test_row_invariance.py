@@ -1,4 +1,4 @@
-"""Promise 2 on the native kernels: a row's bits are its own, whatever step, level and threads."""
+"""Row invariance of the native kernels: a row has the same bits in any step, on any level and number of threads."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""Who may enter, and what a connection may send before anything is computed."""
+"""Access to the server, and the limits of what a connection may send before anything is computed."""
 
 import socket
 import time

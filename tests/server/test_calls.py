@@ -1,4 +1,4 @@
-"""What becomes of calls: those that nobody waits for, too many of them, and a server that is to end."""
+"""Disconnected clients, too many calls, and a server that drains."""
 
 import asyncio
 import json

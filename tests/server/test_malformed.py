@@ -1,4 +1,4 @@
-"""Requests that nobody should send, among good ones: each is refused, and each good one gets its answer."""
+"""Malformed requests among good ones: the server refuses each, and answers each good one."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What must hold when a backend moves blocks of its KV cache whole."""
+"""Tests of moving whole blocks of a KV cache, which every backend must pass."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The data plane as the scheduler sees it: block contents, without a model.
+"""A fake data plane for the scheduler's tests: block contents without a model.
 
 A slot holds a digest of all tokens up to its position and of the salt. A share that is computed checks
 that every position before it holds what it has to: a wrong slot, a block shared, copied, given away or

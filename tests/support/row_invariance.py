@@ -1,4 +1,4 @@
-"""Promise 2, op by op: a row's bits are its own."""
+"""Row invariance, op by op: a row has the same bits in any batch."""
 
 import numpy as np
 

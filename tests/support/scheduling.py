@@ -1,4 +1,4 @@
-"""Schedulers and requests with few words. A block holds BLOCK_SIZE tokens."""
+"""Helpers that make schedulers and requests. A block holds BLOCK_SIZE tokens."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Time that passes without waiting for it."""
+"""A clock for tests, which advances by a fixed time at each reading."""
 
 TICK = 1 / 1024  # seconds; exact in binary, so that sums are exact too
 

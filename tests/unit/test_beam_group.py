@@ -1,4 +1,4 @@
-"""Which request computes which beam."""
+"""BeamGroup: which request computes which beam."""
 
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.sampling_params import SamplingParams

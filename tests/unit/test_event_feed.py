@@ -1,4 +1,4 @@
-"""Readers at their own pace: nothing lost that is not said to be, and a snapshot that events continue."""
+"""EventFeed: a reader learns of every event that it missed, and events continue a snapshot."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Rules of the tree that no linter knows."""
+"""Rules of the source tree that no linter checks."""
 
 import re
 from pathlib import Path

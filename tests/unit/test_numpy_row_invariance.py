@@ -1,4 +1,4 @@
-"""A row's bits are its own: the same alone, in any batch, in any chunks and at any block size."""
+"""Row invariance of the NumPy ops: a row has the same bits alone, in any batch, in any chunks, at any block size."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Prefixes on disk are read beside the steps: nobody waits for them but the request that needs them."""
+"""Prefixes on disk are read beside the steps: only the request that needs them waits."""
 
 import threading
 from pathlib import Path

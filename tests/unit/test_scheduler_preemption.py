@@ -1,4 +1,4 @@
-"""Who makes room for whom, how much of it, and what becomes of what was there."""
+"""Preemption: which request gives blocks to which, how many, and how the blocks come back."""
 
 import pytest
 

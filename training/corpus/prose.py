@@ -1,4 +1,4 @@
-"""A pen: turns `[either|or]` and `{slot}` into sentences, always from one seeded generator."""
+"""The text generator: turns `[either|or]` and `{slot}` into sentences, always from one seeded generator."""
 
 import re
 import zlib

@@ -1,4 +1,4 @@
-"""Things that stand far above and are asked for below: lists, passphrases, copies."""
+"""Recall tasks: lists, passphrases and copies that the text asks for much later."""
 
 from collections.abc import Iterator
 from itertools import pairwise

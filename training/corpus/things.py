@@ -1,4 +1,4 @@
-"""What is what: the small world's encyclopaedia."""
+"""Definitions of animals and things: the encyclopaedia of the corpus."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The inhabitants and furniture of the small world."""
+"""The names, animals, things and places of the corpus."""
 
 
 def phrases(text: str) -> list[str]:

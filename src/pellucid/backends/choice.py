@@ -1,4 +1,4 @@
-"""Which backend an EngineConfig gets."""
+"""Chooses the backend that an EngineConfig asks for."""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""The handles of the native KV cache."""
+"""The native KV cache, and its handles that models pass to ops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The native extension's typed face: the one place that imports `pellucid._native`."""
+"""Typed access to the native extension: the only file that imports `pellucid._native`."""
 
 try:
     from pellucid._native import (

@@ -1,4 +1,4 @@
-"""Fewer compute threads while the process may keep fewer cores busy."""
+"""Lowers the number of compute threads while the process may use fewer cores."""
 
 import time
 import warnings

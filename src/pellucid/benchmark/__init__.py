@@ -1,1 +1,1 @@
-"""How fast the engine is on this machine, and how much of the machine's ceilings that is."""
+"""Measures the engine's speed on this machine, and its share of the machine's bandwidth and peak."""

@@ -1,4 +1,4 @@
-"""What bounds a model's steps on this machine."""
+"""The lower bound of a step's time on this machine, by bandwidth and by arithmetic."""
 
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig

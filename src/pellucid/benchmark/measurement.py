@@ -1,4 +1,4 @@
-"""Times of repeated runs, and what they say beside the machine's ceilings."""
+"""Times of repeated runs, and their share of the machine's bandwidth and peak."""
 
 import statistics
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A model of random weights: how fast a model of a known shape would be on this machine."""
+"""A model of random weights, to measure the speed of a known shape."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Runs workloads with the engine's own step: schedule, execute, update; without text around it."""
+"""Runs workloads with the engine's own step: schedule, execute, update; but without text."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What is measured: whole prompts, and tokens at some depth."""
+"""The workloads of `bench`: prefill of whole prompts, and decode at a given depth."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

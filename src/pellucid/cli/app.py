@@ -1,4 +1,4 @@
-"""The verbs put together, and what every error becomes."""
+"""The command `pellucid`: its verbs, and how errors become messages and exit statuses."""
 
 import os
 import sys

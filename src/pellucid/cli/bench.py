@@ -1,4 +1,4 @@
-"""`pellucid bench`: how fast a model is here, and what share of the machine's ceilings that is."""
+"""`pellucid bench`: a model's speed, and its share of the machine's bandwidth and peak."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated

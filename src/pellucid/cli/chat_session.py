@@ -1,4 +1,4 @@
-"""One chat: what a line that the user typed does."""
+"""One chat: handles each line that the user types."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a run with the KV cache and one without say about each other. Numbers only."""
+"""Compares a run with the KV cache and one without: numbers only."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The messages of a chat, and the file they are kept in: one JSON object a line."""
+"""The messages of a chat, and the file that stores them, one JSON object per line."""
 
 import json
 from dataclasses import dataclass, field

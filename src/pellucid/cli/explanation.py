@@ -1,4 +1,4 @@
-"""What the events of an engine say about one request."""
+"""Collects what the engine's events say about one request."""
 
 import statistics
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""One request from the command line's side: loading, streaming, Ctrl-C."""
+"""Runs one request for the command line: loading, streaming, Ctrl-C."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""`pellucid quantize`: a checkpoint in, a smaller one out, and what it cost."""
+"""`pellucid quantize`: writes a quantized copy of a checkpoint, and shows its errors."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One request's answers on an event loop, as they are made."""
+"""The stream of one request's deltas on an asyncio event loop."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""From what a caller asks to the scheduler's requests, checked against the model."""
+"""The request maker: checks a caller's request against the model, and makes the scheduler's requests of it."""
 
 import secrets
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Speculation: asks for drafts before each step, sees what became of them, and counts."""
+"""Speculation: asks for drafts before each step, and measures how many of them were right."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The step executor: schedules a step and computes it. What fails there ends requests, not the engine."""
+"""The step executor: schedules a step and computes it. An error there ends requests, not the engine."""
 
 import logging
 from collections.abc import Callable, Sequence

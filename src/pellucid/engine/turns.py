@@ -1,4 +1,4 @@
-"""Whose turn it is to use an engine, and Ctrl-C that waits for the end of a step."""
+"""Gives threads turns to use an engine, and delays Ctrl-C until the end of a step."""
 
 # `signal` without its conversions to enums, which take 10 us: a stream defers Ctrl-C for each token.
 import _signal  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-"""The model runner: carries out a step that was scheduled: forward, logits, tokens."""
+"""The model runner: computes a scheduled step: forward, logits, tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Relative weights of tokens: what truncation and the draw are decided by.
+"""The weights of tokens (unnormalised probabilities) that truncation and the draw use.
 
 Which tokens are kept and which one wins must be the same bit for bit in NumPy and in native kernels of
 every instruction set, whoever adds up in which order. So weights are float32 from sums and products in a

@@ -1,4 +1,4 @@
-"""The prefix fingerprint: what the keys and values of a block are a function of, beside the tokens."""
+"""The prefix fingerprint: a hash of everything besides the tokens that determines a block's keys and values."""
 
 import hashlib
 

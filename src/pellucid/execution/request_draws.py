@@ -1,4 +1,4 @@
-"""What a backend that draws tokens itself is told of a request."""
+"""The parameters of a request's draws, for a backend that draws tokens in its own step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Chooses tokens. One row at a time and without state: an answer cannot depend on its batch."""
+"""The sampler: chooses a token from one row of logits at a time, without state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The stages of sampling in their order: the one place where it is written."""
+"""The order of the sampling stages."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

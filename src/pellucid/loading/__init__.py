@@ -1,1 +1,1 @@
-"""Models from real checkpoints: finds them, checks them, and gives decoders their weights."""
+"""Finds checkpoints, checks them, and gives decoders their weights."""

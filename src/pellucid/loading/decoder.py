@@ -1,4 +1,4 @@
-"""From the files of a model to a decoder on a backend."""
+"""Makes a decoder on a backend from the files of a model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What names of GGUF files say: which part of a split file they are, and the quantization inside."""
+"""Reads the names of GGUF files: the part of a split file, and the quantization."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""GGUF's blocks by native code: what `matrix_from_blocks` gives, bit for bit."""
+"""Unpacks GGUF's blocks by native code, bit for bit as `matrix_from_blocks` does."""
 
 from gguf.constants import GGMLQuantizationType as Type
 

@@ -1,4 +1,4 @@
-"""Where weights come from: tensors by name, however they are stored."""
+"""The interface to stored weights: tensors by name, in any file format."""
 
 from collections.abc import Iterator
 from pathlib import Path

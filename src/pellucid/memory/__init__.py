@@ -1,1 +1,1 @@
-"""How much memory there is, and what an engine plans to take of it."""
+"""Measures the available memory, and plans an engine's share of it."""

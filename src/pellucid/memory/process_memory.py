@@ -1,4 +1,4 @@
-"""Memory of this process: what the system and its limits still allow, and giving back what is free."""
+"""The memory that this process may still take, and returning free memory to the system."""
 
 import ctypes
 import os

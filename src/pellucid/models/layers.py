@@ -1,4 +1,4 @@
-"""What decoders share: attention over the paged cache, the gated MLP, the head's weights."""
+"""Layers that decoders share: attention over the paged cache, the gated MLP, the head's weights."""
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters
 from pellucid.config import ModelConfig

@@ -1,4 +1,4 @@
-"""A block of the KV cache, and the key by which its contents are found again."""
+"""A block of the KV cache, and the key by which the prefix index finds its contents."""
 
 from dataclasses import dataclass
 

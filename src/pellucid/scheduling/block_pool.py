@@ -1,4 +1,4 @@
-"""The block pool: which physical blocks of the KV cache are free, shared, or can be found again."""
+"""The block pool: which physical blocks of the KV cache are free, owned, shared, or in the prefix index."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""How many drafts each request gets: decided by what drafts have brought and what steps have taken."""
+"""The draft policy: decides how many drafts each request gets, by their acceptance and the times of steps."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence

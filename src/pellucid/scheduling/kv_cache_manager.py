@@ -1,4 +1,4 @@
-"""The KV cache manager: which blocks belong to which request; sharing, copies, publishing, finding again."""
+"""The KV cache manager: the block table of each request; shares, copies, publishes and finds blocks."""
 
 import hashlib
 from array import array

@@ -1,4 +1,4 @@
-"""Offloaded blocks: contents that the swap file or the prefix store has, and not the pool."""
+"""Offloaded blocks: block contents that are in the swap file or the prefix store, but not in the pool."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The request queues: who runs, who waits for what, groups of siblings, and who holds blocks without running."""
+"""The request queues: running requests, waiting requests, siblings, and parked requests that hold blocks."""
 
 import heapq
 from bisect import insort

@@ -1,4 +1,4 @@
-"""The scheduler: what the next step computes, and what its results mean for each request."""
+"""The scheduler: decides what the next step computes, and updates the requests with its results."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The events of scheduling: what the scheduler does, for whoever listens."""
+"""The scheduler's events, for the subscribers of the event bus."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol

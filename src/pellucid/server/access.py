@@ -1,4 +1,4 @@
-"""Decides who may enter: Host, Origin and API key of every call, before any route is looked for.
+"""Checks Host, Origin and API key of every call, before any route is looked up.
 
 Pure ASGI: a middleware between a stream and its client would hide that the client went away.
 """

@@ -1,4 +1,4 @@
-"""How much work the server holds: answers and prompt tokens that run or wait."""
+"""Admission: bounds the unfinished answers and prompt tokens of the server."""
 
 from collections import deque
 from collections.abc import Callable

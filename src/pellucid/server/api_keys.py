@@ -1,4 +1,4 @@
-"""Who may enter: API keys, their owners and roles."""
+"""API keys, their owners and roles."""
 
 import hashlib
 import hmac

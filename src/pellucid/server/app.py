@@ -1,4 +1,4 @@
-"""The routes of the server, and what stands in front of them."""
+"""The ASGI application: the routes of the server, and the checks before them."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException

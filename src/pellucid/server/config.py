@@ -1,4 +1,4 @@
-"""What the server does not change after start: where it listens, whom it serves, and its limits."""
+"""The server's configuration, which does not change after start: address, access, limits."""
 
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address

@@ -1,4 +1,4 @@
-"""The one way from any route to the engine: a request with its checks, and what becomes of it."""
+"""The only way from a route to the engine: a GenerationRequest, its checks, and its stream of tokens."""
 
 import asyncio
 import hashlib

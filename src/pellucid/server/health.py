@@ -1,4 +1,4 @@
-"""/health: whether the engine moves; /ready: whether new requests are taken."""
+"""/health: whether the engine's steps advance; /ready: whether the server takes new requests."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the handlers of all routes share."""
+"""The objects that the handlers of all routes share: configuration, model, generation service."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Text from tokens as they come, without ever showing half a character."""
+"""The detokenizer: turns tokens into text as they arrive, in whole characters."""
 
 from __future__ import annotations
 

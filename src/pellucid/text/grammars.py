@@ -1,4 +1,4 @@
-"""Rules for the text of an answer, compiled by llguidance to masks of the tokens that may come next."""
+"""Structured outputs: llguidance compiles a rule for an answer's text to masks of the allowed next tokens."""
 
 import json
 import threading

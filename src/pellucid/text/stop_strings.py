@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces, and lets out none of their characters."""
+"""Finds stop strings in text that arrives in pieces, and holds back their characters."""
 
 from collections import deque
 from collections.abc import Sequence

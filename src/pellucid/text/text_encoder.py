@@ -1,4 +1,4 @@
-"""Text to token ids by the tokenizers library: panics are errors, long texts hold up no other thread."""
+"""Encodes text by the tokenizers library: its panics become errors, and long texts do not block other threads."""
 
 from functools import cached_property
 

@@ -1,1 +1,1 @@
-"""What each idea of the engine is worth: the same work with it and without, measured in one run."""
+"""`pellucid ablate`: the same work with and without each technique of the engine, measured in one run."""

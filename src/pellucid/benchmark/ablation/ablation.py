@@ -1,4 +1,4 @@
-"""All parts, one after the other, on one model."""
+"""Runs all parts of the ablation, one after the other, on one model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

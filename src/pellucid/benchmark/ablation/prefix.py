@@ -1,4 +1,4 @@
-"""What finding computed blocks again is worth, and what looking for them costs."""
+"""Prefix caching: what a hit saves, and what the look-up costs."""
 
 import statistics
 import time

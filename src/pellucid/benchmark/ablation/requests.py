@@ -1,4 +1,4 @@
-"""Requests of mixed lengths, and how long an engine takes for them."""
+"""Requests of mixed lengths, and the time that an engine takes for them."""
 
 import statistics
 import time

@@ -1,1 +1,1 @@
-"""What people read: text and tables in a terminal, facts about an answer, plots, JSON."""
+"""Output of the commands: text and tables in a terminal, facts about an answer, plots, JSON."""

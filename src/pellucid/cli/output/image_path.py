@@ -1,4 +1,4 @@
-"""Where `--plot` writes."""
+"""Checks the path of the image that `--plot` writes."""
 
 from importlib.util import find_spec
 from pathlib import Path

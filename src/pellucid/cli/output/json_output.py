@@ -1,4 +1,4 @@
-"""What --json writes: base units, no NaN, no infinity."""
+"""Writes the output of --json: base units, no NaN, no infinity."""
 
 import json
 import math

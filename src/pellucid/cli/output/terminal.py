@@ -1,4 +1,4 @@
-"""What is written where: answers and tables on stdout, everything else on stderr; exit statuses."""
+"""Writes answers and tables on stdout and everything else on stderr; defines the exit statuses."""
 
 import os
 import shutil

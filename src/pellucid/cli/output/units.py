@@ -1,4 +1,4 @@
-"""Numbers for people. JSON has base units instead."""
+"""Formats numbers with units for people. JSON has base units instead."""
 
 
 def seconds(value: float) -> str:

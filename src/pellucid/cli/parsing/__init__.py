@@ -1,1 +1,1 @@
-"""What people type: options, models and prompts, defaults from files and variables, help, advice."""
+"""Parses what users type: options, models and prompts, defaults from files and variables, help, advice."""

@@ -1,4 +1,4 @@
-"""Which model, and what it reads: the words after `run`, `chat`, `compare` and `explain`."""
+"""Finds the model and the prompt in the words after `run`, `chat`, `compare` and `explain`."""
 
 import re
 import sys

@@ -1,1 +1,1 @@
-"""Proposers: what guesses the next tokens of requests. Each file is one way to guess."""
+"""Proposers guess the next tokens of requests. Each file is one way to guess."""

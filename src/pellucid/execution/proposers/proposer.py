@@ -1,4 +1,4 @@
-"""The face of all proposers."""
+"""The interface of all proposers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What the text of an answer means, for the protocols that tell text, reasoning and calls apart."""
+"""Parses answers for the protocols that separate text, reasoning and tool calls."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""Text and tokens without an answer: vLLM's and llama.cpp's routes of these names, as lm-eval reads them."""
+"""/tokenize and its like: vLLM's and llama.cpp's routes about text and tokens, as lm-eval calls them."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,1 +1,1 @@
-"""What the text of a model's answer means: reasoning, content and tool calls, read as it comes."""
+"""Reads a model's answer while it arrives: reasoning, content and tool calls."""

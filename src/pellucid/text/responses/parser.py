@@ -1,4 +1,4 @@
-"""Reads a model's answer as it comes: reasoning, content and tool calls, by a response template."""
+"""The parser of answers: splits text into reasoning, content and tool calls by a response template."""
 
 import re
 from collections.abc import Mapping, Sequence
