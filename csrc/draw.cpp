@@ -1,3 +1,5 @@
+// Draws tokens from rows of logits by a race (draw.h).
+
 #include "draw.h"
 
 #include <algorithm>

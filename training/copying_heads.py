@@ -1,4 +1,4 @@
-"""Gives a model an induction circuit: one head attends to the previous token, others to what followed the current one.
+"""Gives a model an induction circuit: one head attends to the previous token, others to what followed an earlier copy of the current one.
 
 Such induction heads form by themselves, but only after more tokens than two processor cores can read in an evening.
 Here they are written into the weights by least squares, on the activations of a real batch; training then refines them.

@@ -1,3 +1,5 @@
+"""Fixtures of the server's tests: servers on the bundled model, and clients."""
+
 from collections.abc import Iterator
 
 import pytest

@@ -1,3 +1,5 @@
+"""The command line around the fake model, as a fixture of unit tests."""
+
 from typing import TYPE_CHECKING
 
 import pytest

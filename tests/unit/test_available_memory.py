@@ -1,3 +1,5 @@
+"""How much memory the process may take: the kernel's word, control groups and limits."""
+
 import resource
 from pathlib import Path
 

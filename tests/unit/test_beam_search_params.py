@@ -1,3 +1,5 @@
+"""BeamSearchParams: what each field allows, and the errors that say so."""
+
 import dataclasses
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""BlockPool and PrefixIndex: owners of blocks, the order of eviction, and reasons of misses."""
+
 from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.block_pool import BlockPool
 

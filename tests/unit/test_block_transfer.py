@@ -1,3 +1,5 @@
+"""BlockTransfer and SwapFile: block contents copied, swapped, saved and loaded."""
+
 import os
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Chat templates: what they render, and the limits of their worker processes."""
+
 import gc
 import os
 import shutil

@@ -1,3 +1,5 @@
+"""The messages of a chat, saved to a file and read back."""
+
 import re
 import tempfile
 from pathlib import Path

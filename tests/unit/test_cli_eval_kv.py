@@ -1,3 +1,5 @@
+"""`pellucid eval-kv` around the fake model: tables, JSON, and texts that are refused."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Plots in plain characters."""
+
 import pytest
 
 from pellucid.cli.output.text_plot import Curve, text_plot

@@ -1,3 +1,5 @@
+"""Numbers with units as people read them."""
+
 import pytest
 
 from pellucid.cli.output.units import flops, num_bytes, rate, seconds, times

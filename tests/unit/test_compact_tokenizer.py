@@ -1,3 +1,5 @@
+"""The compact form of tokenizer.json encodes as the original does."""
+
 import json
 
 import pytest

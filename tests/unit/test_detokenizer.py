@@ -1,3 +1,5 @@
+"""Text from tokens: whole characters, and pieces that join to the whole text."""
+
 from functools import cache
 from itertools import product
 

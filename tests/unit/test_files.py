@@ -1,3 +1,5 @@
+"""Reading the files of a checkpoint: regular files only, within limits of size."""
+
 import mmap
 import os
 from pathlib import Path

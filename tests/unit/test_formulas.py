@@ -1,3 +1,5 @@
+"""Formulas for bytes and operations, against numbers computed by hand."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Default sampling parameters from generation_config.json."""
+
 import json
 from pathlib import Path
 

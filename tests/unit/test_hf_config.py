@@ -1,3 +1,5 @@
+"""config.json of every family: the facts that it gives, and the values that are refused."""
+
 import json
 import math
 from pathlib import Path

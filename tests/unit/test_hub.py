@@ -1,3 +1,5 @@
+"""Which files a model's name leads to: directories, GGUF files, and a hub on a local port."""
+
 import json
 import socket
 from collections.abc import Iterator

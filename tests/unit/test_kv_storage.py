@@ -1,3 +1,5 @@
+"""KV storage as an EngineConfig asks for it: the KV cache, the swap file, the prefix store."""
+
 import pytest
 
 from pellucid.config import EngineConfig

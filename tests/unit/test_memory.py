@@ -1,3 +1,5 @@
+"""The memory plan: what each part takes, and settings that do not fit."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""The NumPy KV cache: keys and values in slots, and blocks moved whole."""
+
 import numpy as np
 import pytest
 

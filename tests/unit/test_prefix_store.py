@@ -1,3 +1,5 @@
+"""The prefix store: block files written, found, checked and deleted."""
+
 import hashlib
 import os
 import subprocess

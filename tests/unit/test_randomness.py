@@ -1,3 +1,5 @@
+"""The noise of tokens: the published vectors of Philox, and its distribution."""
+
 import itertools
 import math
 import random

@@ -1,3 +1,5 @@
+"""RequestHeap: order, and removal from the middle."""
+
 import random
 
 import pytest

@@ -1,3 +1,5 @@
+"""RequestMaker: the scheduler's requests for a caller's request, and requests that are refused."""
+
 import dataclasses
 
 import pytest

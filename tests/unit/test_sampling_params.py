@@ -1,3 +1,5 @@
+"""SamplingParams: what each field allows, and the errors that say so."""
+
 import copy
 import dataclasses
 import pickle

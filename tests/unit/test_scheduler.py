@@ -1,3 +1,5 @@
+"""The scheduler: budgets, order, admission, prefix hits, decode and ends of requests."""
+
 import pytest
 
 from pellucid.scheduling.request import FinishReason, RequestStatus

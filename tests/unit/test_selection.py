@@ -1,3 +1,5 @@
+"""Selecting tokens by rank, against a full sort."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""StopStringMatcher: where text ends, and which text is held back."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

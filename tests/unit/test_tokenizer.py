@@ -1,3 +1,5 @@
+"""Tokenizers of every kind: files, special tokens, chats, and texts that make the library panic."""
+
 import json
 import os
 from functools import cache
