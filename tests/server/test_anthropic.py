@@ -205,7 +205,8 @@ def test_what_is_not_served_is_refused_in_anthropics_shape(client: anthropic.Ant
         ({"messages": [{"role": "nobody", "content": "x"}]}, "must be 'user', 'assistant' or"),
         ({"messages": []}, "messages"),
         ({"max_tokens": 0}, "max_tokens=0: must be"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type='any'"),
+        ({"tool_choice": {"type": "some"}}, "tool_choice.type='some'"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice: needs tools"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt is too long: "),
     ]
     for fields, message in wrong:

@@ -99,7 +99,7 @@ def test_options_without_effect_are_said_and_wrong_ones_refused(server: RunningS
         ({"options": {"mirostat": 1}}, "mirostat: is not served; use temperature"),
         ({"options": {"temperature": "hot"}}, "temperature: Expected `float | null`"),
         ({"options": [1]}, "Expected `object`"),
-        ({"format": "json"}, "format: must be left out"),
+        ({"format": "xml"}, "format='xml': must be 'json' or a JSON schema"),
         ({"messages": [{"role": "user", "content": "x", "images": ["a"]}]}, "only text is served"),
         ({"messages": ["x"]}, "messages[0]='x'"),
         ({"top_logprobs": 2}, "top_logprobs=2: needs logprobs"),

@@ -318,7 +318,7 @@ def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.Ope
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"extra_body": {"chat_template": "{{ 1 }}"}}, "chat_template"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"max_completion_tokens": 2}, "max_tokens"),
         ({"modalities": ["audio"]}, "modalities[0]"),

@@ -189,8 +189,9 @@ def test_what_is_not_served_is_refused(client: openai.OpenAI) -> None:
         ),
         ({"background": True}, "background: is not served"),
         ({"truncation": "auto"}, "truncation='auto'"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type='json_object'"),
-        ({"tool_choice": "required"}, "tool_choice='required'"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type='xml'"),
+        ({"tool_choice": "always"}, "tool_choice='always'"),
+        ({"tool_choice": "required"}, "tool_choice: needs tools"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "send the item itself"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

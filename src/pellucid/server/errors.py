@@ -103,6 +103,20 @@ def refused(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param, code)
 
 
+def rule_refused(error: ValueError, field: str) -> ApiError:
+    """A rule for answers that cannot be compiled.
+
+    Args:
+        error: what the engine says, which knows the rule as `structured_outputs`.
+        field: by which the client gave it.
+    """
+    name, _, what = str(error).partition(": ")
+    if not name.startswith("structured_outputs"):
+        return error_of(error)
+    part = name.removeprefix("structured_outputs") if field == "structured_outputs" else ""
+    return refused(f"{field}{part}: {what}", field)
+
+
 def overloaded(message: str, retry_after: float) -> ApiError:
     """There is no room now; "try again in" is what Codex CLI reads."""
     seconds = max(1, round(retry_after))

@@ -18,7 +18,7 @@ from pellucid.server.admission import Admission, Place
 from pellucid.server.api_keys import ANYONE, Caller
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call
-from pellucid.server.errors import ApiError, not_serving, refused
+from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
 from pellucid.server.metrics import Metrics
 from pellucid.server.request_records import CallRecord, RequestRecords
 
@@ -35,6 +35,7 @@ class GenerationRequest:
         priority: lower is sooner.
         cache_salt: the client's; callers with different keys never share cached prompts anyway.
         aspects: see `CallRecord`.
+        rule_field: the field by which the client gave `params.structured_outputs`.
     """
 
     prompts: Sequence[Prompt]
@@ -42,6 +43,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str | None = None
     aspects: Mapping[str, bytes] = field(default_factory=dict)
+    rule_field: str = "structured_outputs"
 
     @property
     def num_answers(self) -> int:
@@ -128,13 +130,16 @@ class GenerationService:
         )
         salt = _cache_salt(call.caller, request.cache_salt)
         for index, encoded in enumerate(generation.prompts):
-            stream = await self.engine.add_request(
-                encoded,
-                request.params,
-                f"{generation.id}-{index}" if index else generation.id,
-                priority=request.priority,
-                cache_salt=salt,
-            )
+            try:
+                stream = await self.engine.add_request(
+                    encoded,
+                    request.params,
+                    f"{generation.id}-{index}" if index else generation.id,
+                    priority=request.priority,
+                    cache_salt=salt,
+                )
+            except ValueError as error:
+                raise rule_refused(error, request.rule_field) from None
             generation.streams.append(stream)
             if generation.is_cancelled:  # while it was on its way
                 self.engine.abort(stream.request_id)

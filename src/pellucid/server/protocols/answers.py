@@ -12,6 +12,7 @@ from pellucid.outputs import CompletionDelta
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.generation import Generation
+from pellucid.server.protocols.answer_rules import AnswerRule
 from pellucid.text.responses.deltas import (
     ContentText,
     ReasoningText,
@@ -35,20 +36,36 @@ class AnswerForm:
         tools: those that the model was offered.
         is_continued: the answer continues a message, which may be long.
         is_plain: all of it is text.
+        rule: what the text must be.
     """
 
     tokenizer: Tokenizer
     tools: Sequence[Tool] | None = None
     is_continued: bool = False
     is_plain: bool = False
+    rule: AnswerRule | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, prompt: ChatPrompt, is_plain: bool = False) -> "AnswerForm":
-        is_plain = is_plain or tokenizer.response_format.template is None
-        return cls(tokenizer, prompt.tools, prompt.continue_final_message, is_plain)
+    def of(
+        cls,
+        tokenizer: Tokenizer,
+        prompt: ChatPrompt,
+        rule: AnswerRule | None = None,
+        is_plain: bool = False,
+    ) -> "AnswerForm":
+        has_format = rule is not None and not rule.has_calls
+        is_plain = is_plain or has_format or tokenizer.response_format.template is None
+        return cls(tokenizer, prompt.tools, prompt.continue_final_message, is_plain, rule)
+
+    @property
+    def rule_field(self) -> str:
+        """See `GenerationRequest`."""
+        return "structured_outputs" if self.rule is None else self.rule.field
 
     def adapt(self, params: SamplingParams) -> SamplingParams:
-        """With special tokens in the text where they tell parts of an answer apart."""
+        """With the rule, and with special tokens in the text where they tell parts of an answer apart."""
+        if self.rule is not None:
+            params = replace(params, structured_outputs=self.rule.params)
         if self.is_plain or self.tokenizer.response_format.skip_special_tokens:
             return params
         return replace(params, skip_special_tokens=False)
@@ -57,6 +74,8 @@ class AnswerForm:
         """The reader of one answer of a request with one prompt."""
         if self.is_plain:
             return AnswerReader(None)
+        if self.rule is not None and self.rule.begins_anew:
+            return AnswerReader(self.tokenizer.response_format.parser("", self.tools))
         token_ids = generation.prompts[0].token_ids
         tail = token_ids if self.is_continued else token_ids[-PROMPT_TAIL:]
         text = self.tokenizer.decode(tail, skip_special_tokens=False)

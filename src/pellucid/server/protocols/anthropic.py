@@ -18,6 +18,11 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, ErrorShape, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
+from pellucid.server.protocols.answer_rules import (
+    answer_rule,
+    anthropic_tool_choice,
+    openai_format_rule,
+)
 from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
@@ -45,6 +50,11 @@ class Diagnostics(msgspec.Struct):
     previous_message_id: str | None = None
 
 
+class OutputConfig(msgspec.Struct):
+    format: dict[str, Any] | None = None
+    effort: str | None = None
+
+
 class ConversationFields(msgspec.Struct, kw_only=True):
     messages: list[Any]
     model: str | None = None
@@ -52,6 +62,7 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     tools: list[Any] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
 
 
 class MessagesBody(ConversationFields, kw_only=True):
@@ -72,13 +83,15 @@ CONVERSATION_FIELDS = (
         system="text or text blocks; Claude Code's changing billing line is left out, and logged",
         tools="functions, which the chat template shows to the model; the vendor's own tools are"
         " left out with a warning",
-        tool_choice="auto or none",
+        tool_choice="auto, none, any, or a tool: the answer is valid calls and nothing else; refused if no"
+        " grammar of the model's calls is known",
         thinking="enable_thinking of templates that read it; budget_tokens has no effect",
+        output_config="format: json_schema, which is enforced; refused beside tools that may be called;"
+        " effort, for templates that read it",
     ),
     *without_effect(
         cache_control="equal prompts are found by their tokens",
         context_management="nothing is left out of a conversation",
-        output_config="say it in a message",
     ),
     *not_served(
         container="there are no containers",
@@ -127,10 +140,23 @@ class Messages:
         model = self.serving.model
         name = model.check_name(body.model)
         conversation = self._conversation(body, call)
-        form = AnswerForm.of(model.tokenizer, conversation)
+        rule = answer_rule(
+            openai_format_rule(
+                None if body.output_config is None else body.output_config.format,
+                "output_config.format",
+            ),
+            anthropic_tool_choice(body.tool_choice),
+            conversation.tools,
+            model.tokenizer.response_format,
+            call.warnings,
+        )
+        form = AnswerForm.of(model.tokenizer, conversation, rule)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
         request = GenerationRequest(
-            [conversation], params, aspects=aspects_of(tools=body.tools, system=self._system(body))
+            [conversation],
+            params,
+            aspects=aspects_of(tools=body.tools, system=self._system(body)),
+            rule_field=form.rule_field,
         )
         generation = await self.serving.service.start(request, call)
         asked = body.diagnostics
@@ -176,7 +202,8 @@ def conversation_of(
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
         messages += _messages(message, f"messages[{index}]", warnings)
-    tools = _tools(body, tokenizer, warnings)
+    choice = anthropic_tool_choice(body.tool_choice)
+    tools = _tools(body, tokenizer, warnings) if choice.offers else None
     variables: dict[str, Any] = {}
     if body.thinking is not None:
         wanted = body.thinking.get("type") != "disabled"
@@ -184,6 +211,13 @@ def conversation_of(
             variables["enable_thinking"] = wanted
         elif wanted:
             warnings.append("thinking: has no effect: the model's template does not read it")
+    if body.output_config is not None and body.output_config.effort is not None:
+        if tokenizer.chat_template_mentions("reasoning_effort"):
+            variables["reasoning_effort"] = body.output_config.effort
+        else:
+            warnings.append(
+                "output_config.effort: has no effect: the model's template does not read it"
+            )
     last = messages[-1] if messages else {}
     continues = last.get("role") == "assistant" and bool(last.get("content"))
     return ChatPrompt(
@@ -274,9 +308,6 @@ def _text(block: Any, name: str) -> str:
 def _tools(
     body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
 ) -> list[dict[str, Any]] | None:
-    choice = (body.tool_choice or {}).get("type", "auto")
-    if choice not in ("auto", "none"):
-        raise refused(f"tool_choice.type={choice!r}: must be 'auto' or 'none'", "tool_choice")
     tools = []
     for index, tool in enumerate(body.tools or ()):
         if not isinstance(tool, dict):
@@ -288,10 +319,11 @@ def _tools(
             "name": tool.get("name"),
             "description": tool.get("description"),
             "parameters": tool.get("input_schema"),
+            "strict": tool.get("strict") or None,
         }
         given = {key: value for key, value in function.items() if value is not None}
         tools.append({"type": "function", "function": given})
-    if choice == "none" or not tools:
+    if not tools:
         return None
     if not tokenizer.chat_template_mentions("tools"):
         # Not refused: the agents that speak this protocol send tools with every request.
@@ -378,9 +410,8 @@ class _Writer:
         }
 
     def _ending(self, finish_reason: str | None, stop_reason: object) -> dict[str, Any]:
-        matched = stop_reason if isinstance(stop_reason, str) and finish_reason == "stop" else None
-        if matched is not None:
-            return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+        if finish_reason == "stop" and stop_reason in self._generation.request.params.stop:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
         if self._blocks.has_calls and finish_reason == "stop":
             return {"stop_reason": "tool_use", "stop_sequence": None}
         assert finish_reason is not None

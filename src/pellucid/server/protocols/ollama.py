@@ -18,6 +18,7 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, ErrorShape, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
+from pellucid.server.protocols.answer_rules import ToolChoice, answer_rule, ollama_format_rule
 from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
@@ -117,7 +118,7 @@ COMMON_FIELDS = (
         model="the served model's name or another one that it was given, with or without :latest",
         stream="lines of JSON, unless false",
         options="see below",
-        format="left out or empty: text",
+        format="json, or a JSON schema; refused beside tools",
         think="enable_thinking of templates that read it",
         logprobs="log-probabilities of the answer's tokens",
         top_logprobs="0..20 likeliest tokens at each position",
@@ -303,10 +304,15 @@ class Ollama:
     ) -> Reply | StreamedReply:
         params = _sampling_params(body, call.warnings, self.serving.model.default_sampling_params)
         tokenizer = self.serving.model.tokenizer
-        answer_form = AnswerForm(tokenizer, is_plain=True)
+        rule = ollama_format_rule(body.format)
+        answer_form = AnswerForm(tokenizer, is_plain=True, rule=rule)
         if isinstance(prompt, ChatPrompt):
-            answer_form = AnswerForm.of(tokenizer, prompt)
-        request = GenerationRequest([prompt], answer_form.adapt(params))
+            answers = tokenizer.response_format
+            rule = answer_rule(rule, ToolChoice(), prompt.tools, answers, call.warnings)
+            answer_form = AnswerForm.of(tokenizer, prompt, rule)
+        request = GenerationRequest(
+            [prompt], answer_form.adapt(params), rule_field=answer_form.rule_field
+        )
         generation = await self.serving.service.start(request, call)
         reader = answer_form.reader(generation)
         lines = _Lines(generation, name, form, reader, tokenizer, body.top_logprobs or 0)
@@ -431,8 +437,6 @@ _PARAMETER_NAMES = {"num_predict": "max_tokens", "repeat_penalty": "repetition_p
 def _sampling_params(
     body: CommonFields, warnings: list[str], defaults: SamplingParams
 ) -> SamplingParams:
-    if body.format not in (None, ""):
-        raise refused("format: must be left out", "format")
     options = Options()
     if bytes(body.options) != b"null":
         options = OPTION_FIELDS.decode(bytes(body.options), warnings)

@@ -16,6 +16,7 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_rules import ToolChoice, answer_rule, openai_tool_choice
 from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
@@ -35,10 +36,6 @@ from pellucid.server.serving import Serving
 from pellucid.text.tokenizer import Tokenizer
 
 
-class ResponseFormat(msgspec.Struct):
-    type: str
-
-
 class ChatBody(SamplingFields, kw_only=True):
     messages: list[Any]
     max_tokens: int | None = None
@@ -47,7 +44,7 @@ class ChatBody(SamplingFields, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
@@ -67,8 +64,10 @@ CHAT_FIELDS = FieldTable(
             logprobs="log-probabilities of the answer's tokens",
             top_logprobs="0..20 likeliest tokens at each position",
             tools="functions that the model may call; refused if the model's template does not take them",
-            tool_choice="auto or none",
-            response_format="text",
+            tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
+            " refused if no grammar of the model's calls is known",
+            parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by"
+            " strict in a tool",
             reasoning_effort="for templates that read it",
             chat_template_kwargs="variables for the template, such as enable_thinking",
             add_generation_prompt="end the prompt with what opens the answer",
@@ -77,7 +76,6 @@ CHAT_FIELDS = FieldTable(
         ),
         *SAMPLING_FIELDS,
         *without_effect(
-            parallel_tool_calls="the model decides",
             prediction="speculation finds repeated text by itself",
             verbosity="say it in a message",
         ),
@@ -164,11 +162,16 @@ class ChatCompletions:
         body = CHAT_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         name = model.check_name(body.model)
-        prompt = chat_prompt(body, model.tokenizer, call.warnings)
+        choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
+        prompt = chat_prompt(body, choice, model.tokenizer, call.warnings)
+        answers = model.tokenizer.response_format
+        rule = answer_rule(body.format_rule(), choice, prompt.tools, answers, call.warnings)
         # Who asks for special tokens asks for the text as it is.
-        form = AnswerForm.of(model.tokenizer, prompt, body.skip_special_tokens is False)
+        form = AnswerForm.of(model.tokenizer, prompt, rule, body.skip_special_tokens is False)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
-        request = GenerationRequest([prompt], params, body.priority or 0, body.cache_salt)
+        request = GenerationRequest(
+            [prompt], params, body.priority or 0, body.cache_salt, rule_field=form.rule_field
+        )
         generation = await self.serving.service.start(request, call)
         writer = ReplyWriter(
             generation,
@@ -183,17 +186,15 @@ class ChatCompletions:
         return await writer.reply()
 
 
-def chat_prompt(body: ChatBody, tokenizer: Tokenizer, warnings: list[str]) -> ChatPrompt:
+def chat_prompt(
+    body: ChatBody, choice: ToolChoice, tokenizer: Tokenizer, warnings: list[str]
+) -> ChatPrompt:
     """The conversation of a call.
 
     Raises:
         ApiError: a field asks for what is not served.
         ValueError: names the message, the key, the value and what is allowed.
     """
-    if body.response_format is not None and body.response_format.type != "text":
-        raise refused(
-            f"response_format.type={body.response_format.type!r}: must be 'text'", "response_format"
-        )
     variables = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         if tokenizer.chat_template_mentions("reasoning_effort"):
@@ -202,14 +203,9 @@ def chat_prompt(body: ChatBody, tokenizer: Tokenizer, warnings: list[str]) -> Ch
             warnings.append(
                 "reasoning_effort: has no effect: the model's template does not read it"
             )
-    tools = body.tools or None
-    if tools is not None and body.tool_choice == "none":
-        tools = None
-    elif body.tool_choice not in (None, "auto", "none"):
-        raise refused(f"tool_choice={body.tool_choice!r}: must be 'auto' or 'none'", "tool_choice")
     return ChatPrompt(
         body.messages,
-        tools,
+        (body.tools or None) if choice.offers else None,
         chat_template_kwargs=variables,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
@@ -326,7 +322,8 @@ class _Choice:
         return calls.index(block)
 
     def _finish_reason(self, delta: CompletionDelta) -> str | None:
-        if delta.finish_reason == "stop" and self._blocks.has_calls:
+        is_named = isinstance(self._body.tool_choice, dict)  # OpenAI's answer to that is "stop"
+        if delta.finish_reason == "stop" and self._blocks.has_calls and not is_named:
             return "tool_calls"
         return delta.finish_reason
 

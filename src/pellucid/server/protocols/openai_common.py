@@ -13,6 +13,12 @@ from pellucid.server.endpoint import Reply, StreamedReply
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.fields import honoured, not_served, without_effect
 from pellucid.server.generation import Generation, whole_delta
+from pellucid.server.protocols.answer_rules import (
+    AnswerRule,
+    one_rule,
+    openai_format_rule,
+    structured_outputs_rule,
+)
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.streaming import (
@@ -63,6 +69,19 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     return_progress: bool | None = None
     prompt_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    def format_rule(self) -> AnswerRule | None:
+        """What the client wants each text to be.
+
+        Raises:
+            ApiError: it says so in a wrong form, or twice.
+        """
+        return one_rule(
+            openai_format_rule(self.response_format, "response_format"),
+            structured_outputs_rule(self.structured_outputs),
+        )
 
     def sampling_params(self, defaults: SamplingParams, **others: Any) -> SamplingParams:
         """The engine's parameters.
@@ -80,7 +99,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 _PARAMETERS = tuple(
-    name for name in SamplingFields.__struct_fields__ if name in SamplingParams.__dataclass_fields__
+    name
+    for name in SamplingFields.__struct_fields__
+    if name in SamplingParams.__dataclass_fields__ and name != "structured_outputs"
 )
 
 SAMPLING_FIELDS = (
@@ -113,6 +134,10 @@ SAMPLING_FIELDS = (
         return_token_ids="prompt_token_ids and token_ids in the reply",
         return_progress="prompt_progress and the position in the queue before the first token",
         prompt_logprobs="log-probabilities of the prompt's tokens, in vLLM's form",
+        response_format="text, json_object, or json_schema, which is enforced, strict or not; refused beside"
+        " tools that may be called",
+        structured_outputs="one of json, regex, choice, grammar (Lark's syntax, as llguidance reads it),"
+        " json_object",
     ),
     *without_effect(
         user="it is for OpenAI's abuse detection",
@@ -128,10 +153,12 @@ SAMPLING_FIELDS = (
         length_penalty="it belongs to beam search, which LLM.beam_search serves",
         logits_processors="code in a request is never run; use logit_bias, allowed_token_ids or bad_words",
         truncate_prompt_tokens="nothing is truncated; send the part of the prompt that counts",
-        guided_json="use response_format",
-        guided_regex="use response_format",
-        guided_choice="use allowed_token_ids",
-        guided_grammar="use response_format",
+        guided_json="use response_format or structured_outputs.json",
+        guided_regex="use structured_outputs.regex",
+        guided_choice="use structured_outputs.choice",
+        guided_grammar="use structured_outputs.grammar",
+        grammar="use structured_outputs.grammar, which is in Lark's syntax",
+        json_schema="use response_format",
     ),
 )
 

@@ -85,15 +85,21 @@ class Completions:
         name = model.check_name(body.model)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         prompt_only = max_tokens == 0 and bool(body.echo)
+        rule = body.format_rule()
         params = body.sampling_params(
             model.default_sampling_params,
             max_tokens=1 if prompt_only else max_tokens,  # the engine computes a prompt to go on
             best_of=body.best_of,
             logprobs=body.logprobs,
             prompt_logprobs=_prompt_logprobs(body),
+            structured_outputs=None if rule is None else rule.params,
         )
         request = GenerationRequest(
-            prompts_of(body.prompt), params, body.priority or 0, body.cache_salt
+            prompts_of(body.prompt),
+            params,
+            body.priority or 0,
+            body.cache_salt,
+            rule_field="structured_outputs" if rule is None else rule.field,
         )
         generation = await self.serving.service.start(request, call)
         writer = ReplyWriter(

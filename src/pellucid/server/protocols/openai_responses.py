@@ -23,6 +23,11 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
+from pellucid.server.protocols.answer_rules import (
+    answer_rule,
+    openai_format_rule,
+    openai_tool_choice,
+)
 from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
@@ -71,10 +76,13 @@ CONVERSATION_FIELDS = (
         instructions="a system message before the input",
         tools="functions, which the chat template shows to the model; tools of other types are left"
         " out with a warning",
-        tool_choice="auto or none",
+        tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
+        " refused if no grammar of the model's calls is known",
         reasoning="effort, for templates that read it",
-        text="format text",
-        parallel_tool_calls="repeated in the reply; the model decides",
+        text="format: text, json_object, or json_schema, which is enforced, strict or not; refused beside"
+        " tools that may be called",
+        parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by strict"
+        " in a tool",
     ),
     *not_served(
         conversation="the server keeps none: send the items",
@@ -137,13 +145,21 @@ class Responses:
         model = self.serving.model
         name = model.check_name(body.model)
         conversation = conversation_of(body, model.tokenizer, call.warnings)
-        form = AnswerForm.of(model.tokenizer, conversation)
+        rule = answer_rule(
+            openai_format_rule((body.text or {}).get("format"), "text.format"),
+            openai_tool_choice(body.tool_choice, body.parallel_tool_calls),
+            conversation.tools,
+            model.tokenizer.response_format,
+            call.warnings,
+        )
+        form = AnswerForm.of(model.tokenizer, conversation, rule)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
         effort = (body.reasoning or {}).get("effort")
         request = GenerationRequest(
             [conversation],
             params,
             aspects=aspects_of(tools=body.tools, reasoning_effort=effort),
+            rule_field=form.rule_field,
         )
         generation = await self.serving.service.start(request, call)
         writer = _Writer(generation, body, name, form, self.serving.service.records)
@@ -171,9 +187,6 @@ def conversation_of(
         ApiError: an item is not served.
         ValueError: names the message, the key, the value and what is allowed.
     """
-    kind = ((body.text or {}).get("format") or {}).get("type", "text")
-    if kind != "text":
-        raise refused(f"text.format.type={kind!r}: must be 'text'", "text.format")
     messages: list[dict[str, Any]] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
@@ -192,7 +205,13 @@ def conversation_of(
             variables["reasoning_effort"] = effort
         else:
             warnings.append("reasoning: has no effect: the model's template does not read it")
-    functions = _functions(tools, body.tool_choice, tokenizer, warnings)
+    warnings += [
+        f"text.{key[:64]}: has no effect: say it in a message"
+        for key in body.text or {}
+        if key != "format"
+    ]
+    choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
+    functions = _functions(tools, tokenizer, warnings) if choice.offers else None
     return ChatPrompt(messages, functions, chat_template_kwargs=variables)
 
 
@@ -262,13 +281,8 @@ def _text(content: Any, name: str) -> str:
 
 
 def _functions(
-    tools: Sequence[Any],
-    choice: str | dict[str, Any] | None,
-    tokenizer: Tokenizer,
-    warnings: list[str],
+    tools: Sequence[Any], tokenizer: Tokenizer, warnings: list[str]
 ) -> list[dict[str, Any]] | None:
-    if choice not in (None, "auto", "none"):
-        raise refused(f"tool_choice={choice!r}: must be 'auto' or 'none'", "tool_choice")
     functions = []
     for index, tool in enumerate(tools):
         if not isinstance(tool, dict):
@@ -278,9 +292,10 @@ def _functions(
                 f"tools[{index}]: has no effect: tools of the type {str(kind)[:64]!r} are not served"
             )
             continue
-        given = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key)}
+        keys = ("name", "description", "parameters", "strict")
+        given = {key: tool[key] for key in keys if tool.get(key)}
         functions.append({"type": "function", "function": given})
-    if not functions or choice == "none":
+    if not functions:
         return None
     if not tokenizer.chat_template_mentions("tools"):
         # Not refused: the agents that speak this protocol send tools with every request.
@@ -479,7 +494,7 @@ class _Writer:
             "service_tier": "default",
             "store": False,
             "temperature": self._params.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"}, **(body.text or {})},
             "tool_choice": body.tool_choice or "auto",
             "tools": [tool for tool in body.tools or () if tool.get("type") == "function"],
             "top_p": self._params.top_p,

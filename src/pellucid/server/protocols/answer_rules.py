@@ -1,0 +1,256 @@
+"""What a call demands of its answers, as rules for the engine: a format of the text, or calls of tools."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.conversation import Tool
+from pellucid.server.errors import refused, rule_refused
+from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.text.responses.format import ResponseFormat
+
+_STRUCTURED_OUTPUTS = ("json", "regex", "choice", "grammar", "json_object")
+
+
+@dataclass(frozen=True)
+class AnswerRule:
+    """What the text of each answer must be.
+
+    Attributes:
+        field: the field that demands it, for errors.
+        params: the rule.
+        has_calls: the text may be calls of tools; otherwise all of it is content.
+        begins_anew: the text does not go on with what the prompt has begun, such as reasoning.
+    """
+
+    field: str
+    params: StructuredOutputsParams
+    has_calls: bool = False
+    begins_anew: bool = True
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Which tools an answer may or must call.
+
+    Attributes:
+        offers: the model is shown the tools.
+        must_call: the answer is calls and nothing else.
+        name: the only tool that the answer calls; None: any.
+        several: more than one call is allowed.
+    """
+
+    offers: bool = True
+    must_call: bool = False
+    name: str | None = None
+    several: bool = True
+
+
+def openai_tool_choice(choice: object, parallel_tool_calls: bool | None) -> ToolChoice:
+    """`tool_choice` of chat completions, which has the name in `function`, and of responses.
+
+    Raises:
+        ApiError: it has another form.
+    """
+    several = parallel_tool_calls is not False
+    if choice in (None, "auto"):
+        return ToolChoice(several=several)
+    if choice == "none":
+        return ToolChoice(offers=False)
+    if choice == "required":
+        return ToolChoice(must_call=True, several=several)
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        function = choice.get("function", choice)
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str):
+            return ToolChoice(must_call=True, name=name, several=False)
+    raise refused(
+        f"tool_choice={choice!r}: must be 'auto', 'none', 'required' or a function with its name",
+        "tool_choice",
+    )
+
+
+def anthropic_tool_choice(choice: Mapping[str, Any] | None) -> ToolChoice:
+    """`tool_choice` of messages.
+
+    Raises:
+        ApiError: it has another form.
+    """
+    choice = choice or {"type": "auto"}
+    kind, name = choice.get("type"), choice.get("name")
+    several = choice.get("disable_parallel_tool_use") is not True
+    if kind == "auto":
+        return ToolChoice(several=several)
+    if kind == "none":
+        return ToolChoice(offers=False)
+    if kind == "any":
+        return ToolChoice(must_call=True, several=several)
+    if kind == "tool" and isinstance(name, str):
+        return ToolChoice(must_call=True, name=name, several=several)
+    raise refused(
+        f"tool_choice.type={kind!r}: must be 'auto', 'any', 'none', or 'tool' with a name",
+        "tool_choice",
+    )
+
+
+def openai_format_rule(given: object, field: str) -> AnswerRule | None:
+    """`response_format` of chat completions, `text.format` of responses, `output_config.format` of messages.
+
+    Args:
+        given: the client's; the schema stands in `json_schema`, as llama.cpp's clients write it beside
+            "json_object", or by itself.
+        field: its name.
+
+    Returns:
+        None for text.
+
+    Raises:
+        ApiError: it has another form.
+    """
+    if given is None:
+        return None
+    kind = given.get("type") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or kind not in ("text", "json_object", "json_schema"):
+        raise refused(
+            f"{field}.type={kind!r}: must be 'text', 'json_object' or 'json_schema';"
+            " structured_outputs of chat completions has choices, regular expressions and grammars",
+            field,
+        )
+    if kind == "text":
+        return None
+    if kind == "json_object" and given.get("schema") is None:
+        return _rule(field, json_object=True)
+    holder = given.get("json_schema", given)
+    schema = holder.get("schema") if isinstance(holder, dict) else None
+    if not isinstance(schema, dict):
+        raise refused(f"{field}: needs a JSON schema, as an object in `schema`", field)
+    return _rule(field, json=schema)
+
+
+def ollama_format_rule(given: object) -> AnswerRule | None:
+    """`format` of Ollama's requests.
+
+    Raises:
+        ApiError: it has another form.
+    """
+    if given is None or given == "":
+        return None
+    if given == "json":
+        return _rule("format", json_object=True)
+    if not isinstance(given, dict):
+        raise refused(f"format={given!r}: must be 'json' or a JSON schema", "format")
+    return _rule("format", json=given)
+
+
+def structured_outputs_rule(given: Mapping[str, Any] | None) -> AnswerRule | None:
+    """vLLM's `structured_outputs`. Its client sends every key; None and False are the same as leaving one out.
+
+    Raises:
+        ApiError: a key is not known, or has a wrong value.
+    """
+    if given is None:
+        return None
+    wanted = {key: value for key, value in given.items() if value not in (None, False)}
+    for key in wanted:
+        if key not in _STRUCTURED_OUTPUTS:
+            raise refused(
+                f"structured_outputs.{key[:64]}: is not served; one of"
+                f" {', '.join(_STRUCTURED_OUTPUTS)} is",
+                "structured_outputs",
+            )
+    return _rule("structured_outputs", **wanted)
+
+
+def one_rule(*rules: AnswerRule | None) -> AnswerRule | None:
+    """The one that a call gives.
+
+    Raises:
+        ApiError: there are more.
+    """
+    given = [rule for rule in rules if rule is not None]
+    if len(given) > 1:
+        fields = " and ".join(rule.field for rule in given)
+        raise refused(f"{fields}: exclude each other", given[0].field)
+    return given[0] if given else None
+
+
+def answer_rule(
+    format_rule: AnswerRule | None,
+    choice: ToolChoice,
+    tools: Sequence[Tool] | None,
+    response_format: ResponseFormat,
+    warnings: list[str],
+) -> AnswerRule | None:
+    """The rule of a conversation's answers.
+
+    Args:
+        format_rule: of the text.
+        choice: which tools may or must be called.
+        tools: those that the model is shown.
+        response_format: how the model writes calls.
+        warnings: gets a line for what has no effect.
+
+    Raises:
+        ApiError: the choice cannot be enforced, or excludes the format.
+    """
+    if choice.must_call:
+        if format_rule is not None:
+            warnings.append(f"{format_rule.field}: has no effect: the answer is calls of tools")
+        return _forced_calls(choice, tools or (), response_format)
+    if format_rule is not None:
+        if tools:
+            raise refused(
+                f"{format_rule.field}: an answer that has it cannot call tools; leave the tools out,"
+                " or give the format as the parameters of a tool",
+                format_rule.field,
+            )
+        return format_rule
+    if not tools or not any(tool["function"].get("strict") is True for tool in tools):
+        return None
+    loose = [
+        tool if tool["function"].get("strict") is True else _any_object(tool) for tool in tools
+    ]
+    try:
+        rule = response_format.call_rule(loose, must_call=False, several=choice.several)
+    except ValueError as error:
+        raise rule_refused(error, "tools") from None
+    if rule is None:
+        warnings.append("tools: strict has no effect: a grammar of this model's calls is not known")
+        return None
+    return AnswerRule("tools", rule, has_calls=True, begins_anew=False)
+
+
+def _forced_calls(
+    choice: ToolChoice, tools: Sequence[Tool], response_format: ResponseFormat
+) -> AnswerRule:
+    names = [tool["function"]["name"] for tool in tools]
+    if not names:
+        raise refused(
+            "tool_choice: needs tools, and a model whose template shows them", "tool_choice"
+        )
+    if choice.name is not None and choice.name not in names:
+        raise refused(f"tool_choice: {choice.name[:64]!r} is none of the tools", "tool_choice")
+    callable_tools = [tool for tool in tools if choice.name in (None, tool["function"]["name"])]
+    try:
+        rule = response_format.call_rule(callable_tools, must_call=True, several=choice.several)
+    except ValueError as error:
+        raise rule_refused(error, "tools") from None
+    if rule is None:
+        raise refused(
+            f"tool_choice: no grammar is known of calls in the format {response_format.name!r} of this"
+            " model's answers; 'auto' and 'none' are served",
+            "tool_choice",
+        )
+    return AnswerRule("tools", rule, has_calls=True)
+
+
+def _any_object(tool: Tool) -> Tool:
+    """The tool with arguments that are any JSON object."""
+    return {**tool, "function": {**tool["function"], "parameters": {"type": "object"}}}
+
+
+def _rule(field: str, **wanted: Any) -> AnswerRule:
+    try:
+        return AnswerRule(field, StructuredOutputsParams(**wanted))
+    except ValueError as error:
+        raise rule_refused(error, field) from None
