@@ -38,22 +38,22 @@ from pellucid.scheduling.scheduler import Scheduler
 class LLMEngine:
     """Runs requests to their ends, many at a time, one step at a time.
 
-    Constructs its parts and hands them what they own; keeps nothing itself.
+    The engine constructs its parts, and each part owns its state.
 
     Args:
-        config: the user's knobs.
-        model: weights, tokenizer and facts of a checkpoint, on a backend.
+        config: the user's settings.
+        model: weights, tokenizer and configuration of a checkpoint, on a backend.
         clock: seconds, monotonic.
-        bus: carries events, stamped by the same clock; left out, one is made.
-        ceilings: what the machine does at best, for predictions in events; None: nobody measured it.
-        proposer: guesses tokens in each step, instead of what `config` says.
-        draft: the draft model that `config` asks for; None: none.
+        bus: carries events, with times of the same clock; left out, the engine makes one.
+        ceilings: the machine's measured bandwidth and peak, for predictions in events; None: not measured.
+        proposer: makes drafts for each step, in place of the one that `config` names.
+        draft: the draft model that `config` names; None: there is no draft model.
 
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
 
     Raises:
-        ValueError: a knob asks for what the model, the backend or the memory cannot give.
+        ValueError: the model, the backend or the memory does not allow a setting.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class LLMEngine:
         on_progress: Progress | None = None,
         bus: EventBus | None = None,
     ) -> "LLMEngine":
-        """Loads what `config` names.
+        """Loads the model that `config` names, and makes an engine for it.
 
         Args:
             on_progress: called with (bytes read, bytes in all) while weights load.
-            bus: the engine's, if somebody wants to hear of the loading; by `time.monotonic`.
+            bus: the engine's bus, for subscribers to the events of loading; its clock is `time.monotonic`.
         """
         bus = EventBus(time.monotonic) if bus is None else bus
         model = load_model(config, report_progress(bus, config.model, on_progress))
@@ -155,19 +155,19 @@ class LLMEngine:
 
     @property
     def speculation(self) -> SpeculationStatistics | None:
-        """What drafts have brought so far; None where nobody guesses."""
+        """The counters of drafts so far; None if speculation is off."""
         return None if self._speculation is None else self._speculation.statistics
 
     def close(self) -> None:
-        """Writes what is still on its way to `prefix_cache_dir`, and saves no more there.
+        """Writes the blocks that wait for `prefix_cache_dir`, and saves no further blocks there.
 
-        A process that ends without it writes that as well; it only does not wait for it here.
+        A process that ends without this call writes them too.
         """
         self._close_storage()
 
     @property
     def unfinished_request_ids(self) -> Collection[str]:
-        """Of the requests under way."""
+        """The ids of the requests that have not ended."""
         return self._completions.outputs.keys()
 
     def kv_cache_usage(self) -> KVCacheUsage:
@@ -184,7 +184,7 @@ class LLMEngine:
         return self.scheduler.has_unfinished_requests
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """The part of `add_request` that takes time and touches no request: from any thread.
+        """Encodes a prompt: the part of `add_request` that tokenizes. From any thread.
 
         Args:
             prompt: text, token ids, or a conversation.
@@ -195,11 +195,11 @@ class LLMEngine:
         return self._request_maker.encode(prompt, self.clock)
 
     def prepare(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> PreparedRequest:
-        """All of `add_request` that takes time, and touches no request: from any thread.
+        """Encodes and checks a request: all of `add_request` that takes time. From any thread.
 
         Args:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
-            params: how to choose, or how to search, and when to stop.
+            params: how to sample or search, and when to stop.
 
         Raises:
             ValueError: the prompt or a parameter cannot be served.
@@ -214,14 +214,14 @@ class LLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> None:
-        """Refuses what `add_request` would refuse, and queues nothing. From any thread.
+        """Raises the errors that `add_request` would raise, and queues nothing. From any thread.
 
         Args:
             prompt: as made by `encode`.
-            params: how to choose, or how to search, and when to stop.
+            params: how to sample or search, and when to stop.
             request_id: what an error calls the request.
             priority: lower is sooner.
-            cache_salt: who may share blocks.
+            cache_salt: only requests with the same salt share blocks.
 
         Raises:
             ValueError: the prompt or a parameter cannot be served.
@@ -243,7 +243,7 @@ class LLMEngine:
 
         Args:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
-            params: how to choose, or how to search, and when to stop.
+            params: how to sample or search, and when to stop.
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
@@ -288,11 +288,11 @@ class LLMEngine:
         return output
 
     def step(self) -> list[CompletionDelta]:
-        """Computes one step; what it added to each answer, in the order of the step.
+        """Computes one step, and returns what it added to each completion, in the order of the step.
 
-        A request that fails on its way ends with finish_reason "error" and does not touch the others;
-        if the forward itself fails, all requests of the step do; if blocks cannot be moved, all that
-        may have any. The engine goes on.
+        An error of one request ends this request with finish_reason "error". If the forward fails, all
+        requests of the step end; if moving blocks fails, all requests that may have blocks. The engine
+        goes on.
         """
         times = self._recorder.begin_step(self.clock())
         output = self._executor.schedule(times.started)
@@ -313,17 +313,17 @@ class LLMEngine:
         return deltas + self._completions.close(ended, times.emitted)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
-        """Ends a request at once, whatever it is doing; unknown and finished ids are ignored.
+        """Ends a request at once, running or waiting; ignores unknown and finished ids.
 
         Returns:
-            The ends of its completions that were unfinished.
+            The last deltas of its completions that were unfinished.
         """
         self._completions.abort(request_id)
         ended = self.scheduler.take_ended()
         return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
 
     def snapshot(self) -> Snapshot:
-        """All requests and blocks between two steps, for whoever begins to listen to events now."""
+        """All requests and blocks between two steps, for a subscriber that begins now."""
         return self.scheduler.snapshot(self.events.last_seq)
 
     def _unused_request_id(self) -> str:

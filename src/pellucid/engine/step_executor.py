@@ -27,8 +27,8 @@ class StepExecutor:
         scheduler: decides on steps.
         events: whether anyone watches tokens.
         clock: seconds, monotonic.
-        prefix_store: reads blocks; None: there is none.
-        speculation: guesses tokens; None: nobody does.
+        prefix_store: reads blocks from disk; None: there is no prefix store.
+        speculation: makes drafts; None: there are no drafts.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class StepExecutor:
         return result
 
     def save_blocks(self) -> None:
-        """Keeps blocks that the scheduler's `update` has noted; without them prompts are only computed
-        again."""
+        """Saves the blocks that `Scheduler.update` has listed. An error is logged: prompts whose blocks are not
+        saved are computed again."""
         try:
             self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception:
             _log.exception("blocks could not be saved")
 
     def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
-        """Hands the scheduler the blocks that were read from the prefix store. Waits a moment for them
-        if there is nothing else to do."""
+        """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the
+        next step has nothing else to compute."""
         wait = MAX_WAIT_SECONDS if self._scheduler.waits_for_reads_alone else 0.0
         for read_id, payloads in prefix_store.take_read(wait):
             self._scheduler.finish_reading(read_id, payloads)
@@ -106,7 +106,7 @@ class StepExecutor:
     def _forward(
         self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes
     ) -> StepResult:
-        """If the forward fails, so have the requests of the step."""
+        """Runs the forward and samples. If the forward fails, all requests of the step fail."""
         if not scheduled_requests:
             return StepResult()
         try:

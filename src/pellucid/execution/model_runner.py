@@ -17,12 +17,12 @@ from pellucid.scheduling.scheduler_output import BlockOp, ScheduledRequest
 
 @dataclass(frozen=True)
 class ComputedStep:
-    """What the forward of a step gave.
+    """The results of a step's forward.
 
     Attributes:
         rows: [R, V] logits of all `logits_rows`.
-        drawn: tokens that the decoder has drawn from them, by request id and row of the logits. None: its
-            parameters or logits leave none.
+        drawn: tokens that the decoder has drawn, by request id and row of the logits. None: the parameters
+            or the logits leave no token.
     """
 
     rows: Array
@@ -31,13 +31,13 @@ class ComputedStep:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave each request, by request id.
+    """The results of a step for each request, by request id.
 
     Attributes:
-        sampled: the tokens, in order.
-        beam_candidates: of beams, which take them in place of a token.
-        observations: of the sampled tokens, if they were asked for.
-        errors: of requests that failed.
+        sampled: the sampled tokens, in order.
+        beam_candidates: the candidates of beams, which get no token.
+        observations: the observations of sampled tokens, where a subscriber wants them.
+        errors: the errors of requests that failed.
     """
 
     sampled: dict[str, list[SampledToken]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class StepResult:
 
     @property
     def token_ids(self) -> dict[str, list[int]]:
-        """Of the sampled tokens."""
+        """The ids of the sampled tokens."""
         return {
             request_id: [token.token_id for token in sampled]
             for request_id, sampled in self.sampled.items()
@@ -56,14 +56,14 @@ class StepResult:
 
 
 class ModelRunner:
-    """Owns the decoder and its KV cache.
+    """Owns the decoder and its KV cache: runs forwards and samples tokens.
 
     Args:
         decoder: the model.
         kv_cache: the arrays behind the block ids of the scheduler.
         block_size: tokens per block.
         sampler: chooses tokens.
-        block_transfer: copies, stores and brings back blocks; left out, within `kv_cache` only.
+        block_transfer: copies, saves and loads blocks; left out, it only copies within `kv_cache`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ModelRunner:
         self._block_transfer = block_transfer or BlockTransfer(kv_cache)
 
     def transfer(self, ops: Sequence[BlockOp]) -> None:
-        """Does the work on block contents that scheduling has noted, before anything is computed.
+        """Runs the operations on block contents that the KV cache manager has listed, before the forward.
 
         Raises:
             OSError: the swap file cannot be read or written.
@@ -127,12 +127,12 @@ class ModelRunner:
         computed: ComputedStep,
         watches: Callable[[str], bool] | None = None,
     ) -> StepResult:
-        """Takes what the requests of a step want from their rows of logits. Whatever goes wrong there
+        """Samples tokens and computes log-probabilities from the rows of logits of a step. An error here
         concerns one request alone.
 
         Args:
-            computed: as `execute` gave it.
-            watches: whether to look closer at the choices of a request, by its id; None: at nobody's.
+            computed: the result of `execute`.
+            watches: whether to observe the tokens of a request, by its id; None: no request's.
         """
         result = StepResult()
         end = 0

@@ -9,10 +9,10 @@ from pellucid.scheduling.prefix_index import PrefixIndex
 
 
 class BlockLog:
-    """What happens to blocks, as rows of the event `kv`, in order.
+    """Records what happens to blocks, as rows of the event `kv`, in order.
 
     Attributes:
-        active: whether anyone watches; if nobody does, nothing is kept.
+        active: whether there is a subscriber; without one, nothing is recorded.
     """
 
     def __init__(self) -> None:
@@ -33,15 +33,15 @@ class BlockLog:
 
 
 class BlockPool:
-    """Owns every block. A free block that was sealed stays findable until it is taken (LRU).
+    """Owns every block. A sealed block without owners stays in the index until `allocate` takes it (LRU).
 
     Invariant: a block is in `_free` exactly when its ref_count is 0, and in the index exactly when
     it has a key.
 
     Attributes:
-        index: of the sealed blocks.
-        log: what happens to blocks.
-        version: another one after each change of owners or of the index.
+        index: the prefix index of the sealed blocks.
+        log: records what happens to blocks.
+        version: changes whenever owners or the index change.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -50,8 +50,8 @@ class BlockPool:
         self.log = BlockLog()
         self.version = 0
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
-        # In the order in which they are taken: those without contents worth keeping, then from least
-        # to most recently released. Not a deque: a hit takes from the middle.
+        # In the order in which `allocate` takes them: first blocks that are not in the index, then from the
+        # least to the most recently released. Not a deque: a hit takes from the middle.
         self._free = OrderedDict((block.block_id, block) for block in self._blocks)
         self._num_free_sealed = 0
 
@@ -66,11 +66,11 @@ class BlockPool:
 
     @property
     def num_cached_blocks(self) -> int:
-        """Free blocks that can still be found."""
+        """Free blocks that are in the prefix index."""
         return self._num_free_sealed
 
     def allocate(self, num_blocks: int) -> list[Block]:
-        """Takes blocks, least recently used first; what they held can no longer be found."""
+        """Takes free blocks, least recently used first, and removes them from the index."""
         assert num_blocks <= len(self._free)
         self.version += 1
         taken = [self._free.popitem(last=False)[1] for _ in range(num_blocks)]
@@ -82,7 +82,7 @@ class BlockPool:
         return taken
 
     def share(self, block: Block) -> None:
-        """One more owner."""
+        """Adds an owner to a block."""
         self.version += 1
         if block.ref_count == 0:
             del self._free[block.block_id]
@@ -90,9 +90,9 @@ class BlockPool:
         block.ref_count += 1
 
     def release(self, blocks: Iterable[Block]) -> None:
-        """One owner less each; in the order given they become the last to be taken.
+        """Removes an owner from each block. Blocks without owners become free, in the order given.
 
-        Those that cannot be found again become the first.
+        `allocate` takes free blocks that are not in the index first.
         """
         self.version += 1
         for block in blocks:
@@ -107,7 +107,7 @@ class BlockPool:
             self.log.add("R", block.block_id, block.ref_count)
 
     def seal(self, block: Block, key: BlockKey, request_id: str) -> bool:
-        """Publishes a full block to the index, unless it or another one with equal contents is there.
+        """Publishes a full block to the index, unless this block or one with equal contents is already there.
 
         Args:
             block: with an owner.
@@ -128,7 +128,7 @@ class BlockPool:
         return True
 
     def unseal(self, block: Block) -> None:
-        """Takes a block out of the index, for its contents will change."""
+        """Removes a block from the index, because its contents will change."""
         if block.key is not None:
             self.version += 1
             self.index.remove(block.key)
@@ -137,7 +137,7 @@ class BlockPool:
             block.sealed_by = None
 
     def unseal_all(self) -> None:
-        """Clears the index, for the contents of blocks are undefined."""
+        """Clears the index, because the contents of blocks are undefined."""
         for block in self._blocks:
             self.unseal(block)
 

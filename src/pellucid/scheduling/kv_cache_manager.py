@@ -106,15 +106,15 @@ class BlockTable:
 
 
 class KVCacheManager:
-    """Owns the block tables, and notes the work on block contents that its decisions ask for.
+    """Owns the block table of each request, and lists the work on block contents as `BlockOp`s.
 
-    A block that others use too is never written: whoever would write its next token into it gets a
-    copy first.
+    A block with several owners is never written: a request that has to write its next token into such a
+    block gets a copy first.
 
     Args:
-        block_pool: where blocks come from.
+        block_pool: owns the blocks.
         block_size: tokens per block.
-        enable_prefix_caching: seal full blocks and find them again for other requests.
+        enable_prefix_caching: publish full blocks, and find them for other requests.
         offloaded_blocks: the swap file and the prefix store; left out, there are none.
     """
 
@@ -150,13 +150,13 @@ class KVCacheManager:
         return sum(block.ref_count == 1 and block not in needed for block in blocks)
 
     def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
-        """Free blocks that `allocate` would need beyond those that there are; not below 0."""
+        """How many free blocks `allocate` would lack; at least 0."""
         table = self._table(request)
         num_needed = self._blocks_for(num_tokens) - len(table) + self._shares_next(table)
         return max(0, num_needed - self.block_pool.num_free_blocks)
 
     def num_lacking_to_admit(self, request: Request) -> int:
-        """Free blocks that `admit` would need beyond those that there are; not below 0.
+        """How many free blocks `admit` would lack; at least 0.
 
         Sealed blocks that hold what the request needs are looked up, not taken.
         """
@@ -178,11 +178,11 @@ class KVCacheManager:
         return sum(self.block_size - num_tokens for num_tokens in filled.values())
 
     def fits_alone(self, num_tokens: int) -> bool:
-        """Whether a sequence of this length fits into the pool when nobody else is there."""
+        """Whether a sequence of this length fits into the whole pool."""
         return self._blocks_for(num_tokens) <= self.block_pool.num_blocks
 
     def take_block_ops(self) -> tuple[BlockOp, ...]:
-        """The work noted since the last call, in order. It has to be done before the next forward."""
+        """The operations listed since the last call, in order. They have to run before the next forward."""
         ops = tuple(self._block_ops)
         self._block_ops.clear()
         return ops
@@ -194,8 +194,8 @@ class KVCacheManager:
         neither in the pool nor in the swap file.
 
         Returns:
-            Whether the request has to wait: until what it has asked for is there, or, if it has not
-            been able to ask, until others have got theirs.
+            Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
+            to read is reached, until other requests have got theirs.
         """
         offloaded, num_matchable = self.offloaded, self._num_matchable_blocks(request)
         if not offloaded.has_prefix_store or offloaded.has_asked(request.request_id):
@@ -224,11 +224,11 @@ class KVCacheManager:
     def match_prefix(self, request: Request) -> int:
         """Gives a request the longest run of sealed blocks that its tokens begin with.
 
-        The blocks that it has already are the beginning of that run. The last token is never taken
+        The blocks that the request has already are the beginning of this run. The last token is never taken
         from the cache: its logits have to be computed.
 
         Returns:
-            The number of tokens whose K and V are there.
+            The number of tokens whose K and V are in these blocks.
         """
         table = self._table(request)
         if self._ends_within_a_block(table):
@@ -241,12 +241,12 @@ class KVCacheManager:
         return len(table) * self.block_size
 
     def admit(self, request: Request) -> PrefixMatch:
-        """Allocates blocks for all of a request's tokens, and fills those whose contents are kept.
+        """Allocates blocks for all of a request's tokens, and restores offloaded contents into them.
 
-        Follows `match_prefix`; num_lacking_blocks is 0.
+        Call it after `match_prefix`, when num_lacking_blocks is 0.
 
         Returns:
-            What is there of the request, once the noted work is done.
+            The positions that are computed once the listed operations have run.
         """
         miss = self._explain_miss(request, request.num_computed_tokens)
         allocated = self.allocate(request, request.num_tokens)
@@ -340,7 +340,7 @@ class KVCacheManager:
     def give_back(self, request: Request, num_blocks: int) -> int:
         """Gives back blocks from the tail until `num_blocks` of them are free, or none is left.
 
-        What was computed in those that became free is kept in the swap file, as far as it has room.
+        The contents of blocks that become free go to the swap file, as far as it has room.
 
         Returns:
             How many have become free.

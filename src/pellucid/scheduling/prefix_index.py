@@ -12,14 +12,14 @@ MAX_COMPARED = 32  # blocks with the same parent that a miss is compared with, t
 
 
 class MissReason(Enum):
-    NEVER_SEEN = "never_seen"  # nobody has computed these tokens, as far as is remembered
-    EVICTED = "evicted"  # it was there, and the block was needed for something else
-    DIFFERS = "differs"  # another text begins like this one, and goes on differently
+    NEVER_SEEN = "never_seen"  # no request has computed these tokens, as far as the index remembers
+    EVICTED = "evicted"  # the block was in the index, and has been evicted
+    DIFFERS = "differs"  # another text begins like this one and then differs
     PARTIAL_BLOCK = (
         "partial_block"  # what is left is shorter than a block: only full ones are shared
     )
-    DISABLED = "disabled"  # no prefix caching, or prompt_logprobs, for which all has to be computed
-    SALT = "salt"  # it is there under another salt, which is another's
+    DISABLED = "disabled"  # prefix caching is off, or prompt_logprobs need all positions computed
+    SALT = "salt"  # the block is in the index under another salt
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class PrefixMiss:
 
     Attributes:
         at_token: the first position that was not found.
-        near_request_id: of DIFFERS, who computed the block that agrees longest.
+        near_request_id: of DIFFERS, the request that computed the block that agrees longest.
         differs_at_token: of DIFFERS, the first position with another token.
         differing_token_ids: of DIFFERS, the tokens there: this request's, the other's.
-        num_evicted_since: of EVICTED, findable blocks that were evicted after this one.
+        num_evicted_since: of EVICTED, how many sealed blocks were evicted after this one.
     """
 
     reason: MissReason
@@ -49,7 +49,7 @@ class PrefixMatch:
     Attributes:
         num_tokens: positions found.
         num_loaded_tokens: those of them that came from the prefix store.
-        miss: None if all was found that could be: all but the last token.
+        miss: None if all tokens but the last were found.
     """
 
     num_tokens: int

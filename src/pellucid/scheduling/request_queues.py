@@ -177,7 +177,7 @@ class RequestQueues:
         self.note_blocks(request)
 
     def read(self, request: Request) -> None:
-        """From `waiting` to where it waits for blocks from the prefix store, with those that it has."""
+        """Moves a request out of `waiting` until the prefix store has read its blocks. It keeps its blocks."""
         self.waiting.remove(request)
         self._reading[request.request_id] = request
 
@@ -187,7 +187,7 @@ class RequestQueues:
 
     @property
     def only_reads(self) -> bool:
-        """Whether nobody runs or waits for anything but blocks from the prefix store."""
+        """Whether all unfinished requests wait for blocks from the prefix store."""
         return bool(self._reading) and not self.running and not self.waiting
 
     def admit(self, request: Request) -> None:

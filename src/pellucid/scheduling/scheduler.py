@@ -12,27 +12,28 @@ from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutp
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
 
 # One level of priority counts as having arrived this much sooner. The key of a request never
-# changes, so everyone's turn comes, however many with a better priority keep arriving.
+# changes, so every request is served in the end, however many with a better priority keep arriving.
 PRIORITY_SECONDS = 10.0
 
 
 class Scheduler:
-    """Owns the requests, and decides what each step computes.
+    """Owns the unfinished requests, and decides what each step computes.
 
     One rule covers whole prompts, chunks, prefix hits, decode, drafts, recomputation after a preemption and
     the loop without a cache: a request's `num_computed_tokens` has to catch up with its `num_tokens`.
 
-    Requests come in order of `queue_key`. No request overtakes the first one that waits. When blocks lack,
-    the requests that wait and still hold blocks give them back first; then running requests are preempted.
-    The latest key comes first, each gives blocks from its tail, and no more than are needed now.
+    The scheduler serves requests in order of `queue_key`. No request overtakes the first waiting one. When
+    blocks lack, waiting requests that still hold blocks give them back first; then running requests are
+    preempted. The request with the latest key gives first. It gives blocks from its tail, and only as many
+    as are needed now.
 
     Args:
-        kv_cache_manager: gives and takes blocks.
-        max_num_seqs: requests in one step.
-        max_num_batched_tokens: tokens in one step.
-        use_kv_cache: False: what was computed is forgotten after every step that samples.
-        events: where events go.
-        max_extra_logits: rows of logits in one step beside one for each request, at least 1: for
+        kv_cache_manager: allocates and releases blocks.
+        max_num_seqs: most requests in one step.
+        max_num_batched_tokens: most tokens in one step.
+        use_kv_cache: False: a request's blocks are released after every step that samples.
+        events: gets the scheduler's events.
+        max_extra_logits: most rows of logits in one step besides one for each request, at least 1: for
             prompt_logprobs and drafts; left out, as many as tokens.
     """
 
@@ -63,7 +64,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> RequestHeap:
-        """Who is to be admitted, in order of key; not those who follow a sibling."""
+        """The requests to be admitted, in order of key, without those that wait for a sibling's prompt."""
         return self._queues.waiting
 
     @property
@@ -71,10 +72,10 @@ class Scheduler:
         return len(self._queues) > 0
 
     def add_request(self, request: Request, *siblings: Request) -> None:
-        """Queues a request, and siblings with the same prompt that is to be computed once.
+        """Queues a request and its siblings: requests with the same prompt, which is computed once.
 
         Raises:
-            ValueError: it could never fit into the KV cache; nothing was queued.
+            ValueError: the request could never fit into the KV cache; nothing was queued.
         """
         self.check_fits(request)
         group = (request, *siblings)
@@ -92,10 +93,10 @@ class Scheduler:
                 self._queues.add([member])
 
     def check_fits(self, request: Request) -> None:
-        """Whether the KV cache can hold a request when nobody else is there. From any thread.
+        """Checks that the KV cache can hold a request that runs alone. From any thread.
 
         Raises:
-            ValueError: it cannot.
+            ValueError: the KV cache is too small for the request.
         """
         longest = request.num_prompt_tokens + request.max_tokens - 1
         if not self.kv_cache_manager.fits_alone(longest):
@@ -113,8 +114,8 @@ class Scheduler:
         self._events.begin_step(now)
         self._expire(now)
         plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
-        # Decodes go first: they cost the others next to nothing, and being left out would cost each of
-        # them an output token.
+        # Decoding requests go first: they take almost nothing of the budget, and each one that is left out
+        # loses an output token.
         decodes: list[Request] = []
         others: deque[Request] = deque()
         for request in self._queues.running:
@@ -147,8 +148,8 @@ class Scheduler:
         """Books what a step computed: commits the sampled tokens, rolls back the positions of wrong
         drafts, publishes newly filled blocks to the prefix index, and finishes requests.
 
-        A request that was sampled and got no token is parked: it keeps its blocks as long as nobody
-        needs them, until `reassign` gives it a token.
+        A request that was sampled and got no token is parked until `reassign` gives it a token. It keeps
+        its blocks as long as no other request needs them.
 
         Args:
             output: the step, as scheduled.
@@ -196,22 +197,22 @@ class Scheduler:
 
     @property
     def waits_for_reads_alone(self) -> bool:
-        """Whether the next step has nothing to compute before blocks from the prefix store are there."""
+        """Whether the next step can compute nothing before the prefix store has read blocks."""
         return self._queues.only_reads
 
     def finish_reading(self, read_id: int, payloads: Sequence[object]) -> None:
-        """Lets a request go on that waited for blocks from the prefix store.
+        """Returns a request that waited for blocks from the prefix store to the queue.
 
         Args:
             read_id: of the `ReadBlocks`.
-            payloads: what was read, up to the first block that was not there.
+            payloads: the contents of the blocks, up to the first one that the store does not have.
         """
         request_id = self.kv_cache_manager.offloaded.finish_reading(read_id, payloads)
         if request_id is not None:
             self._queues.finish_reading(request_id)
 
     def cancel_reading(self) -> None:
-        """Lets all requests go on that wait for blocks from the prefix store, without these."""
+        """Returns all requests that wait for blocks from the prefix store to the queue, without these blocks."""
         for read_id in self.kv_cache_manager.offloaded.reading_ids():
             self.finish_reading(read_id, ())
 
@@ -228,16 +229,16 @@ class Scheduler:
     def reassign(
         self, requests: Sequence[Request], parents: Sequence[int], token_ids: Sequence[int]
     ) -> None:
-        """Gives each of a group of requests (beams) one of their texts and a token more.
+        """Gives each request of a group (beams) the text of one of them and one more token.
 
-        Request i continues requests[parents[i]] with token_ids[i]. It shares that one's blocks, as far
-        as they are computed; whoever writes into a shared block later gets a copy first. Called
+        Request i continues requests[parents[i]] with token_ids[i]. It shares the computed blocks of this
+        parent; a request that later writes into a shared block gets a copy first. The engine calls this
         between `update` and `schedule`, once each parent's last row has been computed: `update` parks
-        the requests that got no token, and the group does not wait for those that lost blocks since
-        (they and their children compute these again). At the first call the siblings of the first
-        request are still waiting for its prompt: they fork from it (parents[i] = 0). From then on each
-        request runs, or waits for its turn with what it holds. Those of a group that are not given stay
-        or become parked.
+        the requests that got no token. The group does not wait for requests that have lost blocks since
+        (these requests and their children compute the blocks again). At the first call the siblings of
+        the first request still wait for its prompt: they fork from it (parents[i] = 0). From then on each
+        request runs, or waits with the blocks that it holds. Requests of the group that are not in
+        `requests` stay or become parked.
 
         Args:
             requests: unfinished requests that `waits_for_group`, each once.
@@ -270,7 +271,7 @@ class Scheduler:
     def finish(
         self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
     ) -> None:
-        """Ends a request, wherever it is; its blocks are free at once. `take_ended` gives it."""
+        """Ends a request, running or waiting, and frees its blocks. `take_ended` returns it."""
         if request.status is RequestStatus.FINISHED:
             return
         self._queues.leave(request)
@@ -291,11 +292,11 @@ class Scheduler:
         return ended
 
     def started_requests(self) -> list[Request]:
-        """The unfinished requests that run or have run, and so may have blocks."""
+        """The unfinished requests that run or have run: only these may have blocks."""
         return [request for request in self._queues if request.has_started]
 
     def check_integrity(self) -> None:
-        """Every unfinished request is in one place, and every block with those who own it."""
+        """Asserts that every unfinished request is in exactly one queue, and that block owners add up."""
         self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
 
@@ -306,7 +307,7 @@ class Scheduler:
         if request.draft_token_ids:
             self._limit_drafts(request, plan)
         while not self.kv_cache_manager.allocate(request, request.num_tokens):
-            if request.draft_token_ids:  # nobody makes room for guesses
+            if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
                 continue
             giver = self._queues.latest_holder()
@@ -372,9 +373,9 @@ class Scheduler:
         return True
 
     def _givers(self, request: Request, plan: StepPlan) -> list[Request] | None:
-        """Who has to give up blocks or a seat for the first that waits; None if it has to wait on.
+        """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
 
-        Those that wait with blocks and come after it, then running requests that it outranks.
+        Waiting requests with blocks and later keys come first, then running requests that it outranks.
         """
         manager = self.kv_cache_manager
         num_seats = self._num_seats(plan)
