@@ -96,7 +96,7 @@ class Work:
     Attributes:
         num_recomputed: how many of these, from the first, it had before it was preempted.
         num_logits: rows that went through the head.
-        decodes: it has output, so what it did not have before is its newest token.
+        has_output: so what it did not have before is its newest token.
     """
 
     request_id: str
@@ -104,8 +104,13 @@ class Work:
     end: int
     num_recomputed: int
     num_logits: int
-    decodes: bool
+    has_output: bool
     flops: int
+
+    @property
+    def is_decoding(self) -> bool:
+        """As `Request.is_decoding` when the step was scheduled."""
+        return self.has_output and not self.num_recomputed
 
 
 class _State(Enum):
@@ -197,9 +202,9 @@ class LedgerBook:
             if work.request_id not in self._running:
                 self._admit(work.request_id, times.started)
         catching_up = {
-            work.request_id: self._recomputed_flops(work) if work.decodes else work.flops
+            work.request_id: self._recomputed_flops(work) if work.has_output else work.flops
             for work in works
-            if work.num_recomputed or not work.decodes
+            if not work.is_decoding
         }
         if catching_up:
             self._book_mixed(times, works, catching_up)
@@ -302,11 +307,11 @@ class LedgerBook:
             share = self._recomputed_flops(work) / work.flops
             entry.book(Part.PREEMPTED, times.scheduled + forward * share)
             entry.num_recomputed += work.num_recomputed
-        elif work.decodes and catching_up:
+        elif work.has_output and catching_up:
             stall = forward * sum(catching_up.values()) / total_flops
             entry.book(Part.STALL, times.scheduled + stall)
             entry.blame(stall, catching_up)
-        entry.book(Part.DECODE if work.decodes else Part.PREFILL, times.executed)
+        entry.book(Part.DECODE if work.has_output else Part.PREFILL, times.executed)
 
 
 def _longest(seconds: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:

@@ -18,9 +18,9 @@ def step_at(start: float) -> StepTimes:
 
 
 def work(
-    request_id: str, start: int, end: int, decodes: bool = False, num_recomputed: int = 0
+    request_id: str, start: int, end: int, has_output: bool = False, num_recomputed: int = 0
 ) -> Work:
-    return Work(request_id, start, end, num_recomputed, 1, decodes, flops(start, end, 1))
+    return Work(request_id, start, end, num_recomputed, 1, has_output, flops(start, end, 1))
 
 
 def check_sum(ledger: Ledger, wall: float) -> None:
@@ -32,7 +32,7 @@ def test_a_request_alone() -> None:
     book = LedgerBook(flops)
     book.open("a", arrived=0.0, queued=3.0)
     book.step(step_at(5), [work("a", 0, 8)])
-    book.step(step_at(16), [work("a", 8, 9, decodes=True)])
+    book.step(step_at(16), [work("a", 8, 9, has_output=True)])
     ledger = book.close("a", 26.0)
     check_sum(ledger, 26.0)
     assert [ledger.seconds(part) for part in Part] == [3, 2, 6, 6, 0, 0, 2, 4, 1 + 1 + 1]
@@ -45,7 +45,7 @@ def test_a_decode_is_stalled_by_the_prompts_beside_it() -> None:
     book.step(step_at(0), [work("a", 0, 8)])
     for name in "bc":
         book.open(name, 10.0, 10.0)
-    book.step(step_at(10), [work("a", 8, 9, decodes=True), work("b", 0, 3), work("c", 0, 2)])
+    book.step(step_at(10), [work("a", 8, 9, has_output=True), work("b", 0, 3), work("c", 0, 2)])
     ledger = book.close("a", 20.0)
     check_sum(ledger, 20.0)
     assert ledger.stall_seconds == pytest.approx(6 * 5 / 6)
@@ -84,10 +84,10 @@ def test_preempted_waits_and_computes_again_what_it_lost() -> None:
     book = LedgerBook(flops)
     book.open("a", 0.0, 0.0)
     book.step(step_at(0), [work("a", 0, 8)])
-    book.step(step_at(10), [work("a", 8, 9, decodes=True)])
+    book.step(step_at(10), [work("a", 8, 9, has_output=True)])
     book.step(step_at(20), [], preempted=["a"])
     book.step(
-        step_at(40), [work("a", 4, 10, decodes=True, num_recomputed=5)]
+        step_at(40), [work("a", 4, 10, has_output=True, num_recomputed=5)]
     )  # 4 positions had been kept
     ledger = book.close("a", 50.0)
     check_sum(ledger, 50.0)
@@ -114,10 +114,10 @@ def test_what_others_compute_again_stalls_like_a_prompt() -> None:
     for name in "ab":
         book.open(name, 0.0, 0.0)
     book.step(step_at(0), [work("a", 0, 8), work("b", 0, 4)])
-    book.step(step_at(10), [work("a", 8, 9, decodes=True)], preempted=["b"])
+    book.step(step_at(10), [work("a", 8, 9, has_output=True)], preempted=["b"])
     book.step(
         step_at(20),
-        [work("a", 9, 10, decodes=True), work("b", 0, 5, decodes=True, num_recomputed=4)],
+        [work("a", 9, 10, has_output=True), work("b", 0, 5, has_output=True, num_recomputed=4)],
     )
     ledger = book.close("a", 30.0)
     check_sum(ledger, 30.0)
@@ -132,7 +132,7 @@ def test_who_was_running_while_it_could_not_be_admitted() -> None:
         book.open(name, 0.0, 0.0)
     book.step(step_at(0), [work(name, 0, 2) for name in names])
     book.open("late", 5.0, 6.0)  # while that step is under way
-    book.step(step_at(10), [work(name, 2, 3, decodes=True) for name in names])
+    book.step(step_at(10), [work(name, 2, 3, has_output=True) for name in names])
     book.close("r3", 20.0)
     book.step(step_at(20), [work("late", 0, 2)])
     ledger = book.close("late", 30.0)
@@ -147,7 +147,7 @@ def test_nobody_blocks_a_request_that_the_next_step_admits() -> None:
     book.open("a", 0.0, 0.0)
     book.step(step_at(0), [work("a", 0, 2)])
     book.open("b", 5.0, 6.0)
-    book.step(step_at(10), [work("a", 2, 3, decodes=True), work("b", 0, 2)])
+    book.step(step_at(10), [work("a", 2, 3, has_output=True), work("b", 0, 2)])
     assert book.close("b", 20.0).blocked_by == ()
 
 

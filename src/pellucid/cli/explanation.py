@@ -115,8 +115,8 @@ class Explanation:
         steps, num_tokens = [], 0
         for step in self.steps:
             _, num, context = next(row for row in step["batch"] if row[0] == self.request_id)
-            decodes = num == 1 and context > prompt_tok
-            if decodes == (name == "decode"):
+            is_decoding = context - num >= prompt_tok and step["kind"] != "prefill"
+            if is_decoding == (name == "decode"):
                 steps.append(step)
                 num_tokens += num
         return Phase(name, tuple(steps), num_tokens) if steps else None

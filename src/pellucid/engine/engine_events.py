@@ -276,7 +276,7 @@ class StepCosts:
 
 
 def _kind(works: Sequence[Work]) -> Literal["prefill", "decode", "mixed"]:
-    kinds = {"decode" if work.decodes and not work.num_recomputed else "prefill" for work in works}
+    kinds = {"decode" if work.is_decoding else "prefill" for work in works}
     if len(kinds) > 1:
         return "mixed"
     return "decode" if kinds == {"decode"} else "prefill"

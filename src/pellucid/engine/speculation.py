@@ -126,7 +126,7 @@ class Speculation:
             return
         rounds = [each for each in scheduled_requests if each.num_draft_tokens]
         outcomes = [self._outcome(each, token_ids) for each in rounds]
-        if not all(_decodes(each) for each in scheduled_requests):
+        if not all(each.request.is_decoding for each in scheduled_requests):
             return  # how long it took says nothing of drafts
         num_rows = sum(each.num_scheduled_tokens for each in scheduled_requests)
         won = self._policy.record(
@@ -189,7 +189,3 @@ def make_speculation(
         proposer = PromptLookup() if draft_model is None else draft_model
         policy = DraftPolicy(config.num_draft_tokens, decides=config.speculation == "auto")
     return Speculation(proposer, policy, vocab_size, clock, bus)
-
-
-def _decodes(scheduled: ScheduledRequest) -> bool:
-    return scheduled.num_scheduled_tokens == 1 + scheduled.num_draft_tokens
