@@ -29,7 +29,7 @@ LogprobsAt = dict[int, Logprob]  # by token id: the top ones by rank, and the ch
 
 @dataclass(frozen=True)
 class CompletionDelta:
-    """What one step added to one answer."""
+    """What one step added to one completion."""
 
     request_id: str
     index: int
@@ -42,7 +42,7 @@ class CompletionDelta:
 
 @dataclass
 class RequestMetrics:
-    """Times in seconds on the engine's clock; sums over all answers of a request.
+    """Times in seconds on the engine's clock; sums over all completions of a request.
 
     Attributes:
         token_times: when each output token was ready, in order.
@@ -79,7 +79,7 @@ class RequestMetrics:
 
 @dataclass
 class CompletionOutput:
-    """One answer.
+    """One completion.
 
     Attributes:
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
@@ -134,13 +134,13 @@ class BeamSearchSequence:
 
 @dataclass
 class RequestOutput:
-    """A request and its answers, complete or so far.
+    """A request and its completions, complete or so far.
 
     Attributes:
         prompt: None if token ids were given.
         seed: the given seed, or the one that the engine drew; the same seed gives the same answers.
         prompt_logprobs: None at position 0, which no token precedes.
-        ledger: where the wall time went, set at the end; of several answers, that of the last to end.
+        ledger: where the wall time went, set at the end; of several completions, that of the last to end.
         sequences: what `LLM.beam_search` found, prompts included, best first; None of other requests.
     """
 

@@ -64,7 +64,7 @@ class Weights(ABC):
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """How the tokens of one answer are drawn; `execution/sampling_order.py` defines what that means.
+    """How the tokens of one completion are drawn; `execution/sampling_order.py` defines what that means.
 
     Attributes:
         sharpness: log2(e) / temperature, a float32; 0 for the largest logit, greedily.

@@ -15,7 +15,7 @@ class AsyncTokenStream:
 
     Iterate with `async for`; leaving an `async with` block aborts what is still under way. A reader
     slower than the engine is given the tokens of several steps in one delta: nothing is lost, the
-    engine never waits, and what is unread is never more than the answers.
+    engine never waits, and what is unread is never more than the completions.
 
     Its fields belong to the event loop that it was made on; the engine's thread reaches them through
     that loop alone.
@@ -31,7 +31,7 @@ class AsyncTokenStream:
         self.loop = asyncio.get_running_loop()
         self._abort = abort
         self._output: RequestOutput | None = None
-        self._unread: dict[int, _Unread] = {}  # by answer, the one unread for longest first
+        self._unread: dict[int, _Unread] = {}  # by completion, the one unread for longest first
         self._ended = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
@@ -54,7 +54,7 @@ class AsyncTokenStream:
         return self
 
     async def __anext__(self) -> CompletionDelta:
-        """What was added to one answer since its last delta.
+        """What was added to one completion since its last delta.
 
         Raises:
             EngineStoppedError: the engine failed before the request ended.
@@ -121,7 +121,7 @@ class AsyncTokenStream:
 
 
 class _Unread:
-    """Deltas of one answer, merged."""
+    """Deltas of one completion, merged."""
 
     def __init__(self, delta: CompletionDelta) -> None:
         self._last = delta

@@ -129,7 +129,7 @@ def request_added(
     """A generation has been queued.
 
     Args:
-        parent_id: the caller's request that it is an answer of.
+        parent_id: the caller's request that it is a completion of.
         arrive_us: since the engine's start.
         with_prompt: whether the token ids are wanted.
     """

@@ -133,7 +133,7 @@ class OutputProcessor:
         )
 
     def keep_best(self, request_output: RequestOutput, n: int) -> list[CompletionDelta]:
-        """Leaves a finished request the n best of its answers, best first.
+        """Leaves a finished request the n best of its completions, best first.
 
         Returns:
             Each of them whole.
@@ -219,6 +219,6 @@ class OutputProcessor:
 
 
 def _badness(completion: CompletionOutput) -> tuple[bool, float]:
-    """Sorts answers as `SamplingParams.best_of` says."""
+    """Sorts completions as `SamplingParams.best_of` says."""
     failed = completion.finish_reason == FinishReason.ERROR.value or not completion.token_ids
     return failed, -(completion.cumulative_logprob or 0.0) / max(1, len(completion.token_ids))

@@ -25,8 +25,8 @@ class PreparedRequest:
 
     Attributes:
         bad_words_token_ids: the tokens of each spelling of each bad word.
-        stop_strings: compiled once, for all of the request's answers.
-        grammar: of the first answer; the others get copies.
+        stop_strings: compiled once, for all of the request's completions.
+        grammar: of the first completion; the others get copies.
     """
 
     prompt: EncodedPrompt
@@ -112,7 +112,7 @@ class RequestMaker:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> list[Request]:
-        """One scheduler's request for each answer, all with the same seed and a stream of their own;
+        """One scheduler's request for each completion, all with the same seed and a stream of their own;
         for a beam search one for each beam.
 
         Args:

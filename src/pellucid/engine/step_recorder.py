@@ -61,7 +61,7 @@ class StepRecorder:
         """A request has been queued.
 
         Args:
-            parent_id: the caller's request that it is an answer of.
+            parent_id: the caller's request that it is a completion of.
             queued: when its prompt was tokenized.
         """
         self._ledgers.open(request.request_id, request.arrival_time, queued)

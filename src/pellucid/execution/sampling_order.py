@@ -16,7 +16,7 @@ class SamplingRow:
 
     Attributes:
         seed: the request's.
-        stream: which of the request's answers.
+        stream: which of the request's completions.
         stop_token_ids: end and stop tokens, which `min_tokens` forbids.
         bad_words_token_ids: each way to write a bad word in tokens, none of them empty.
         grammar: says which tokens may come next.

@@ -23,13 +23,13 @@ class FinishReason(Enum):
 
 
 class TokenGrammar(Protocol):
-    """Which tokens may come next in an answer: a function of its tokens so far."""
+    """Which tokens may come next in a completion: a function of its tokens so far."""
 
     def mask(self, token_ids: Sequence[int]) -> bytes:
         """A bit for each token of the vocabulary, in words of 32 bits, the lowest first.
 
         Raises:
-            ValueError: nothing can be said of this answer.
+            ValueError: nothing can be said of this completion.
         """
         ...
 
