@@ -16,7 +16,7 @@ from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, Specu
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
-LISTENING, ACCESS = "Where and as what", "Who may enter"
+LISTENING, ACCESS = "Address and model name", "Access"
 NEEDED = ("httptools", "msgspec", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
 

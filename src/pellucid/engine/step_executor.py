@@ -19,13 +19,13 @@ _log = logging.getLogger(__name__)
 
 
 class StepExecutor:
-    """Asks for drafts, has a step scheduled, moves blocks, computes, chooses tokens, and notes when that was
-    done. `LLMEngine` gives requests their text beside it; the benchmark's `Session` has requests alone.
+    """Asks for drafts, schedules a step, moves blocks, runs the forward, samples, and records the times.
+    `LLMEngine` adds text to it; the benchmark's `Session` uses it without text.
 
     Args:
-        model_runner: does the work.
-        scheduler: decides on steps.
-        events: whether anyone watches tokens.
+        model_runner: moves blocks, runs forwards and samples.
+        scheduler: schedules steps.
+        events: tells whether a subscriber wants tokens.
         clock: seconds, monotonic.
         prefix_store: reads blocks from disk; None: there is no prefix store.
         speculation: makes drafts; None: there are no drafts.
