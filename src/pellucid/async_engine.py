@@ -45,7 +45,7 @@ class AsyncLLMEngine:
     def __init__(self, engine: LLMEngine, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
         max_requests = Interval(1).integer("max_requests", max_requests)
         if engine.has_unfinished_requests:
-            raise ValueError("engine: has unfinished requests, which nobody would read")
+            raise ValueError("engine: has unfinished requests; pass an engine without requests")
         self.config = engine.config
         self.model_config = engine.model_config
         self.model_name = engine.model.name
@@ -163,7 +163,7 @@ class AsyncLLMEngine:
         return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
 
     async def snapshot(self) -> Snapshot:
-        """All requests and blocks between two steps, for whoever begins to listen to `events` now.
+        """All requests and blocks between two steps, for a subscriber that begins now.
 
         Raises:
             EngineStoppedError: the engine was shut down, or failed.

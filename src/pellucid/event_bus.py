@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Interest:
-    """What a subscriber wants to hear."""
+    """The events that a subscriber wants."""
 
     level: Level
     tokens_of: frozenset[str] | None  # None: of all
@@ -28,7 +28,7 @@ class _Interest:
 class EventBus:
     """Numbers and stamps events and hands them to subscribers, in order, one at a time.
 
-    Whoever emits asks first, so that nothing is made for nobody:
+    The emitter asks first, so that no event is created without a subscriber:
 
         if bus.active:
             bus.emit(Preempted(...))
@@ -41,7 +41,7 @@ class EventBus:
         clock: seconds, monotonic; left out, time stands still.
 
     Attributes:
-        active: whether anyone listens.
+        active: whether there is a subscriber.
     """
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
@@ -83,14 +83,14 @@ class EventBus:
         return round((time - self._start) * 1e6)
 
     def introduce(self, hello: Hello) -> None:
-        """Says what engine this is: to whoever listens, and to each subscriber as it comes."""
+        """Sends `hello` to all subscribers, and later to each new one."""
         with self._lock:
             self._hello = hello
             if self.active:
                 self.emit(hello)
 
     def repeat_hello(self) -> None:
-        """Says again what engine this is, for somebody who has just come."""
+        """Sends `hello` again, for a new subscriber."""
         with self._lock:
             if self._hello is not None and self.active:
                 self.emit(self._hello)

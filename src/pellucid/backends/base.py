@@ -114,9 +114,9 @@ class StepLogits:
 
     Attributes:
         rows: [R, V] of the rows `ForwardBatch.logits_indices`.
-        largest: [R] `rows.argmax(axis=1)`, as far as somebody noted it; else empty.
+        largest: [R] `rows.argmax(axis=1)`, as far as the backend computed it; else empty.
         drawn: the token of each draw that was asked for, None where parameters or logits leave none;
-            empty if nobody draws.
+            empty without draws.
     """
 
     rows: Array

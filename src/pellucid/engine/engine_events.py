@@ -38,7 +38,7 @@ NUM_BOOT_ID_BYTES = 8
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine does at best, as somebody measured it."""
+    """The measured bandwidth and peak of the machine."""
 
     bandwidth_bytes_per_second: float
     flops_per_second: float  # in the arithmetic of the weights

@@ -12,7 +12,7 @@ from pellucid.prompts import EncodedPrompt
 
 
 class Reader(Protocol):
-    """Who asked for a request, and gets what each step adds to it."""
+    """The caller of a request, which gets what each step adds to the answer."""
 
     def receive(self, delta: CompletionDelta) -> None: ...
 
@@ -28,7 +28,7 @@ class SharedEngine:
     Readers are held weakly. The request of a reader that was collected is aborted.
 
     Args:
-        engine: used by nobody else while a `with` block runs.
+        engine: used by the thread of the `with` block alone while the block runs.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
@@ -82,7 +82,7 @@ class SharedEngine:
             self._engine.abort(request_id)
 
     def abandon(self, request_id: str) -> None:
-        """Ends a request that nobody can read any more: now, or at the end of the turn under way.
+        """Ends a request whose reader is gone: now, or at the end of the turn under way.
 
         From any thread, and from a finalizer.
         """

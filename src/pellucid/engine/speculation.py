@@ -56,7 +56,7 @@ class SpeculationStatistics:
 
 
 class Speculation:
-    """Who guesses, how much, and what comes of it.
+    """Has the proposer make drafts, limits them by the policy, and counts how many were right.
 
     Args:
         proposer: guesses tokens.
@@ -173,11 +173,11 @@ def make_speculation(
     proposer: Proposer | None = None,
     draft_model: Proposer | None = None,
 ) -> Speculation | None:
-    """What `config` asks for; None where nobody guesses.
+    """The speculation that `config` asks for; None if it is off.
 
     Args:
-        proposer: guesses in each step, instead of what `config` says.
-        draft_model: guesses instead of prompt lookup.
+        proposer: makes the drafts, in place of the proposer that `config` names.
+        draft_model: makes the drafts, in place of prompt lookup.
     """
     if proposer is not None:
         policy = DraftPolicy(MAX_DRAFT_TOKENS, decides=False)

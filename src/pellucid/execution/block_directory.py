@@ -161,10 +161,10 @@ def _is_abandoned(status: os.stat_result) -> bool:
 
 
 def _check_private(root: Path) -> None:
-    """Whoever can write here can put words into the model's mouth, and its prompts lie here."""
+    """A user who can write here can change answers, and a user who can read here can read prompts."""
     status = root.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ValueError(
             f"prefix_cache_dir={str(root)!r}: belongs to user {status.st_uid} with mode"
-            f" {stat.S_IMODE(status.st_mode):o}; it must be yours, and nobody else may write to it"
+            f" {stat.S_IMODE(status.st_mode):o}; it must be yours, and no other user may write to it"
         )

@@ -2,7 +2,7 @@
 
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is a bijection of
 counters for every key. The key is the seed; the counter names the position, the stream and the token. So
-no generator has a state, and whoever asks for the noise of a token gets the same: a draft model, a
+no generator has a state, and every caller gets the same noise for a token: a draft model, a
 batch of another size, a part that is computed again. `csrc/kernels/philox.h` is the same natively.
 """
 

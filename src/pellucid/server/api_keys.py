@@ -21,7 +21,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sent a call.
+    """The sender of a call.
 
     Attributes:
         name: of the key; callers of one name see each other's requests and share cached prompts.

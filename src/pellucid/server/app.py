@@ -44,7 +44,7 @@ def make_app(serving: Serving) -> ASGIApp:
     """The ASGI application of one engine.
 
     Args:
-        serving: its parts. Whoever made the engine shuts it down.
+        serving: its parts. The caller shuts the engine down.
     """
     config = serving.config
     routed = Starlette(routes=_routes(serving), exception_handlers={HTTPException: _no_such_route})

@@ -8,7 +8,7 @@ from pellucid.server.api_keys import ApiKeys
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What callers may ask for and how much the server holds. Who asks for more is told the number.
+    """Limits of what callers may ask for and of what the server holds. An error names the limit.
 
     Args:
         max_connections: open connections.

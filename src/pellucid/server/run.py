@@ -47,7 +47,7 @@ def run_server(
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """A socket that takes connections from now on, although nobody answers them yet."""
+    """A socket that accepts connections from now on; they wait until the server runs."""
     try:
         found = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
