@@ -163,6 +163,38 @@ def test_auto_is_free_unless_a_tool_is_strict() -> None:
         server.wait_until_idle()
 
 
+def test_with_a_format_and_tools_the_answer_is_calls_or_has_the_format(
+    client: openai.OpenAI,
+) -> None:
+    """The script decides which: its text begins as a call, or not."""
+    schema = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    fields: dict[str, Any] = {
+        **COMMON,
+        "messages": QUESTION,
+        "tools": tools(),
+        "response_format": schema,
+        "parallel_tool_calls": False,
+    }
+    for script, is_call in ((CARELESS, True), ('{"city": "Rome"}', False)):
+        with (
+            running_server(scripted_engine(script)) as server,
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as own,
+        ):
+            (choice,) = own.chat.completions.create(**fields).choices
+            if is_call:
+                assert calls_of(choice.message) == [("weather", {"city": "Rome"})]  # not strict
+                assert choice.finish_reason == "tool_calls"
+            else:
+                assert json.loads(choice.message.content or "") == {"city": "Lima"}
+                assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
+            server.wait_until_idle()
+    del fields["response_format"]
+    with pytest.raises(openai.BadRequestError, match="only JSON can"):
+        client.chat.completions.create(
+            **fields, extra_body={"structured_outputs": {"choice": ["Yes", "No"]}}
+        )
+
+
 def test_a_strict_tool_need_not_be_called(client: openai.OpenAI) -> None:
     strict = tools()
     strict[0]["function"]["strict"] = True

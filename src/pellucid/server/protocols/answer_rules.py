@@ -1,5 +1,6 @@
 """What a call demands of its answers, as rules for the engine: a format of the text, or calls of tools."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,26 +199,43 @@ def answer_rule(
             warnings.append(f"{format_rule.field}: has no effect: the answer is calls of tools")
         return _forced_calls(choice, tools or (), response_format)
     if format_rule is not None:
-        if tools:
-            raise refused(
-                f"{format_rule.field}: an answer that has it cannot call tools; leave the tools out,"
-                " or give the format as the parameters of a tool",
-                format_rule.field,
-            )
-        return format_rule
-    if not tools or not any(tool["function"].get("strict") is True for tool in tools):
+        return _calls_or(format_rule, choice, tools, response_format) if tools else format_rule
+    if not tools or not any(map(_is_strict, tools)):
         return None
-    loose = [
-        tool if tool["function"].get("strict") is True else _any_object(tool) for tool in tools
-    ]
     try:
-        rule = response_format.call_rule(loose, must_call=False, several=choice.several)
+        rule = response_format.call_rule(_loosened(tools), must_call=False, several=choice.several)
     except ValueError as error:
         raise rule_refused(error, "tools") from None
     if rule is None:
         warnings.append("tools: strict has no effect: a grammar of this model's calls is not known")
         return None
     return AnswerRule("tools", rule, has_calls=True, begins_anew=False)
+
+
+def _calls_or(
+    format_rule: AnswerRule,
+    choice: ToolChoice,
+    tools: Sequence[Tool],
+    response_format: ResponseFormat,
+) -> AnswerRule:
+    """The answer is calls, or JSON: an agent with a format for its final answer."""
+    field, params = format_rule.field, format_rule.params
+    rule = None
+    if params.json is not None or params.json_object:
+        schema = {"type": "object"} if params.json is None else json.loads(str(params.json))
+        try:
+            rule = response_format.call_rule(
+                _loosened(tools), must_call=True, several=choice.several, or_json=schema
+            )
+        except ValueError as error:
+            raise rule_refused(error, field) from None
+    if rule is None:
+        raise refused(
+            f"{field}: an answer that has it cannot call tools: only JSON can, and only if a grammar of"
+            " the model's calls is known; leave the tools out",
+            field,
+        )
+    return AnswerRule(field, rule, has_calls=True)
 
 
 def _forced_calls(
@@ -244,9 +262,17 @@ def _forced_calls(
     return AnswerRule("tools", rule, has_calls=True)
 
 
-def _any_object(tool: Tool) -> Tool:
-    """The tool with arguments that are any JSON object."""
-    return {**tool, "function": {**tool["function"], "parameters": {"type": "object"}}}
+def _is_strict(tool: Tool) -> bool:
+    return tool["function"].get("strict") is True
+
+
+def _loosened(tools: Sequence[Tool]) -> list[Tool]:
+    """The tools; the arguments of those that are not strict may be any JSON object."""
+    any_object = {"parameters": {"type": "object"}}
+    return [
+        tool if _is_strict(tool) else {**tool, "function": {**tool["function"], **any_object}}
+        for tool in tools
+    ]
 
 
 def _rule(field: str, **wanted: Any) -> AnswerRule:

@@ -86,8 +86,8 @@ CONVERSATION_FIELDS = (
         tool_choice="auto, none, any, or a tool: the answer is valid calls and nothing else; refused if no"
         " grammar of the model's calls is known",
         thinking="enable_thinking of templates that read it; budget_tokens has no effect",
-        output_config="format: json_schema, which is enforced; refused beside tools that may be called;"
-        " effort, for templates that read it",
+        output_config="format: json_schema, which is enforced; beside tools the answer is calls or has the"
+        " format; effort, for templates that read it",
     ),
     *without_effect(
         cache_control="equal prompts are found by their tokens",

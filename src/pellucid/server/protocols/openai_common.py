@@ -134,8 +134,8 @@ SAMPLING_FIELDS = (
         return_token_ids="prompt_token_ids and token_ids in the reply",
         return_progress="prompt_progress and the position in the queue before the first token",
         prompt_logprobs="log-probabilities of the prompt's tokens, in vLLM's form",
-        response_format="text, json_object, or json_schema, which is enforced, strict or not; refused beside"
-        " tools that may be called",
+        response_format="text, json_object, or json_schema, which is enforced, strict or not; beside tools"
+        " the answer is calls or has the format",
         structured_outputs="one of json, regex, choice, grammar (Lark's syntax, as llguidance reads it),"
         " json_object",
     ),

@@ -79,8 +79,8 @@ CONVERSATION_FIELDS = (
         tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
         " refused if no grammar of the model's calls is known",
         reasoning="effort, for templates that read it",
-        text="format: text, json_object, or json_schema, which is enforced, strict or not; refused beside"
-        " tools that may be called",
+        text="format: text, json_object, or json_schema, which is enforced, strict or not; beside tools"
+        " the answer is calls or has the format",
         parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by strict"
         " in a tool",
     ),

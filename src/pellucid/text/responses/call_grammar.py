@@ -62,6 +62,7 @@ def call_grammar(
     *,
     must_call: bool,
     several: bool = True,
+    or_json: Mapping[str, Any] | None = None,
 ) -> str | None:
     """The grammar for `StructuredOutputsParams(grammar=...)`.
 
@@ -71,6 +72,7 @@ def call_grammar(
         must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from its trigger
             on.
         several: more than one call is allowed.
+        or_json: with `must_call`, the answer may instead be JSON by this schema.
 
     Returns:
         None if only `must_call` can be enforced: the trigger is text behind a special token that other text may follow
@@ -96,6 +98,8 @@ def call_grammar(
     any_call = " | ".join(f"call_{number}" for number in range(len(calls)))
     if must_call:
         start = f"start: ({any_call}){'+' if several else ''}"
+        if or_json is not None:
+            start += f" | answer\nanswer: %json {json.dumps(_compact(or_json))}"
     else:
         others = ""
         if other_ids:  # of reasoning, say: text does not contain them

@@ -68,7 +68,12 @@ class ResponseFormat:
         return ResponseParser(self.template, prompt, tools, dropped)
 
     def call_rule(
-        self, tools: Sequence[Tool], *, must_call: bool, several: bool = True
+        self,
+        tools: Sequence[Tool],
+        *,
+        must_call: bool,
+        several: bool = True,
+        or_json: Mapping[str, Any] | None = None,
     ) -> StructuredOutputsParams | None:
         """What makes every tool call of an answer valid, for `SamplingParams.structured_outputs`.
 
@@ -77,6 +82,7 @@ class ResponseFormat:
             must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from
                 its trigger on.
             several: more than one call is allowed.
+            or_json: with `must_call`, the answer may instead be JSON by this schema.
 
         Returns:
             None if that cannot be enforced for this model.
@@ -84,7 +90,9 @@ class ResponseFormat:
         calls = self.call_grammars(tools)
         if calls is None:
             return None
-        grammar = call_grammar(calls, self.special_tokens, must_call=must_call, several=several)
+        grammar = call_grammar(
+            calls, self.special_tokens, must_call=must_call, several=several, or_json=or_json
+        )
         return None if grammar is None else StructuredOutputsParams(grammar=grammar)
 
     def call_grammars(self, tools: Sequence[Tool]) -> list[CallGrammar] | None:
