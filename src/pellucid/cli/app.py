@@ -27,8 +27,8 @@ from pellucid.cli.parsing.settings import config_path, read_config, settings_kin
 # By what they are for. Each is a function in a file of its name, with _ for -.
 VERBS = {
     "Generate text": ("run", "chat", "serve"),
-    "Look inside": ("compare", "explain"),
-    "Measure": ("bench", "ablate", "eval-kv"),
+    "Look inside": ("compare", "explain", "top"),
+    "Measure": ("bench", "bench-serve", "ablate", "eval-kv"),
     "Convert": ("quantize",),
 }
 _NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}

@@ -70,6 +70,11 @@ def _devnull_at(descriptor: int) -> int:
     return descriptor
 
 
+def visible(text: str) -> str:
+    """Text that drives no terminal: controls other than newline and tab are replaced."""
+    return text.translate(_VISIBLE)
+
+
 def write_text(text: str) -> None:
     """Writes a piece of the answer on stdout, at once: as it is, unless a terminal shows it."""
     if text:

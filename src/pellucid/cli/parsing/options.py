@@ -18,6 +18,7 @@ from pellucid.sampling_params import SamplingParams
 MODEL, SAMPLING, STOPPING, OUTPUT = "Model", "Sampling", "When to stop", "Output"
 SPECULATION = "Speculation"
 PREFIX_CACHE, BEAM_SEARCH = "Prefix cache on disk", "Beam search"
+SERVER = "Server"
 MODEL_HELP = (
     "Directory in Hugging Face layout, .gguf file, or owner/name on the Hugging Face hub."
     " Left out: the bundled model."
@@ -70,6 +71,11 @@ Json = Annotated[
         help="Write one JSON object instead of text; times in seconds, sizes in bytes.",
     ),
 ]
+Url = Annotated[
+    str,
+    typer.Argument(metavar="URL", help="Of the server, with or without /v1 at its end."),
+]
+DEFAULT_URL = "http://127.0.0.1:8000"
 Quiet = Annotated[
     bool,
     typer.Option(

@@ -1,0 +1,223 @@
+"""Sends the requests of a load to an OpenAI-compatible server and notes what comes back when."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from pellucid.benchmark.load.result import Outcome
+from pellucid.benchmark.load.traffic import PlannedRequest, PromptWriter, Traffic, words
+from pellucid.server_client import ServerClient, ServerError
+
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+EXAMPLE_WORDS = (16, 64)  # of the prompts that show how many tokens our words are
+
+
+async def first_model(client: ServerClient) -> str:
+    """The name of the first model that the server lists.
+
+    Raises:
+        ServerError: the server cannot be asked, or lists none.
+    """
+    reply = await client.get("/v1/models")
+    listed = reply.get("data") if isinstance(reply, dict) else None
+    for each in listed or ():
+        if isinstance(each, dict) and isinstance(each.get("id"), str):
+            return str(each["id"])
+    raise ServerError("no model", f"{client.url}/v1/models lists no model; name one by --model")
+
+
+@dataclass
+class Reply:
+    """A streamed answer as far as it has come."""
+
+    chunk_times: list[float] = field(default_factory=list)
+    has_ended: bool = False
+    usage: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, data: str, now: float) -> None:
+        """Notes one event.
+
+        Raises:
+            ServerError: the event says that the request failed.
+        """
+        if data == "[DONE]":
+            self.has_ended = True
+            return
+        try:
+            chunk = json.loads(data)
+        except ValueError:
+            raise ServerError("not JSON", f"an event of the stream is not JSON: {data!r}") from None
+        if error := chunk.get("error"):
+            message = error.get("message", error) if isinstance(error, dict) else error
+            raise ServerError("failed while streaming", str(message))
+        for choice in chunk.get("choices") or ():
+            if _has_text(choice):
+                self.chunk_times.append(now)
+            self.has_ended |= choice.get("finish_reason") is not None
+        self.usage = chunk.get("usage") or self.usage
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.usage.get("completion_tokens") or len(self.chunk_times)
+
+    @property
+    def num_prompt_tokens(self) -> int | None:
+        return self.usage.get("prompt_tokens")
+
+    @property
+    def num_cached_tokens(self) -> int | None:
+        return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    """Whether a choice of a chunk carries tokens of any kind."""
+    delta = choice.get("delta") or {}
+    names = ("content", "reasoning_content", "reasoning", "tool_calls")
+    return bool(choice.get("text")) or any(delta.get(name) for name in names)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model behind a server, and how it is asked.
+
+    Attributes:
+        api: a key of PATHS.
+        ignore_eos: whether answers have all the tokens that were planned, in the words of vLLM, llama.cpp
+            and ours; a server that does not know the field may refuse it.
+        timeout: seconds for a whole reply.
+    """
+
+    client: ServerClient
+    model: str
+    api: str = "chat"
+    ignore_eos: bool = True
+    timeout: float = 600.0
+
+    async def ask(self, prompt: str, num_output_tokens: int) -> AsyncGenerator[str, None]:
+        """The data of each event of the streamed reply."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": num_output_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.api == "chat":
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        async with aclosing(self.client.stream("POST", PATHS[self.api], body)) as events:
+            async for _, data in events:
+                yield data
+
+    async def prompt_writer(self, traffic: Traffic) -> PromptWriter:
+        """Asks two short questions: whether all is well, and how many tokens our words are.
+
+        Raises:
+            ServerError: the server does not answer them.
+        """
+        examples = []
+        for num_words in EXAMPLE_WORDS:
+            reply = Reply()
+            async with aclosing(self.ask(words(f"{traffic.seed} example", num_words), 1)) as events:
+                async for data in events:
+                    reply.take(data, 0.0)
+            examples.append((num_words, reply.num_prompt_tokens))
+        counted = [(num_words, count) for num_words, count in examples if count is not None]
+        return PromptWriter.fitted(traffic, counted) if len(counted) == 2 else PromptWriter(traffic)
+
+
+async def send_load(
+    target: Target, traffic: Traffic, writer: PromptWriter, note: Callable[[Outcome], None]
+) -> None:
+    """Sends all requests as they are due and ends when the last reply has ended.
+
+    Cancelled, it notes the requests under way as aborted.
+
+    Args:
+        note: is given the outcome of each request when that has ended, whatever it is.
+    """
+    # Prompts are written before the clock starts.
+    planned = [(request, writer.write(request)) for request in traffic.requests()]
+    start = time.perf_counter()
+
+    def now() -> float:
+        return time.perf_counter() - start
+
+    if traffic.rate is None:
+        queue = iter(planned)
+
+        async def keep_asking() -> None:
+            for request, prompt in queue:
+                await _send(target, request, prompt, now(), now, note)
+
+        await _all([asyncio.create_task(keep_asking()) for _ in range(traffic.concurrency)])
+        return
+
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for request, prompt in planned:
+            await asyncio.sleep(max(0.0, request.due - now()))
+            sending = _send(target, request, prompt, request.due, now, note)
+            tasks.append(asyncio.create_task(sending))
+    finally:
+        if len(tasks) < len(planned):  # cancelled
+            for task in tasks:
+                task.cancel()
+        await _all(tasks)
+
+
+async def _all(tasks: "list[asyncio.Task[None]]") -> None:
+    """Waits for all of them; cancelled, or if one fails, cancels the others and waits for their ends."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(
+    target: Target,
+    request: PlannedRequest,
+    prompt: str,
+    due: float,
+    now: Callable[[], float],
+    note: Callable[[Outcome], None],
+) -> None:
+    reply, sent = Reply(), now()
+    failure, message = "aborted", "this program was ended"
+
+    async def read() -> None:
+        async with aclosing(target.ask(prompt, request.num_output_tokens)) as events:
+            async for data in events:
+                reply.take(data, now())
+
+    try:
+        await asyncio.wait_for(read(), target.timeout)
+        failure = "" if reply.has_ended else "ended early"
+        message = "" if reply.has_ended else "the stream ended without a finish_reason"
+    except asyncio.TimeoutError:  # another class than TimeoutError on Python 3.10
+        failure, message = "timed out", f"no whole answer within {target.timeout:g} s"
+    except ServerError as error:
+        failure, message = error.reason, str(error)
+    finally:
+        note(
+            Outcome(
+                due=due,
+                sent=sent,
+                chunk_times=tuple(reply.chunk_times),
+                ended=now(),
+                num_output_tokens=reply.num_output_tokens,
+                num_prompt_tokens=reply.num_prompt_tokens,
+                num_cached_tokens=reply.num_cached_tokens,
+                failure=failure or None,
+                message=message,
+            )
+        )

@@ -1,0 +1,223 @@
+"""`pellucid bench-serve`: what an OpenAI-compatible server does under load."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pellucid.cli.output.image_path import Plot, check_image_path
+from pellucid.cli.output.terminal import EXIT_FAILED, EXIT_INTERRUPTED, note
+from pellucid.cli.parsing.options import DEFAULT_URL, OUTPUT, SERVER, Url, choice
+from pellucid.cli.parsing.settings import WORKLOAD
+from pellucid.progress import progress
+
+if TYPE_CHECKING:
+    from pellucid.benchmark.load.result import Outcome
+    from pellucid.benchmark.load.traffic import Traffic
+
+LEVEL = "What counts as good"
+NOTEWORTHY_DELAY = 0.05  # seconds of sending late
+DEFAULT_CONCURRENCY = 8
+APIS = ("chat", "completions")
+
+
+def _workload(*names: str, **facts: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=WORKLOAD, **facts)
+
+
+@dataclass(frozen=True)
+class TrafficOptions:
+    """Fields of `Traffic`."""
+
+    num_requests: Annotated[int, _workload(metavar="N", help="Requests in all.")] = 100
+    rate: Annotated[
+        float | None,
+        _workload(
+            metavar="R", help="Requests per second that arrive at random times (a Poisson process)."
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        _workload(
+            metavar="N",
+            help="Requests at a time: each follows when another one ends. Instead of --rate.",
+            show_default=str(DEFAULT_CONCURRENCY),
+        ),
+    ] = None
+    prompt_tokens: Annotated[
+        str,
+        _workload(
+            metavar="LENGTHS",
+            help="Tokens of prompts: N, FROM-TO (uniform) or MEDIAN:P95 (log-normal).",
+        ),
+    ] = "512"
+    output_tokens: Annotated[
+        str, _workload(metavar="LENGTHS", help="Tokens of answers, in the same way.")
+    ] = "64"
+    prefix_tokens: Annotated[
+        int,
+        _workload(metavar="N", help="Tokens more before each prompt, which prompts share."),
+    ] = 0
+    num_prefixes: Annotated[
+        int,
+        _workload(metavar="N", help="Different shared beginnings; each request takes one of them."),
+    ] = 1
+    seed: Annotated[
+        int,
+        _workload(metavar="S", help="The same seed gives the same prompts, lengths and times."),
+    ] = 0
+
+    def traffic(self) -> "Traffic":
+        from pellucid.benchmark.load.traffic import Lengths, Traffic
+
+        if self.rate is not None and self.concurrency is not None:
+            raise ValueError("--rate and --concurrency: only one can say when requests are sent")
+        concurrency = DEFAULT_CONCURRENCY if self.concurrency is None else self.concurrency
+        return Traffic(
+            num_requests=self.num_requests,
+            prompts=Lengths.parse("--prompt-tokens", self.prompt_tokens),
+            outputs=Lengths.parse("--output-tokens", self.output_tokens),
+            rate=self.rate,
+            concurrency=concurrency,
+            prefix_tokens=self.prefix_tokens,
+            num_prefixes=self.num_prefixes,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """Which model of the server is asked, and how."""
+
+    model: Annotated[
+        str | None,
+        _workload(
+            metavar="NAME",
+            help="The model, by the server's name for it.",
+            show_default="the first one that the server lists",
+        ),
+    ] = None
+    api: Annotated[
+        str, _workload(**choice(*APIS), help="Ask by /v1/chat/completions or /v1/completions.")
+    ] = "chat"
+    ignore_eos: Annotated[
+        bool,
+        _workload(
+            "--ignore-eos/--stop-at-eos",
+            help="Ask for answers of exactly the planned length, by a field that some servers do not know, or"
+            " let the model end them.",
+        ),
+    ] = True
+    timeout: Annotated[
+        float, _workload(metavar="SECONDS", help="Most seconds for a whole answer.")
+    ] = 600.0
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", rich_help_panel=SERVER, help="If the server wants one."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.api not in APIS:
+            raise ValueError(f"--api {self.api}: must be one of {', '.join(APIS)}")
+        if not self.timeout > 0:
+            raise ValueError(f"--timeout {self.timeout}: must be above 0")
+
+
+def bench_serve(
+    url: Url = DEFAULT_URL,
+    *,
+    traffic_options: TrafficOptions,
+    target_options: TargetOptions,
+    ttft_slo: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", rich_help_panel=LEVEL, help="Most seconds to the first token."
+        ),
+    ] = None,
+    itl_slo: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=LEVEL,
+            help="Most seconds between two tokens, on average over an answer.",
+        ),
+    ] = None,
+    plot: Plot = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            rich_help_panel=OUTPUT,
+            help="Write a JSON object instead of a table: all measured values, in seconds.",
+        ),
+    ] = False,
+) -> None:
+    """Measure an OpenAI-compatible server under load.
+
+    Shows how long callers wait for the first token, between tokens and for the whole answer; the
+    throughput; and the goodput: requests per second that were answered as fast as asked. Failed requests
+    are counted and named.
+    """
+    from pellucid.benchmark.load.result import LoadResult, ServiceLevel
+    from pellucid.cli.load_report import Load, load_object, print_load, write_load_image
+    from pellucid.cli.output.json_output import print_json
+
+    check_image_path(plot)
+    level, traffic = ServiceLevel(ttft_slo, itl_slo), traffic_options.traffic()
+    model, outcomes, interrupted = _measure(url, target_options, traffic)
+    result = LoadResult(outcomes, level)
+    load = Load(url, model, target_options.api, traffic, result)
+    if result.largest_delay > NOTEWORTHY_DELAY:
+        note(
+            f"a request was sent {result.largest_delay:.2f} s late: this program, not the server, was the"
+            " bottleneck"
+        )
+    if json:
+        print_json(load_object(load))
+    else:
+        print_load(load)
+    if plot is not None and result.completed:
+        write_load_image(load, plot)
+        note(f"plot: {plot}")
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(0 if result.completed else EXIT_FAILED)
+
+
+def _measure(
+    url: str, options: TargetOptions, traffic: "Traffic"
+) -> "tuple[str, list[Outcome], bool]":
+    """The model's name, what became of each request, and whether Ctrl-C ended the load."""
+    from pellucid.benchmark.load.sender import Target, first_model, send_load
+    from pellucid.server_client import ServerClient
+
+    outcomes: list[Outcome] = []
+    model = ""
+
+    async def measure() -> None:
+        nonlocal model
+        async with aclosing(ServerClient(url, options.api_key, options.timeout)) as client:
+            model = options.model or await first_model(client)
+            target = Target(client, model, options.api, options.ignore_eos, options.timeout)
+            writer = await target.prompt_writer(traffic)
+            with progress("requests", _describe_requests) as show:
+
+                def note_outcome(outcome: "Outcome") -> None:
+                    outcomes.append(outcome)
+                    show(len(outcomes), traffic.num_requests)
+
+                await send_load(target, traffic, writer, note_outcome)
+
+    try:
+        asyncio.run(measure())
+    except KeyboardInterrupt:
+        if not outcomes:
+            raise
+        return model, outcomes, True
+    return model, outcomes, False
+
+
+def _describe_requests(done: int, total: int, elapsed: float) -> str:
+    return f"{done} of {total} requests, {elapsed:.0f} s"

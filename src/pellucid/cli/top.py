@@ -1,0 +1,97 @@
+"""`pellucid top`: what a running server does, live."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, aclosing, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pellucid.cli.output.terminal import page_width
+from pellucid.cli.parsing.options import DEFAULT_URL, OUTPUT, SERVER, Url
+from pellucid.progress import is_live
+
+if TYPE_CHECKING:
+    from pellucid.cli.server_status import ServerStatus
+
+LEAST_INTERVAL = 0.1  # seconds
+
+
+def top(
+    url: Url = DEFAULT_URL,
+    *,
+    admin_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            rich_help_panel=SERVER,
+            help="A key of the role admin, if there are keys.",
+        ),
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", rich_help_panel=OUTPUT, help="Between two looks."),
+    ] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", rich_help_panel=OUTPUT, help="Look once and end.")
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", rich_help_panel=OUTPUT, help="Write a JSON object, a line for each look."
+        ),
+    ] = False,
+) -> None:
+    """Show what a running pellucid server does.
+
+    Its requests, what each one waits for, the speed of prefill and decode, and the blocks of the KV cache.
+    Runs until Ctrl-C.
+    """
+    if not interval >= LEAST_INTERVAL:
+        raise ValueError(f"--interval {interval}: must be at least {LEAST_INTERVAL}")
+    if not (once or json or is_live(sys.stdout)):
+        raise ValueError("top: stdout is no terminal that can be drawn again; try --once or --json")
+    from rich.console import Console
+    from rich.live import Live
+
+    from pellucid.cli.output.json_output import print_json
+    from pellucid.cli.server_screen import status_screen
+
+    def print_screen(status: "ServerStatus") -> None:
+        Console(file=sys.stdout, width=page_width(), color_system=None).print(status_screen(status))
+
+    with ExitStack() as stack:
+        show: Callable[[ServerStatus], None] = print_screen
+        if json:
+            show = lambda status: print_json(asdict(status))  # noqa: E731
+        elif not once:
+            live = stack.enter_context(Live(screen=True, auto_refresh=False))
+            show = lambda status: live.update(status_screen(status), refresh=True)  # noqa: E731
+        with suppress(KeyboardInterrupt):  # how it ends
+            asyncio.run(_watch(url, admin_key, None if once else interval, show))
+
+
+async def _watch(
+    url: str, admin_key: str | None, interval: float | None, show: "Callable[[ServerStatus], None]"
+) -> None:
+    """Shows the server's status every `interval` seconds; once, if that is None."""
+    from pellucid.cli.server_status import ServerWatch
+    from pellucid.server_client import ServerClient
+
+    async with aclosing(ServerClient(url, admin_key)) as client:
+        watch = ServerWatch(client)
+        status = await watch.read()  # errors of the address and the key, before anything is drawn
+        following = asyncio.create_task(watch.follow())
+        try:
+            if status.requests:
+                await watch.first_speed()
+            while True:
+                show(await watch.read())
+                if interval is None:
+                    return
+                await asyncio.sleep(interval)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
