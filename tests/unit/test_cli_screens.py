@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -19,6 +20,8 @@ from pellucid.benchmark.ablation.capacity import Capacity, CapacityResult
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
+from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
+from pellucid.benchmark.load.traffic import Lengths, Traffic
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Decode, Prefill
@@ -31,7 +34,10 @@ from pellucid.cli.comparison_report import print_comparison
 from pellucid.cli.eval_kv import print_qualities
 from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import print_explanation
+from pellucid.cli.load_report import Load, print_load
 from pellucid.cli.output.terminal import note_facts
+from pellucid.cli.server_screen import print_status
+from pellucid.cli.server_status import ServerStatus
 from pellucid.config import EngineConfig
 from pellucid.event_recording import read_recording
 from pellucid.kv_quality import KVQuality
@@ -145,6 +151,41 @@ def ablate(tmp_path: Path) -> None:
     )
 
 
+def bench_serve(tmp_path: Path) -> None:
+    def outcome(index: int) -> Outcome:
+        sent = index * 0.21
+        times = tuple(sent + 0.05 + 0.013 * index + 0.0092 * token for token in range(64))
+        return Outcome(sent, sent, times, times[-1], 64, 530, 256 if index else 0)
+
+    message = "HTTP 429: 1024 answers are unfinished, the most allowed; try again in 4s"
+    refused = Outcome(1.9, 1.9, (), 1.91, 0, failure="HTTP 429", message=message)
+    traffic = Traffic(21, Lengths(256, 256), Lengths(64, 64), rate=4.5, prefix_tokens=256)
+    result = LoadResult([*map(outcome, range(20)), refused], ServiceLevel(0.2, 0.05))
+    print_load(Load("http://127.0.0.1:8000", "Qwen/Qwen2.5-0.5B-Instruct", "chat", traffic, result))
+
+
+def top(tmp_path: Path) -> None:
+    def request(name: str, place: int | None, num_output: int, reason: str) -> dict[str, Any]:
+        return {
+            "id": name * 24,
+            "caller": "\x1b[31mred",  # a name that would drive the terminal
+            "state": "running" if place is None else "waiting",
+            "queue_position": place,
+            "prompt_tokens": 512,
+            "cached_tokens": 256 if place is None else 0,
+            "output_tokens": num_output,
+            "answers": {f"{name}/0": {"reason": reason}},
+        }
+
+    kv = {"block_size": 32, "num_blocks": 200, "num_used_blocks": 120, "num_cached_blocks": 30}
+    requests = [request("b", 1, 0, "no_blocks"), request("a", None, 37, "computed")]
+    stat = {"in_tok_s": 812.4, "out_tok_s": 58.31, "hit_frac": 0.5}
+    status = ServerStatus(
+        "http://127.0.0.1:8000", "pellucid-5m", "ok", requests, {**kv, "num_empty_blocks": 50}, stat
+    )
+    print_status(status)
+
+
 def notes(tmp_path: Path) -> None:
     note_facts(
         "memory",
@@ -182,6 +223,8 @@ SHOWN: dict[str, Callable[[Path], None]] = {
     "explain-crowded": explain_crowded,
     "eval-kv": eval_kv,
     "ablate": ablate,
+    "bench-serve": bench_serve,
+    "top": top,
     "notes": notes,
     "help": help_of(),
     "help-run": help_of("run"),

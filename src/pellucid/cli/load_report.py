@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pellucid.cli.output.terminal import print_table, wrapped
+from pellucid.cli.output.terminal import print_table, visible, wrapped
 from pellucid.cli.output.units import seconds
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def print_load(load: Load) -> None:
     from pellucid.benchmark.load.result import PERCENTILES
 
     result = load.result
-    print(f"{wrapped(load.title)}\n")
+    print(f"{wrapped(visible(load.title))}\n")
     titles = ("", "mean", *(f"p{each}" for each in PERCENTILES), "longest")
     rows = [(NAMES[name], *_cells(spread)) for name, spread in result.spreads().items()]
     print_table(titles, rows)
     print()
     for label, text in _lines(result):
-        print(wrapped(f"{label}: {text}"))
+        print(wrapped(visible(f"{label}: {text}")))
     print(f"\n{wrapped(EXPLANATION)}", flush=True)
 
 

@@ -1,18 +1,24 @@
 """A server's status as text for a terminal."""
 
+import sys
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pellucid.cli.output.terminal import visible
+from pellucid.cli.output.terminal import page_width, visible
 from pellucid.cli.output.units import rate
 from pellucid.cli.server_status import ServerStatus
 
 BAR_WIDTH = 40  # characters
 COLUMNS = ("request", "caller", "state", "prompt", "cached", "output", "why")
+
+
+def print_status(status: ServerStatus) -> None:
+    """Writes the screen on stdout."""
+    Console(file=sys.stdout, width=page_width(), color_system=None).print(status_screen(status))
 
 
 def status_screen(status: ServerStatus) -> RenderableType:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pellucid.cli.output.terminal import page_width
 from pellucid.cli.parsing.options import DEFAULT_URL, OUTPUT, SERVER, Url
 from pellucid.progress import is_live
 
@@ -53,17 +52,13 @@ def top(
         raise ValueError(f"--interval {interval}: must be at least {LEAST_INTERVAL}")
     if not (once or json or is_live(sys.stdout)):
         raise ValueError("top: stdout is no terminal that can be drawn again; try --once or --json")
-    from rich.console import Console
     from rich.live import Live
 
     from pellucid.cli.output.json_output import print_json
-    from pellucid.cli.server_screen import status_screen
-
-    def print_screen(status: "ServerStatus") -> None:
-        Console(file=sys.stdout, width=page_width(), color_system=None).print(status_screen(status))
+    from pellucid.cli.server_screen import print_status, status_screen
 
     with ExitStack() as stack:
-        show: Callable[[ServerStatus], None] = print_screen
+        show: Callable[[ServerStatus], None] = print_status
         if json:
             show = lambda status: print_json(asdict(status))  # noqa: E731
         elif not once:

@@ -1,0 +1,151 @@
+"""Load on a server: lengths, arrivals, prompts, and the arithmetic of percentiles and goodput."""
+
+import statistics
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel, Spread
+from pellucid.benchmark.load.sender import Reply
+from pellucid.benchmark.load.traffic import Lengths, PromptWriter, Traffic
+from pellucid.server_client import ServerClient, ServerError
+
+MANY = Traffic(2000, Lengths.parse("p", "32-64"), Lengths.parse("o", "100:400"), rate=5.0)
+
+
+def outcome(sent: float, *after: float, failure: str | None = None) -> Outcome:
+    """One token at each time after sending."""
+    times = tuple(sent + each for each in after)
+    ended = times[-1] if times else sent
+    return Outcome(sent, sent, times, ended, len(times), failure=failure)
+
+
+def test_lengths_are_drawn_as_they_are_written() -> None:
+    planned = MANY.requests()
+    prompts = [request.num_prompt_tokens for request in planned]
+    outputs = sorted(request.num_output_tokens for request in planned)
+    assert (min(prompts), max(prompts)) == (32, 64)
+    assert statistics.mean(prompts) == pytest.approx(48, rel=0.03)
+    assert statistics.median(outputs) == pytest.approx(100, rel=0.1)
+    assert outputs[len(outputs) * 95 // 100] == pytest.approx(400, rel=0.15)
+    assert Lengths.parse("p", "7") == Lengths(7, 7)
+
+
+@pytest.mark.parametrize("text", ["", "0", "3-2", "5:5", "-1", "1.5", "1-2-3", "x"])
+def test_other_lengths_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--prompt-tokens=.*: must be N, FROM-TO"):
+        Lengths.parse("--prompt-tokens", text)
+
+
+def test_arrivals_are_a_poisson_process_of_the_rate() -> None:
+    due = [request.due for request in MANY.requests()]
+    gaps = [later - earlier for earlier, later in pairwise(due)]
+    assert due[0] == 0 and min(gaps) > 0
+    assert statistics.mean(gaps) == pytest.approx(0.2, rel=0.1)
+    assert statistics.stdev(gaps) == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_seed_gives_the_same_traffic_and_the_rate_changes_only_the_times() -> None:
+    assert MANY.requests() == MANY.requests()
+    assert replace(MANY, seed=1).requests() != MANY.requests()
+    faster = replace(MANY, rate=50.0).requests()
+    assert [replace(request, due=0) for request in faster] == [
+        replace(request, due=0) for request in MANY.requests()
+    ]
+    assert {request.due for request in replace(MANY, rate=None).requests()} == {0.0}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_requests": 0}, {"rate": 0.0}, {"rate": float("nan")}, {"num_prefixes": 0}]
+)
+def test_wrong_numbers_are_named(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"{name}="):
+        replace(MANY, **wrong)
+
+
+def test_prompts_share_their_prefix_and_nothing_else() -> None:
+    traffic = replace(MANY, num_requests=40, prefix_tokens=60, num_prefixes=2)
+    writer = PromptWriter.fitted(traffic, [(16, 42), (64, 138)])  # 2 tokens a word and 10 more
+    assert (writer.tokens_per_word, writer.overhead) == (2.0, 10.0)
+    planned = traffic.requests()
+    texts = [writer.write(request).split() for request in planned]
+    for request, text in zip(planned, texts, strict=True):
+        assert len(text) == 30 + round((request.num_prompt_tokens - 10) / 2)
+    assert len({tuple(text[:30]) for text in texts}) == 2
+    assert len({tuple(text[30:]) for text in texts}) == 40
+
+
+def test_times_of_an_answer() -> None:
+    one = outcome(10.0, 0.5, 0.6, 1.1)
+    assert one.first_token_seconds == 0.5
+    assert one.gaps == pytest.approx([0.1, 0.5])
+    assert one.seconds_per_token == pytest.approx(0.3)
+    # Two pieces of three tokens each
+    assert replace(
+        one, chunk_times=(10.5, 11.0), num_output_tokens=6
+    ).seconds_per_token == pytest.approx(0.1)
+    assert outcome(0.0, 1.0).seconds_per_token is None
+    assert outcome(0.0).first_token_seconds is None
+
+
+def test_percentiles_are_interpolated() -> None:
+    spread = Spread.of([float(value) for value in range(101)])
+    assert spread == Spread(50.0, (50.0, 90.0, 95.0, 99.0), 100.0)
+    assert Spread.of([1.0, 2.0]) == Spread(1.5, pytest.approx((1.5, 1.9, 1.95, 1.99)), 2.0)
+    assert Spread.of([]) is None
+
+
+def test_goodput_counts_whole_answers_within_both_limits() -> None:
+    outcomes = [
+        outcome(0.0, 0.1, 0.2),  # good
+        outcome(0.0, 0.3, 0.4),  # first token late
+        outcome(0.0, 0.1, 1.0),  # second token late
+        outcome(2.0, 0.2),  # good: at the limit, and nothing between tokens
+        outcome(1.0, 0.1, 0.2, failure="aborted"),
+        outcome(1.0, failure="HTTP 429"),
+    ]
+    result = LoadResult(outcomes, ServiceLevel(0.21, 0.5))
+    assert result.num_good == 2
+    assert result.seconds == pytest.approx(2.2)
+    assert result.per_second(result.num_good) == pytest.approx(2 / 2.2)
+    assert result.failures == {"aborted": 1, "HTTP 429": 1}
+    assert result.num_output_tokens == 7  # of whole answers
+    assert LoadResult(outcomes, ServiceLevel()).num_good == 4
+    with pytest.raises(ValueError, match=r"itl_slo=0\.0: must be above 0"):
+        ServiceLevel(inter_token=0.0)
+
+
+def test_nothing_came() -> None:
+    result = LoadResult([], ServiceLevel())
+    assert (result.seconds, result.per_second(0), result.largest_delay) == (0.0, 0.0, 0.0)
+    assert set(result.spreads().values()) == {None}
+
+
+def test_a_reply_is_read_as_it_comes() -> None:
+    reply = Reply()
+    reply.take('{"choices": [{"delta": {"role": "assistant", "content": ""}}]}', 1.0)
+    reply.take('{"choices": [{"delta": {"reasoning_content": "Hm"}}]}', 2.0)
+    reply.take('{"choices": [{"text": "x", "finish_reason": "length"}]}', 3.0)
+    assert (reply.chunk_times, reply.has_ended, reply.num_output_tokens) == ([2.0, 3.0], True, 2)
+    usage = '{"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": null}'
+    reply.take(f'{{"choices": [], "usage": {usage}}}', 4.0)
+    assert (reply.num_prompt_tokens, reply.num_output_tokens) == (9, 5)
+    assert reply.num_cached_tokens is None
+    with pytest.raises(ServerError, match="out of memory"):
+        reply.take('{"error": {"message": "out of memory"}}', 5.0)
+    with pytest.raises(ServerError, match="not JSON"):
+        reply.take("{", 5.0)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "http://host/?key=1"])
+def test_urls_that_cannot_be_a_server(url: str) -> None:
+    with pytest.raises(ValueError, match="URL "):
+        ServerClient(url)
+
+
+def test_a_key_that_cannot_be_sent_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="API key") as refused:
+        ServerClient("http://127.0.0.1:1", "geheim\n")
+    assert "geheim" not in str(refused.value)
