@@ -18,12 +18,14 @@ from pellucid.server.event_routes import EventRoutes
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
 from pellucid.server.metrics_route import MetricsRoute
+from pellucid.server.openapi import OpenApi
 from pellucid.server.protocols.anthropic import Messages
 from pellucid.server.protocols.ollama import Ollama
 from pellucid.server.protocols.openai_chat import ChatCompletions
 from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
 from pellucid.server.protocols.openai_responses import Responses
+from pellucid.server.protocols.tables import FIELD_TABLES
 from pellucid.server.protocols.tokens import Tokens
 from pellucid.server.request_routes import RequestRoutes
 from pellucid.server.served_model import ServedModel
@@ -77,7 +79,7 @@ def _routes(serving: Serving) -> list[Route]:
         Ollama(serving),
     )
     requests, events = RequestRoutes(serving), EventRoutes(serving)
-    return [
+    routes = [
         route("GET", "/v1/requests", requests.under_way),
         route("POST", "/v1/requests/{id}/cancel", requests.cancel),
         route("GET", "/v1/explain/{id}", requests.explain),
@@ -108,6 +110,9 @@ def _routes(serving: Serving) -> list[Route]:
         route("POST", "/api/generate", ollama.generate),
         route("POST", "/api/chat", ollama.chat),
     ]
+    listed = [(method, each.path) for each in routes for method in sorted(each.methods or ())]
+    served = [(method, path) for method, path in listed if method != "HEAD"]
+    return [*routes, route("GET", "/openapi.json", OpenApi(served, FIELD_TABLES))]
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

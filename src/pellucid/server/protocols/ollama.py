@@ -55,7 +55,7 @@ class Options(msgspec.Struct, kw_only=True):
 class CommonFields(msgspec.Struct, kw_only=True):
     model: str
     stream: bool | None = None
-    options: msgspec.Raw = msgspec.Raw(b"null")
+    options: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     format: Any = None
     think: bool | str | None = None
     logprobs: bool | None = None
