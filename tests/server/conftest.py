@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import openai
 import pytest
 
 from support.bundled import bundled_engine
@@ -14,3 +15,12 @@ def server() -> Iterator[RunningServer]:
     with running_server(bundled_engine()) as running:
         yield running
         running.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    """OpenAI's client for the server of the test file, which may have a `server` of its own."""
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
+    ) as made:
+        yield made

@@ -1,6 +1,5 @@
 """OpenAI's protocol, by its official client and as lm-eval speaks it; answers as they are offline."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -15,14 +14,6 @@ from support.offline import offline
 CAPITAL = "The capital of France is"
 QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
 SEEDED = {"temperature": 0.8, "seed": 7}
-
-
-@pytest.fixture(scope="module")
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
-    ) as made:
-        yield made
 
 
 def texts(output: RequestOutput) -> list[str]:

@@ -1,7 +1,6 @@
 """OpenAI's Responses, by the official client and as Codex CLI sends them."""
 
 from array import array
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -16,14 +15,6 @@ from support.offline import offline
 
 QUESTION = "What is 12 + 7?"
 GREEDY: dict[str, Any] = {"model": "tested", "max_output_tokens": 12, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
-    ) as made:
-        yield made
 
 
 def expected_of(*messages: dict[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import anthropic
@@ -33,12 +32,6 @@ QUESTION: list[Any] = [{"role": "user", "content": "Is Paris the capital of Fran
 COMMON: dict[str, Any] = {"model": "tested", "messages": QUESTION, "max_tokens": 80, "seed": 5}
 CHOICE = {"structured_outputs": {"choice": ["Yes", "No"]}}
 WRONG_SCHEMA = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
-
-
-@pytest.fixture(scope="module")
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 def test_each_answer_fits_the_schema(client: openai.OpenAI) -> None:

@@ -48,12 +48,6 @@ def server() -> Iterator[RunningServer]:
         running.wait_until_idle()
 
 
-@pytest.fixture(scope="module")
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def calls_of(message: Any) -> list[tuple[str, Any]]:
     return [
         (call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls

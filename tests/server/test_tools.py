@@ -34,12 +34,6 @@ def server() -> Iterator[RunningServer]:
         running.wait_until_idle()
 
 
-@pytest.fixture(scope="module")
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def test_chat_tells_reasoning_text_and_calls_apart(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(**COMMON, messages=QUESTION, tools=TOOLS, n=2)
     for choice in reply.choices:
