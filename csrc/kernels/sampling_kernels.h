@@ -9,8 +9,8 @@ namespace pellucid {
 // whole.
 constexpr std::int64_t kGroupTokens = 128;
 
-// Whose noise it is: the request's seed, its answer's stream, the position of the token to be
-// drawn.
+// What the noise is a function of: the request's seed, the completion's stream, and the position of
+// the token to be drawn.
 struct NoiseKey {
   std::uint32_t seed_low;
   std::uint32_t seed_high;

@@ -10,27 +10,27 @@ from pellucid.sampling_params import DEFAULT_MAX_TOKENS, MAX_N, SamplingParams
 
 @dataclass(frozen=True, kw_only=True)
 class BeamSearchParams:
-    """How wide to search, when to stop, and how to rank the sequences found.
+    """How wide to search, when to stop, and how to rank finished beams.
 
     Checked when made, and never changed afterwards. Fields with the names of `SamplingParams` mean the
     same here. docs/beam-search.md defines the search.
 
     Args:
-        beam_width: sequences that are kept at each length; 1..64. transformers' `num_beams`.
-        n: sequences to return, best first; 1..beam_width, None is beam_width. transformers'
+        beam_width: beams that are kept at each length; 1..64. transformers' `num_beams`.
+        n: completions to return, best first; 1..beam_width, None is beam_width. transformers'
             `num_return_sequences`.
-        length_penalty: a finished sequence of m tokens scores the sum of its log-probabilities
-            divided by m ** length_penalty: above 0 favours long ones, below 0 short ones; [-10, 10].
-        early_stopping: when to stop once beam_width sequences are finished. True: at once. False:
-            when the best live beam, scored at its present length, is not better than the worst
-            finished sequence. "never": when it could not become better at any length.
+        length_penalty: the score of a finished beam of m tokens is the sum of its log-probabilities
+            divided by m ** length_penalty. Above 0 favours long beams, below 0 short ones; [-10, 10].
+        early_stopping: when to stop once beam_width beams are finished. True: at once. False: when
+            the best live beam, scored at its present length, is not better than the worst finished
+            beam. "never": when the best live beam could not become better at any length.
         repetition_penalty: multiplies the (negative) log-probabilities of tokens of prompt and
             output; > 0.
         logit_bias: added to the log-probabilities of these token ids.
         allowed_token_ids: no other token is ever taken.
         bad_words: strings that never appear.
-        min_tokens: minimum number of output tokens before an end or stop token may end a sequence.
-        stop_token_ids: tokens that end a sequence, besides the model's own.
+        min_tokens: minimum number of output tokens before an end or stop token may end a beam.
+        stop_token_ids: tokens that end a beam, besides the model's own.
         max_tokens: limit on output tokens; None leaves the context length as the only limit.
         ignore_eos: continue after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
@@ -69,7 +69,7 @@ class BeamSearchParams:
 
     @property
     def num_results(self) -> int:
-        """Number of sequences to return, if that many are found."""
+        """Number of completions to return, if that many are found."""
         return self.beam_width if self.n is None else self.n
 
     @property

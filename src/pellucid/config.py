@@ -140,7 +140,7 @@ class EngineConfig:
             more exact and slower.
         kv_cache_dtype: format of keys and values in the cache.
         block_size: tokens per KV block.
-        max_num_seqs: most sequences in one step; 1..65,536.
+        max_num_seqs: most requests in one step; 1..65,536.
         max_num_batched_tokens: most tokens in one step; longer prompts are split. 1..1,048,576.
         max_model_len: most tokens of prompt and output together, at least 2; None is the model's limit.
         kv_cache_memory: bytes for KV blocks; None takes the memory that is left, see `plan_memory`.

@@ -225,7 +225,8 @@ class RequestAdded(Event):
     """A generation has been accepted and waits.
 
     Attributes:
-        parent: the request that it is one of several answers of; None if it is the only one.
+        parent: the caller's request, of which it computes one of several completions; None if it is
+            the only one.
         max_new_tok: the smaller of max_tokens and of what the context has room for.
         prio: lower is sooner.
         arrive_us: since the engine's start: when the caller asked, before its text was tokenized.
@@ -497,8 +498,8 @@ class Token(Event):
     """A token has been chosen.
 
     Attributes:
-        pos: its position in the sequence, the prompt included.
-        text: what it added to the answer's text, which may be nothing yet.
+        pos: its position in the request's tokens, the prompt included.
+        text: what it added to the completion's text, which may be nothing yet.
         lp: log-probability in the model's own distribution.
         p_final: probability in the distribution that it was drawn from.
         rank: 1 for the model's likeliest.
@@ -506,7 +507,7 @@ class Token(Event):
         cand: the model's likeliest, (id, text, lp, p_final) each.
         rest_frac: probability, by the model, of all tokens but these.
         funnel: (stage, tokens kept, probability kept) of each sampling stage in order.
-        itl_us: since this answer's token before; None for the first.
+        itl_us: since this completion's token before; None for the first.
     """
 
     ev: ClassVar[str] = "tok"

@@ -189,13 +189,13 @@ class LLM:
     def stream(
         self, prompt: PromptInput, sampling_params: SamplingParams | None = None
     ) -> "TokenStream":
-        """Starts one request, and gives its answer while it is made.
+        """Starts one request, and gives its completion while it is made.
 
         Several streams may be open; reading one of them moves all of them on.
 
         Raises:
-            ValueError: as `generate`; more than one prompt; or `best_of` above n, since which answers
-                are the best is known only when all have ended.
+            ValueError: as `generate`; more than one prompt; or `best_of` above n, since the best
+                completions are known only when all have ended.
         """
         [given, *others] = given_prompts(prompt)
         if others:

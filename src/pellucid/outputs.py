@@ -100,7 +100,7 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class BeamSearchSequence:
-    """A sequence that a beam search has found, its prompt included, by vLLM's names.
+    """A completion that a beam search has found, with its prompt, by vLLM's names.
 
     Attributes:
         tokens: token ids of prompt and completion.
@@ -138,7 +138,7 @@ class RequestOutput:
 
     Attributes:
         prompt: None if token ids were given.
-        seed: the given seed, or the one that the engine drew; the same seed gives the same answers.
+        seed: the given seed, or the one that the engine drew; the same seed gives the same completions.
         prompt_logprobs: None at position 0, which no token precedes.
         ledger: where the wall time went, set at the end; of several completions, that of the last to end.
         sequences: what `LLM.beam_search` found, prompts included, best first; None of other requests.

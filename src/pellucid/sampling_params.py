@@ -29,11 +29,11 @@ class SamplingParams:
     in fields that default to (). docs/sampling.md defines each stage.
 
     Args:
-        n: number of answers, each with its own random stream of the seed; 1..64.
-        best_of: number of answers to generate; the n with the highest mean log-probability per token are
-            returned, best first. n..64, None is n. The mean is that of the model's own
+        n: number of completions, each with its own random stream of the seed; 1..64.
+        best_of: number of completions to generate; the n with the highest mean log-probability per token
+            are returned, best first. n..64, None is n. The mean is that of the model's own
             log-probabilities, before any sampling parameter. Ties go to the earlier stream, and
-            failed answers come last.
+            failed completions come last.
         temperature: divides the logits; 0 takes the most likely token (greedy).
         top_p: keep the most likely tokens that together reach this probability; (0, 1], 1 is off.
         top_k: keep this many of the most likely tokens; 0 or -1 is off.
@@ -46,15 +46,15 @@ class SamplingParams:
         logit_bias: added to the logits of these token ids; [-100, 100] each. Kept as pairs.
         allowed_token_ids: nothing else is ever sampled.
         bad_words: strings that never appear, even if the prompt ends with their beginning.
-        min_tokens: minimum number of output tokens before an end or stop may end the answer.
-        seed: the same seed gives the same answer; 0 <= seed < 2**64. None: the engine draws a seed and
-            reports it.
+        min_tokens: minimum number of output tokens before EOS or a stop may end the completion.
+        seed: the same seed gives the same completions; 0 <= seed < 2**64. None: the engine draws a seed
+            and reports it.
         logprobs: report the log-probabilities of each output token and of this many most likely
             tokens; 0..20.
         prompt_logprobs: the same for the prompt's tokens.
-        stop: a string that ends the answer, or several.
+        stop: a string that ends the completion, or several.
         include_stop_str_in_output: whether the text keeps the stop string.
-        stop_token_ids: tokens that end the answer, besides the model's own.
+        stop_token_ids: tokens that end the completion, besides the model's own.
         max_tokens: limit on output tokens; None leaves the context length as the only limit. "auto" is
             None for conversations, which end by themselves, and 16 for other prompts.
         max_time: limit in seconds from the request's arrival.
@@ -130,12 +130,12 @@ class SamplingParams:
 
     @property
     def num_results(self) -> int:
-        """Number of answers to generate."""
+        """Number of completions to generate."""
         return self.n if self.best_of is None else self.best_of
 
     @property
     def ranks(self) -> bool:
-        """Whether more answers are generated than returned."""
+        """Whether more completions are generated than returned."""
         return self.num_results > self.n
 
     @property

@@ -229,5 +229,5 @@ def test_a_server_that_cannot_be_is_refused(knobs: dict[str, object], message: s
 
 
 def test_a_limit_is_above_zero() -> None:
-    with pytest.raises(ValueError, match="max_answers=0: must be above 0"):
-        Limits(max_answers=0)
+    with pytest.raises(ValueError, match="max_completions=0: must be above 0"):
+        Limits(max_completions=0)

@@ -24,7 +24,7 @@ LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
 @pytest.fixture
 def slow() -> Iterator[RunningServer]:
     """A fake model that takes a step only when `server.step` is released, or 5 ms when it is set."""
-    with running_server(fake_engine(), limits=Limits(max_unfinished_answers=4)) as server:
+    with running_server(fake_engine(), limits=Limits(max_unfinished_completions=4)) as server:
         original = server.engine.step
 
         def step() -> object:
@@ -69,29 +69,29 @@ def test_who_goes_away_while_waiting_leaves_the_queue(slow: RunningServer) -> No
 
 
 def test_too_many_are_told_how_many_there_are_and_when_to_come_again(slow: RunningServer) -> None:
-    """vLLM #18826: an unbounded queue. A list of prompts counts with all of its answers."""
+    """vLLM #18826: an unbounded queue. A list of prompts counts with all of its completions."""
     held = slow.open_call("/v1/completions", {**LONG, "n": 3})
     slow.wait_until(lambda: slow.service.under_way, "a request under way")
     for body in ({**LONG, "n": 2}, {**LONG, "prompt": ["a", "b"]}):
         reply = slow.post("/v1/completions", body)
         assert reply.status == 429
         assert reply.json["error"]["code"] == "rate_limit_exceeded"
-        assert "3 of 4 answers are unfinished; try again in" in reply.json["error"]["message"]
+        assert "3 of 4 completions are unfinished; try again in" in reply.json["error"]["message"]
         assert int(reply.headers["retry-after"]) >= 1
     assert slow.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200
     held.close()
 
 
 def test_cve_2026_73559_a_list_of_prompts_is_bounded_before_any_work() -> None:
-    limits = Limits(max_prompts=8, max_answers=16, max_strings=2, max_string_chars=5)
+    limits = Limits(max_prompts=8, max_completions=16, max_strings=2, max_string_chars=5)
     limits_of_bias = {"logit_bias": {str(number): 1 for number in range(2000)}}
     with running_server(fake_engine(), limits=limits) as server:
         for fields, message in (
             ({"prompt": ["a"] * 9}, "prompt: has 9 prompts; at most 8"),
-            ({"prompt": ["a"] * 8, "n": 3}, "n: has 24 answers"),
+            ({"prompt": ["a"] * 8, "n": 3}, "n: has 24 completions"),
             ({"prompt": [], "n": 3}, "prompt: must not be an empty list"),
-            ({"n": 17}, "n: has 17 answers"),
-            ({"best_of": 17}, "n: has 17 answers"),
+            ({"n": 17}, "n: has 17 completions"),
+            ({"best_of": 17}, "n: has 17 completions"),
             ({"n": 10**30}, "n"),
             ({"stop": ["a", "b", "c"]}, "stop: has 3 strings; at most 2"),
             ({"stop": "abcdef"}, "stop: has 6 characters in a string; at most 5"),

@@ -118,12 +118,12 @@ def test_a_request_is_explained_to_its_owner(guarded: RunningServer) -> None:
     for headers, status in ((USER, 200), (ADMIN, 200), (OTHER, 404)):
         assert guarded.call("GET", f"/v1/explain/{name}", None, headers).status == status
     found = guarded.call("GET", f"/v1/explain/{name}", None, USER).json
-    assert (found["path"], found["prompt_tokens"], len(found["answers"])) == (
+    assert (found["path"], found["prompt_tokens"], len(found["completions"])) == (
         "/v1/completions",
         3,
         2,
     )
-    first = next(iter(found["answers"].values()))
+    first = next(iter(found["completions"].values()))
     assert (first["state"], first["reason"]) == ("done", "max_tokens")
     ledger = first["ledger"]
     parts = [value for key, value in ledger.items() if key.endswith("_us") and key != "total_us"]
@@ -139,7 +139,7 @@ def test_why_a_cache_missed_is_said_exactly() -> None:
         first = server.call("POST", "/v1/completions", body, USER).json["id"]
         second = server.call("POST", "/v1/completions", {**body, "prompt": changed}, USER).json
         explained = server.call("GET", f"/v1/explain/{second['id']}", None, USER).json
-        (answer,) = explained["answers"].values()
+        (answer,) = explained["completions"].values()
         assert answer["prefix"]["hit_tok"] == 64
         assert answer["prefix"]["miss_why"] == "differs"
         cache = answer["cache"]
@@ -216,7 +216,7 @@ def test_metrics_have_vllms_names_and_meaning() -> None:
 
 def test_metrics_see_requests_that_run_and_wait() -> None:
     with running_server(
-        fake_engine(max_num_seqs=1), limits=Limits(max_unfinished_answers=2)
+        fake_engine(max_num_seqs=1), limits=Limits(max_unfinished_completions=2)
     ) as server:
         original, steps = server.engine.step, threading.Semaphore(3)
 

@@ -106,7 +106,7 @@ class RunningServer:
         pool = self.engine.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
         self.engine.scheduler.kv_cache_manager.check_integrity()
-        assert self.service.admission.num_answers == 0
+        assert self.service.admission.num_completions == 0
         assert self.service.admission.num_tokens == 0
 
 
@@ -119,7 +119,7 @@ def running_server(engine: LLMEngine, **knobs: Any) -> Iterator[RunningServer]:
         knobs: fields of `ServerConfig`.
     """
     config = ServerConfig(**{"port": 0, "model_names": ("tested", "alias-*"), **knobs})
-    async_engine = AsyncLLMEngine(engine, config.limits.max_unfinished_answers)
+    async_engine = AsyncLLMEngine(engine, config.limits.max_unfinished_completions)
     serving = make_serving(async_engine, config)
     with listen(config) as listener:
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)

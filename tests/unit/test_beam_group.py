@@ -13,18 +13,18 @@ def candidates(**logprobs: float) -> list[BeamCandidate]:
 
 
 def group(width: int) -> BeamGroup:
-    members = [
+    requests = [
         Request(f"r/{index}", (1, 2), SamplingParams(), 0, 0.0, max_tokens=9)
         for index in range(width)
     ]
-    return BeamGroup(BeamSearch(BeamSearchParams(beam_width=width), 9, frozenset()), members)
+    return BeamGroup(BeamSearch(BeamSearchParams(beam_width=width), 9, frozenset()), requests)
 
 
-def names(members: tuple[Request, ...]) -> list[str]:
-    return [member.request_id for member in members]
+def names(requests: tuple[Request, ...]) -> list[str]:
+    return [request.request_id for request in requests]
 
 
-def test_the_first_member_computes_the_prompt_for_all() -> None:
+def test_the_first_request_computes_the_prompt_for_all() -> None:
     beams = group(3)
     assert not beams.is_ready
     beams.deliver(beams.requests[0], candidates(t5=-1, t6=-2, t7=-3))
@@ -50,7 +50,7 @@ def test_a_beam_stays_with_its_request_and_only_further_children_move() -> None:
     assert step.parents == (0, 0, 2)
 
 
-def test_members_without_a_beam_are_left_alone_until_there_is_one() -> None:
+def test_requests_without_a_beam_are_left_alone_until_there_is_one() -> None:
     beams = group(3)
     beams.deliver(beams.requests[0], candidates(t5=-1))
     assert names(beams.advance().requests) == ["r/0"]

@@ -157,7 +157,7 @@ def bench_serve(tmp_path: Path) -> None:
         times = tuple(sent + 0.05 + 0.013 * index + 0.0092 * token for token in range(64))
         return Outcome(sent, sent, times, times[-1], 64, 530, 256 if index else 0)
 
-    message = "HTTP 429: 1024 answers are unfinished, the most allowed; try again in 4s"
+    message = "HTTP 429: 1024 completions are unfinished, the most allowed; try again in 4s"
     refused = Outcome(1.9, 1.9, (), 1.91, 0, failure="HTTP 429", message=message)
     traffic = Traffic(21, Lengths(256, 256), Lengths(64, 64), rate=4.5, prefix_tokens=256)
     result = LoadResult([*map(outcome, range(20)), refused], ServiceLevel(0.2, 0.05))
@@ -174,7 +174,7 @@ def top(tmp_path: Path) -> None:
             "prompt_tokens": 512,
             "cached_tokens": 256 if place is None else 0,
             "output_tokens": num_output,
-            "answers": {f"{name}/0": {"reason": reason}},
+            "completions": {f"{name}/0": {"reason": reason}},
         }
 
     kv = {"block_size": 32, "num_blocks": 200, "num_used_blocks": 120, "num_cached_blocks": 30}

@@ -119,12 +119,12 @@ def test_shared_blocks_do_not_count_as_given_back() -> None:
 
 def test_a_group_is_reassigned_all_at_once() -> None:
     manager = make_manager()
-    members = [make_request(name, 20) for name in "abc"]
-    for member in members:
-        compute(manager, member, 6)
-    a, b, _ = (manager.block_ids(member) for member in members)
-    manager.reassign(members, [1, 0, 0])
-    assert [manager.block_ids(member) for member in members] == [b, a, a]
+    requests = [make_request(name, 20) for name in "abc"]
+    for request in requests:
+        compute(manager, request, 6)
+    a, b, _ = (manager.block_ids(request) for request in requests)
+    manager.reassign(requests, [1, 0, 0])
+    assert [manager.block_ids(request) for request in requests] == [b, a, a]
     manager.check_integrity()
     assert manager.block_pool.num_free_blocks == 16 - len({*a, *b})
 

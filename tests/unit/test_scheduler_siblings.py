@@ -1,4 +1,4 @@
-"""Several answers to one prompt, and groups of requests that advance together."""
+"""Several completions of one prompt, and groups of requests that advance together."""
 
 import pytest
 
@@ -136,7 +136,7 @@ def test_a_group_forks_from_the_one_that_computed_the_prompt() -> None:
     assert step(scheduler).scheduled == ()
 
 
-def test_members_continue_each_other_by_reference() -> None:
+def test_beams_continue_each_other_by_reference() -> None:
     scheduler = make_scheduler()
     beams = start_beams(scheduler)
     step(scheduler)

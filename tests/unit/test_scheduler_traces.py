@@ -41,26 +41,26 @@ def continuation(request: Request) -> list[int]:
 class Beams:
     """A group of requests that is reassigned as a function of its tokens alone."""
 
-    members: list[Request]
-    expected: list[list[int]]  # output tokens of each member
+    requests: list[Request]
+    expected: list[list[int]]  # output tokens of each request
     delivered: set[str] = field(default_factory=set)
 
     def advance(self, scheduler: Scheduler) -> None:
         rng = random.Random(hash(tuple(map(tuple, self.expected))))
-        width, started = len(self.members), bool(self.expected[0])
+        width, started = len(self.requests), bool(self.expected[0])
         parents = [rng.randrange(width) if started else 0 for _ in range(width)]
         token_ids = [rng.randrange(23) for _ in range(width)]
         self.delivered.clear()
-        if len(self.expected[0]) == self.members[0].max_tokens - 1:
-            for member in self.members:
-                scheduler.finish(member, FinishReason.LENGTH)
+        if len(self.expected[0]) == self.requests[0].max_tokens - 1:
+            for request in self.requests:
+                scheduler.finish(request, FinishReason.LENGTH)
             return
         self.expected = [
             [*self.expected[parent], token_id]
             for parent, token_id in zip(parents, token_ids, strict=True)
         ]
-        scheduler.reassign(self.members, parents, token_ids)
-        assert [member.output_token_ids for member in self.members] == self.expected
+        scheduler.reassign(self.requests, parents, token_ids)
+        assert [request.output_token_ids for request in self.requests] == self.expected
 
 
 class Watcher:
@@ -215,9 +215,9 @@ class Trace:
         self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         self.check_in_step()
         for beams in self.beams:
-            beams.delivered.update(r.request_id for r in delivered if r in beams.members)
-            alive = all(r.status is not RequestStatus.FINISHED for r in beams.members)
-            wanted = len(beams.members) if beams.expected[0] else 1
+            beams.delivered.update(r.request_id for r in delivered if r in beams.requests)
+            alive = all(r.status is not RequestStatus.FINISHED for r in beams.requests)
+            wanted = len(beams.requests) if beams.expected[0] else 1
             if alive and len(beams.delivered) == wanted:
                 beams.advance(scheduler)
         self.check_in_step()

@@ -94,7 +94,7 @@ class Draw(NamedTuple):
 
     Attributes:
         row: of the step's logits.
-        position: of the token in its sequence.
+        position: of the token in its request.
         forbidden: [N] token ids.
         text: [position] prompt and output, for penalties; None where there are none.
         num_prompt_tokens: how many of `text` are the prompt's.

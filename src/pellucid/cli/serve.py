@@ -46,7 +46,7 @@ class ListeningOptions:
     ] = None
     max_queue: Annotated[
         int,
-        _listening(metavar="N", help="Most unfinished answers; further requests are told 429."),
+        _listening(metavar="N", help="Most unfinished completions; further requests are told 429."),
     ] = 1024
     log_calls: Annotated[
         bool,
@@ -132,7 +132,7 @@ def serve(
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),
         allowed_origins=tuple(access_options.allowed_origin or ()),
-        limits=Limits(max_unfinished_answers=listening_options.max_queue),
+        limits=Limits(max_unfinished_completions=listening_options.max_queue),
     )
     _set_up_logs(listening_options.log_calls)
     from pellucid.async_engine import AsyncLLMEngine
@@ -142,7 +142,7 @@ def serve(
         engine = LLMEngine.from_config(engine_config, show)
     note_facts("memory", memory_facts(engine.memory_plan))
     run_server(
-        AsyncLLMEngine(engine, config.limits.max_unfinished_answers),
+        AsyncLLMEngine(engine, config.limits.max_unfinished_completions),
         config,
         lambda url: note(f"serving {(*config.model_names, engine.model.name)[0]} at {url}"),
     )

@@ -77,7 +77,11 @@ def _cells(request: dict[str, Any]) -> tuple[str, ...]:
     state = request["state"]
     if request["queue_position"] is not None and state == "waiting":
         state += f", place {request['queue_position']}"
-    reasons = [answer["reason"] for answer in request["answers"].values() if answer["reason"]]
+    reasons = [
+        completion["reason"]
+        for completion in request["completions"].values()
+        if completion["reason"]
+    ]
     return (
         request["id"][:12],
         request["caller"],

@@ -184,7 +184,7 @@ def token_chosen(
     """A token of a request, which does not have it yet.
 
     Args:
-        position: in the sequence, the prompt included.
+        position: in the request's tokens, the prompt included.
         show: a token's text, alone.
         itl_us: since the token before.
     """

@@ -17,7 +17,7 @@ class Completion:
     """One completion of a request on its way to the caller, or a beam of a search.
 
     Attributes:
-        beams: the beam search whose k-th best sequence becomes the k-th completion.
+        beams: the beam search whose k-th best hypothesis becomes the k-th completion.
         text_is_complete: the text of all tokens is in `output`; nothing is held back.
         num_sent_tokens, num_sent_characters: how much of `output` the caller has been given.
     """
@@ -97,7 +97,7 @@ class OutputProcessor:
         """Completes the output of a request that has ended.
 
         Args:
-            found: the sequence of a beam search that becomes the whole completion.
+            found: the hypothesis of a beam search that becomes the whole completion.
         """
         output = completion.output
         if found is not None:

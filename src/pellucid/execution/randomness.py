@@ -42,7 +42,7 @@ def exponential_noise(
     Args:
         seed: the request's, 0 <= seed < 2^64.
         stream: which of the request's completions, 0 <= stream < 2^32.
-        positions: indices in its sequence, prompt included, of the tokens to be drawn, < 2^32.
+        positions: indices in the request's tokens, prompt included, of the tokens to be drawn, < 2^32.
         token_ids: that may be drawn, < 2^32; of a shape that `positions` broadcast with.
 
     Returns:

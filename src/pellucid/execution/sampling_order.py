@@ -33,7 +33,7 @@ class SamplingRow:
 
     @property
     def position(self) -> int:
-        """Index in the sequence of the token to be sampled."""
+        """Index of the token to be sampled, in prompt and output."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     def last_token_ids(self, count: int) -> list[int]:

@@ -30,7 +30,7 @@ class BeamCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A sequence that goes on.
+    """A text that the search continues.
 
     Attributes:
         token_ids: its output so far.
@@ -56,7 +56,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A finished sequence. `score` is the sum of its processed log-probabilities over its length to
+    """A finished beam. `score` is the sum of its processed log-probabilities, divided by its length to
     the power of the length penalty."""
 
     token_ids: tuple[int, ...]
@@ -72,7 +72,7 @@ class BeamSearch:
     Args:
         params: width, penalty and when to stop.
         max_tokens: of params and of the context, the smaller.
-        stop_token_ids: tokens that end a sequence.
+        stop_token_ids: tokens that end a beam.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ class BlockKey:
     Attributes:
         block_hash: of the block and of everything before it, within the salt.
         parent_hash: the hash of the block before; for the first block, of the salt.
-        index: of the block in its sequence.
+        index: of the block in its request's block table.
         token_ids: of the block.
     """
 

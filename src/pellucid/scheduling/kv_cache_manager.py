@@ -178,7 +178,7 @@ class KVCacheManager:
         return sum(self.block_size - num_tokens for num_tokens in filled.values())
 
     def fits_alone(self, num_tokens: int) -> bool:
-        """Whether a sequence of this length fits into the whole pool."""
+        """Whether the blocks of this many tokens fit into the whole pool."""
         return self._blocks_for(num_tokens) <= self.block_pool.num_blocks
 
     def take_block_ops(self) -> tuple[BlockOp, ...]:
@@ -315,18 +315,18 @@ class KVCacheManager:
         assert self.num_blocks(child) == 0
         self._tables[child.request_id] = self._fork(parent, child)
 
-    def reassign(self, members: Sequence[Request], parents: Sequence[int]) -> None:
-        """Makes each member i a fork of members[parents[i]] as it is now, all at once."""
+    def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> None:
+        """Makes each request i a fork of requests[parents[i]] as it is now, all at once."""
         forks = [
-            (member, self._fork(members[parent], member))
-            for member, parent in zip(members, parents, strict=True)
-            if members[parent] is not member  # who goes on from itself keeps its blocks
+            (request, self._fork(requests[parent], request))
+            for request, parent in zip(requests, parents, strict=True)
+            if requests[parent] is not request  # its own parent keeps its blocks
         ]
-        for member, table in forks:
-            self.release(member)
-            self._tables[member.request_id] = table
-        for member in members:  # it may run at once, and nothing restores them then
-            self.offloaded.drop(member.request_id)
+        for request, table in forks:
+            self.release(request)
+            self._tables[request.request_id] = table
+        for request in requests:  # offloaded blocks of its old text: nothing may restore them
+            self.offloaded.drop(request.request_id)
 
     # ---- release
 

@@ -78,19 +78,19 @@ class Scheduler:
             ValueError: the request could never fit into the KV cache; nothing was queued.
         """
         self.check_fits(request)
-        group = (request, *siblings)
-        for member in group:
-            turn = member.arrival_time + member.priority * PRIORITY_SECONDS
-            member.queue_key = (turn, self._num_added)
+        added = (request, *siblings)
+        for each in added:
+            turn = each.arrival_time + each.priority * PRIORITY_SECONDS
+            each.queue_key = (turn, self._num_added)
             self._num_added += 1
-            if member.params.max_time is not None:
-                self._deadlines.push((member.deadline, self._num_added), member)
+            if each.params.max_time is not None:
+                self._deadlines.push((each.deadline, self._num_added), each)
         if self.use_kv_cache:
-            self._queues.add(group)
+            self._queues.add(added)
         else:  # nothing to share: each computes the prompt, and the first alone reports on it
-            for member in group:
-                member.num_computed_once = 0 if member is request else request.num_prompt_tokens
-                self._queues.add([member])
+            for each in added:
+                each.num_computed_once = 0 if each is request else request.num_prompt_tokens
+                self._queues.add([each])
 
     def check_fits(self, request: Request) -> None:
         """Checks that the KV cache can hold a request that runs alone. From any thread.

@@ -1,4 +1,4 @@
-"""Admission: bounds the unfinished answers and prompt tokens of the server."""
+"""Admission: bounds the unfinished completions and prompt tokens of the server."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +11,7 @@ RATE_WINDOW = 32  # ends of requests from which the time until there is room is 
 
 
 class Admission:
-    """Counts the answers and the prompt tokens of all calls, and refuses what goes beyond the limits.
+    """Counts the completions and the prompt tokens of all calls, and refuses what goes beyond the limits.
 
     Refusing early is what keeps the waiting time of those bounded that were admitted.
 
@@ -24,21 +24,21 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=RATE_WINDOW)
-        self.num_answers = 0
+        self.num_completions = 0
         self.num_tokens = 0
         self.num_refused = 0
 
-    def admit(self, num_answers: int) -> "Place":
-        """Takes a place for the answers of one call. Leave it when they have ended.
+    def admit(self, num_completions: int) -> "Place":
+        """Takes a place for the completions of one call. Leave it when they have ended.
 
         Raises:
             ApiError: 429 with the numbers.
         """
-        limit = self._limits.max_unfinished_answers
-        if self.num_answers + num_answers > limit:
-            raise self._overloaded(f"{self.num_answers} of {limit} answers are unfinished")
-        self.num_answers += num_answers
-        return Place(self, num_answers)
+        limit = self._limits.max_unfinished_completions
+        if self.num_completions + num_completions > limit:
+            raise self._overloaded(f"{self.num_completions} of {limit} completions are unfinished")
+        self.num_completions += num_completions
+        return Place(self, num_completions)
 
     def _add_tokens(self, num_tokens: int) -> None:
         limit = self._limits.max_unfinished_tokens
@@ -54,7 +54,7 @@ class Admission:
         self.num_tokens += num_tokens
 
     def _leave(self, place: "Place") -> None:
-        self.num_answers -= place.num_answers
+        self.num_completions -= place.num_completions
         self.num_tokens -= place.num_tokens
         self._ends.append(self._clock())
 
@@ -74,7 +74,7 @@ class Place:
     """What one call holds of an `Admission`."""
 
     _admission: Admission
-    num_answers: int
+    num_completions: int
     num_tokens: int = 0
     _has_left: bool = False
 

@@ -18,9 +18,9 @@ class Limits:
         body_seconds: time in which it must arrive.
         write_seconds: time in which a client must take what was sent to it.
         max_prompts: prompts of one call.
-        max_answers: answers of one call: its prompts times n, or times best_of.
-        max_unfinished_answers: answers that run or wait, of all callers together.
-        max_unfinished_tokens: prompt tokens of all answers that run or wait.
+        max_completions: completions of one call: its prompts times n, or times best_of.
+        max_unfinished_completions: completions that run or wait, of all callers together.
+        max_unfinished_tokens: prompt tokens of all completions that run or wait.
         max_strings: stop strings of one call, and as many bad words.
         max_string_chars: length of each of them.
         max_logit_bias: entries of a logit_bias, and of allowed_token_ids.
@@ -37,8 +37,8 @@ class Limits:
     body_seconds: float = 60.0
     write_seconds: float = 300.0
     max_prompts: int = 256
-    max_answers: int = 256
-    max_unfinished_answers: int = 1024
+    max_completions: int = 256
+    max_unfinished_completions: int = 1024
     max_unfinished_tokens: int = 4 << 20
     max_strings: int = 32
     max_string_chars: int = 1024

@@ -30,8 +30,8 @@ class GenerationRequest:
     """What a call of any protocol asks of the engine.
 
     Attributes:
-        prompts: each gets its own answers.
-        params: how to choose and when to stop; n answers for each prompt.
+        prompts: each gets its own completions.
+        params: how to choose and when to stop; n completions for each prompt.
         priority: lower is sooner.
         cache_salt: the client's; callers with different keys never share cached prompts anyway.
         aspects: see `CallRecord`.
@@ -46,7 +46,7 @@ class GenerationRequest:
     rule_field: str = "structured_outputs"
 
     @property
-    def num_answers(self) -> int:
+    def num_completions(self) -> int:
         return len(self.prompts) * self.params.num_results
 
     def check(self, limits: Limits) -> None:
@@ -55,7 +55,7 @@ class GenerationRequest:
         if not self.prompts:
             raise refused("prompt: must not be an empty list", "prompt")
         _check_count("prompt", len(self.prompts), limits.max_prompts, "prompts")
-        _check_count("n", self.num_answers, limits.max_answers, "answers (prompts x n)")
+        _check_count("n", self.num_completions, limits.max_completions, "completions (prompts x n)")
         for name, strings in (("stop", params.stop), ("bad_words", params.bad_words)):
             _check_count(name, len(strings), limits.max_strings, "strings")
             longest = max(map(len, strings), default=0)
@@ -112,7 +112,7 @@ class GenerationService:
         request.check(self.limits)
         if not self.under_way:
             self._busy_since = time.monotonic()
-        generation = Generation(self, call, request, self.admission.admit(request.num_answers))
+        generation = Generation(self, call, request, self.admission.admit(request.num_completions))
         call.resources.push_async_callback(generation.aclose)
         self.under_way[generation.id] = generation
         for prompt in request.prompts:
@@ -175,7 +175,7 @@ class Generation:
 
     Attributes:
         prompts: encoded, in their order.
-        streams: what the engine adds to the answers of each prompt.
+        streams: what the engine adds to the completions of each prompt.
         is_cancelled: somebody asked for its end.
     """
 
@@ -216,7 +216,7 @@ class Generation:
         return self._service.queue_position(self)
 
     async def finish(self) -> list[RequestOutput]:
-        """Waits for the ends of all answers.
+        """Waits for the ends of all completions.
 
         Raises:
             ApiError: an answer failed.
@@ -229,7 +229,7 @@ class Generation:
         return self.outputs
 
     async def deltas(self) -> AsyncIterator[tuple[int, CompletionDelta]]:
-        """What is added to the answers, with the number of the prompt; any number of tokens each.
+        """What is added to the completions, with the number of the prompt; any number of tokens each.
 
         Raises:
             ApiError: an answer failed.
@@ -247,7 +247,7 @@ class Generation:
             yield index, delta
 
     def cancel(self) -> None:
-        """Ends the answers after the step under way, with finish_reason "abort"."""
+        """Ends the completions after the step under way, with finish_reason "abort"."""
         self.is_cancelled = True
         for stream in self.streams:
             self._service.engine.abort(stream.request_id)

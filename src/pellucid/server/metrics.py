@@ -60,7 +60,7 @@ HISTOGRAMS = {
     ),
     "vllm:request_decode_time_seconds": ("From the first token to the last", REQUEST_SECONDS),
     "vllm:request_prompt_tokens": ("Tokens of a prompt", TOKENS),
-    "vllm:request_generation_tokens": ("Tokens of the answers to a prompt", TOKENS),
+    "vllm:request_generation_tokens": ("Tokens of the completions of a prompt", TOKENS),
 }
 COUNTERS = {
     "vllm:prompt_tokens": "Prompt tokens of requests that have ended",
@@ -77,7 +77,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()
-        self.finished: Counter[str] = Counter()  # answers, by finish_reason
+        self.finished: Counter[str] = Counter()  # completions, by finish_reason
         self.histograms = {name: Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
 
     def count(self, outputs: Iterable[RequestOutput]) -> None:

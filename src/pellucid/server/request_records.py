@@ -29,8 +29,8 @@ MAX_NEWS = 1 << 17  # events that wait to be read; more come only if the event l
 
 
 @dataclass
-class AnswerRecord:
-    """What happened to one answer.
+class CompletionRecord:
+    """What happened to one completion.
 
     Attributes:
         change: its latest state and the cause.
@@ -52,7 +52,7 @@ class CallRecord:
         path: of its route.
         prompts: their tokens.
         aspects: digests of what of the call its prompt has ("tools", "system"), to compare calls by.
-        answers: by the engine's name of each: the id, "/" and its number.
+        completions: by the engine's name of each: the id, "/" and its number.
     """
 
     id: str
@@ -60,7 +60,7 @@ class CallRecord:
     path: str
     prompts: Sequence["array[int]"] = ()
     aspects: Mapping[str, bytes] = field(default_factory=dict)
-    answers: dict[str, AnswerRecord] = field(default_factory=dict)
+    completions: dict[str, CompletionRecord] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -118,20 +118,20 @@ class RequestRecords:
             record = self._records.get(call_id)
             if record is None:
                 continue
-            answer = record.answers.setdefault(event.req, AnswerRecord())
+            completion = record.completions.setdefault(event.req, CompletionRecord())
             if isinstance(event, RequestStateChanged):
-                answer.change = event
+                completion.change = event
             elif isinstance(event, PrefixMatched):
-                answer.prefix = answer.prefix or event
+                completion.prefix = completion.prefix or event
             elif isinstance(event, Preempted):
-                answer.preemptions.append(event)
+                completion.preemptions.append(event)
             elif isinstance(event, RequestLedger):
-                answer.ledger = event
+                completion.ledger = event
 
 
-def answer_facts(answer: AnswerRecord) -> dict[str, Any]:
-    """An answer's record in JSON's terms."""
-    change, prefix, ledger = answer.change, answer.prefix, answer.ledger
+def completion_facts(completion: CompletionRecord) -> dict[str, Any]:
+    """A completion's record in JSON's terms."""
+    change, prefix, ledger = completion.change, completion.prefix, completion.ledger
     return {
         "state": None if change is None else change.to,
         "reason": None if change is None else change.reason,
@@ -139,7 +139,7 @@ def answer_facts(answer: AnswerRecord) -> dict[str, Any]:
         "need_blocks": None if change is None else change.need_blocks,
         "free_blocks": None if change is None else change.free_blocks,
         "prefix": None if prefix is None else _without_req(asdict(prefix)),
-        "preemptions": [_without_req(asdict(each)) for each in answer.preemptions],
+        "preemptions": [_without_req(asdict(each)) for each in completion.preemptions],
         "ledger": None if ledger is None else _without_req(asdict(ledger)),
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError
 from pellucid.server.generation import Generation
-from pellucid.server.request_records import CallRecord, answer_facts
+from pellucid.server.request_records import CallRecord, completion_facts
 from pellucid.server.serving import Serving
 
 TOKENS_AROUND = 8  # of a prompt, shown on both sides of where it parts from another one
@@ -41,16 +41,16 @@ class RequestRoutes:
 
     async def explain(self, call: Call) -> Reply:
         record = self.serving.service.records.get(call.path_params["id"], call.caller)
-        answers = {
-            name: {**answer_facts(answer), "cache": self._cache(record, name, call)}
-            for name, answer in record.answers.items()
+        completions = {
+            name: {**completion_facts(completion), "cache": self._cache(record, name, call)}
+            for name, completion in record.completions.items()
         }
         return json_reply(
             {
                 "id": record.id,
                 "path": record.path,
                 "prompt_tokens": record.num_tokens,
-                "answers": answers,
+                "completions": completions,
             }
         )
 
@@ -72,7 +72,7 @@ class RequestRoutes:
     def _line(self, generation: Generation, call: Call) -> dict[str, Any]:
         service = self.serving.service
         record = service.records.find(generation.id, call.caller)
-        answers = [] if record is None else list(record.answers.items())
+        completions = [] if record is None else list(record.completions.items())
         return {
             "id": generation.id,
             "path": generation.call.path,
@@ -86,12 +86,12 @@ class RequestRoutes:
                 for output in generation.outputs
                 for completion in output.outputs
             ),
-            "answers": {name: answer_facts(answer) for name, answer in answers},
+            "completions": {name: completion_facts(completion) for name, completion in completions},
         }
 
     def _cache(self, record: CallRecord, name: str, call: Call) -> dict[str, Any] | None:
         """Where the prompt parts from the one that agrees with it longest, and the tokens around."""
-        prefix = record.answers[name].prefix
+        prefix = record.completions[name].prefix
         if prefix is None or prefix.diff_at_tok is None:
             return None
         own = record.prompts[_prompt_index(name)]
@@ -118,7 +118,7 @@ class RequestRoutes:
         return [text(token_id) for token_id in around]
 
 
-def _prompt_index(answer: str) -> int:
-    """Of an answer's name: ID/0, or ID-PROMPT/0 for all prompts but the first."""
-    index = answer.partition("/")[0].partition("-")[2]
+def _prompt_index(completion: str) -> int:
+    """Of a completion's name: ID/0, or ID-PROMPT/0 for all prompts but the first."""
+    index = completion.partition("/")[0].partition("-")[2]
     return int(index) if index else 0

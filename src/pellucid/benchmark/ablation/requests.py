@@ -38,8 +38,8 @@ class Times:
 def mixed_requests(
     num_requests: int, vocab_size: int, context_length: int
 ) -> tuple[MixedRequest, ...]:
-    """The first `num_requests` of one sequence, whose lengths are uniform: prompts of 32 to 512 tokens, answers
-    of 16 to 128, and less where the context is shorter.
+    """The first `num_requests` of one endless series. Lengths are uniform: prompts of 32 to 512 tokens,
+    outputs of 16 to 128, and less where the context is shorter.
 
     Raises:
         ValueError: there is not even room for the shortest.

@@ -342,14 +342,14 @@ class BeamOptions:
     ] = None
     length_penalty: Annotated[
         float | None,
-        _beams("1", metavar="P", help="Above 0 favours long answers, below 0 short ones."),
+        _beams("1", metavar="P", help="Above 0 favours long completions, below 0 short ones."),
     ] = None
     early_stopping: Annotated[
         str | None,
         _beams(
             "false",
             **choice(*_EARLY_STOPPING),
-            help="Whether to stop when as many answers are finished as there are beams.",
+            help="Whether to stop when as many completions are finished as there are beams.",
         ),
     ] = None
 

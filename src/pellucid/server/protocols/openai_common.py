@@ -107,7 +107,7 @@ _PARAMETERS = tuple(
 SAMPLING_FIELDS = (
     *honoured(
         model="the served model's name or another one that it was given; left out, the served model",
-        n="answers for each prompt; bounded",
+        n="completions of each prompt; bounded",
         temperature="0 is greedy; left out, the model's own default",
         top_p="see docs/sampling.md",
         top_k="0 or -1 is off",

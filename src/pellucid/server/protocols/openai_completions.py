@@ -45,7 +45,7 @@ COMPLETION_FIELDS = FieldTable(
             prompt="a string, token ids, or a list of strings and lists of token ids",
             max_tokens="left out, 16; what the context does not hold is not generated; 0 with echo"
             " gives the prompt alone",
-            best_of="answers to make, of which the n best are given",
+            best_of="completions to generate; the n best are returned",
             echo="the prompt stands before the answer, and its log-probabilities too",
             logprobs="0..20 likeliest tokens at each position, the chosen one always with them",
         ),
