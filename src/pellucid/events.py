@@ -127,6 +127,7 @@ class Hello(Event):
     limits: HelloLimits
     use_kv_cache: bool
     prefix_caching: bool
+    speculation: str = "off"  # as in EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +347,7 @@ class RequestLedger(Event):
     lost_tok: int
     stalled_by: tuple[tuple[str, int], ...]
     blocked_by: tuple[tuple[str, int], ...]
+    draft_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,11 +356,13 @@ class Speculating(Event):
 
     Attributes:
         reason: why, with what was measured.
+        accept_frac: share of the drafts that were right lately, of all requests.
     """
 
     ev: ClassVar[str] = "spec"
 
     reason: str
+    accept_frac: float | None = None
 
 
 # ---- steps
@@ -375,6 +379,7 @@ class Step(Event):
         budget_tok: tokens that the step could have had.
         idle_us: since the step before it ended.
         sched_us, fwd_us, sample_us, emit_us: its four parts; they and nothing else make up the step.
+        draft_us: of `sched_us`, the time to make drafts; None if the step has none.
         w_bytes: weights it read.
         kv_read_bytes, kv_write_bytes: K and V.
         bound: what limits the forward at the measured ceilings; None where nobody measured them.
@@ -398,6 +403,7 @@ class Step(Event):
     kv_write_bytes: int
     bound: Literal["compute", "memory"] | None = None
     pred_us: int | None = None
+    draft_us: int | None = None
 
 
 # (op, block, a, b): A alloc (request, index in its table), F fill (tokens in it now), S share
@@ -429,12 +435,23 @@ class BlockOps(Event):
 
 @dataclass(frozen=True, slots=True)
 class DraftRound(Event):
-    """A generation's drafts have been verified.
+    """A step has verified a generation's drafts.
+
+    The probabilities are there if a subscriber wants the generation's tokens (level `TOKEN`). They take
+    the sampling parameters into account. There are as many as drafts, or fewer if the parameters leave no
+    token after a wrong draft.
 
     Attributes:
-        draft: token ids that were guessed.
+        draft: the token ids of the drafts.
         n_right: how many of these the model chose as well, from the first on.
-        chosen: what it chose instead of the first wrong one; None if none was wrong.
+        chosen: the token that the model chose instead of the first wrong draft; None if no draft was wrong.
+        pos: position of the first draft in the sequence, the prompt included.
+        p_target: probability of each draft by the model, given the drafts before it.
+        p_draft: probability of each draft by its proposer; 1 for prompt lookup.
+        overlap: for each draft, the sum of min(p, q) over all tokens, where p is the distribution of the
+            model and q that of the proposer: Leviathan's rule accepts a draft drawn from q with this
+            probability.
+        leviathan_tok: how many of the drafts Leviathan's rule would have accepted, in expectation.
     """
 
     ev: ClassVar[str] = "draft"
@@ -444,6 +461,39 @@ class DraftRound(Event):
     draft: tuple[int, ...]
     n_right: int
     chosen: int | None = None
+    pos: int | None = None
+    p_target: tuple[float, ...] | None = None
+    p_draft: tuple[float, ...] | None = None
+    overlap: tuple[float, ...] | None = None
+    leviathan_tok: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStep(Event):
+    """A step with drafts has ended: what drafts cost and brought.
+
+    Attributes:
+        n_req: generations with drafts.
+        n_draft: drafts of these.
+        n_right: drafts that the model chose as well.
+        draft_us: time to make the drafts.
+        step_us: time of forward and sampling, drafts included.
+        plain_us: time that forward and sampling take without drafts, by recent steps; None if the step
+            computed prompts as well, or no such step was measured.
+        won_us: time that the right drafts saved, less what all drafts cost, by recent steps; negative if
+            they lost; None where `plain_us` is.
+    """
+
+    ev: ClassVar[str] = "draft.step"
+    level: ClassVar[Level] = Level.STEP
+
+    n_req: int
+    n_draft: int
+    n_right: int
+    draft_us: int
+    step_us: int
+    plain_us: int | None = None
+    won_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

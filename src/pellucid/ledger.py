@@ -14,6 +14,7 @@ booking says what the time from there to a later moment was. The parts of a ledg
   what it had lost.
 * sampling: choosing tokens in steps that it took part in, for all of the step's requests.
 * emit: booking these tokens and turning them into text, likewise.
+* drafting: making drafts for steps that it took part in, for all of the step's requests.
 * other: scheduling, and between the steps.
 
 Prompt tokens are those of a request without output, and those that are computed again: catching up,
@@ -45,6 +46,7 @@ class Part(IntEnum):
     SAMPLING = 6
     EMIT = 7
     OTHER = 8
+    DRAFTING = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Ledger:
     num_recomputed_tokens: int
     stalled_by: tuple[tuple[str, float], ...]
     blocked_by: tuple[tuple[str, float], ...]
+    drafting_seconds: float = 0.0
 
     def seconds(self, part: Part) -> float:
         return float(getattr(self, f"{part.name.lower()}_seconds"))
@@ -80,13 +83,18 @@ class Ledger:
 @dataclass(slots=True)
 class StepTimes:
     """When a step began and when its parts ended, in seconds; each part begins where the one before
-    it ended."""
+    it ended.
+
+    Attributes:
+        drafting: seconds, within those of scheduling, that making drafts took.
+    """
 
     started: float
     scheduled: float = 0.0
     executed: float = 0.0  # the forward
     sampled: float = 0.0
     emitted: float = 0.0
+    drafting: float = 0.0
 
 
 @dataclass(slots=True)  # not frozen: that would double what it costs to make one
@@ -143,11 +151,19 @@ class _Entry:
 
     def book_decode(self, times: StepTimes) -> None:
         """A step with nothing but newest tokens."""
-        self.seconds[Part.OTHER] += times.scheduled - self.booked
+        self.book_scheduling(times)
         self.seconds[Part.DECODE] += times.executed - times.scheduled
         self.seconds[Part.SAMPLING] += times.sampled - times.executed
         self.seconds[Part.EMIT] += times.emitted - times.sampled
         self.booked = times.emitted
+
+    def book_scheduling(self, times: StepTimes) -> None:
+        """Books what lies before `times.scheduled`."""
+        if times.drafting:
+            self.book(Part.OTHER, times.scheduled - times.drafting)
+            self.book(Part.DRAFTING, times.scheduled)
+        else:
+            self.book(Part.OTHER, times.scheduled)
 
     def blame(self, seconds: float, catching_up: Mapping[str, int]) -> None:
         """Names who is behind `seconds` of stall, each by its FLOPs."""
@@ -233,7 +249,9 @@ class LedgerBook:
         entry = self._entries.pop(request_id)
         entry.book(entry.state.idle, now)
         self._leave(request_id, now)
-        tokenize, queue, prefill, decode, stall, preempted, sampling, emit, other = entry.seconds
+        tokenize, queue, prefill, decode, stall, preempted, sampling, emit, other, drafting = (
+            entry.seconds
+        )
         return Ledger(
             tokenize_seconds=tokenize,
             queue_seconds=queue,
@@ -248,6 +266,7 @@ class LedgerBook:
             num_recomputed_tokens=entry.num_recomputed,
             stalled_by=_longest(entry.stalled_by.items()) if entry.stalled_by else (),
             blocked_by=entry.blocked_by,
+            drafting_seconds=drafting,
         )
 
     def _admit(self, request_id: str, now: float) -> None:
@@ -288,7 +307,7 @@ class LedgerBook:
         total_flops = sum(work.flops for work in works)
         for work in works:
             entry = self._entries[work.request_id]
-            entry.book(Part.OTHER, times.scheduled)
+            entry.book_scheduling(times)
             self._book_forward(entry, times, work, total_flops, catching_up)
             entry.book(Part.SAMPLING, times.sampled)
             entry.book(Part.EMIT, times.emitted)

@@ -12,6 +12,7 @@ from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.events import DraftRound, EventRecord, Level
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -137,3 +138,31 @@ def test_a_draft_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         load_draft_model(EngineConfig(speculation="draft", draft_model=bundled), draft)
     with pytest.raises(ValueError, match="needs a draft model"):
         LLMEngine(DRAFT, model)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_rounds_tell_both_distributions(temperature: float) -> None:
+    """With the model as its own draft model the distributions are the same."""
+    model, draft = models(CpuBackend)
+    params = SamplingParams(temperature=temperature, top_k=40, seed=3, max_tokens=24)
+    for own_draft, is_same in ((model, True), (draft, False)):
+        engine = LLMEngine(EngineConfig(speculation="draft"), model, draft=own_draft)
+        records: list[EventRecord] = []
+        engine.events.subscribe(records.append, Level.TOKEN)
+        engine.add_request("Once upon a time", params)
+        while engine.has_unfinished_requests:
+            engine.step()
+        rounds = [record.event for record in records if isinstance(record.event, DraftRound)]
+        assert rounds
+        for each in rounds:
+            assert each.p_target is not None and each.p_draft is not None
+            assert each.overlap is not None and each.leviathan_tok is not None
+            num_drafts = len(each.draft)
+            assert len(each.p_target) == len(each.p_draft) == len(each.overlap) == num_drafts
+            for p, q, overlap in zip(each.p_target, each.p_draft, each.overlap, strict=True):
+                assert min(p, q) - 1e-9 <= overlap <= 1
+                assert q > 0  # it was drawn from q
+            if is_same:
+                assert each.n_right == num_drafts and each.p_target == each.p_draft
+                assert each.leviathan_tok == pytest.approx(num_drafts)
+            assert each.leviathan_tok <= num_drafts

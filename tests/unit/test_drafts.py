@@ -2,15 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.events import DraftRound, EventRecord, Level, Speculating, Token
+from pellucid.events import (
+    DraftRound,
+    DraftStep,
+    EventRecord,
+    Level,
+    Speculating,
+    Step,
+    Token,
+)
+from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.scheduling.scheduler import Scheduler
-from support.fake_model import VOCAB_SIZE, FakeTokenizer, fake_engine
+from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
 from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, shares, step
 
 
@@ -123,14 +133,17 @@ def test_a_prompt_and_a_request_that_waits_take_no_drafts() -> None:
 class Oracle:
     """Proposes what it is told to."""
 
-    def __init__(self, output: Sequence[int], wrong_from: int, length: int) -> None:
+    def __init__(
+        self, output: Sequence[int], wrong_from: int, length: int, clock: FakeClock | None = None
+    ) -> None:
         self.output, self.wrong_from, self.length = output, wrong_from, length
-        self.num_calls = 0
+        self.clock = clock
 
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
     ) -> Mapping[str, Sequence[int]]:
-        self.num_calls += 1
+        if self.clock is not None:
+            self.clock.now += 0.25
         drafts = {}
         for request in requests:
             right = list(self.output[request.num_output_tokens :][: self.length])
@@ -192,6 +205,76 @@ def test_watched_tokens_are_those_that_the_request_takes() -> None:
     tokens = [record.event for record in records if isinstance(record.event, Token)]
     assert [token.id for token in tokens] == output.outputs[0].token_ids == token_ids[:8]
     assert [token.pos for token in tokens] == list(range(20, 28))
+
+
+def test_the_probabilities_of_drafts_are_those_of_the_draws() -> None:
+    """`Oracle` gives no distributions: each of its drafts has the probability 1."""
+    params = SamplingParams(
+        temperature=0.8, top_p=0.9, seed=4, max_tokens=24, ignore_eos=True, frequency_penalty=0.5
+    )
+    alone, _ = complete(fake_engine(), params)
+    token_ids = alone.outputs[0].token_ids
+    engine = fake_engine(proposer=Oracle(token_ids, 2, 4))
+    records: list[EventRecord] = []
+    engine.events.subscribe(records.append, Level.TOKEN)
+    output, _ = complete(engine, params)
+    assert output.outputs == alone.outputs
+    rounds = [record.event for record in records if isinstance(record.event, DraftRound)]
+    assert len(rounds) > 3
+    p_final = {
+        record.event.pos: record.event.p_final
+        for record in records
+        if isinstance(record.event, Token)
+    }
+    sampler = Sampler()
+    for each in rounds:
+        assert each.pos is not None and each.p_target is not None
+        num_before = each.pos - 20
+        for number, (draft, probability) in enumerate(zip(each.draft, each.p_target, strict=True)):
+            before = [*token_ids[:num_before], *each.draft[:number]]
+            row = SamplingRow(params, [3] * 20, before, 4)
+            distribution = sampler.distribution(fake_logits([*[3] * 20, *before]), row)
+            assert probability == pytest.approx(np.exp(distribution.logprob(draft)))
+            if number < each.n_right:
+                assert probability == pytest.approx(p_final[each.pos + number])
+        assert each.p_draft == (1.0,) * len(each.draft) and each.overlap == each.p_target
+        products = np.cumprod(each.overlap)
+        assert each.leviathan_tok == pytest.approx(products.sum())
+        assert (each.chosen is None) == (each.n_right == len(each.draft))
+
+
+def test_nobody_pays_for_probabilities_that_nobody_wants() -> None:
+    alone, _ = complete(fake_engine())
+    oracle = Oracle(alone.outputs[0].token_ids, 9, 3)
+    engine = fake_engine(proposer=oracle)
+    engine.model_runner.distribution = None  # type: ignore[assignment,method-assign]  # who calls it fails
+    records: list[EventRecord] = []
+    engine.events.subscribe(records.append, Level.STEP)
+    engine.events.subscribe(lambda record: None, Level.TOKEN, tokens_of=["other/0"])
+    output, _ = complete(engine)
+    assert output.outputs == alone.outputs
+    rounds = [record.event for record in records if isinstance(record.event, DraftRound)]
+    assert rounds and all(each.p_target is each.overlap is None for each in rounds)
+
+
+def test_steps_with_drafts_tell_what_they_cost_and_brought() -> None:
+    alone, _ = complete(fake_engine())
+    clock = FakeClock()
+    engine = fake_engine(proposer=Oracle(alone.outputs[0].token_ids, 2, 3, clock), clock=clock)
+    records: list[EventRecord] = []
+    engine.events.subscribe(records.append, Level.STEP)
+    output, _ = complete(engine)
+    events = [record.event for record in records if isinstance(record.event, DraftStep)]
+    rounds = [record.event for record in records if isinstance(record.event, DraftRound)]
+    assert len(events) == len(rounds) > 3  # of one request
+    for event, each in zip(events, rounds, strict=True):
+        assert (event.n_req, event.n_draft, event.n_right) == (1, len(each.draft), each.n_right)
+        assert (event.draft_us, event.step_us, event.plain_us) == (250_000, 0, 0)
+        assert event.won_us == -250_000  # steps take no time here, drafting does
+    assert output.ledger is not None
+    steps = [record.event for record in records if isinstance(record.event, Step)]
+    num_drafting = sum(step.draft_us == 250_000 for step in steps)
+    assert output.ledger.drafting_seconds == 0.25 * num_drafting > 0
 
 
 class Failing:

@@ -35,8 +35,23 @@ def test_a_request_alone() -> None:
     book.step(step_at(16), [work("a", 8, 9, has_output=True)])
     ledger = book.close("a", 26.0)
     check_sum(ledger, 26.0)
-    assert [ledger.seconds(part) for part in Part] == [3, 2, 6, 6, 0, 0, 2, 4, 1 + 1 + 1]
+    assert [ledger.seconds(part) for part in Part] == [3, 2, 6, 6, 0, 0, 2, 4, 1 + 1 + 1, 0]
     assert ledger.stalled_by == ledger.blocked_by == ()
+
+
+@pytest.mark.parametrize("others", [[], [work("b", 0, 8)]])
+def test_drafting_is_a_part_of_its_own(others: list[Work]) -> None:
+    book = LedgerBook(flops)
+    for name in "ab":
+        book.open(name, 0.0, 0.0)
+    book.step(step_at(0), [work("a", 0, 8)])
+    times = step_at(12)
+    times.drafting = 0.75  # of the second that scheduling takes
+    book.step(times, [work("a", 8, 11, has_output=True), *others])
+    ledger = book.close("a", 22.0)
+    check_sum(ledger, 22.0)
+    assert ledger.drafting_seconds == 0.75
+    assert ledger.other_seconds == 1 + 2 + 0.25
 
 
 def test_a_decode_is_stalled_by_the_prompts_beside_it() -> None:

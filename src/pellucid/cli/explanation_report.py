@@ -12,6 +12,7 @@ PARTS = {
     "stall_us": "waiting for others' prompts",
     "preempt_us": "preempted and recomputed",
     "sample_us": "sampling",
+    "draft_us": "drafting",
     "send_us": "detokenizing, output",
     "other_us": "scheduling, between steps",
 }
@@ -88,7 +89,7 @@ def ledger_rows(ledger: Event) -> list[tuple[str, str, str]]:
     rows = [
         (name, seconds(ledger[part] / 1e6), f"{ledger[part] / total:.1%}")
         for part, name in PARTS.items()
-        if ledger[part]
+        if ledger.get(part)  # recordings of older versions lack parts
     ]
     return [*rows, ("total", seconds(ledger["total_us"] / 1e6), "")]
 

@@ -102,6 +102,7 @@ def hello(
         ),
         use_kv_cache=engine_config.use_kv_cache,
         prefix_caching=engine_config.enable_prefix_caching and engine_config.use_kv_cache,
+        speculation=engine_config.speculation,
     )
 
 
@@ -166,6 +167,7 @@ def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
         preempt_us=parts[Part.PREEMPTED],
         sample_us=parts[Part.SAMPLING],
         send_us=parts[Part.EMIT],
+        draft_us=parts[Part.DRAFTING],
         other_us=parts[Part.OTHER],
         total_us=sum(parts.values()),
         lost_tok=ledger.num_recomputed_tokens,
@@ -272,6 +274,7 @@ class StepCosts:
             kv_write_bytes=round(kv_write_bytes),
             bound=bound,
             pred_us=predicted,
+            draft_us=to_us(times.drafting) or None,
         )
 
 

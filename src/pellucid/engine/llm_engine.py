@@ -15,7 +15,7 @@ from pellucid.engine.speculation import SpeculationStatistics, make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.event_bus import EventBus
-from pellucid.events import Snapshot
+from pellucid.events import Level, Snapshot
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.proposer import Proposer
@@ -119,6 +119,7 @@ class LLMEngine:
                 ),
                 config.max_num_batched_tokens,
                 draft.config.context_length,
+                self._watches,
             )
         self._speculation = make_speculation(
             config, model.config.vocab_size, clock, self.events, proposer, draft_model
@@ -325,6 +326,10 @@ class LLMEngine:
     def snapshot(self) -> Snapshot:
         """All requests and blocks between two steps, for a subscriber that begins now."""
         return self.scheduler.snapshot(self.events.last_seq)
+
+    def _watches(self, request_id: str) -> bool:
+        """Whether a subscriber wants the tokens of a request."""
+        return self.events.wants(Level.TOKEN) and self.events.watches(request_id)
 
     def _unused_request_id(self) -> str:
         names = (f"request-{number}" for number in self._request_numbers)

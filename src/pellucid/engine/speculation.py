@@ -6,8 +6,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig
+from pellucid.engine.engine_events import to_us
 from pellucid.event_bus import EventBus
-from pellucid.events import DraftRound, Level, Speculating
+from pellucid.events import DraftRound, DraftStep, Level, Speculating
+from pellucid.execution.candidates import Candidates
+from pellucid.execution.draft_comparison import compare_drafts
+from pellucid.execution.model_runner import StepResult
+from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.prompt_lookup import PromptLookup
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy
@@ -64,6 +69,10 @@ class Speculation:
         vocab_size: drafts hold token ids below it.
         clock: seconds, monotonic.
         bus: where events go.
+
+    Attributes:
+        statistics: the counters so far.
+        drafting_seconds: that the last call of `propose` took to make drafts.
     """
 
     def __init__(
@@ -80,7 +89,7 @@ class Speculation:
         self._vocab_size = vocab_size
         self._clock = clock
         self._bus = bus
-        self._drafting_seconds = 0.0  # before the step under way
+        self.drafting_seconds = 0.0
 
     def propose(self, running: Sequence[Request]) -> Mapping[str, Sequence[int]]:
         """Drafts for the next step, by request id. If the proposer fails, there are none.
@@ -88,7 +97,7 @@ class Speculation:
         Args:
             running: all requests that run.
         """
-        self._drafting_seconds = 0.0
+        self.drafting_seconds = 0.0
         requests = [request for request in running if request.may_have_drafts]
         if not requests:
             return {}
@@ -106,62 +115,107 @@ class Speculation:
         except Exception:
             _log.exception("no drafts in this step: the proposer failed")
             drafts = {}
-        self._drafting_seconds = self._clock() - started
+        self.drafting_seconds = self._clock() - started
         return drafts
 
     def observe(
         self,
         scheduled_requests: Sequence[ScheduledRequest],
-        token_ids: Mapping[str, Sequence[int]],
+        result: StepResult,
         seconds: float,
     ) -> None:
         """A step is over.
 
         Args:
             scheduled_requests: of the step, whose drafts are still theirs.
-            token_ids: by request id, the tokens that were sampled.
-            seconds: that the step took.
+            result: of the step.
+            seconds: that forward and sampling took.
         """
         if not scheduled_requests:
             return
-        rounds = [each for each in scheduled_requests if each.num_draft_tokens]
-        outcomes = [self._outcome(each, token_ids) for each in rounds]
-        if not all(each.request.is_decoding for each in scheduled_requests):
-            return  # how long it took says nothing of drafts
-        num_rows = sum(each.num_scheduled_tokens for each in scheduled_requests)
-        won = self._policy.record(
-            outcomes, len(scheduled_requests), num_rows, seconds, self._drafting_seconds
-        )
-        self.statistics.seconds += seconds + self._drafting_seconds
-        self.statistics.won_seconds += won
+        outcomes = [
+            self._outcome(each.request, result)
+            for each in scheduled_requests
+            if each.num_draft_tokens
+        ]
+        # How long a step with prompts takes says nothing of drafts.
+        plain = won = None
+        if all(each.request.is_decoding for each in scheduled_requests):
+            num_requests = len(scheduled_requests)
+            num_rows = sum(each.num_scheduled_tokens for each in scheduled_requests)
+            won = self._policy.record(
+                outcomes, num_requests, num_rows, seconds, self.drafting_seconds
+            )
+            plain = self._policy.step_seconds(num_requests)
+            self.statistics.seconds += seconds + self.drafting_seconds
+            self.statistics.won_seconds += won
+        if outcomes and self._bus.wants(Level.STEP):
+            self._bus.emit(
+                DraftStep(
+                    n_req=len(outcomes),
+                    n_draft=sum(each.num_draft_tokens for each in scheduled_requests),
+                    n_right=sum(outcome.num_right for outcome in outcomes),
+                    draft_us=to_us(self.drafting_seconds),
+                    step_us=to_us(seconds),
+                    plain_us=None if plain is None else to_us(plain),
+                    won_us=None if won is None else to_us(won),
+                )
+            )
 
-    def _outcome(
-        self, scheduled: ScheduledRequest, token_ids: Mapping[str, Sequence[int]]
-    ) -> DraftOutcome:
-        request_id, num_drafts = scheduled.request.request_id, scheduled.num_draft_tokens
-        drafts = scheduled.request.draft_token_ids
-        sampled = token_ids.get(request_id, ())
-        num_right = sum(
-            1
-            for _ in takewhile(lambda pair: pair[0] == pair[1], zip(drafts, sampled, strict=False))
-        )
+    def _outcome(self, request: Request, result: StepResult) -> DraftOutcome:
+        """Counts a request's right drafts."""
+        drafts = request.draft_token_ids
+        sampled = [token.token_id for token in result.sampled.get(request.request_id, ())]
+        num_right = 0
+        for draft, token_id in zip(drafts, sampled, strict=False):
+            if draft != token_id:
+                break
+            num_right += 1
         statistics = self.statistics
         statistics.num_rounds += 1
-        statistics.num_drafts += num_drafts
+        statistics.num_drafts += len(drafts)
         statistics.num_right += num_right
         by_position = statistics.right_by_position
         by_position += [0] * (num_right - len(by_position))
         for position in range(num_right):
             by_position[position] += 1
         if self._bus.wants(Level.STEP):
-            chosen = sampled[num_right] if num_right < min(num_drafts, len(sampled)) else None
-            self._bus.emit(DraftRound(request_id, tuple(drafts), num_right, chosen))
-        return DraftOutcome(request_id, min(num_right + 1, num_drafts), num_right)
+            self._tell_round(request, result, sampled, num_right)
+        num_verified = min(num_right + 1, len(drafts))
+        return DraftOutcome(request.request_id, num_verified, num_right)
+
+    def _tell_round(
+        self, request: Request, result: StepResult, sampled: Sequence[int], num_right: int
+    ) -> None:
+        name, drafts = request.request_id, request.draft_token_ids
+        comparison = None
+        if (targets := result.draft_targets.get(name)) is not None:
+            comparison = compare_drafts(drafts, targets, self._distributions(name))
+        is_wrong = num_right < min(len(drafts), len(sampled))
+        self._bus.emit(
+            DraftRound(
+                req=name,
+                draft=drafts,
+                n_right=num_right,
+                chosen=sampled[num_right] if is_wrong else None,
+                pos=request.num_known_tokens,
+                p_target=comparison.by_target if comparison else None,
+                p_draft=comparison.by_proposer if comparison else None,
+                overlap=comparison.overlaps if comparison else None,
+                leviathan_tok=comparison.num_expected if comparison else None,
+            )
+        )
+
+    def _distributions(self, request_id: str) -> Sequence[Candidates]:
+        """Those that the drafts were drawn from; empty: the proposer draws none."""
+        if isinstance(self._proposer, DraftModel):
+            return self._proposer.distributions.get(request_id, ())
+        return ()
 
     def _tell_reason(self) -> None:
         if self._policy.reason.partition(":")[0] != self.statistics.reason.partition(":")[0]:
             if self._bus.active:
-                self._bus.emit(Speculating(self._policy.reason))
+                self._bus.emit(Speculating(self._policy.reason, self._policy.acceptance))
         self.statistics.reason = self._policy.reason
 
 

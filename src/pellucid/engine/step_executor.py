@@ -72,7 +72,8 @@ class StepExecutor:
         times.sampled = self._clock()
         if self._speculation is not None:
             seconds = times.sampled - times.scheduled
-            self._speculation.observe(scheduled_requests, result.token_ids, seconds)
+            times.drafting = self._speculation.drafting_seconds
+            self._speculation.observe(scheduled_requests, result, seconds)
         return result
 
     def save_blocks(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pellucid.backends.base import Draw, StepDecoder
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.execution.block_transfer import BlockTransfer
+from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
@@ -37,6 +38,8 @@ class StepResult:
         sampled: the sampled tokens, in order.
         beam_candidates: the candidates of beams, which get no token.
         observations: the observations of sampled tokens, where a subscriber wants them.
+        draft_targets: of the same requests, for each draft the model's distribution, given the drafts before
+            it; none from the first draft on whose parameters leave no token.
         errors: the errors of requests that failed.
     """
 
@@ -44,6 +47,7 @@ class StepResult:
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     beam_candidates: dict[str, tuple[BeamCandidate, ...]] = field(default_factory=dict)
     observations: dict[str, list[TokenObservation]] = field(default_factory=dict)
+    draft_targets: dict[str, list[Candidates]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
 
     @property
@@ -186,16 +190,7 @@ class ModelRunner:
         Args:
             first: index of the row of the last known token; those of the drafts follow it.
         """
-        row = SamplingRow(
-            params=request.params,
-            prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=request.output_token_ids,
-            seed=request.seed,
-            stream=request.index,
-            stop_token_ids=request.stop_token_ids,
-            bad_words_token_ids=request.bad_words_token_ids,
-            grammar=request.grammar,
-        )
+        row = _sampling_row(request, request.output_token_ids)
         if request.num_candidates:
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
                 computed.rows[first], row, request.num_candidates
@@ -215,6 +210,38 @@ class ModelRunner:
                 )
             except Exception:
                 break  # without drafts this would be an error of the next step, and then it will be
+        if observe and request.draft_token_ids:
+            targets = self._draft_targets(request, computed.rows[first:])
+            result.draft_targets[request.request_id] = targets
+
+    def distribution(
+        self, request: Request, logits: Array, drafts: Sequence[int] = ()
+    ) -> Candidates:
+        """The distribution that the token after a request's output and `drafts` is drawn from.
+
+        Args:
+            logits: [V].
+
+        Raises:
+            ValueError: the logits or the parameters leave no token.
+        """
+        row = _sampling_row(request, [*request.output_token_ids, *drafts])
+        return self.sampler.distribution(logits, row)
+
+    def _draft_targets(self, request: Request, logits: Array) -> list[Candidates]:
+        """The distribution that each draft is compared with, also behind wrong drafts.
+
+        Args:
+            logits: [>= drafts, V] from the row of the last known token on.
+        """
+        targets: list[Candidates] = []
+        for number in range(len(request.draft_token_ids)):
+            drafts = request.draft_token_ids[:number]
+            try:
+                targets.append(self.distribution(request, logits[number], drafts))
+            except Exception:
+                break  # parameters that leave no token behind a wrong draft: nothing to compare
+        return targets
 
     def _choose(
         self,
@@ -232,3 +259,17 @@ class ModelRunner:
         sampled, observation = self.sampler.observe(computed.rows[index], row, drawn)
         result.observations.setdefault(request.request_id, []).append(observation)
         return sampled
+
+
+def _sampling_row(request: Request, output_token_ids: Sequence[int]) -> SamplingRow:
+    """What the token after `output_token_ids` depends on."""
+    return SamplingRow(
+        params=request.params,
+        prompt_token_ids=request.prompt_token_ids,
+        output_token_ids=output_token_ids,
+        seed=request.seed,
+        stream=request.index,
+        stop_token_ids=request.stop_token_ids,
+        bad_words_token_ids=request.bad_words_token_ids,
+        grammar=request.grammar,
+    )

@@ -88,14 +88,19 @@ class DraftPolicy:
     Args:
         max_drafts: for one request in one step.
         decides: False gives `max_drafts` to all.
+
+    Attributes:
+        step_seconds: how long decode steps take, by their number of rows.
+        acceptance: share of drafts that were right lately, of all requests.
+        reason: of the last decision.
     """
 
     def __init__(self, max_drafts: int, decides: bool = True) -> None:
         self._max_drafts = max_drafts
         self._decides = decides
-        self._step_seconds = StepSeconds()
+        self.step_seconds = StepSeconds()
         self._draft_seconds = 0.0  # for one draft
-        self._acceptance = FIRST_ACCEPTANCE  # of all requests
+        self.acceptance = FIRST_ACCEPTANCE  # of all requests
         self._trials: dict[str, tuple[float, float]] = {}  # by request: right ones, all
         self._steps_with_drafts = 0  # in a row
         self._steps_without = 0
@@ -112,7 +117,7 @@ class DraftPolicy:
             self.reason = "speculation is always on"
             return dict.fromkeys(request_ids, self._max_drafts)
         num_requests = len(request_ids)
-        plain = self._step_seconds(num_requests)
+        plain = self.step_seconds(num_requests)
         if not plain or self._allowance is None:
             return {}
         if self._steps_with_drafts >= MAX_STEPS_WITH_DRAFTS:
@@ -122,10 +127,10 @@ class DraftPolicy:
             return {}
         chosen = self._worthwhile(request_ids, plain, self._allowance)
         if chosen:
-            share = f"{self._acceptance:.0%} of drafts right"
+            share = f"{self.acceptance:.0%} of drafts right"
             self.reason = f"drafts pay: {share}, one costs {self._row_seconds(num_requests) / plain:.0%} of a step"
             return chosen
-        self.reason = f"drafts do not pay: {self._acceptance:.0%} of them right"
+        self.reason = f"drafts do not pay: {self.acceptance:.0%} of them right"
         num_drafts = min(NUM_LOOKING, self._max_drafts)
         cost = num_drafts * self._row_seconds(num_requests)
         if self._steps_without < MIN_STEPS_BETWEEN_LOOKS or cost > self._allowance:
@@ -152,14 +157,14 @@ class DraftPolicy:
         Returns:
             Seconds that drafts have won in this step, by measured times; negative if they lost.
         """
-        self._step_seconds.record(num_rows, seconds)
+        self.step_seconds.record(num_rows, seconds)
         num_drafts = num_rows - num_requests
         num_right = 0
         for request_id, drafts, right in outcomes:
             num_right += right
             self._note(request_id, drafts, right)
-        plain = self._step_seconds(num_requests)
-        with_drafts = self._step_seconds(num_rows)
+        plain = self.step_seconds(num_requests)
+        with_drafts = self.step_seconds(num_rows)
         assert plain is not None and with_drafts is not None
         if self._allowance is None:
             self._allowance = FIRST_LOSS * plain
@@ -183,19 +188,19 @@ class DraftPolicy:
         for index in range(num_drafts):
             is_right = float(index < num_right)
             right, all_ = right * FORGETTING + is_right, all_ * FORGETTING + 1
-            self._acceptance += (1 - FORGETTING) / 2 * (is_right - self._acceptance)
+            self.acceptance += (1 - FORGETTING) / 2 * (is_right - self.acceptance)
         self._trials[request_id] = right, all_
         if len(self._trials) > 1024:  # the one that was noted longest ago
             del self._trials[next(iter(self._trials))]
 
     def _acceptance_of(self, request_id: str) -> float:
         right, all_ = self._trials.get(request_id, (0.0, 0.0))
-        return (right + PRIOR_TRIALS * self._acceptance) / (all_ + PRIOR_TRIALS)
+        return (right + PRIOR_TRIALS * self.acceptance) / (all_ + PRIOR_TRIALS)
 
     def _row_seconds(self, num_requests: int) -> float:
         """Of one draft: its row, and drafting it."""
         most = num_requests * (1 + self._max_drafts)
-        plain, largest = self._step_seconds(num_requests), self._step_seconds(most)
+        plain, largest = self.step_seconds(num_requests), self.step_seconds(most)
         assert plain is not None and largest is not None
         return max(0.0, largest - plain) / (most - num_requests) + self._draft_seconds
 

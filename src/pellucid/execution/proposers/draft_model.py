@@ -1,9 +1,10 @@
 """A draft model: a smaller model with the same tokenizer, which draws with the same noise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -31,6 +32,11 @@ class DraftModel:
         max_num_batched_tokens: most tokens of texts that one call reads: a long prompt is read in chunks,
             and has drafts once it is read.
         max_model_len: tokens that the draft model can read.
+        watches: whether somebody wants to see the distributions of a request's drafts, by its id.
+
+    Attributes:
+        distributions: of the last call of `propose`: by request id, the distribution that each draft was drawn
+            from, for requests that somebody watches.
     """
 
     def __init__(
@@ -39,17 +45,21 @@ class DraftModel:
         blocks: DraftBlocks,
         max_num_batched_tokens: int,
         max_model_len: int,
+        watches: Callable[[str], bool] = lambda request_id: False,
     ) -> None:
+        self.distributions: dict[str, list[Candidates]] = {}
         self._model_runner = model_runner
         self._blocks = blocks
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
+        self._watches = watches
         # With the request of each, least recently asked for first.
         self._twins: dict[str, tuple[Request, Request]] = {}
 
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
     ) -> dict[str, list[int]]:
+        self.distributions = {}
         wanted: dict[str, int] = {}
         twins: dict[str, Request] = {}
         for request in requests:
@@ -154,9 +164,14 @@ class DraftModel:
             self._scheduled(twin, twin.num_tokens - twin.num_computed_tokens, samples=True)
             for twin in twins
         ]
-        result = self._model_runner.sample(scheduled, self._model_runner.execute(scheduled))
-        for each in scheduled:
+        computed = self._model_runner.execute(scheduled)
+        result = self._model_runner.sample(scheduled, computed)
+        for logits, each in zip(computed.rows, scheduled, strict=True):
             each.request.num_computed_tokens = each.end
+            name = each.request.request_id
+            if self._watches(name) and name in result.sampled:
+                distribution = self._model_runner.distribution(each.request, logits)
+                self.distributions.setdefault(name, []).append(distribution)
         return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
 
     def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:
