@@ -31,7 +31,7 @@ def test_every_ledger_adds_up_on_a_crowded_engine() -> None:
         clock=TickingClock(),
         block_size=16,
         num_kv_blocks=16,
-        max_num_batched_tokens=24,
+        max_num_seqs=6,
         speculation="ngram",
         max_num_batched_tokens=24,
     )
