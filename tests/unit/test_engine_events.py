@@ -171,7 +171,7 @@ def test_every_token_comes_with_the_logits_that_it_was_chosen_from() -> None:
                 assert text == FakeTokenizer.alphabet[token_id]
                 assert np.isclose(lp, np.log(model[token_id]), rtol=1e-9)
             assert np.isclose(token.rest_frac, 1 - model[best].sum(), atol=1e-12)
-            assert sum(p_final > 0 for *_, p_final in token.cand) == len(Part)
+            assert sum(p_final > 0 for *_, p_final in token.cand) == 9
             assert [stage for stage, _, _ in token.funnel] == ["logits", "temperature", "top_k"]
             assert (token.itl_us is None) == (index == 0)
 
