@@ -136,7 +136,8 @@ def test_blocks_become_messages(server: RunningServer) -> None:
     from support.bundled import bundled_model
 
     warnings: list[str] = []
-    fields = ConversationFields(messages=messages, system=[{"type": "text", "text": "Be brief."}])
+    block = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    fields = ConversationFields(messages=messages, system=[block])
     made = conversation_of(fields, bundled_model().tokenizer, warnings).messages
     assert [message["role"] for message in made] == [
         "system",
@@ -150,7 +151,10 @@ def test_blocks_become_messages(server: RunningServer) -> None:
     assert made[2]["reasoning_content"] == "I look."
     assert made[2]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"at": "sky"}}
     assert (made[3]["tool_call_id"], made[3]["content"]) == ("call_1", "blue")
-    assert warnings == []
+    assert warnings == [
+        "system: cache_control has no effect",
+        "messages: cache_control has no effect",
+    ]
     assert server.post("/v1/messages", {**LIMITED, "messages": messages}).status == 200
 
 

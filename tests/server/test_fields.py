@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ import msgspec
 import pytest
 
 from pellucid.server.errors import ApiError
-from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.fields import (
+    FieldTable,
+    Treatment,
+    honoured,
+    not_served,
+    warn_of_others,
+    without_effect,
+)
 from pellucid.server.protocols.tables import FIELD_TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +40,10 @@ def test_the_docs_are_written_from_the_tables() -> None:
 class Body(msgspec.Struct):
     size: int | None = None
     names: list[str] = []
+
+
+class Outer(msgspec.Struct):
+    more: Body | None = None
 
 
 TABLE = FieldTable(
@@ -76,6 +88,64 @@ def test_what_has_no_effect_is_said() -> None:
     warnings: list[str] = []
     body = TABLE.decode(b'{"size": 2, "colour": "red", "shape": null, "other": []}', warnings)
     assert (body.size, warnings) == (2, ["colour: has no effect: there is none"])
+
+
+@pytest.mark.parametrize(
+    ("unknown", "data", "outcome"),
+    [
+        (
+            Treatment.REFUSED,
+            b'{"more": {"colour": 1}}',
+            ["more.colour: has no effect: there is none"],
+        ),
+        (Treatment.REFUSED, b'{"more": {"shape": 1}}', "more.shape: is not served; send the size"),
+        (Treatment.REFUSED, b'{"more": {"sise": 1}}', "'more.sise' is not a field of this request"),
+        (Treatment.WITHOUT_EFFECT, b'{"more": {"x": 1, "size": 2}}', ["more.x: has no effect"]),
+        (Treatment.REFUSED, b'{"more": null}', []),
+        (Treatment.REFUSED, b'{"more": {"shape": null}}', []),
+        (Treatment.REFUSED, b'{"more": 1}', "more: Expected `object | null`, got `int`"),
+    ],
+)
+def test_the_fields_of_an_object_are_treated_like_those_of_a_body(
+    unknown: Treatment, data: bytes, outcome: list[str] | str
+) -> None:
+    inner = FieldTable("an object", Body, TABLE.fields, unknown)
+    table = FieldTable("a table", Outer, honoured(more="an object"), objects={"more": inner})
+    warnings: list[str] = []
+    if isinstance(outcome, str):
+        with pytest.raises(ApiError) as refused:
+            table.decode(data, warnings)
+        assert outcome in refused.value.message
+    else:
+        table.decode(data, warnings)
+        assert len(warnings) == len(outcome)
+        assert all(map(str.startswith, warnings, outcome))
+
+
+@pytest.mark.parametrize("table", FIELD_TABLES, ids=lambda table: table.title)
+def test_every_object_of_a_body_has_a_table(table: FieldTable[Any]) -> None:
+    """Otherwise msgspec would drop its unknown fields without a word."""
+    objects = {
+        field.encode_name
+        for field in msgspec.structs.fields(table.body)
+        if any(
+            isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+            for kind in _kinds(field.type)
+        )
+    }
+    assert objects == set(table.objects)
+    assert all(inner in FIELD_TABLES for inner in table.objects.values())
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return typing.get_args(annotation) or (annotation,)
+
+
+def test_keys_that_are_read_without_a_table_are_said_once() -> None:
+    warnings: list[str] = []
+    for _ in range(2):
+        warn_of_others({"a": 1, "b": 2, "c": None, "d": False, "e": {}}, {"a"}, "tools", warnings)
+    assert warnings == ["tools: b has no effect"]
 
 
 def test_where_clients_add_fields_unknown_ones_are_said_too() -> None:

@@ -314,6 +314,8 @@ def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.Ope
         ({"max_completion_tokens": 2}, "max_tokens"),
         ({"modalities": ["audio"]}, "modalities[0]"),
         ({"seed": -1}, "seed"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(**{**fields, **wrong})

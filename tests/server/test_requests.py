@@ -286,7 +286,11 @@ def test_events_are_streamed_and_go_on_where_a_reader_left_off() -> None:
         events = read_events(server, path, "req.ledger", last_event_id=str(left_off))
         assert events[0]["seq"] == left_off + 1
         other.close()
-        for path, headers in (("?level=all", {}), ("", {"last_event_id": "x"})):
+        for path, headers in (
+            ("?level=all", {}),
+            ("?ev=req.stat", {}),
+            ("", {"last_event_id": "x"}),
+        ):
             assert server.get(f"/v1/events{path}", **headers).status == 400
         server.wait_until_idle()
 

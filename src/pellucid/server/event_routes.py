@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import msgspec
 
 from pellucid.event_feed import FeedReader
-from pellucid.events import EventRecord, Gap, Level
+from pellucid.events import Event, EventRecord, Gap, Level
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import SSE_KEEPALIVE
 
 LEVELS = {level.name.lower(): level for level in Level}
+EVENT_NAMES = frozenset(event.ev for event in Event.__subclasses__())
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class EventRoutes:
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
             raise refused("Last-Event-ID: must be the id of an event", "Last-Event-ID")
         wanted = frozenset(filter(None, call.query.get("ev", "").split(",")))
+        if unknown := sorted(wanted - EVENT_NAMES):
+            raise refused(
+                f"ev={unknown[0][:64]!r}: must be among {', '.join(sorted(EVENT_NAMES))}", "ev"
+            )
         reader = self.serving.service.feed.read(LEVELS[name], None if after is None else int(after))
         call.resources.callback(reader.close)
         frames = self._frames(reader, wanted, begins=after is None)

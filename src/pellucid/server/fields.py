@@ -5,10 +5,10 @@ answer is refused with what to do instead. docs/server-fields.md is written from
 """
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -65,12 +65,14 @@ class FieldTable(Generic[Body]):
         fields: every field, the honoured ones included.
         unknown: what becomes of others: refused where a typing error would pass unseen, accepted
             with a warning where clients add fields from week to week.
+        objects: the tables of those fields that are objects with fields of their own.
     """
 
     title: str
     body: type[Body]
     fields: Sequence[Field]
     unknown: Treatment = Treatment.REFUSED
+    objects: "Mapping[str, FieldTable[Any]]" = field(default_factory=dict)
 
     def decode(self, data: bytes, warnings: list[str]) -> Body:
         """The request of a body.
@@ -83,10 +85,7 @@ class FieldTable(Generic[Body]):
             ApiError: it is not JSON, or a field is refused, unknown or of a wrong type.
         """
         try:
-            given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-            for name, value in given.items():
-                if bytes(value) not in _NOTHING:
-                    self._check(name, warnings)
+            self.check(data, "", warnings)
             return msgspec.json.decode(data, type=self.body)
         except msgspec.ValidationError as error:
             what, _, path = str(error).partition(" - at `$")
@@ -95,16 +94,52 @@ class FieldTable(Generic[Body]):
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise refused(f"the body is not JSON: {error}") from None
 
-    def _check(self, name: str, warnings: list[str]) -> None:
+    def check(self, data: bytes | msgspec.Raw, within: str, warnings: list[str]) -> None:
+        """Checks the names of an object's fields.
+
+        Args:
+            data: JSON.
+            within: the name of the field that holds the object, and a dot; "" for the body.
+            warnings: as in `decode`.
+
+        Raises:
+            ApiError: a field is refused or unknown.
+        """
+        for name, value in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
+            if bytes(value) in _NOTHING:
+                continue
+            self._check(name, within, warnings)
+            if name in self.objects and bytes(value).startswith(b"{"):
+                self.objects[name].check(value, f"{within}{name}.", warnings)
+
+    def _check(self, name: str, within: str, warnings: list[str]) -> None:
         found = next((field for field in self.fields if field.name == name), None)
         treatment = self.unknown if found is None else found.treatment
-        shown = name[:64]
+        shown = f"{within}{name[:64]}"
         if treatment is Treatment.REFUSED:
             if found is not None:
-                raise refused(f"{name}: is not served; {found.note}", name)
-            near = difflib.get_close_matches(shown, [field.name for field in self.fields], 1)
+                raise refused(f"{shown}: is not served; {found.note}", shown)
+            near = difflib.get_close_matches(name[:64], [field.name for field in self.fields], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise refused(f"{shown!r} is not a field of this request{hint}", shown)
         if treatment is Treatment.WITHOUT_EFFECT:
             note = "this field is not known" if found is None else found.note
             warnings.append(f"{shown}: has no effect: {note}")
+
+
+def warn_of_others(
+    given: Mapping[str, Any], known: Collection[str], where: str, warnings: list[str]
+) -> None:
+    """Adds a warning for each key of an object that is read without a table, once for each kind of object.
+
+    Args:
+        given: the object.
+        known: the keys that are read, and those that mean nothing to an answer.
+        where: the kind of object: "tools", say.
+        warnings: of the call.
+    """
+    for key, value in given.items():
+        if key not in known and value not in (None, False, "", [], {}):
+            warning = f"{where}: {key[:64]} has no effect"
+            if warning not in warnings:
+                warnings.append(warning)

@@ -6,7 +6,7 @@ https://docs.claude.com/en/api/messages
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,7 +16,14 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import CacheOutcome, aspects_of, compare_with
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, ErrorShape, refused
-from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.fields import (
+    FieldTable,
+    Treatment,
+    honoured,
+    not_served,
+    warn_of_others,
+    without_effect,
+)
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
 from pellucid.server.protocols.answer_rules import (
     answer_rule,
@@ -55,13 +62,17 @@ class OutputConfig(msgspec.Struct):
     effort: str | None = None
 
 
+class Thinking(msgspec.Struct):
+    type: Literal["adaptive", "disabled", "enabled"] = "enabled"
+
+
 class ConversationFields(msgspec.Struct, kw_only=True):
     messages: list[Any]
     model: str | None = None
     system: str | list[Any] | None = None
     tools: list[Any] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    thinking: Thinking | None = None
     output_config: OutputConfig | None = None
 
 
@@ -75,6 +86,39 @@ class MessagesBody(ConversationFields, kw_only=True):
     diagnostics: Diagnostics | None = None
 
 
+THINKING_FIELDS = FieldTable(
+    "`thinking` of messages",
+    Thinking,
+    (
+        *honoured(type="adaptive, disabled or enabled: enable_thinking of templates that read it"),
+        *without_effect(
+            budget_tokens="max_tokens bounds thinking and text together",
+            display="thinking is given as the model wrote it",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+OUTPUT_CONFIG_FIELDS = FieldTable(
+    "`output_config` of messages",
+    OutputConfig,
+    honoured(
+        format="json_schema, which is enforced; beside tools the answer is calls or has the format",
+        effort="for templates that read it",
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+DIAGNOSTICS_FIELDS = FieldTable(
+    "`diagnostics` of messages",
+    Diagnostics,
+    honoured(
+        previous_message_id="an earlier message: why the prompt was not found in the cache, exactly"
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
+    "thinking": THINKING_FIELDS,
+    "output_config": OUTPUT_CONFIG_FIELDS,
+}
 CONVERSATION_FIELDS = (
     *honoured(
         messages="roles user, assistant and system; text, tool_use, tool_result and thinking blocks;"
@@ -85,9 +129,8 @@ CONVERSATION_FIELDS = (
         " left out with a warning",
         tool_choice="auto, none, any, or a tool: the answer is valid calls and nothing else; refused if no"
         " grammar of the model's calls is known",
-        thinking="enable_thinking of templates that read it; budget_tokens has no effect",
-        output_config="format: json_schema, which is enforced; beside tools the answer is calls or has the"
-        " format; effort, for templates that read it",
+        thinking="see below",
+        output_config="see below",
     ),
     *without_effect(
         cache_control="equal prompts are found by their tokens",
@@ -109,7 +152,7 @@ MESSAGES_FIELDS = FieldTable(
             temperature="0 is greedy; left out, the model's own default",
             top_p="see docs/sampling.md",
             top_k="see docs/sampling.md",
-            diagnostics="previous_message_id: why the prompt was not found in the cache, exactly",
+            diagnostics="see below",
         ),
         *CONVERSATION_FIELDS,
         *without_effect(
@@ -120,12 +163,14 @@ MESSAGES_FIELDS = FieldTable(
         ),
     ),
     Treatment.WITHOUT_EFFECT,
+    {**CONVERSATION_OBJECTS, "diagnostics": DIAGNOSTICS_FIELDS},
 )
 COUNT_FIELDS = FieldTable(
     "POST /v1/messages/count_tokens",
     ConversationFields,
     CONVERSATION_FIELDS,
     Treatment.WITHOUT_EFFECT,
+    CONVERSATION_OBJECTS,
 )
 
 
@@ -198,6 +243,9 @@ def conversation_of(
         ValueError: names the message, the key, the value and what is allowed.
     """
     messages: list[Any] = []
+    for block in body.system if isinstance(body.system, list) else ():
+        if isinstance(block, dict):
+            warn_of_others(block, _BLOCK_KEYS["text"] | {"type"}, "system", warnings)
     if body.system is not None and (system := _system_text(body.system, keeps_billing)):
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
@@ -206,7 +254,7 @@ def conversation_of(
     tools = _tools(body, tokenizer, warnings) if choice.offers else None
     variables: dict[str, Any] = {}
     if body.thinking is not None:
-        wanted = body.thinking.get("type") != "disabled"
+        wanted = body.thinking.type != "disabled"
         if tokenizer.chat_template_mentions("enable_thinking"):
             variables["enable_thinking"] = wanted
         elif wanted:
@@ -254,6 +302,8 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
     for index, block in enumerate(content):
         at = f"{name}.content[{index}]"
         kind = block.get("type") if isinstance(block, dict) else None
+        if kind in _BLOCK_KEYS:
+            warn_of_others(block, _BLOCK_KEYS[kind] | {"type"}, "messages", warnings)
         if kind == "text":
             texts.append(_text(block, at))
         elif kind == "thinking":
@@ -305,6 +355,16 @@ def _text(block: Any, name: str) -> str:
     return text
 
 
+_TOOL_KEYS = {"type", "name", "description", "input_schema", "strict"}
+# What is read of each kind of block; thinking's signature proves to the vendor that it is the vendor's.
+_BLOCK_KEYS = {
+    "text": {"text"},
+    "thinking": {"thinking", "signature"},
+    "tool_use": {"id", "name", "input"},
+    "tool_result": {"tool_use_id", "content", "is_error"},
+}
+
+
 def _tools(
     body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
 ) -> list[dict[str, Any]] | None:
@@ -315,6 +375,7 @@ def _tools(
         if tool.get("type", "custom") != "custom":
             warnings.append(f"tools[{index}]: has no effect: {tool['type']!r} is the vendor's own")
             continue
+        warn_of_others(tool, _TOOL_KEYS, "tools", warnings)
         function = {
             "name": tool.get("name"),
             "description": tool.get("description"),

@@ -73,6 +73,20 @@ class ChatBody(CommonFields, kw_only=True):
     tools: list[Any] | None = None
 
 
+class ShowBody(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    name: str | None = None
+
+
+SHOW_FIELDS = FieldTable(
+    "POST /api/show",
+    ShowBody,
+    (
+        *honoured(model="as everywhere", name="the same by its older name"),
+        *without_effect(verbose="the reply has all that there is"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
 OPTION_FIELDS = FieldTable(
     "`options` of Ollama's requests",
     Options,
@@ -238,13 +252,9 @@ class Ollama:
         )
 
     async def show(self, call: Call) -> Reply:
-        try:
-            body = msgspec.json.decode(call.body, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise refused(f"the body is not a JSON object: {error}") from None
+        body = SHOW_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
-        name = body.get("model") or body.get("name")
-        if not isinstance(name, str):
+        if not (name := body.model or body.name):
             raise refused("model: must be a name", "model")
         model.check_name(name)
         details = model.details()
@@ -329,7 +339,8 @@ class Ollama:
             return {"reasoning_effort": body.think}
         if tokenizer.chat_template_mentions("enable_thinking"):
             return {"enable_thinking": bool(body.think)}
-        call.warnings.append("think: has no effect: the model's template does not read it")
+        if body.think:
+            call.warnings.append("think: has no effect: the model's template does not read it")
         return {}
 
     def _loaded(self, name: str, form: _Form) -> Reply:

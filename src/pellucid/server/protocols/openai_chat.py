@@ -28,6 +28,7 @@ from pellucid.server.protocols.answers import (
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.protocols.openai_common import (
     SAMPLING_FIELDS,
+    STREAM_OPTION_FIELDS,
     ReplyWriter,
     SamplingFields,
     prompt_logprobs_of,
@@ -89,6 +90,7 @@ CHAT_FIELDS = FieldTable(
             web_search_options="the server fetches nothing",
         ),
     ),
+    objects={"stream_options": STREAM_OPTION_FIELDS},
 )
 
 
@@ -160,6 +162,7 @@ class ChatCompletions:
 
     async def __call__(self, call: Call) -> Reply | StreamedReply:
         body = CHAT_FIELDS.decode(call.body, call.warnings)
+        body.check_stream()
         model = self.serving.model
         name = model.check_name(body.model)
         choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)

@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Reply, StreamedReply
-from pellucid.server.errors import ApiError, ErrorShape
-from pellucid.server.fields import honoured, not_served, without_effect
+from pellucid.server.errors import ApiError, ErrorShape, refused
+from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
 from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.answer_rules import (
     AnswerRule,
@@ -33,9 +33,21 @@ DONE = b"data: [DONE]\n\n"
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-    include_obfuscation: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+STREAM_OPTION_FIELDS = FieldTable(
+    "`stream_options` of completions and chat completions",
+    StreamOptions,
+    (
+        *honoured(
+            include_usage="a last frame with the usage of all answers",
+            continuous_usage_stats="the usage so far in every frame",
+        ),
+        *without_effect(include_obfuscation="frames have no padding"),
+    ),
+)
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -71,6 +83,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     prompt_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+
+    def check_stream(self) -> None:
+        """Raises an ApiError for fields that a whole reply has no place for."""
+        for name in ("stream_options", "return_progress"):
+            if getattr(self, name) and not self.stream:
+                raise refused(f"{name}: needs stream=true", name)
 
     def format_rule(self) -> AnswerRule | None:
         """What the client wants each text to be.
@@ -130,9 +148,10 @@ SAMPLING_FIELDS = (
         priority="lower is sooner; each level counts as having arrived 10 s earlier",
         cache_salt="only calls with the same one share cached prompts",
         stream="server-sent events",
-        stream_options="include_usage and continuous_usage_stats",
+        stream_options="see below; with stream alone",
         return_token_ids="prompt_token_ids and token_ids in the reply",
-        return_progress="prompt_progress and the position in the queue before the first token",
+        return_progress="prompt_progress and the position in the queue before the first token; with stream"
+        " alone",
         prompt_logprobs="log-probabilities of the prompt's tokens, in vLLM's form",
         response_format="text, json_object, or json_schema, which is enforced, strict or not; beside tools"
         " the answer is calls or has the format",

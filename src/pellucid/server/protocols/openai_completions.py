@@ -19,6 +19,7 @@ from pellucid.server.fields import FieldTable, honoured, not_served
 from pellucid.server.generation import GenerationRequest
 from pellucid.server.protocols.openai_common import (
     SAMPLING_FIELDS,
+    STREAM_OPTION_FIELDS,
     ReplyWriter,
     SamplingFields,
     prompt_logprobs_of,
@@ -52,6 +53,7 @@ COMPLETION_FIELDS = FieldTable(
         *SAMPLING_FIELDS,
         *not_served(suffix="no model with a fill-in-the-middle form is supported"),
     ),
+    objects={"stream_options": STREAM_OPTION_FIELDS},
 )
 
 
@@ -81,6 +83,7 @@ class Completions:
 
     async def __call__(self, call: Call) -> Reply | StreamedReply:
         body = COMPLETION_FIELDS.decode(call.body, call.warnings)
+        body.check_stream()
         model = self.serving.model
         name = model.check_name(body.model)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens

@@ -21,7 +21,14 @@ from pellucid.server.cache_comparison import (
 )
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import ApiError, refused
-from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.fields import (
+    FieldTable,
+    Treatment,
+    honoured,
+    not_served,
+    warn_of_others,
+    without_effect,
+)
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
 from pellucid.server.protocols.answer_rules import (
     answer_rule,
@@ -47,15 +54,31 @@ class PromptCacheOptions(msgspec.Struct):
     comparison_response_id: str | None = None
 
 
+class ReasoningOptions(msgspec.Struct):
+    effort: str | None = None
+
+
+class TextOptions(msgspec.Struct):
+    format: dict[str, Any] | None = None
+
+
 class ConversationFields(msgspec.Struct, kw_only=True):
     input: str | list[Any]
     model: str | None = None
     instructions: str | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
-    text: dict[str, Any] | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def effort(self) -> str | None:
+        return None if self.reasoning is None else self.reasoning.effort
+
+    @property
+    def text_format(self) -> dict[str, Any] | None:
+        return None if self.text is None else self.text.format
 
 
 class ResponsesBody(ConversationFields, kw_only=True):
@@ -69,6 +92,51 @@ class ResponsesBody(ConversationFields, kw_only=True):
     prompt_cache_options: PromptCacheOptions | None = None
 
 
+PROMPT_CACHE_FIELDS = FieldTable(
+    "`prompt_cache_options` of responses",
+    PromptCacheOptions,
+    (
+        *honoured(
+            comparison_response_id="an earlier response: why the prompt was not found in the cache, exactly"
+        ),
+        *without_effect(
+            mode="every full block of a prompt is found again; there are no breakpoints",
+            ttl="blocks stay until memory is needed",
+        ),
+        *not_served(prewarm="send the request with max_output_tokens=1"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+REASONING_FIELDS = FieldTable(
+    "`reasoning` of responses",
+    ReasoningOptions,
+    (
+        *honoured(effort="for templates that read it"),
+        *without_effect(
+            context="the template decides which earlier reasoning the model sees",
+            generate_summary="the reply has the reasoning itself",
+            mode="there is one",
+            summary="the reply has the reasoning itself",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+TEXT_FIELDS = FieldTable(
+    "`text` of responses",
+    TextOptions,
+    (
+        *honoured(
+            format="text, json_object, or json_schema, which is enforced, strict or not; beside tools the"
+            " answer is calls or has the format"
+        ),
+        *without_effect(verbosity="say it in a message"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
+    "reasoning": REASONING_FIELDS,
+    "text": TEXT_FIELDS,
+}
 CONVERSATION_FIELDS = (
     *honoured(
         input="text, or items: messages, function calls and their outputs, reasoning",
@@ -78,9 +146,8 @@ CONVERSATION_FIELDS = (
         " out with a warning",
         tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
         " refused if no grammar of the model's calls is known",
-        reasoning="effort, for templates that read it",
-        text="format: text, json_object, or json_schema, which is enforced, strict or not; beside tools"
-        " the answer is calls or has the format",
+        reasoning="see below",
+        text="see below",
         parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by strict"
         " in a tool",
     ),
@@ -102,8 +169,7 @@ RESPONSES_FIELDS = FieldTable(
             metadata="repeated in the reply",
             prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
             truncation="disabled",
-            prompt_cache_options="comparison_response_id: why the prompt was not found in the cache,"
-            " exactly",
+            prompt_cache_options="see below",
         ),
         *CONVERSATION_FIELDS,
         *without_effect(
@@ -121,12 +187,14 @@ RESPONSES_FIELDS = FieldTable(
         *not_served(background="leave it out, and read the stream"),
     ),
     Treatment.WITHOUT_EFFECT,
+    {**CONVERSATION_OBJECTS, "prompt_cache_options": PROMPT_CACHE_FIELDS},
 )
 INPUT_TOKENS_FIELDS = FieldTable(
     "POST /v1/responses/input_tokens",
     ConversationFields,
     CONVERSATION_FIELDS,
     Treatment.WITHOUT_EFFECT,
+    CONVERSATION_OBJECTS,
 )
 
 
@@ -146,7 +214,7 @@ class Responses:
         name = model.check_name(body.model)
         conversation = conversation_of(body, model.tokenizer, call.warnings)
         rule = answer_rule(
-            openai_format_rule((body.text or {}).get("format"), "text.format"),
+            openai_format_rule(body.text_format, "text.format"),
             openai_tool_choice(body.tool_choice, body.parallel_tool_calls),
             conversation.tools,
             model.tokenizer.response_format,
@@ -154,11 +222,10 @@ class Responses:
         )
         form = AnswerForm.of(model.tokenizer, conversation, rule)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
-        effort = (body.reasoning or {}).get("effort")
         request = GenerationRequest(
             [conversation],
             params,
-            aspects=aspects_of(tools=body.tools, reasoning_effort=effort),
+            aspects=aspects_of(tools=body.tools, reasoning_effort=body.effort),
             rule_field=form.rule_field,
         )
         generation = await self.serving.service.start(request, call)
@@ -200,19 +267,27 @@ def conversation_of(
         else:
             _add_item(messages, item, f"input[{index}]", warnings)
     variables: dict[str, Any] = {}
-    if (effort := (body.reasoning or {}).get("effort")) is not None:
+    if body.effort is not None:
         if tokenizer.chat_template_mentions("reasoning_effort"):
-            variables["reasoning_effort"] = effort
+            variables["reasoning_effort"] = body.effort
         else:
-            warnings.append("reasoning: has no effect: the model's template does not read it")
-    warnings += [
-        f"text.{key[:64]}: has no effect: say it in a message"
-        for key in body.text or {}
-        if key != "format"
-    ]
+            warnings.append(
+                "reasoning.effort: has no effect: the model's template does not read it"
+            )
     choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
     functions = _functions(tools, tokenizer, warnings) if choice.offers else None
     return ChatPrompt(messages, functions, chat_template_kwargs=variables)
+
+
+# What is read of each kind of item
+_ITEM_KEYS = {
+    "message": {"role", "content"},
+    "reasoning": {"content", "summary"},
+    "function_call": {"call_id", "name", "arguments"},
+    "custom_tool_call": {"call_id", "name", "input"},
+    "function_call_output": {"call_id", "output"},
+    "custom_tool_call_output": {"call_id", "output"},
+}
 
 
 def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: list[str]) -> None:
@@ -220,6 +295,8 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
     if not isinstance(item, dict):
         raise refused(f"{name}: must be an object", name)
     kind = item.get("type", "message")
+    if kind in _ITEM_KEYS:
+        warn_of_others(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
     if kind == "message":
         message = {"role": item.get("role"), "content": _text(item.get("content"), name)}
         last = messages[-1] if messages else {}
@@ -293,6 +370,7 @@ def _functions(
             )
             continue
         keys = ("name", "description", "parameters", "strict")
+        warn_of_others(tool, {"type", *keys}, "tools", warnings)
         given = {key: tool[key] for key in keys if tool.get(key)}
         functions.append({"type": "function", "function": given})
     if not functions:
@@ -490,11 +568,11 @@ class _Writer:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "prompt_cache_key": body.prompt_cache_key,
-            "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
+            "reasoning": {"effort": body.effort, "summary": None},
             "service_tier": "default",
             "store": False,
             "temperature": self._params.temperature,
-            "text": {"format": {"type": "text"}, **(body.text or {})},
+            "text": {"format": body.text_format or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": [tool for tool in body.tools or () if tool.get("type") == "function"],
             "top_p": self._params.top_p,
