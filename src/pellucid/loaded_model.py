@@ -1,5 +1,6 @@
 """Loads the model that an EngineConfig names, ready to run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
+from pellucid.backends.ops import Decoder, Ops
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.decoder import finish_weights, make_decoder
 from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, find_model
@@ -35,6 +37,8 @@ class LoadedModel:
         backend: holds the weights.
         default_sampling_params: the sampling parameters that the checkpoint recommends.
         weight_bytes: of all weights in memory, as planned before they were loaded.
+        decoder_on: makes a decoder over the same weights on other ops of the backend, which see what a
+            compiled decoder hides; None: a model of random weights.
     """
 
     name: str
@@ -45,6 +49,7 @@ class LoadedModel:
     backend: Backend
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
     weight_bytes: int = 0
+    decoder_on: Callable[[Ops], Decoder] | None = None
 
 
 def load_model(
@@ -66,7 +71,7 @@ def load_model(
         backend = make_backend(config, stored.config)
     weights = check_weights_fit(stored, backend, config.quantization, available_memory())
     backend.weights.expect(weights.total)
-    decoder = make_decoder(stored, backend, on_progress, config.quantization)
+    made = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.
     tokenizer = _load_tokenizer(stored, location.name, config.skip_tokenizer_init)
     give_back_free_memory()
@@ -75,11 +80,12 @@ def load_model(
         location.name,
         location.path,
         stored.config,
-        backend.compile(decoder, stored.config),
+        backend.compile(made.decoder, stored.config),
         tokenizer,
         backend,
         stored.default_sampling_params,
         weights.total,
+        made.on_ops,
     )
 
 

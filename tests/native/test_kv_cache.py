@@ -3,12 +3,22 @@
 import pytest
 
 from pellucid.backends.cpu_backend import CpuBackend
-from support.block_moves import NUM_BLOCKS, check_block_moves, filled_cache
+from support.block_moves import (
+    NUM_BLOCKS,
+    check_block_moves,
+    check_unpacked_blocks,
+    filled_cache,
+)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_blocks_move_whole(dtype):
     check_block_moves(CpuBackend(), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_a_block_is_read_as_its_format_says(dtype):
+    check_unpacked_blocks(CpuBackend(), dtype)
 
 
 def test_nothing_outside_the_cache_is_touched():

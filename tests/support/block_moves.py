@@ -1,8 +1,9 @@
-"""Tests of moving whole blocks of a KV cache, which every backend must pass."""
+"""Tests of reading and moving whole blocks of a KV cache, which every backend must pass."""
 
 import numpy as np
 
 from pellucid.backends.base import Backend
+from pellucid.backends.numpy_kv_cache import rows_of_format
 from pellucid.backends.ops import Array, BlockBytes, KVCache
 from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
@@ -27,6 +28,26 @@ def check_block_moves(backend: Backend, dtype: str) -> None:
     other.write_block(3, data)
     assert same(contents(other), [*blocks[:3], data])
     assert (attend(backend, other, 3) == attended).all()
+
+
+def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
+    """Keys and values come out of a block's bytes as the definition of the format rounds them."""
+    cache = filled_cache(backend, dtype, 3)
+    rng = np.random.default_rng(3)
+    slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
+    shape = (len(slots), TINY_SHAPE.num_kv_heads, TINY_SHAPE.head_dim)
+    for layer in range(TINY_SHAPE.num_layers):
+        both = []
+        for numbers in rng.standard_normal((2, *shape)).astype(np.float32):
+            rows = rows_of_format(dtype, np.float32)(*shape)
+            rows.write(slots, numbers)
+            both.append(rows.read(slots).astype(np.float32))
+        for block_id in (0, NUM_BLOCKS - 1):
+            unpacked = cache.unpack_block(cache.read_block(block_id), layer)
+            own = slice(block_id * BLOCK_SIZE, (block_id + 1) * BLOCK_SIZE)
+            for found, expected in zip(unpacked, both, strict=True):
+                assert found.dtype == np.float32
+                assert (found == expected[own]).all()
 
 
 def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:

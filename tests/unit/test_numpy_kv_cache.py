@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from support.block_moves import check_block_moves, filled_cache
+from support.block_moves import check_block_moves, check_unpacked_blocks, filled_cache
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_blocks_move_whole(dtype):
     check_block_moves(NumpyBackend(), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_a_block_is_read_as_its_format_says(dtype):
+    check_unpacked_blocks(NumpyBackend(), dtype)
 
 
 def test_a_block_of_another_size_is_refused():

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.backends import native
-from pellucid.backends.ops import BlockBytes
+from pellucid.backends.cpu_kv_layout import unpack_layer
+from pellucid.backends.ops import Array, BlockBytes
 from pellucid.config import ModelConfig
 
 
@@ -29,8 +30,9 @@ class CpuKVLayer:
 class CpuKVCache:
     """All layers' keys and values; made by `CpuBackend.make_kv_cache`."""
 
-    def __init__(self, cache: native.KVCache, num_layers: int) -> None:
+    def __init__(self, cache: native.KVCache, num_layers: int, dtype: str) -> None:
         self.native = cache
+        self._dtype = dtype
         max_seq_len = cache.num_blocks * cache.block_size
         self.layers: Sequence[CpuKVLayer] = [
             CpuKVLayer(index, cache.num_kv_heads, max_seq_len, self) for index in range(num_layers)
@@ -55,6 +57,12 @@ class CpuKVCache:
     def write_block(self, block_id: int, data: BlockBytes) -> None:
         self.native.write_block(block_id, data)
 
+    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
+        layer_bytes = self.bytes_per_block // len(self.layers)
+        own = data[layer * layer_bytes :][:layer_bytes]
+        k, v = unpack_layer(own, self._dtype, self.native.num_kv_heads, self.native.head_dim)
+        return k, v
+
 
 class TracedKVCache:
     """What a traced forward takes for its cache: handles without memory behind them."""
@@ -77,4 +85,4 @@ def make_cpu_kv_cache(
     cache = native.KVCache(
         dtype, config.num_layers, config.num_kv_heads, config.head_dim, block_size, num_blocks
     )
-    return CpuKVCache(cache, config.num_layers)
+    return CpuKVCache(cache, config.num_layers, dtype)

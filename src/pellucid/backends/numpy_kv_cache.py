@@ -32,6 +32,10 @@ class StoredRows(Protocol):
         """The numbers in these slots, [len(slots), K, D], as they were rounded."""
         ...
 
+    def over(self, *arrays: npt.NDArray[Any]) -> "StoredRows":
+        """Rows of this format over other memory, laid out as `arrays` is."""
+        ...
+
 
 @dataclass(frozen=True)
 class FloatRows:
@@ -48,6 +52,9 @@ class FloatRows:
 
     def read(self, slots: IntArray) -> npt.NDArray[Any]:
         return np.asarray(self.numbers[slots])
+
+    def over(self, *arrays: npt.NDArray[Any]) -> "FloatRows":
+        return FloatRows(*arrays)
 
 
 MakeRows = Callable[[int, int, int], StoredRows]  # num_slots, K, D
@@ -133,6 +140,23 @@ class NumpyKVCache:
         for part in self._parts(block_id):
             part[:] = data[start : start + len(part)]
             start += len(part)
+
+    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
+        own, block_size = self.layers[layer], self.layers[0].block_size
+        arrays = [
+            array for each in self.layers[:layer] for array in (*each.k.arrays, *each.v.arrays)
+        ]
+        start = sum(array[:block_size].nbytes for array in arrays)
+        halves = []
+        for rows in (own.k, own.v):
+            parts = []
+            for array in rows.arrays:
+                end = start + array[:block_size].nbytes
+                parts.append(data[start:end].copy().view(array.dtype).reshape(-1, *array.shape[1:]))
+                start = end
+            halves.append(rows.over(*parts).read(np.arange(block_size)).astype(np.float32))
+        k, v = halves
+        return k, v
 
     def _arrays(self) -> list[npt.NDArray[Any]]:
         return [array for layer in self.layers for array in (*layer.k.arrays, *layer.v.arrays)]

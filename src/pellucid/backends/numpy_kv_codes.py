@@ -58,6 +58,9 @@ class CodeRows:
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return (self.codes, self.scales)
 
+    def over(self, *arrays: npt.NDArray[Any]) -> "CodeRows":
+        return CodeRows(self.bits, self.head_dim, *arrays)
+
     def write(self, slots: IntArray, x: Array) -> None:
         codes, scales = quantize_rows(x, self.bits)
         self.codes[slots] = codes if self.bits == 8 else _pack(codes)
@@ -67,13 +70,7 @@ class CodeRows:
         codes = self.codes[slots]
         if self.bits == 4:
             codes = _unpack(codes)[..., : self.head_dim]
-        scales = self.scales[slots].astype(np.float32)
-        group_dims = self.head_dim if self.bits == 8 else INT4_GROUP_DIMS
-        with np.errstate(invalid="ignore"):  # 0 * infinity: what was not finite
-            return np.asarray(
-                codes.astype(np.float32)
-                * np.repeat(scales, group_dims, axis=-1)[..., : self.head_dim]
-            )
+        return restore_rows(codes, self.scales[slots], self.bits)
 
 
 def quantize_rows(x: Array, bits: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
@@ -100,6 +97,17 @@ def quantize_rows(x: Array, bits: int) -> tuple[npt.NDArray[np.int8], npt.NDArra
         codes.reshape(padded.shape)[..., :head_dim].astype(np.int8),
         scales[..., 0].astype(ml_dtypes.bfloat16),
     )
+
+
+def restore_rows(
+    codes: npt.NDArray[np.int8], scales: npt.NDArray[Any], bits: int
+) -> npt.NDArray[np.float32]:
+    """The numbers [T, K, D] that codes and bf16 scales, as `quantize_rows` gives them, stand for."""
+    head_dim = codes.shape[-1]
+    group_dims = head_dim if bits == 8 else INT4_GROUP_DIMS
+    by_dim = np.repeat(scales.astype(np.float32), group_dims, axis=-1)[..., :head_dim]
+    with np.errstate(invalid="ignore"):  # 0 * infinity: what was not finite
+        return np.asarray(codes.astype(np.float32) * by_dim)
 
 
 def _away_from_zero(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -71,6 +71,14 @@ class KVCache(Protocol):
         """
         ...
 
+    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
+        """Keys and values [block_size, K, D] of one layer, as attention reads them. From any thread.
+
+        Args:
+            data: what `read_block` gave.
+        """
+        ...
+
 
 class Parameters(Protocol):
     """Where a decoder gets its weights: it names each one and says the shape that it needs.

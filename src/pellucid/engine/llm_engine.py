@@ -8,6 +8,7 @@ from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
+from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
@@ -51,6 +52,7 @@ class LLMEngine:
 
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
+        inspector: looks at blocks and at single tokens, between two steps.
 
     Raises:
         ValueError: the model, the backend or the memory does not allow a setting.
@@ -99,6 +101,9 @@ class LLMEngine:
         )
         self.output_processor = OutputProcessor(model.tokenizer)
         self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
+        self.inspector = Inspector(
+            config, model, self.scheduler, self.model_runner, self._request_maker
+        )
         weights = model.decoder.step_weights
         self._recorder = StepRecorder(
             config,

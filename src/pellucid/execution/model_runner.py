@@ -190,7 +190,7 @@ class ModelRunner:
         Args:
             first: index of the row of the last known token; those of the drafts follow it.
         """
-        row = _sampling_row(request, request.output_token_ids)
+        row = SamplingRow.of(request, request.output_token_ids)
         if request.num_candidates:
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
                 computed.rows[first], row, request.num_candidates
@@ -225,7 +225,7 @@ class ModelRunner:
         Raises:
             ValueError: the logits or the parameters leave no token.
         """
-        row = _sampling_row(request, [*request.output_token_ids, *drafts])
+        row = SamplingRow.of(request, [*request.output_token_ids, *drafts])
         return self.sampler.distribution(logits, row)
 
     def _draft_targets(self, request: Request, logits: Array) -> list[Candidates]:
@@ -259,17 +259,3 @@ class ModelRunner:
         sampled, observation = self.sampler.observe(computed.rows[index], row, drawn)
         result.observations.setdefault(request.request_id, []).append(observation)
         return sampled
-
-
-def _sampling_row(request: Request, output_token_ids: Sequence[int]) -> SamplingRow:
-    """What the token after `output_token_ids` depends on."""
-    return SamplingRow(
-        params=request.params,
-        prompt_token_ids=request.prompt_token_ids,
-        output_token_ids=output_token_ids,
-        seed=request.seed,
-        stream=request.index,
-        stop_token_ids=request.stop_token_ids,
-        bad_words_token_ids=request.bad_words_token_ids,
-        grammar=request.grammar,
-    )

@@ -7,7 +7,7 @@ from functools import partial
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
 from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.request import TokenGrammar
+from pellucid.scheduling.request import Request, TokenGrammar
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,20 @@ class SamplingRow:
     stop_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: TokenGrammar | None = None
+
+    @classmethod
+    def of(cls, request: Request, output_token_ids: Sequence[int]) -> "SamplingRow":
+        """What the token of a request after `output_token_ids` depends on."""
+        return cls(
+            params=request.params,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=output_token_ids,
+            seed=request.seed,
+            stream=request.index,
+            stop_token_ids=request.stop_token_ids,
+            bad_words_token_ids=request.bad_words_token_ids,
+            grammar=request.grammar,
+        )
 
     @property
     def position(self) -> int:

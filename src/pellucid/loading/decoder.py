@@ -1,15 +1,36 @@
 """Makes a decoder on a backend from the files of a model."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pellucid.backends.base import Backend, Weights
-from pellucid.backends.ops import Decoder
+from pellucid.backends.ops import Decoder, Ops
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import ModelConfig
 from pellucid.loading.open_model import open_stored_model
-from pellucid.loading.parameters import CheckpointParameters, Progress, bytes_to_read
+from pellucid.loading.parameters import (
+    CheckpointParameters,
+    KeptParameters,
+    Progress,
+    bytes_to_read,
+)
 from pellucid.loading.stored_model import StoredModel
 from pellucid.models.registry import decoder_class
+
+
+@dataclass(frozen=True)
+class MadeDecoder:
+    """A decoder over the weights of a checkpoint.
+
+    Args:
+        decoder: on the backend's ops.
+        on_ops: makes another decoder over the same weights, on other ops of the same backend.
+    """
+
+    decoder: Decoder
+    on_ops: Callable[[Ops], Decoder]
 
 
 def load_decoder(
@@ -17,7 +38,7 @@ def load_decoder(
 ) -> tuple[Decoder, ModelConfig]:
     """Opens the checkpoint at `path` and makes its decoder: `open_stored_model`, then `make_decoder`."""
     model = open_stored_model(path)
-    return make_decoder(model, backend, on_progress, quantization), model.config
+    return make_decoder(model, backend, on_progress, quantization).decoder, model.config
 
 
 def make_decoder(
@@ -25,7 +46,7 @@ def make_decoder(
     backend: Backend,
     on_progress: Progress | None = None,
     quantization: str = "none",
-) -> Decoder:
+) -> MadeDecoder:
     """Checks the weights of a checkpoint and puts them where `backend` wants them.
 
     Args:
@@ -51,9 +72,11 @@ def make_decoder(
         FORMATS.get(quantization),
         on_progress,
     )
-    decoder = decoder_class(model.config.architecture)(model.config, parameters, backend.ops)
+    kept = KeptParameters(parameters)
+    on_ops = partial(decoder_class(model.config.architecture), model.config, kept)
+    decoder = on_ops(backend.ops)
     parameters.check_all_used()
-    return decoder
+    return MadeDecoder(decoder, on_ops)
 
 
 def finish_weights(

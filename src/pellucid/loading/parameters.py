@@ -13,7 +13,7 @@ from pellucid.backends.joined_matrix import (
     WeightMatrix,
     join_matrices,
 )
-from pellucid.backends.ops import Matrix, Vector
+from pellucid.backends.ops import Matrix, Parameters, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import ModelConfig
@@ -203,3 +203,25 @@ def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:
     if not isinstance(tensor, QuantizedMatrix):
         return [tensor]
     return [array for array in tensor.arrays.values() if array.dtype.kind == "f"]
+
+
+class KeptParameters:
+    """Keeps the handles that `Parameters` gives, so that a second decoder gets the same ones.
+
+    Args:
+        source: is asked once for each weight.
+    """
+
+    def __init__(self, source: Parameters) -> None:
+        self._source = source
+        self._handles: dict[str, Any] = {}
+
+    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+        if name not in self._handles:
+            self._handles[name] = self._source.matrix(name, num_rows, num_columns, bias)
+        return self._handles[name]
+
+    def vector(self, name: str, size: int) -> Vector:
+        if name not in self._handles:
+            self._handles[name] = self._source.vector(name, size)
+        return self._handles[name]

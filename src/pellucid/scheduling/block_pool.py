@@ -141,6 +141,9 @@ class BlockPool:
         for block in self._blocks:
             self.unseal(block)
 
+    def block(self, block_id: int) -> Block:
+        return self._blocks[block_id]
+
     def blocks_in_use(self) -> list[Block]:
         """The blocks with an owner or with contents that can be found."""
         return [block for block in self._blocks if block.ref_count or block.key is not None]

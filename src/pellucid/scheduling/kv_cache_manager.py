@@ -167,6 +167,14 @@ class KVCacheManager:
         num_free = self.block_pool.num_free_blocks - sum(not block.ref_count for block, _ in found)
         return max(0, num_needed - num_free)
 
+    def owners(self) -> dict[int, list[tuple[Request, int]]]:
+        """Of each block with owners, these requests and the block's index in their tables."""
+        found: dict[int, list[tuple[Request, int]]] = {}
+        for table in self._tables.values():
+            for index, block in enumerate(table.blocks):
+                found.setdefault(block.block_id, []).append((table.request, index))
+        return found
+
     def num_wasted_slots(self) -> int:
         """Slots of blocks in use that hold no token."""
         filled: dict[int, int] = {}

@@ -195,6 +195,11 @@ class Scheduler:
         """
         return self._events.snapshot(self._queues, as_of_seq)
 
+    def report_blocks(self) -> None:
+        """Emits what happened to blocks since the last step, if anyone listens."""
+        if self._events.active:
+            self._events.blocks()
+
     @property
     def waits_for_reads_alone(self) -> bool:
         """Whether the next step can compute nothing before the prefix store has read blocks."""

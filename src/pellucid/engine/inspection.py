@@ -1,0 +1,352 @@
+"""Inspection: block contents, the prefix tree, and the logits and the attention of one token of a request.
+
+Logits and attention are computed again, from the blocks that the prefix cache still has. An answer's bits
+do not depend on how it was scheduled, so these are the bits of the step that chose the token.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
+from pellucid.backends.ops import Array, BlockBytes, KVCache, Ops
+from pellucid.config import EngineConfig
+from pellucid.engine.request_maker import PreparedRequest, RequestMaker
+from pellucid.execution.attention_lens import (
+    AttentionCall,
+    AttentionCapture,
+    attention_output,
+    attention_weights,
+)
+from pellucid.execution.candidates import Candidates
+from pellucid.execution.forward_batch import build_forward_batch
+from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.sampling_order import SamplingRow, sampling_stages
+from pellucid.loaded_model import LoadedModel
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class NoBlocksError(RuntimeError):
+    """The blocks that an inspection needs are not free now."""
+
+
+@dataclass(frozen=True)
+class PrefixNode:
+    """A sealed block in the prefix tree.
+
+    Attributes:
+        block_hash, parent_hash: 16 hex digits; a first block has the hash of its salt as its parent.
+        index: of the block in its sequence.
+        owners: the requests whose block tables have it.
+        sealed_by: the request that computed it.
+    """
+
+    block_id: int
+    block_hash: str
+    parent_hash: str
+    index: int
+    token_ids: tuple[int, ...]
+    owners: tuple[str, ...]
+    sealed_by: str | None
+
+
+@dataclass(frozen=True)
+class BlockContents:
+    """What a block holds in one layer.
+
+    Attributes:
+        filled: slots with a token in them: the rows of `k` and `v`.
+        token_ids: of these slots.
+        dtype: the format that they are stored in.
+        k, v: [filled, K, D].
+    """
+
+    block_id: int
+    layer: int
+    owners: tuple[str, ...]
+    block_hash: str | None
+    filled: int
+    token_ids: tuple[int, ...]
+    dtype: str
+    k: Array
+    v: Array
+
+    def rounded(self, bits: int) -> tuple[Array, Array]:
+        """Keys and values as a cache of 8 or 4 bits would hold them."""
+        k, v = (restore_rows(*quantize_rows(half, bits), bits) for half in (self.k, self.v))
+        return k, v
+
+
+@dataclass(frozen=True)
+class AnswerSoFar:
+    """An answer up to some token.
+
+    Attributes:
+        prepared: the prompt and the parameters of its request.
+        seed: that it was drawn with.
+        index: which of the request's answers it is.
+        output_token_ids: its tokens.
+        cache_salt: of the request: only blocks with the same salt are read.
+    """
+
+    prepared: PreparedRequest
+    seed: int
+    index: int
+    output_token_ids: Sequence[int]
+    cache_salt: str | None
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What it took to see a token again.
+
+    Attributes:
+        num_cached: positions whose keys and values were in the cache.
+        num_computed: positions that were computed again.
+        seconds: on the engine's thread.
+    """
+
+    num_cached: int
+    num_computed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SeenStage:
+    """The candidates that a sampling stage left.
+
+    Attributes:
+        name: "logits" for the model's own distribution, else the stage's parameter.
+        candidates: with their logits after the stage.
+        kept_mass: their probability in what entered the stage.
+    """
+
+    name: str
+    candidates: Candidates
+    kept_mass: float
+
+
+@dataclass(frozen=True)
+class SeenLogits:
+    """The logits that a token is chosen from.
+
+    Attributes:
+        logits: [V].
+        request: with the tokens before the position.
+        drawn: the token that the engine draws from them; None: the backend draws none.
+        cost: see there.
+    """
+
+    logits: Array
+    request: Request
+    drawn: int | None
+    cost: Recomputed
+
+    def stages(self) -> list[SeenStage]:
+        """The model's distribution, then what each active stage leaves of it, in order."""
+        passed = [SeenStage("logits", Candidates.of(self.logits), 1.0)]
+        row = SamplingRow.of(self.request, self.request.output_token_ids)
+        for stage in sampling_stages(row):
+            before = passed[-1].candidates
+            after = stage.apply(before)
+            mass = before.mass(after.token_ids) if len(after) < len(before) else 1.0
+            passed.append(SeenStage(stage.name, after, min(1.0, mass)))
+        return passed
+
+
+@dataclass(frozen=True)
+class SeenAttention:
+    """What one token attends to.
+
+    Attributes:
+        calls: of each layer.
+        cost: see there.
+    """
+
+    calls: Sequence[AttentionCall]
+    cost: Recomputed
+    _blocks: Sequence[BlockBytes]
+    _num_positions: int
+    _unpack: Callable[[BlockBytes, int], tuple[Array, Array]]
+
+    def weights(self, layer: int) -> tuple[FloatArray, float]:
+        """Weights [H, n] of a layer, and how far what they make of the values is from the output that the
+        backend computed: the largest difference over the largest number of the output."""
+        halves = [self._unpack(data, layer) for data in self._blocks]
+        k, v = (np.concatenate(half)[: self._num_positions] for half in zip(*halves, strict=True))
+        call = self.calls[layer]
+        weights = attention_weights(call, k)
+        difference = np.abs(attention_output(weights, v) - call.output).max()
+        return weights, float(difference / max(float(np.abs(call.output).max()), 1e-30))
+
+
+class Inspector:
+    """Looks into an engine between its steps; on the engine's thread alone.
+
+    Args:
+        config: the user's settings; one look computes as many positions as a step may have.
+        model: what runs.
+        scheduler: whose blocks and requests are looked at.
+        model_runner: owns the KV cache.
+        request_maker: makes the requests whose tokens are looked at again.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: LoadedModel,
+        scheduler: Scheduler,
+        model_runner: ModelRunner,
+        request_maker: RequestMaker,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._scheduler = scheduler
+        self._manager = scheduler.kv_cache_manager
+        self._runner = model_runner
+        self._request_maker = request_maker
+        self._numbers = itertools.count()
+
+    @property
+    def _cache(self) -> KVCache:
+        return self._runner.kv_cache
+
+    def prefix_tree(self) -> list[PrefixNode]:
+        """All sealed blocks, in order of their ids; the hash of its parent says what a block follows."""
+        owners = self._manager.owners()
+        return [
+            PrefixNode(
+                block.block_id,
+                block.key.block_hash.hex()[:16],
+                block.key.parent_hash.hex()[:16],
+                block.key.index,
+                block.key.token_ids,
+                tuple(request.request_id for request, _ in owners.get(block.block_id, ())),
+                block.sealed_by,
+            )
+            for block in self._manager.block_pool.blocks_in_use()
+            if block.key is not None
+        ]
+
+    def block(self, block_id: int, layer: int) -> BlockContents:
+        """What a block holds in a layer; a slot without a token has no row.
+
+        Raises:
+            ValueError: there is no such block or layer.
+        """
+        pool = self._manager.block_pool
+        if not 0 <= block_id < pool.num_blocks:
+            raise ValueError(f"block_id={block_id}: must be in 0..{pool.num_blocks - 1}")
+        num_layers = self._model.config.num_layers
+        if not 0 <= layer < num_layers:
+            raise ValueError(f"layer={layer}: must be in 0..{num_layers - 1}")
+        block = pool.block(block_id)
+        owners = self._manager.owners().get(block_id, ())
+        token_ids: tuple[int, ...] = ()
+        if block.key is not None:
+            token_ids = block.key.token_ids
+        else:  # as far as the owner that has computed most of it
+            size = self._manager.block_size
+            for request, index in owners:
+                end = min(request.num_computed_tokens, (index + 1) * size)
+                own = tuple(request.token_ids(index * size, end)) if end > index * size else ()
+                token_ids = max(token_ids, own, key=len)
+        k, v = self._cache.unpack_block(self._cache.read_block(block_id), layer)
+        filled = len(token_ids)
+        return BlockContents(
+            block_id,
+            layer,
+            tuple(request.request_id for request, _ in owners),
+            None if block.key is None else block.key.block_hash.hex()[:16],
+            filled,
+            token_ids,
+            self._config.kv_cache_dtype,
+            k[:filled],
+            v[:filled],
+        )
+
+    def logits(self, answer: AnswerSoFar) -> SeenLogits:
+        """The logits of the token after all of an answer's.
+
+        Raises:
+            ValueError: too many positions would have to be computed again.
+            NoBlocksError: blocks lack now.
+        """
+        request = self._request(answer)
+        with self._blocks_for(request) as (scheduled, cost):
+            started = time.perf_counter()
+            computed = self._runner.execute([scheduled])
+            seconds = time.perf_counter() - started
+            drawn = computed.drawn.get((request.request_id, 0))
+            return SeenLogits(
+                computed.rows[-1].copy(), request, drawn, replace(cost, seconds=seconds)
+            )
+
+    def attention(self, answer: AnswerSoFar) -> SeenAttention:
+        """What the last token of an answer attends to. Errors are those of `logits`."""
+        if self._model.decoder_on is None:
+            raise ValueError("attention: a model of random weights has no second decoder")
+        capture = AttentionCapture(self._model.backend.ops)
+        decoder = self._model.decoder_on(cast(Ops, capture))
+        request = self._request(answer)
+        with self._blocks_for(request) as (scheduled, cost):
+            started = time.perf_counter()
+            batch = build_forward_batch([scheduled], self._manager.block_size)
+            decoder.forward(batch, self._cache)
+            blocks = [self._cache.read_block(block_id) for block_id in scheduled.block_ids]
+            seconds = time.perf_counter() - started
+        return SeenAttention(
+            capture.calls,
+            replace(cost, seconds=seconds),
+            blocks,
+            request.num_tokens,
+            self._cache.unpack_block,
+        )
+
+    def _request(self, answer: AnswerSoFar) -> Request:
+        """The answer's request as it was then; it is in nobody's queue."""
+        prepared, salt = answer.prepared, answer.cache_salt
+        name = f"inspect-{next(self._numbers)}"
+        request = self._request_maker.make(name, prepared, cache_salt=salt)[answer.index]
+        request.request_id = f"{name}/0"
+        request.params = replace(request.params, prompt_logprobs=None)
+        request.seed = answer.seed
+        request.output_token_ids = list(answer.output_token_ids)
+        return request
+
+    @contextmanager
+    def _blocks_for(self, request: Request) -> Iterator[tuple[ScheduledRequest, Recomputed]]:
+        """Gives a request the blocks of its prefix that the cache has and free ones for the rest, until the
+        block is left."""
+        manager = self._manager
+        try:
+            request.num_computed_tokens = start = manager.match_prefix(request)
+            num_rows = request.num_tokens - start
+            if num_rows > self._config.max_num_batched_tokens:
+                raise ValueError(
+                    f"position: {num_rows} positions before it would have to be computed again;"
+                    f" at most {self._config.max_num_batched_tokens} are"
+                )
+            if num_lacking := manager.num_lacking_blocks(request, request.num_tokens):
+                raise NoBlocksError(f"{num_lacking} blocks lack to look at this token now")
+            start = request.num_computed_tokens = manager.admit(request).num_tokens
+            num_rows = request.num_tokens - start
+            self._runner.transfer(manager.take_block_ops())
+            block_ids = manager.block_ids(request)
+            yield (
+                ScheduledRequest(request, start, num_rows, 0, 0, (request,), block_ids),
+                Recomputed(start, num_rows, 0.0),
+            )
+        finally:
+            manager.forget(request)
+            self._scheduler.report_blocks()

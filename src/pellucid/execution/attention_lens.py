@@ -1,0 +1,93 @@
+"""The attention lens: what one token attends to, from its query and the keys and values in the cache.
+
+Fused kernels keep no weights. So the query of one row is kept while a forward runs, and its one row of
+weights is computed again from the very keys that the kernel read.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One layer's attention of one row.
+
+    Attributes:
+        q: [H, D].
+        output: [H, D] that the backend computed.
+        scale: multiplies q.k.
+        sliding_window: keys seen, the token itself included; None: all.
+        softcap: of the scores; None: no cap.
+    """
+
+    q: Array
+    output: Array
+    scale: float
+    sliding_window: int | None
+    softcap: float | None
+
+
+class AttentionCapture:
+    """`Ops` that keep the query and the output of the last row of each attention.
+
+    Args:
+        ops: the backend's, which compute everything.
+
+    Attributes:
+        calls: one for each layer, in order.
+    """
+
+    def __init__(self, ops: Ops) -> None:
+        self.calls: list[AttentionCall] = []
+        self._ops = ops
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def paged_attention(
+        self,
+        q: Array,
+        kv_layer: KVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Array:
+        output = self._ops.paged_attention(q, kv_layer, batch, scale, sliding_window, softcap)
+        call = AttentionCall(q[-1].copy(), output[-1].copy(), scale, sliding_window, softcap)
+        self.calls.append(call)
+        return output
+
+
+def attention_weights(call: AttentionCall, k: Array) -> FloatArray:
+    """Weights [H, n] of one row over positions 0 .. n - 1, the last one its own; each head sums to 1.
+
+    Args:
+        k: [n, K, D].
+    """
+    num_keys, num_kv_heads, head_dim = k.shape
+    queries = call.q.astype(np.float64).reshape(num_kv_heads, -1, head_dim)
+    scores = call.scale * np.einsum("kgd,nkd->kgn", queries, k.astype(np.float64))
+    if call.softcap is not None:
+        scores = call.softcap * np.tanh(scores / call.softcap)
+    if call.sliding_window is not None:
+        scores[..., : max(0, num_keys - call.sliding_window)] = -np.inf
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    found: FloatArray = weights.reshape(-1, num_keys)
+    return found
+
+
+def attention_output(weights: FloatArray, v: Array) -> FloatArray:
+    """What weights [H, n] make of values v [n, K, D]: [H, D]."""
+    num_keys, num_kv_heads, head_dim = v.shape
+    grouped = weights.reshape(num_kv_heads, -1, num_keys)
+    output: FloatArray = np.einsum("kgn,nkd->kgd", grouped, v.astype(np.float64))
+    return output.reshape(-1, head_dim)
