@@ -1,4 +1,4 @@
-// Aligned memory from the heap, or from the system in huge pages.
+// AlignedBuffer: aligned memory from the heap, or in huge pages from the operating system.
 #include "aligned_buffer.h"
 
 #include <sys/mman.h>
@@ -25,7 +25,8 @@ AlignedBuffer::AlignedBuffer(std::size_t num_bytes) : num_bytes_(num_bytes) {
     bytes_.reset(static_cast<std::byte*>(memory));
     return;
   }
-  // One huge page more than needed, to find an aligned one in; what stays untouched costs nothing.
+  // One huge page more than needed, so that an aligned one is among them. Untouched pages cost
+  // nothing.
   const std::size_t rounded = round_up(num_bytes, kHugePage);
   const std::size_t mapping_bytes = rounded + kHugePage;
   void* const mapping =

@@ -1,4 +1,4 @@
-// Zeroed memory for weights, cache and scratch.
+// AlignedBuffer: zeroed, aligned memory for weights, the KV cache and scratch.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-# The paged cache and attention over it; their kernels are part of each level's file.
+# Sources of the paged cache and of attention over it. Their kernels are part of each level's file.
 target_sources(pellucid_core PRIVATE
   csrc/attention.cpp
   csrc/attention_plan.cpp

@@ -1,4 +1,5 @@
-// Attention of a step's items over the paged cache: ranges of keys, folded in order.
+// Computes attention over the paged cache, item by item: one range of keys at a time, folded in
+// order.
 #include "attention.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace pellucid {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::int64_t kRowsAhead = 16;  // about as many as are computed while memory answers
+constexpr std::int64_t kRowsAhead = 16;  // about the rows computed during one memory access
 
 std::int64_t max_rows(const AttentionLimits& limits) {
   return std::min<std::int64_t>(kTileTokens, limits.max_tokens) * limits.heads_per_kv_head();
@@ -59,7 +60,7 @@ Buffers buffers_in(Scratch& scratch, std::int64_t num_rows, std::int64_t padded_
   return buffers;
 }
 
-// Item by item of one layer.
+// Runs the items of one layer, one after the other.
 struct AttentionRun {
   const AttentionKernels& kernels;
   const AttentionKernel& kernel;

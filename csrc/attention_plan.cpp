@@ -10,25 +10,26 @@
 namespace pellucid {
 namespace {
 
-// Items per thread that a step is cut into if it has too few: enough for threads to end together.
+// Where a step has fewer items than this per thread, long ones are split, so that all threads
+// finish at about the same time.
 constexpr std::int64_t kItemsPerThread = 4;
 
 constexpr std::int64_t kMaxPartialFloats = 64 << 20;  // 256 MiB
 
-// Reading a key costs about as much as eight queries cost that it is multiplied with.
+// Reading a key costs about as much as multiplying it with eight queries.
 std::int64_t cost_of(std::int64_t num_keys, std::int64_t num_rows) {
   constexpr std::int64_t kReadingCost = 8;
   return num_keys * (kReadingCost + num_rows);
 }
 
-// A request of n tokens stands in at most n / 16 + 2 tiles, and in n.
+// The n tokens of a request in a step are in at most n / 16 + 2 tiles, and in at most n.
 std::int64_t max_tiles(const AttentionLimits& limits) {
   const std::int64_t num_tiles = limits.max_tokens / kTileTokens + 2 * limits.max_requests;
   return std::min(num_tiles, limits.max_tokens) * limits.num_kv_heads;
 }
 
-// Room for what splits leave: twice that of one token at the greatest length, within reason, for a
-// model may claim any. What finds no room is not split.
+// Memory for the partial results of splits: twice that of one token at the greatest length, but
+// bounded, because a model may declare any length. An item that finds no memory is not split.
 std::int64_t max_partial_floats(const AttentionLimits& limits) {
   if (limits.num_threads == 1) return 0;
   const std::int64_t num_ranges = ceil_div(limits.max_seq_len, kRangeTokens);

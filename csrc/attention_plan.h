@@ -1,4 +1,4 @@
-// How a step's attention is cut into items that threads take one by one.
+// AttentionPlan: cuts a step's attention into items that threads take one by one.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,8 @@ struct AttentionLimits {
   }
 };
 
-// Queries of one request and one kv-head that stand in one tile of positions, and ranges of keys.
+// The unit of work: the queries of one request and one kv-head within one tile of positions, over
+// some ranges of keys.
 struct AttentionItem {
   std::int32_t request;
   std::int32_t kv_head;
@@ -47,34 +48,35 @@ struct AttentionItem {
   std::int32_t first_key;    // of the first tile of keys that any query of this tile sees
   std::int32_t range_begin;  // in units of 256 positions
   std::int32_t range_end;
-  std::int32_t split;  // of which it is a part; -1: it has all ranges of its queries
+  std::int32_t split;  // the split that it belongs to; -1: the item has all ranges of its queries
   std::int64_t cost;   // in arbitrary units
 };
 
 class AttentionPlan {
  public:
-  // Allocates all that any step within the limits needs.
+  // Allocates the memory of the largest step within the limits.
   explicit AttentionPlan(const AttentionLimits& limits);
 
-  // Plans a step; `sliding_window` 0 is none. Long sequences are split over their length where
-  // there are too few queries to keep the threads busy. The batch's arrays must live as long as the
+  // Plans a step; `sliding_window` 0 means none. Splits long sequences over their length where
+  // there are too few queries to keep all threads busy. The batch's arrays must live as long as the
   // plan is used. Allocates nothing.
   void make(const RaggedBatch& batch, std::int64_t sliding_window);
 
-  // Costly items come first, so that threads which take them one by one finish together.
+  // In order of falling cost, so that threads which take them one by one finish together.
   const std::vector<AttentionItem>& items() const { return items_; }
   const AttentionLimits& limits() const { return limits_; }
   const RaggedBatch& batch() const { return batch_; }
   std::int64_t sliding_window() const { return sliding_window_; }
   std::size_t num_bytes() const;
 
-  // Where the items of a split leave what they get from a range.
+  // Where an item of a split stores the result of one range.
   Partials partials(const AttentionItem& item, std::int64_t range) const;
-  // All ranges of the queries of a split's item.
+  // The ranges of the whole split that an item belongs to, [begin, end).
   std::int64_t split_begin(const AttentionItem& item) const;
   std::int64_t split_end(const AttentionItem& item) const;
-  // To be called once per item of a split when its ranges are done; true for the last one, which
-  // sees what the others left, and after which the plan is ready for another layer.
+  // Call it once for each item of a split, when the item's ranges are computed. Returns true for
+  // the last item of the split: its thread sees the results of the others, and afterwards the plan
+  // can be used for another layer.
   bool finish_item(const AttentionItem& item);
 
  private:

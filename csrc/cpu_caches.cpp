@@ -21,14 +21,14 @@ namespace {
 #if defined(__APPLE__)
 
 std::optional<std::int64_t> sysctl_int(const char* name) {
-  std::int64_t value = 0;  // the kernel writes 4 or 8 bytes; both read right on little endian
+  std::int64_t value = 0;  // the kernel writes 4 or 8 bytes; on little endian both give the number
   std::size_t size = sizeof(value);
   if (sysctlbyname(name, &value, &size, nullptr, 0) != 0) return std::nullopt;
   return value;
 }
 
-// The fastest kind of core ("perflevel0"), which is where compute threads run; Intel Macs have one
-// kind and the plain names.
+// Reads the fastest kind of core ("perflevel0"), on which compute threads run. Intel Macs have one
+// kind of core, under the names without "perflevel0".
 std::vector<CacheLevel> system_caches(const std::string&) {
   const struct {
     int level;
@@ -53,8 +53,8 @@ std::vector<CacheLevel> system_caches(const std::string&) {
 
 #else
 
-// /sys/devices/system/cpu/cpu0/cache/index*/: the kernel's reading of the same tables as CPUID's,
-// with the CPUs that really exist. CPU 0 stands for all: it is a fast core on hybrid processors.
+// Reads /sys/devices/system/cpu/cpu0/cache/index*/, where the kernel gives the same facts as CPUID,
+// but counts only CPUs that exist. CPU 0 stands for all: it is a fast core on hybrid processors.
 std::vector<CacheLevel> system_caches(const std::string& root) {
   std::vector<CacheLevel> caches;
   for (int index = 0;; ++index) {
@@ -92,7 +92,7 @@ std::vector<CacheLevel> cpuid_caches() {
       const std::int64_t num_partitions = ((ebx >> 12) & 0x3ff) + 1;
       const std::int64_t line_bytes = (ebx & 0xfff) + 1;
       const std::int64_t num_sets = std::int64_t{ecx} + 1;
-      // An upper bound: CPUID counts the ids that are set aside, not the CPUs that exist.
+      // An upper bound: CPUID counts reserved ids, not the CPUs that exist.
       const int num_sharing_cpus = static_cast<int>((eax >> 14) & 0xfff) + 1;
       caches.push_back({static_cast<int>((eax >> 5) & 0x7),
                         num_ways * num_partitions * line_bytes * num_sets, num_sharing_cpus});

@@ -31,7 +31,7 @@ Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
   return r;
 }
 
-// Which register states the operating system saves on a context switch (XCR0).
+// The register states that the operating system saves on a context switch (XCR0).
 std::uint64_t enabled_states() {
   const bool has_osxsave = (cpuid(1, 0).ecx >> 27) & 1;
   if (!has_osxsave) return 0;
@@ -65,7 +65,7 @@ std::vector<std::string> detect() {
       {"f16c", leaf1.ecx, 29, kAvx},
       {"fma", leaf1.ecx, 12, kAvx},
       {"avx2", leaf7.ebx, 5, kAvx},
-      {"gfni", leaf7.ecx, 8, kAvx},  // counted only with its VEX forms, which is how we use it
+      {"gfni", leaf7.ecx, 8, kAvx},  // reported only where its VEX forms can be used
       {"avx_vnni", leaf7_1.eax, 4, kAvx},
       {"avx512f", leaf7.ebx, 16, kAvx512},
       {"avx512dq", leaf7.ebx, 17, kAvx512},

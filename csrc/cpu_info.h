@@ -1,5 +1,5 @@
-// What the engine needs to know about the processor it runs on: which instructions it may use, how
-// large its caches are, and how many threads it may keep busy.
+// Facts about the processor: the instructions that kernels may use, the sizes of the caches, and
+// the number of threads that the process may keep busy.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct CacheLevel {
   int num_sharing_cpus;     // logical CPUs that share one instance
 };
 
-// What bounds `CpuThreads::num_threads`.
+// The limit that determines `CpuThreads::num_threads`.
 enum class ThreadLimit { kCores, kFastCores, kAffinity, kQuota };
 
 struct CpuThreads {
@@ -34,12 +34,13 @@ struct CpuThreads {
 // "fp16" and "sve".
 std::vector<std::string> cpu_features();
 
-// Data and unified caches of one CPU, L1 first; empty where the system does not tell. `root` stands
-// in front of every path that is read, so that tests can lay out a machine of their own; a real
-// caller passes "".
+// Data and unified caches of one CPU, L1 first; empty where the system does not report them. `root`
+// is put in front of every path, so that tests can describe a machine in files of their own. Other
+// callers pass "".
 std::vector<CacheLevel> cpu_caches(const std::string& root);
 
-// Whether Linux backs memory with huge pages that asks for them; empty where nothing is told of it.
+// Whether Linux gives huge pages to a process that asks for them; empty where the system does not
+// say.
 std::optional<bool> huge_pages(const std::string& root);
 
 // Affinity and cgroup limits as they are now: a container's quota can change while it runs.

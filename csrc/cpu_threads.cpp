@@ -1,5 +1,5 @@
-// How many threads a process may keep busy: cores, the fast ones among them, the affinity mask, and
-// the cgroups' quota.
+// Counts the threads that a process may keep busy: from the cores, the fast cores, the affinity
+// mask and the quotas of cgroups.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -56,9 +56,9 @@ std::vector<std::int64_t> numbers_of(const std::vector<int>& cpus, const std::st
   return numbers;
 }
 
-// The CPUs on fast cores: on a slow one a thread would make the others wait for it at every
-// barrier. Intel's hybrid processors list their kinds of cores; elsewhere the kernel tells the
-// capacity of each CPU, or else its frequency. All of them where nothing is told.
+// Returns the CPUs on fast cores, because the others would wait at every barrier for a thread on a
+// slow core. Intel's hybrid processors list their kinds of cores. Elsewhere the kernel reports the
+// capacity of each CPU, or at least its frequency. Returns all CPUs where nothing is reported.
 std::vector<int> fast_cpus(const std::vector<int>& cpus, const std::string& root) {
   const auto performance_cpus =
       parse_cpu_list(read_text_file(root + "/sys/devices/cpu_core/cpus").value_or(""));
@@ -75,13 +75,14 @@ std::vector<int> fast_cpus(const std::vector<int>& cpus, const std::string& root
   if (speeds.empty()) return cpus;
   const std::int64_t fastest = *std::max_element(speeds.begin(), speeds.end());
   for (std::size_t i = 0; i < cpus.size(); ++i) {
-    // Cores of one kind differ by less than a fifth, those of two kinds by more.
+    // Cores of one kind differ by less than a fifth, cores of two kinds by more.
     if (speeds[i] >= fastest / 5 * 4) fast.push_back(cpus[i]);
   }
   return fast;
 }
 
-// How many distinct cores the CPUs lie on. A CPU whose siblings are not told is a core of its own.
+// Counts the distinct cores of the CPUs. A CPU whose siblings are not reported is a core of its
+// own.
 int count_cores(const std::vector<int>& cpus, const std::string& root) {
   std::set<int> first_siblings;
   for (const int cpu : cpus) {
@@ -155,8 +156,8 @@ std::string own_cgroup(std::string_view proc_self_cgroup, bool is_v2) {
   return {};
 }
 
-// The part of a cgroup's path that is seen below the mount point. In a container the mount shows
-// only a part of the hierarchy; of a cgroup outside that part nothing is seen.
+// The part of a cgroup's path that is visible below the mount point. In a container the mount shows
+// only a part of the hierarchy; a cgroup outside of that part is not visible.
 std::string below_mount(const std::string& cgroup, const std::string& mount_root) {
   if (mount_root == "/") return cgroup;
   const bool is_below = cgroup.compare(0, mount_root.size(), mount_root) == 0 &&
@@ -170,7 +171,7 @@ std::optional<double> quota_of(std::optional<std::int64_t> quota_us,
   return static_cast<double>(*quota_us) / static_cast<double>(*period_us);
 }
 
-// The limit that one cgroup sets by itself. "max" (v2), -1 (v1) and anything malformed are none.
+// The limit of one cgroup by itself. "max" (v2), -1 (v1) and anything malformed mean no limit.
 std::optional<double> quota_in(const std::string& folder, bool is_v2) {
   if (is_v2) {
     const std::string cpu_max = read_text_file(folder + "/cpu.max").value_or("");
@@ -261,7 +262,7 @@ CpuThreads cpu_threads(const std::string& root) {
   if (threads.num_fast_cores < threads.num_allowed_cores) {
     threads.thread_limit = ThreadLimit::kFastCores;
   }
-  // A part of a CPU is worth a thread: it is idle for the rest of each period anyway.
+  // A fraction of a CPU counts as a thread: the thread is merely idle for the rest of each period.
   if (threads.cpu_quota && std::ceil(*threads.cpu_quota) < threads.num_threads) {
     threads.num_threads = static_cast<int>(std::ceil(*threads.cpu_quota));
     threads.thread_limit = ThreadLimit::kQuota;

@@ -1,4 +1,4 @@
-// Draws tokens from rows of logits by a race (draw.h).
+// Draws tokens from rows of logits: each token arrives at noise / weight, the first one is drawn.
 
 #include "draw.h"
 
@@ -19,7 +19,8 @@ using Edit = DrawScratch::Edit;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What a request changes in a row of logits before the temperature, taken back in the end.
+// The changes that a request makes to a row of logits before the temperature: biases, penalties,
+// forbidden tokens. The destructor undoes them.
 class Edits {
  public:
   Edits(float* logits, std::int64_t vocab_size, DrawScratch& scratch)
@@ -110,7 +111,7 @@ std::int64_t mass_to_reach(double share, std::int64_t total) {
   return static_cast<std::int64_t>(std::ceil(share * static_cast<double>(total)));
 }
 
-// Keeps the fewest, taken in the order of `less`, that hold `share` of the mass: quickselect.
+// Keeps the shortest prefix, in the order of `less`, that holds `share` of the mass: quickselect.
 template <class Less>
 void keep_share(std::vector<Candidate>& candidates, double share, Less less) {
   auto begin = candidates.begin(), end = candidates.end();
@@ -129,7 +130,7 @@ void keep_share(std::vector<Candidate>& candidates, double share, Less less) {
   candidates.erase(end, candidates.end());
 }
 
-// A row after all edits, and what is drawn from it.
+// A row after all edits, and the draw from it.
 class Row {
  public:
   Row(const KernelTable& kernels, const float* logits, std::int64_t vocab_size, const Draw& draw,
@@ -147,9 +148,9 @@ class Row {
     return token;
   }
 
-  // Races all tokens of the vocabulary. A winner outside of the nucleus is beaten by whoever is in
-  // it and arrives first; all of those are likelier than the winner, so the race is run again among
-  // the likelier.
+  // Races all tokens of the vocabulary. If the winner is outside of the nucleus (top_p), all tokens
+  // of the nucleus are likelier than the winner. So the race is repeated among the tokens that are
+  // likelier than the winner, until the winner is in the nucleus.
   std::int64_t race() const {
     scratch_.weights.resize(static_cast<std::size_t>(round_up(vocab_size_, kGroupTokens)));
     Arrival first{std::numeric_limits<double>::infinity(), kUndrawn};
@@ -164,8 +165,8 @@ class Row {
     return first.token;
   }
 
-  // The same, one stage after the other, on a list of tokens: where a stage needs to know which
-  // tokens exactly are left.
+  // The same draw on a list of tokens, stage by stage: for parameters whose stages depend on the
+  // exact tokens that the stage before kept.
   std::int64_t race_after_stages() const {
     std::vector<Candidate>& candidates = scratch_.candidates;
     collect();
@@ -191,8 +192,9 @@ class Row {
     return draw_.allowed == nullptr || (draw_.allowed[token / 32] >> token % 32 & 1) != 0;
   }
 
-  // f(columns) for the parts of the row in which those likelier than `token` have logits above
-  // one bound: equal logits count before it and do not behind it. kUndrawn: all tokens.
+  // Calls f(columns) for the parts of the row in which one bound on logits tells the tokens that
+  // are likelier than `token`: an equal logit is likelier before `token`, and not behind it.
+  // kUndrawn: all tokens.
   template <class F>
   void for_likelier(std::int64_t token, F&& f) const {
     float* const weights = scratch_.weights.data();
@@ -227,7 +229,7 @@ class Row {
     return mass;
   }
 
-  // The `top_k` likeliest tokens, or all.
+  // Collects the `top_k` likeliest tokens, or all.
   void collect() const {
     std::vector<Candidate>& candidates = scratch_.candidates;
     candidates.clear();
@@ -246,8 +248,8 @@ class Row {
     }
   }
 
-  // A bound that at least k tokens reach, -infinity where that takes longer than it saves: as many
-  // groups have a peak of at least that much.
+  // A logit that at least k tokens reach: the k-th largest peak of a group. -infinity where finding
+  // it takes longer than it saves.
   float least_peak(std::int64_t k) const {
     const std::int64_t num_groups = vocab_size_ / kGroupTokens;
     if (k > num_groups / 2) return -kInfinity;

@@ -10,7 +10,7 @@
 
 namespace pellucid {
 
-// What one token is drawn by. Arrays are borrowed; token ids are below the vocabulary's size.
+// The parameters of one draw. Arrays are borrowed; token ids are below the vocabulary's size.
 struct Draw {
   NoiseKey key{};
   float sharpness = 0.0f;  // log2(e) / temperature; 0: the largest logit, greedily
@@ -32,10 +32,10 @@ struct Draw {
   double frequency_penalty = 0.0;
 };
 
-// What a thread needs between draws.
+// Memory that a thread reuses from draw to draw.
 class DrawScratch {
  public:
-  // One token that may be drawn, where they are few.
+  // A token that may be drawn, in a draw stage by stage.
   struct Candidate {
     float logit;
     float exponent;
@@ -44,7 +44,7 @@ class DrawScratch {
     double distance;  // of the exponent from the mean one
     std::int64_t token;
   };
-  // A token whose logit a request changes.
+  // A token whose logit the request changes.
   struct Edit {
     std::int32_t token;
     float original;
@@ -60,17 +60,17 @@ class DrawScratch {
   std::vector<std::int32_t> edit_of;  // [V] 1 + its index, or 0
 };
 
-// About as much as a scratch takes for a vocabulary.
+// About the bytes that a DrawScratch takes for a vocabulary.
 constexpr std::size_t draw_scratch_bytes(std::int64_t vocab_size) {
   return 2 * sizeof(float) * static_cast<std::size_t>(vocab_size);  // weights, and edit_of
 }
 
 constexpr std::int64_t kUndrawn = -1;
 
-// The token of a row of `vocab_size` logits, or kUndrawn where the definition has an error to tell.
-// Logits are changed meanwhile and are what they were afterwards.
+// Draws a token from a row of `vocab_size` logits. Returns kUndrawn where the definition in Python
+// raises an error. Changes logits during the call, and restores them.
 //
-// `largest` is the first of the row's largest, or of its NaNs.
+// `largest` is the column of the first largest logit, or of the first NaN.
 std::int64_t draw_token(const KernelTable& kernels, float* logits, std::int64_t vocab_size,
                         std::int64_t largest, const Draw& draw, DrawScratch& scratch);
 

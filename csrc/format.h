@@ -1,5 +1,5 @@
-// The formats in which a weight matrix is kept in memory, and the facts about each that packing and
-// kernels share.
+// The formats of weight matrices in memory, and the facts about each that packing and kernels
+// share.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@ enum class Format : std::uint8_t {
 
 constexpr int kNumFormats = 15;
 
-// What a kernel multiplies the weights with.
+// The format of the activations that a kernel multiplies the weights with.
 enum class Activations : std::uint8_t {
   kNative,  // int8 for integer formats, bf16 for bf16, f32 for f16 and f32
-  kF32,     // as they come: slower, for comparing
+  kF32,     // unrounded: slower, for comparisons
 };
 
 constexpr int kNumActivations = 2;
 
-// Outputs that lie side by side in a packed matrix: the unit of work of a thread.
+// Outputs of a panel, which lie side by side in a packed matrix: the unit of work of a thread.
 constexpr int kPanelOutputs = 32;
 
-// Inputs whose groups share the f16 factors of their scales, in formats that have such.
+// Inputs that share the f16 factors of their groups' scales, in formats with factors.
 constexpr int kBlockInputs = 256;
 
 struct FormatInfo {
@@ -48,14 +48,15 @@ struct FormatInfo {
   int weight_bits;        // of one weight or code
   bool is_integer;        // codes with scales
   int tile_inputs;        // inputs per tile; for integer formats with group scales the group
-  int cell_bytes;         // one column's share of a step: the inputs that lie side by side
+  int cell_bytes;         // one column of a step: the inputs that lie side by side
   bool has_group_scales;  // 32 scales at the end of each tile
   bool has_zero_points;   // 32 u8 zero points after the scales
   bool has_minimums;      // 32 minimums at the very end
   bool has_factors;       // scales and minimums are s8, to be multiplied with f16, instead of f16
 };
 
-// Internal linkage, so that files compiled for one instruction set keep their copy to themselves.
+// Internal linkage: each file that is compiled for an instruction set has a copy of its own, so the
+// linker cannot use one level's code in another.
 static constexpr FormatInfo kFormatInfo[kNumFormats] = {
     {"f32", 32, false, 1, 4, false, false, false, false},
     {"f16", 16, false, 1, 2, false, false, false, false},
@@ -112,12 +113,12 @@ static constexpr std::int64_t factor_bytes(const FormatInfo& info) {
   return info.has_factors ? 2 * kPanelOutputs * (info.has_minimums ? 2 : 1) : 0;
 }
 
-// Where the factors that concern a tile begin, in bytes from the end of the tiles.
+// Where the factors of a tile's scales begin, in bytes from the end of the tiles.
 static constexpr std::int64_t factors_of_tile(const FormatInfo& info, std::int64_t tile) {
   return info.has_factors ? tile / (kBlockInputs / info.tile_inputs) * factor_bytes(info) : 0;
 }
 
-// Of codes as a packed matrix holds them, where they have no zero points of their own.
+// The zero point of codes in a packed matrix, in formats without zero points per group.
 static constexpr int implied_zero_point(const FormatInfo& info) {
   if (!info.is_integer || (info.has_minimums && info.weight_bits == 4)) return 0;
   return 1 << (info.weight_bits - 1);

@@ -11,7 +11,8 @@ constexpr int kScaleBytes = 2;                      // f16
 constexpr int kPackedScaleBytes = 12;               // of Q4_K and Q5_K
 constexpr std::uint16_t kF16Sign = 0x8000;
 
-// Two neighbours: the low halves of both bytes, and the high ones, as a byte of two codes.
+// Two neighbouring inputs: the low halves of both bytes as a byte of two codes, and the high
+// halves.
 std::uint8_t low_pair(std::uint16_t two) {
   return static_cast<std::uint8_t>((two & 0x0f) | (two >> 4 & 0xf0));
 }
@@ -38,9 +39,9 @@ void copy_f16(const std::uint8_t* from, std::uint16_t* to, std::uint16_t flipped
 std::uint16_t* f16(void* array) { return static_cast<std::uint16_t*>(array); }
 std::uint8_t* bytes(void* array) { return static_cast<std::uint8_t*>(array); }
 
-// Scales and minimums of the 8 groups of a block: 6 bits of each are in 12 bytes, in three rows of
-// four: scales 0..3, minimums 0..3, and the low halves of all others, whose upper two bits are the
-// upper two bits of the first rows.
+// Unpacks the scales and minimums of the 8 groups of a block: 16 numbers of 6 bits in 12 bytes. The
+// 12 bytes are three rows of four: scales 0..3, minimums 0..3, and the low 4 bits of scales and
+// minimums 4..7, whose upper two bits are the upper two bits of the first two rows.
 void unpack_k_scales(const std::uint8_t* packed, std::uint8_t* scales, std::uint8_t* minimums) {
   for (int i = 0; i < 4; ++i) {
     const int scale = packed[i], minimum = packed[4 + i], low = packed[8 + i];
@@ -51,7 +52,7 @@ void unpack_k_scales(const std::uint8_t* packed, std::uint8_t* scales, std::uint
   }
 }
 
-// Each takes one block, the `index`-th of all.
+// Each function unpacks one block, the `index`-th of all.
 
 void q8_0(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
   copy_f16(block, f16(target.scales) + index);
@@ -93,7 +94,8 @@ void q5_1(const std::uint8_t* block, std::int64_t index, const WeightTarget& tar
   unpack_fifth_bits(block + 2 * kScaleBytes, 0, bytes(target.weights) + index * kSmallBlock);
 }
 
-// What Q4_K and Q5_K begin with; returns what follows. Minimums are subtracted there.
+// Unpacks the header of a Q4_K or Q5_K block, and returns the address behind it. GGUF subtracts
+// minimums, so their sign changes here.
 const std::uint8_t* unpack_k_head(const std::uint8_t* block, std::int64_t index,
                                   const WeightTarget& target) {
   copy_f16(block, target.scale_factors + index);

@@ -1,5 +1,5 @@
-// The blocks of GGUF's quantized types as the arrays of a matrix (packed_matrix.h, WeightSource):
-// the same numbers, laid out anew. The definition is loading/gguf_blocks.py.
+// Unpacks the blocks of GGUF's quantized types into the arrays of a matrix (packed_matrix.h,
+// WeightSource). The numbers do not change. loading/gguf_blocks.py defines them.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace pellucid {
 
-// A type of blocks, by its name in the format's specification.
+// A quantized type, by its name in the GGUF specification.
 struct BlockType {
   const char* name;
   Format format;     // of the matrix
   int block_inputs;  // a row has whole blocks
   int block_bytes;
-  // Blocks [begin, end) of all, rows one after the other.
+  // Unpacks the blocks [begin, end), counted over all rows.
   void (*unpack)(const std::uint8_t* blocks, std::int64_t begin, std::int64_t end,
                  const WeightTarget& target);
 };

@@ -1,4 +1,4 @@
-// Whether memory comes in huge pages.
+// Finds out whether Linux gives a process huge pages (cpu_info.h).
 #include <optional>
 #include <string>
 #include <string_view>

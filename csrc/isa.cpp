@@ -1,4 +1,4 @@
-// Chooses among the instruction set levels that were built.
+// Finds the instruction set levels that this machine can run, and chooses one.
 #include "isa.h"
 
 #include <algorithm>

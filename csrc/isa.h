@@ -1,4 +1,4 @@
-// Which kernels this machine can run.
+// The instruction set levels: which kernels this machine can run.
 #pragma once
 
 #include <string_view>
@@ -17,7 +17,8 @@ namespace pellucid {
 //   neon      Arm with dot products
 std::vector<const KernelTable*> supported_kernel_tables();
 
-// The best one, or for tests the one called `isa`; null if this machine cannot run that.
+// The kernels of the best level, or for tests those of the level `isa`; null if this machine cannot
+// run them.
 const KernelTable* find_kernel_table(std::string_view isa = {});
 
 }  // namespace pellucid

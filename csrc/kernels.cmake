@@ -1,6 +1,6 @@
-# Kernels: one source file per instruction set level, compiled for that level, and what calls them.
-# Files of a level share no inline function with the rest (kernels/ keeps to unnamed namespaces), so
-# that the linker cannot put code of a higher level where any processor must run.
+# Sources of the kernels (one file per instruction set level, compiled for that level) and of the code
+# that calls them. The file of a level shares no inline function with the rest, because kernels/ keeps
+# to unnamed namespaces: the linker cannot use code of a higher level where any processor must run.
 set(PELLUCID_KERNEL_SOURCES
   csrc/aligned_buffer.cpp
   csrc/isa.cpp

@@ -11,7 +11,7 @@ constexpr const char* kFormatNames[kNumKVFormats] = {"f32", "bf16", "int8", "int
 constexpr int kNumberBits[kNumKVFormats] = {32, 16, 8, 4};
 constexpr std::int64_t kScaleBytes = 2;
 
-// Everything of a view but where it begins.
+// A view's sizes and distances; its address is set later.
 KVView view_of(const KVShape& shape) {
   const int bits = kNumberBits[static_cast<int>(shape.format)];
   const std::int64_t padding = shape.format == KVFormat::kInt4 ? kInt4GroupDims : 16;

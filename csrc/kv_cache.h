@@ -1,11 +1,10 @@
-// Keys and values of all layers, in blocks, laid out as the attention kernels want them: what is
-// stored is the operand of both products, for one query and for a thousand, and nothing is
-// repacked.
+// KVCache: the keys and values of all layers, in blocks. They are stored in the layout of the
+// attention kernels' operands, for one query and for a thousand, so nothing is repacked.
 //
 //   layer > block > kv-head > tile of 16 tokens > K, V
 //
-// so that one kv-head of a block is one contiguous stream. A cell is what one lane of a dot product
-// takes; a tile is
+// so that one kv-head of a block is one contiguous stream. A cell is the operand of one lane of a
+// dot product; a tile is
 //
 //   K [dims / cell][16 tokens][cell]
 //   V [16 tokens / cell][dims][cell]
@@ -58,8 +57,8 @@ class KVCache {
   std::size_t num_bytes() const { return buffer_.size(); }
   KVView layer(std::int64_t index);
 
-  // What a block holds in all layers, one after the other: bytes_per_block() bytes, which mean
-  // nothing but to a cache of the same shape.
+  // Copies the contents of a block in all layers, one after the other: bytes_per_block() bytes,
+  // which only a cache of the same shape can read.
   std::int64_t bytes_per_block() const { return kv_bytes_per_block(shape_); }
   void copy_block(std::int64_t source, std::int64_t target);
   void read_block(std::int64_t block, std::uint8_t* data);

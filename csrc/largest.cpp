@@ -1,4 +1,4 @@
-// Finds the largest logit of a row: greedy tokens.
+// Finds the column of a row's largest logit, for greedy tokens.
 #include "largest.h"
 
 #include <cassert>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kGreatest = 0xffffffff;
 
-// Unsigned integers in the order of floats, a NaN on top. 0 and -0 are equal.
+// Maps floats to unsigned integers in the same order; a NaN is the greatest. 0 and -0 are equal.
 std::uint32_t order_of(float x) {
   if (std::isnan(x)) return kGreatest;
   constexpr std::uint32_t kSign = 0x80000000;
@@ -31,7 +31,7 @@ void note_largest(const KernelTable& kernels, const float* row, std::int64_t beg
   assert(0 <= begin && begin < end && end <= std::int64_t{kGreatest});
   const float largest = kernels.elementwise.largest(row + begin, end - begin);
   LargestMark noted = __atomic_load_n(&mark, __ATOMIC_RELAXED);
-  if (mark_of(largest, begin) <= noted) return;  // wherever it is
+  if (mark_of(largest, begin) <= noted) return;  // whatever its column
   std::int64_t column = begin;
   while (row[column] != largest && !std::isnan(row[column])) ++column;
   const LargestMark own = mark_of(largest, column);

@@ -1,4 +1,5 @@
-// The position of a row's largest logit, found by threads that each compute some of its columns.
+// Finds the column of a row's largest logit, while several threads each compute some of its
+// columns.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,13 @@
 
 namespace pellucid {
 
-// A number and its column. A mark is greater for a larger number, for a NaN than for any number,
-// and for the first of equals; 0 is less than all.
+// A number and its column. The mark of a larger number is greater; that of a NaN is greater than
+// that of any number; of equal numbers the first one has the greatest mark. 0 is less than all
+// marks.
 using LargestMark = std::uint64_t;
 
-// Raises a row's mark, which others raise at the same time, to that of its columns [begin, end),
-// begin < end.
+// Raises a row's mark to that of the columns [begin, end), begin < end. Other threads may raise it
+// at the same time.
 void note_largest(const KernelTable& kernels, const float* row, std::int64_t begin,
                   std::int64_t end, LargestMark& mark);
 

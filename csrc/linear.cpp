@@ -13,7 +13,7 @@ bool is_quantized(const PackedMatrix& w) {
   return format_info(w.format()).is_integer && w.activations() == Activations::kNative;
 }
 
-// Of what a prepared row consists of.
+// Bytes of one element of a prepared row.
 std::int64_t element_bytes(const PackedMatrix& w) {
   if (is_quantized(w)) return 1;
   return w.format() == Format::kBF16 && w.activations() == Activations::kNative ? 2 : 4;
@@ -26,12 +26,12 @@ std::int64_t row_bytes(const PackedMatrix& w) {
     const std::int64_t num_groups = info.has_group_scales ? num_tiles : 1;
     return num_tiles * info.tile_inputs + num_groups * group_facts_bytes(info);
   }
-  constexpr std::int64_t kMultiple = 128;  // what vectors of any level write whole
+  constexpr std::int64_t kMultiple = 128;  // vectors of every level write whole multiples of it
   return round_up(w.num_inputs(), kMultiple) * element_bytes(w);
 }
 
-// From row to row: an odd number of lines, for at a power of two the rows of a tile would share one
-// set of the first-level cache.
+// The distance between rows: an odd number of cache lines. At a power of two the rows of a tile
+// would share one set of the first-level cache.
 std::int64_t row_stride_bytes(const PackedMatrix& w) {
   constexpr std::int64_t kLineBytes = kCacheLine;
   return (ceil_div(row_bytes(w), kLineBytes) | 1) * kLineBytes;

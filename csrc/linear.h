@@ -1,14 +1,15 @@
-// y = x W^T + b, in two phases between which the caller's threads meet. Neither knows of threads:
-// any split of rows and panels gives the same bits.
+// y = x W^T + b, in two phases with a barrier of the caller's between them. Any split of rows and
+// panels over threads gives the same bits.
 //
 // Arithmetic, by format and for any number of rows:
 //
 //   f32, f16   products and sums in f32, k in order.
 //   bf16       x rounded to bf16 (nearest even), products summed in f32, k in pairs in order.
-//   integer    x quantized to a scale per row, which groups of the weights' format halve as
-//              kernels/prepare_rows.h says; products of a group summed exactly; then, groups in
-//              order, y += float(sum) * (w's scale * 2^-halvings) in f32, and with minimums y +=
-//              (sum of x's codes * 2^-halvings) * minimum; at last y *= x's scale.
+//   integer    x quantized with one scale per row, which each group halves as
+//   kernels/prepare_rows.h
+//              defines; products of a group summed exactly; then, groups in order,
+//              y += float(sum) * (w's scale * 2^-halvings) in f32, and with minimums
+//              y += (sum of x's codes * 2^-halvings) * minimum; at last y *= x's scale.
 //   kF32       weights dequantized to f32, products and sums in f32, k in order.
 #pragma once
 
@@ -23,14 +24,14 @@ namespace pellucid {
 // Bytes of scratch, to be aligned to 64, for `num_rows` rows.
 std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows);
 
-// Phase 1: rows [row_begin, row_end) of x [num_rows, K] into scratch. Matrices of the same format,
-// activations and K may share it.
+// Phase 1: prepares rows [row_begin, row_end) of x [num_rows, K] in scratch. Matrices of the same
+// format, activations and K may share the prepared rows.
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,
                     std::int64_t x_stride, std::int64_t row_begin, std::int64_t row_end,
                     std::int64_t num_rows, void* scratch);
 
-// Phase 2, once they are prepared: rows [row_begin, row_end), the columns of panels [panel_begin,
-// panel_end).
+// Phase 2: computes rows [row_begin, row_end), which must be prepared, in the columns of the panels
+// [panel_begin, panel_end).
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,
                     std::int64_t num_rows, std::int64_t row_begin, std::int64_t row_end,
                     std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output);

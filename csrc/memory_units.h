@@ -1,4 +1,4 @@
-// The units in which processors and operating systems handle memory.
+// The sizes of cache lines and huge pages, in bytes.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,7 @@
 namespace pellucid {
 namespace {
 
-// Of a row whose products of 8 bits are summed in 32 from end to end.
+// Most inputs of a row whose products of 8-bit codes are summed in 32 bits over the whole row.
 constexpr std::int64_t kMaxChannelInputs = 65536;
 
 std::int64_t panel_bytes(const FormatInfo& info, std::int64_t num_inputs) {
@@ -63,10 +63,11 @@ Column column_of(const FormatInfo& info, const PackedView& view, std::int64_t ou
   return {info, panel, panel + view.num_tiles * tile_bytes(info), output % kPanelOutputs};
 }
 
-// The two ways in which the bytes of a cell differ from those in the source.
+// The two ways in which the bytes of a cell differ from the bytes of the source.
 std::uint32_t flip_signs(std::uint32_t codes) { return codes ^ 0x80808080u; }
 
-// Eight codes of 4 bits from the order of a row, two neighbours in a byte, to that of a cell.
+// Reorders eight codes of 4 bits from the order of a row (two neighbours in a byte) to that of a
+// cell.
 std::uint32_t pack_nibbles(std::uint32_t codes) {
   const auto spread = [](std::uint32_t four) {
     const std::uint32_t two = (four | four << 8) & 0x00ff00ffu;
@@ -87,8 +88,9 @@ std::uint32_t keep(std::uint32_t cell) { return cell; }
 
 using Reorder = std::uint32_t (*)(std::uint32_t);
 
-// Rows are copied back in pieces: long enough to be written as a stream, short enough for what is
-// read for 32 rows to stay in the first-level cache. A multiple of every format's share of a tile.
+// Rows are unpacked in pieces: long enough to be written as a stream, short enough for the pieces
+// of 32 rows to stay in the first-level cache. A multiple of a row's bytes in a tile, in every
+// format.
 constexpr std::int64_t kPieceBytes = 512;
 
 // Calls move(byte in the row, its place in the packed matrix) for the cells of a column that begin
@@ -107,7 +109,7 @@ void for_each_cell(const Column& column, std::int64_t begin, std::int64_t end, M
   }
 }
 
-// The rows of a panel, `row_bytes` each, to their cells.
+// Copies the rows of a panel, `row_bytes` each, to their cells.
 template <class Cell, Reorder kReorder>
 void pack_rows(const Column& first, const std::uint8_t* rows, std::int64_t row_bytes,
                std::int64_t num_rows, std::uint8_t* packed) {
@@ -186,20 +188,19 @@ T load_as(const std::uint8_t* p) {
   return value;
 }
 
-// A group's scale or minimum, `factor` being where its factor stands if it has one.
+// A group's scale or minimum. `factor` is the address of its factor, if it has one.
 float load_scale(const FormatInfo& info, const std::uint8_t* stored, const std::uint8_t* factor) {
   if (!info.has_factors) return float_from_f16(load_as<std::uint16_t>(stored));
   return float_from_f16(load_as<std::uint16_t>(factor)) *
          static_cast<float>(load_as<std::int8_t>(stored));
 }
 
-// Rows of the source that make up a panel.
+// The rows of the source in a panel.
 struct PanelRows {
   std::int64_t begin, count;
 };
 
-// Arrays [N, num_steps] of numbers that stand in steps of 32 in the packed matrix, the first one at
-// byte `place`.
+// Packs an array [N, num_steps] of numbers into steps of 32; the first step is at byte `place`.
 template <class T>
 void pack_numbers(const void* array, std::int64_t num_steps, const PanelRows& rows,
                   std::int64_t place, std::int64_t step_distance, std::uint8_t* packed) {
@@ -209,7 +210,7 @@ void pack_numbers(const void* array, std::int64_t num_steps, const PanelRows& ro
                      [](T number) { return number; });
 }
 
-// What belongs to the codes of a panel, whose first column is `first`.
+// Packs the scales, zero points, minimums and factors of a panel, whose first column is `first`.
 void pack_scales(const WeightSource& source, const Column& first, std::int64_t num_tiles,
                  const PanelRows& rows, std::uint8_t* packed) {
   const FormatInfo& info = first.info;
@@ -238,8 +239,8 @@ void pack_scales(const WeightSource& source, const Column& first, std::int64_t n
   }
 }
 
-// Calls move(place of an f16 in the packed matrix, its index in a matrix [N, blocks], whether it is
-// of minimums) for each factor of an output.
+// Calls move(place in the packed matrix, index in an array [N, blocks], whether it is a factor of
+// minimums) for each factor of an output.
 template <class Move>
 void for_each_factor(const Column& column, std::int64_t output, std::int64_t num_tiles, Move move) {
   const std::int64_t block_tiles = kBlockInputs / column.info.tile_inputs;

@@ -1,5 +1,5 @@
-// A weight matrix [N, K] re-laid for the kernels: one copy serves one row and a thousand, and the
-// values do not change.
+// PackedMatrix: a weight matrix [N, K] in the layout of the kernels. One copy serves products with
+// one row and with a thousand, and the values do not change.
 //
 // The matrix is cut into panels of 32 outputs; a panel is one contiguous stream of tiles along K,
 // so that a thread reads memory in order. A tile is [steps][32 outputs][cell], where a cell holds
@@ -14,9 +14,9 @@
 //           gives two operands of a dot product              4 or 16
 //
 // and then [32] f16 scales, [32] u8 zero points and [32] f16 minimums where the format has them.
-// Formats with factors have s8 scales and minimums there, and at the end of the panel, for each 256
-// inputs, the [32] f16 to multiply them with. int8-channel has [32] f32 scales at the end of the
-// panel. What lies beyond K is multiplied by zeros, and what lies beyond N is never written.
+// Formats with factors have s8 scales and minimums there, and for each 256 inputs the [32] f16
+// factors of both at the end of the panel. int8-channel has [32] f32 scales at the end of the
+// panel. Cells beyond K are multiplied by zeros. Outputs beyond N are never written.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@
 
 namespace pellucid {
 
-// A matrix as it stands in files and in NumPy, row-major, borrowed. Groups are those of the format;
-// num_groups = ceil(K / group), the last one may be short.
+// A matrix in the layout of files and of NumPy: row-major, borrowed. Groups are those of the
+// format; num_groups = ceil(K / group), and the last group may be short.
 struct WeightSource {
   // f32, f16, bf16: [N, K] of 4 or 2 bytes. int8: s8 [N, K]. int4: [N, ceil(K / 2)], the even input
   // in the low half of a byte; codes are 0..15.
@@ -38,12 +38,12 @@ struct WeightSource {
   const void* scales = nullptr;               // f16 or s8 [N, num_groups]; int8-channel: f32 [N]
   const std::uint8_t* zero_points = nullptr;  // [N, num_groups], 0..15
   const void* minimums = nullptr;             // f16 or s8 [N, num_groups]
-  // f16 [N, ceil(K / 256)], what s8 scales and minimums are multiplied with.
+  // f16 [N, ceil(K / 256)], the factors of s8 scales and minimums.
   const std::uint16_t* scale_factors = nullptr;
   const std::uint16_t* minimum_factors = nullptr;
 };
 
-// Where `unpack` writes, of the same shapes.
+// The arrays that `unpack` writes, of the same shapes.
 struct WeightTarget {
   void* weights = nullptr;
   void* scales = nullptr;
@@ -55,9 +55,9 @@ struct WeightTarget {
 
 class PackedMatrix {
  public:
-  // An empty matrix, to be packed; N, K >= 1. It lies in `memory` if that is given and has room.
-  // Throws std::invalid_argument for int8-channel beyond 65536 inputs, whose sums of products could
-  // leave 32 bits.
+  // An empty matrix, to be packed; N, K >= 1. Takes its memory from `memory` if that is given and
+  // has room. Throws std::invalid_argument for int8-channel beyond 65536 inputs, where sums of
+  // products could exceed 32 bits.
   PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
                Activations activations = Activations::kNative,
                std::shared_ptr<WeightMemory> memory = nullptr);
@@ -72,11 +72,11 @@ class PackedMatrix {
   }
   const PackedView& view() const { return view_; }
 
-  // Panels [panel_begin, panel_end); threads may pack different panels at the same time.
+  // Packs the panels [panel_begin, panel_end); threads may pack different panels at the same time.
   void pack(const WeightSource& source, std::int64_t panel_begin, std::int64_t panel_end);
   void unpack(const WeightTarget& target, std::int64_t panel_begin, std::int64_t panel_end) const;
 
-  // Row `output` as floats [K], for tables of embeddings that share the head's matrix.
+  // Unpacks row `output` as floats [K]: an embedding table may share the head's matrix.
   void gather_row(std::int64_t output, float* row) const;
 
  private:

@@ -1,5 +1,5 @@
-// Turning rows into the columns of a panel (packed_matrix.h): the whole work of packing, so that it
-// is done at the speed of memory.
+// Transposes rows into the columns of a panel (packed_matrix.h). Packing consists of nothing else,
+// so it runs at the speed of memory.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ void transpose(const Cell (&lines)[kPanelOutputs][kNumSteps],
   }
 }
 
-// Four rows and four steps at a time, which compilers do not find.
+// Four rows and four steps at a time; compilers do not generate this code from the loop above.
 template <int kNumSteps>
 void transpose(const std::uint32_t (&lines)[kPanelOutputs][kNumSteps],
                std::uint32_t (&steps)[kNumSteps][kPanelOutputs]) {
@@ -77,11 +77,11 @@ void transpose(const std::uint32_t (&lines)[kPanelOutputs][kNumSteps],
   }
 }
 
-// Moves up to 32 rows of `row_bytes` each, which follow each other, into columns of cells, each put
-// through `reorder`. The last cell may be longer than what is left of a row. A cache line of each
-// row is read at a time, for at a distance that is a power of two few lines stay in the first-level
-// cache; and as the processor's own prefetching does not follow 32 streams, the lines behind are
-// asked for.
+// Transposes up to 32 consecutive rows of `row_bytes` each into columns of cells, and applies
+// `reorder` to each cell. The last cell may be longer than the rest of a row. Reads one cache line
+// of each row at a time: where rows are a power of two apart, few lines fit into the first-level
+// cache. Prefetches the lines behind, because the processor's own prefetcher does not follow 32
+// streams.
 template <class Cell, class Reorder>
 void rows_to_columns(const std::uint8_t* rows, std::int64_t row_bytes, std::int64_t num_rows,
                      const StepPlaces& places, std::uint8_t* packed, Reorder reorder) {
@@ -90,7 +90,7 @@ void rows_to_columns(const std::uint8_t* rows, std::int64_t row_bytes, std::int6
   constexpr std::int64_t kLineCells = kLineBytes / kCellBytes;
   StepCursor cursor(places, kPanelOutputs * kCellBytes);
   Cell lines[kPanelOutputs][kLineCells] = {}, steps[kLineCells][kPanelOutputs];
-  // Sizes that are known to the compiler make moves of copies.
+  // With a constant size the compiler makes a copy a few instructions.
   const auto copy = [](void* to, const void* from, std::int64_t size, auto whole) {
     if (size == whole) {
       std::memcpy(to, from, whole);

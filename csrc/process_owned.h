@@ -1,4 +1,5 @@
-// An object that only the process that made it uses and destroys, however often that process forks.
+// ProcessOwned: an object that only the process that made it uses and destroys, not its forked
+// children.
 #pragma once
 
 #include <sys/types.h>

@@ -14,9 +14,9 @@ namespace pellucid {
 namespace {
 
 constexpr std::int64_t kLineFloats = static_cast<std::int64_t>(kCacheLine / sizeof(float));
-// Sizes whose products stay within 64 bits.
+// Limits with which no product of sizes exceeds 64 bits.
 constexpr std::int64_t kMaxRows = 1 << 24, kMaxWidth = 1 << 28;
-constexpr std::int64_t kMaxRowsPerGrab = 16;  // so that a row is still in cache in the next phase
+constexpr std::int64_t kMaxRowsPerGrab = 16;  // a row is still in the cache in the next phase
 
 }  // namespace
 
@@ -75,7 +75,7 @@ Program::Stage& Program::add_stage(Segment& segment) {
   return segment.stages.emplace_back();
 }
 
-// Where the next stage belongs that computes row by row.
+// The segment of the next stage that computes row by row.
 Program::Segment& Program::segment_by_row(RowSet rows) {
   if (segments_.empty() || !segments_.back().is_by_row || segments_.back().rows != rows) {
     segments_.push_back({true, rows, {}, num_stages_});
@@ -193,7 +193,8 @@ void Program::finish() {
   row_blocks_ = std::make_unique<RowBlock[]>(max_row_blocks());
 }
 
-// Largest first, each at the lowest address that no buffer of the same segments has.
+// Places buffers in the arena, the largest first, each at the lowest address that no buffer of the
+// same segments has.
 void Program::place_buffers() {
   std::vector<std::size_t> order(buffers_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

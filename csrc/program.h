@@ -1,5 +1,5 @@
-// A decoder's forward as a flat list of phases over buffers of rows: planned once, then run as one
-// call per step, without Python, allocation or a decision in between.
+// Program: a decoder's forward as a flat list of phases over buffers of rows. It is planned once.
+// Then each step is one call, without Python code and without allocation.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct ConstRows {
   std::int64_t width;
 };
 
-// Which rows a buffer has, and a phase works on.
+// The rows that a buffer has and a phase computes.
 enum class RowSet : std::uint8_t {
   kTokens,  // T
   kLogits,  // R
@@ -39,10 +39,10 @@ struct RowDraws {
   std::int64_t row;
   const Draw* draws;  // [count]
   std::int64_t count;
-  std::int64_t* tokens;  // [count], is filled
+  std::int64_t* tokens;  // [count], the drawn tokens
 };
 
-// What differs from step to step: the arrays of `ForwardBatch` (backends/ops.py), borrowed.
+// The arguments of one step: the arrays of `ForwardBatch` (backends/ops.py), borrowed.
 struct Step {
   std::int64_t num_tokens = 0;                   // T
   std::int64_t num_requests = 0;                 // B
@@ -59,9 +59,9 @@ struct Step {
   std::vector<ConstRows> inputs;       // per input: [T, width]
   KVCache* kv_cache = nullptr;
   float* output = nullptr;          // [rows, width] of the program's output
-  LargestMark* largest = nullptr;   // [R], zeros: told where logits are largest; or null
+  LargestMark* largest = nullptr;   // [R], zeros: set to the largest logits' columns; or null
   std::vector<RowDraws> draws;      // one for each row that has any
-  double* stage_seconds = nullptr;  // [num_stages], or null: nobody looks
+  double* stage_seconds = nullptr;  // [num_stages], or null: stages are not timed
 
   std::int64_t num_rows(RowSet rows) const {
     return rows == RowSet::kTokens ? num_tokens : num_logits;
@@ -86,7 +86,7 @@ struct Range {
   std::int64_t end;
 };
 
-// What the items of a phase read first, one after the other: weights.
+// The memory that the items of a phase read first, one after the other: weights.
 struct Stream {
   const std::uint8_t* data = nullptr;
   std::int64_t item_bytes = 0;
@@ -100,52 +100,56 @@ class Program {
   using RunBlock = std::function<void(const Step&, Range rows, Range columns)>;
   using Count = std::function<std::int64_t(const Step&)>;
 
-  // For steps of at most `max_rows` tokens, of which as many rows of logits are wanted. Those that
-  // read fewer bytes of weights than `small_step_bytes` stay on the caller's thread. The table and
-  // the pool outlive the program.
+  // For steps of at most `max_rows` tokens and `max_rows` rows of logits. A step that reads fewer
+  // bytes of weights than `small_step_bytes` runs on the caller's thread alone. The table must
+  // outlive the program.
   Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, std::int64_t max_rows,
           std::size_t small_step_bytes);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // -- building: std::invalid_argument for what cannot be run ------------------------------------
+  // -- building: throws std::invalid_argument for operands that do not fit ------------------------
 
-  // Rows of `width` floats; rows of no other buffer share their memory while phases use it.
+  // Adds a buffer of rows of `width` floats. Buffers that no phase uses at the same time share
+  // memory.
   int add_buffer(RowSet rows, std::int64_t width);
 
-  // Bytes, aligned to cache lines, that only the phases naming it use.
+  // Adds `num_bytes` of scratch, aligned to cache lines, for the phases that name it.
   int add_scratch(std::size_t num_bytes);
 
-  // Before everything else, on the caller's thread.
+  // Adds a function that each step calls first, on the caller's thread.
   void add_preparation(std::function<void(const Step&)> prepare);
 
-  // A phase whose items are rows and which touches no other row of any buffer than its own. Such
-  // phases, one after the other, run without a barrier between them.
+  // Adds a phase whose items are rows, and whose row i reads and writes only rows i of its buffers.
+  // Consecutive phases of this kind run without a barrier between them.
   void add_row_phase(std::string name, RowSet rows, std::vector<int> buffers, RunRow run_row);
 
-  // A phase that computes each row from that row alone, in units of columns which read weights one
-  // after the other, `stream`. A step of few rows shares the columns out, `grain` at a time, so
-  // that weights are read once, and threads that wait for others before it fetch the beginning of
-  // theirs into their caches. In a step of many rows each thread takes its rows through all such
-  // phases that follow each other, and helps others with theirs in the end: weights are read by
-  // every thread, but what lies between phases stays in its caches, and nobody waits.
+  // Adds a phase that computes each row from that row alone, in units of columns, each of which
+  // reads its weights from `stream`.
+  //
+  // In a step of few rows the threads share the columns, `grain` at a time, so that weights are
+  // read once; a thread that waits at the barrier before the phase prefetches the beginning of its
+  // weights. In a step of many rows each thread takes its own rows through all consecutive phases
+  // of this kind, and at the end helps the others with theirs: every thread reads all weights, but
+  // the activations between phases stay in its caches, and there is no barrier.
   void add_column_phase(std::string name, RowSet rows, std::vector<int> buffers, Stream stream,
                         std::int64_t grain, RunBlock run);
 
-  // A phase of its own items: num_items(step), handed out `grain(step)` at a time.
+  // Adds a phase with items of its own: num_items(step), which threads take `grain(step)` at a
+  // time.
   void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
 
-  // Bytes of weights that each step reads: says whether a step is worth waking threads for.
+  // Adds to the bytes of weights that each step reads, from which a step's size is estimated.
   void add_weight_bytes(std::size_t num_bytes) { weight_bytes_ += num_bytes; }
 
-  // Memory that phases hold beside the buffers, for `scratch_bytes`.
+  // Adds to `scratch_bytes` the memory that a phase allocates by itself.
   void add_own_bytes(std::size_t num_bytes) { own_bytes_ += num_bytes; }
 
-  // Throws std::invalid_argument, with `name`, if `view` is not `width` columns of a buffer of such
-  // rows.
+  // Throws std::invalid_argument that begins with `name`, unless `view` is `width` columns of a
+  // buffer with these rows.
   void check_view(const char* name, View view, RowSet rows, std::int64_t width) const;
 
-  // The buffer that the caller gets, if any; it lies in the caller's memory.
+  // Makes a buffer the program's output: its rows are written to `Step::output`.
   void set_output(int buffer);
 
   // Plans the memory. Nothing can be added afterwards.
@@ -153,9 +157,10 @@ class Program {
 
   // -- running ----------------------------------------------------------------------------------
 
-  // Callers on several threads take turns. Throws std::invalid_argument, before anything is run, if
-  // the program is not finished, or the step has more rows than it was made for or lacks what a
-  // phase reads; std::runtime_error in a process forked off the one that made the pool.
+  // Runs a step. Callers on several threads take turns. Throws std::invalid_argument, before
+  // anything is computed, if the program is not finished, if the step has more rows than the
+  // program was made for, or if the step lacks an array that a phase reads. Throws
+  // std::runtime_error in a process forked off the one that made the pool.
   void run(const Step& step);
 
   const KernelTable& kernels() const { return kernels_; }
@@ -164,7 +169,7 @@ class Program {
   std::size_t scratch_bytes() const { return arena_.size() + own_bytes_; }
   std::int64_t output_width() const;
   RowSet output_rows() const;
-  // Of what threads share out at a time.
+  // The names of the stages, in order: "phase + phase" where a stage has several phases.
   std::vector<std::string> stage_names() const;
 
   float* row(View view, std::int64_t index) const {
@@ -189,10 +194,11 @@ class Program {
   };
   struct Phase {
     std::string name;
-    Run run;             // a share of the stage's items
-    RunBlock run_block;  // some columns of some rows, where the items are columns
+    Run run;             // computes a share of the stage's items
+    RunBlock run_block;  // computes some columns of some rows, where the items are columns
   };
-  // What runs between two barriers, if threads share out something else than rows.
+  // Consecutive phases with the same items. Where threads share columns or items, barriers separate
+  // stages.
   struct Stage {
     bool has_row_items;
     Count num_items;
@@ -202,7 +208,8 @@ class Program {
     Stream stream;
     Stream next_stream;  // of the first stage behind this one that has any
   };
-  // Stages that rows may go through one thread each; or one stage that needs the rows of others.
+  // Either consecutive stages through which a thread can take its own rows without a barrier
+  // (is_by_row), or one stage with items of its own.
   struct Segment {
     bool is_by_row;
     RowSet rows;

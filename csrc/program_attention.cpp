@@ -1,4 +1,5 @@
-// Storing keys and values, and attention, as phases of a program.
+// Adds attention to a program: the phase that stores K and V, and the phase that computes
+// attention.
 #include "program_attention.h"
 
 #include <cstddef>
@@ -35,7 +36,7 @@ void check_limits(const AttentionLimits& limits) {
           "head_dim=", limits.head_dim, ": allowed are multiples of 8, at most ", kMaxHeadDim);
 }
 
-// What a plan is sized for.
+// Checks a step against the limits that the plans are made for.
 void check_requests(const Step& step, const AttentionLimits& limits) {
   require(step.num_requests <= limits.max_requests, "seq_lens: has ", step.num_requests,
           " requests, the program was made for ", limits.max_requests);

@@ -1,5 +1,5 @@
-// Attention over the paged cache as phases of a Program. A step is planned once for all layers that
-// have the same sliding window.
+// ProgramAttention: attention over the paged cache as phases of a Program. A step is planned once
+// for all layers with the same sliding window.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace pellucid {
 
-// k, v [T, K, D] into the slots of a layer of step.kv_cache.
+// Adds the phase that stores k, v [T, K, D] in the slots of a layer of step.kv_cache.
 void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int64_t num_kv_heads);
 
-// Adds attention to a program. Operands that do not fit, and steps without a cache of the shape
-// that the program was made for, are std::invalid_argument as in program_ops.h.
+// Adds attention to a program. Throws std::invalid_argument for operands that do not fit; running a
+// step throws it if the step's cache has another shape than the program was made for.
 class ProgramAttention {
  public:
   // Phases are added to `program`, which outlives this object.
   ProgramAttention(Program& program, const AttentionLimits& limits);
 
-  // q [T, H, D] -> y [T, H, D].
+  // Adds the phase that computes attention: q [T, H, D] -> y [T, H, D].
   void add_attention(std::int64_t layer, View q, const AttentionOptions& options, View y);
 
  private:

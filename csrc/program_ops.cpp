@@ -1,4 +1,4 @@
-// The ops as phases of a program, their operands checked.
+// Adds the ops to a program as phases, and checks their operands.
 #include "program_ops.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace pellucid {
 namespace {
 
-// A thread that takes weights in smaller pieces reaches for the next one too often; in larger ones
-// it is alone at the end.
+// With smaller pieces of weights a thread takes the next one too often. With larger ones the last
+// thread computes alone at the end.
 constexpr std::int64_t kBytesPerGrab = 64 << 10;
 
 constexpr std::int64_t kMaxVectors = 1 << 16;  // of a row: no product of sizes leaves 64 bits
@@ -26,7 +26,7 @@ std::size_t bytes_of(std::int64_t num_floats) {
 
 std::int64_t size_of(const Floats& floats) { return static_cast<std::int64_t>(floats->size()); }
 
-// Of `num_vectors` vectors of `size` numbers, side by side in a row.
+// Checks operands of `num_vectors` vectors of `size` numbers, side by side in a row.
 void check_vectors(const Program& program, RowSet rows, View x, std::int64_t size,
                    std::int64_t num_vectors, View y) {
   require(num_vectors >= 1 && num_vectors <= kMaxVectors, "num_vectors=", num_vectors,

@@ -1,6 +1,7 @@
-// The ops of backends/ops.py as phases of a Program. x is read, y written; each is `width` floats
-// of every row from its column on. Operands that do not fit their buffers, and steps that lack what
-// an op reads, are std::invalid_argument: the one when the op is added, the other when it runs.
+// Adds the ops of backends/ops.py to a Program as phases. An op reads x and writes y: `width`
+// floats of each row, from the view's column on. Adding an op throws std::invalid_argument if the
+// operands do not fit their buffers; running a step throws it if the step lacks an array that an op
+// reads.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace pellucid {
 
 using Floats = std::shared_ptr<const std::vector<float>>;
 
-// What `linear`, `logits` and `embed` take.
+// The weights of `linear`, `logits` and `embed`.
 struct LinearWeights {
   PackedMatrix matrix;
   std::vector<float> bias;  // [N], or empty
@@ -23,7 +24,7 @@ struct LinearWeights {
 
 using Weights = std::shared_ptr<const LinearWeights>;
 
-// Where the rows of an embedding come from.
+// The indices of an embedding's rows: token ids or positions.
 enum class Indices : std::uint8_t { kTokenIds, kPositions };
 
 // y = the rows of step.inputs[input].
@@ -31,8 +32,8 @@ void add_input(Program& program, int input, std::int64_t width, View y);
 
 void add_embed(Program& program, Indices indices, Weights table, float scale, View y);
 
-// y = x W^T + b, or y += that. Of logits, step.largest may be told where they are largest: whoever
-// writes them has them in its cache.
+// y = x W^T + b, or y += x W^T + b. For logits it may also record in step.largest where they are
+// largest, because the thread that writes them has them in its cache.
 void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, bool add_to_y,
                 bool notes_largest = false);
 
@@ -46,7 +47,7 @@ void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats
 // position * step.frequencies[index], times `factor`.
 void add_rotations(Program& program, int index, std::int64_t dim, float factor, View y);
 
-// Rotates num_heads heads [head_dim] by what add_rotations left.
+// Rotates num_heads heads [head_dim] by the rotations that add_rotations computed.
 void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
               std::int64_t head_dim, std::int64_t dim, View y);
 
@@ -61,10 +62,10 @@ void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, 
 
 void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y);
 
-// Tells step.largest where the logits x are largest.
+// Records in step.largest where the logits x are largest.
 void add_largest(Program& program, View x, std::int64_t width);
 
-// Draws step.draws from the logits x, of which step.largest has been told where they are largest.
+// Makes the draws of step.draws from the logits x. step.largest must have their largest columns.
 void add_draw(Program& program, View x, std::int64_t width);
 
 // The rows step.logits_indices of x, [T] -> [R].

@@ -1,4 +1,5 @@
-// Steps through a program: which thread runs what, and when they wait for each other.
+// Runs a step of a program: which thread runs which rows and columns, and where threads wait for
+// each other.
 #include <algorithm>
 #include <chrono>
 
@@ -10,17 +11,17 @@
 namespace pellucid {
 namespace {
 
-// Rows of a block, so that what lies between its phases stays in a second-level cache.
+// Most rows of a block: the activations between its phases stay in a second-level cache.
 constexpr std::int64_t kMaxRowsPerBlock = 64;
 
-// Whether each thread takes its rows through all weights: where computing takes longer than reading
-// them. The more threads read, the slower each one does.
+// Whether each thread takes its rows through all weights. That pays where computing takes longer
+// than reading the weights. The more threads read, the slower each of them reads.
 bool goes_by_row(std::int64_t num_rows, std::int64_t num_threads) {
   constexpr std::int64_t kRowsPerReader = 8;
   return num_rows >= kRowsPerReader * num_threads * num_threads;
 }
 
-// As many for each thread.
+// The number of blocks: the same for each thread.
 std::int64_t count_row_blocks(std::int64_t num_rows, std::int64_t num_threads) {
   return num_threads * ceil_div(num_rows, kMaxRowsPerBlock * num_threads);
 }
@@ -30,11 +31,11 @@ double seconds_now() {
   return std::chrono::duration<double>(now).count();
 }
 
-// Fetches the beginning of a thread's share of a stream into the second-level cache, some lines at
-// a time: memory would be idle while threads wait for each other.
+// Prefetches the beginning of a thread's share of a stream into the second-level cache, some lines
+// at a time: otherwise memory would be idle while threads wait for each other.
 class WeightPrefetcher {
  public:
-  // Goes on where it was if the stream is the same.
+  // Sets the stream to prefetch. Continues where it was if the stream is the same.
   void turn_to(const Stream& stream, const Worker& worker) {
     const std::uint8_t* const begin =
         stream.data + worker.share_begin(stream.num_items) * stream.item_bytes;
@@ -44,7 +45,7 @@ class WeightPrefetcher {
     end_ = begin + std::min(num_bytes / worker.num_threads(), kMaxBytes);
   }
 
-  // False when all is asked for.
+  // Prefetches the next lines; false when all are prefetched.
   bool operator()() {
     if (next_ >= end_) return false;
     for (int line = 0; line < kLinesAtATime; ++line) {
@@ -55,7 +56,7 @@ class WeightPrefetcher {
   }
 
  private:
-  static constexpr std::int64_t kMaxBytes = 256 << 10;  // a quarter of such a cache
+  static constexpr std::int64_t kMaxBytes = 256 << 10;  // a quarter of a second-level cache
   static constexpr int kLinesAtATime = 4;
 
   const std::uint8_t* begin_ = nullptr;
@@ -65,7 +66,7 @@ class WeightPrefetcher {
 
 }  // namespace
 
-// Adds up how long each stage takes, if anybody looks.
+// Adds up the time of each stage, if the step asks for it.
 class Program::Stopwatch {
  public:
   explicit Stopwatch(double* stage_seconds)
@@ -83,7 +84,7 @@ class Program::Stopwatch {
   double begin_;
 };
 
-// A segment by row, for one thread.
+// One thread's work on a segment by row: its own blocks of rows, then helping with those of others.
 class Program::RowBlocks {
  public:
   RowBlocks(const Segment& segment, const Step& step, const Worker& worker, RowBlock* blocks)
@@ -116,7 +117,7 @@ class Program::RowBlocks {
     block.close(end_stage_);
   }
 
-  // Runs a piece of somebody else's columns, if there is one; false when all blocks are done.
+  // Runs a piece of another thread's columns, if there is one; false when all blocks are done.
   bool help() {
     bool is_done = true;
     for (std::int64_t index = 0; index < num_blocks_; ++index) {
@@ -174,7 +175,7 @@ void Program::run(const Step& step) {
           " rows, the program was made for ", max_rows_);
   require(step.num_logits <= max_rows_, "logits_indices: has ", step.num_logits,
           " rows, the program was made for ", max_rows_);
-  // Before the lock: in a forked child it may be one that a thread of the parent held.
+  // Before the lock: in a forked child a thread of the parent may have held it.
   pool_->require_own_process();
   const std::lock_guard<std::mutex> lock(run_mutex_);
   if (output_ >= 0) {
@@ -207,12 +208,12 @@ void Program::run_segments(const Step& step, Worker& worker) const {
       worker.parallel_for(
           blocks.size(), 1, [&](std::int64_t index, std::int64_t) { blocks.own(index, stopwatch); },
           [&] { return blocks.help(); });
-      stopwatch.end_stage(segment.end_stage() - 1);  // what helping and waiting took
+      stopwatch.end_stage(segment.end_stage() - 1);  // the time of helping and waiting
       continue;
     }
     std::uint32_t index = segment.first_stage;
     for (const Stage& stage : segment.stages) {
-      if (stage.num_items(step) == 0) {  // nobody waits for nothing
+      if (stage.num_items(step) == 0) {  // no barrier for a stage without items
         stopwatch.end_stage(index++);
         continue;
       }

@@ -25,7 +25,7 @@ T load_at(const void* numbers, std::int64_t index) {
   return value;
 }
 
-// Weights [from, from + count) as one column of [count][16].
+// Loads the weights [from, from + count) as one column of [count][16].
 void load_column(const FloatMatrixView& matrix, std::int64_t from, std::int64_t count,
                  float* column) {
   const auto fill = [&](auto number) {
@@ -45,21 +45,21 @@ void load_column(const FloatMatrixView& matrix, std::int64_t from, std::int64_t 
   }
 }
 
-// Codes of one group, a column of [count][16], to where its row has them.
+// Stores the codes of one group, a column of [count][16], in the group's row.
 void store_codes(const FormatInfo& info, const std::uint8_t* column, std::int64_t count,
                  std::uint8_t* codes) {
   if (info.weight_bits == 8) {
     for (std::int64_t i = 0; i < count; ++i) codes[i] = column[i * kQuantizedGroups];
     return;
   }
-  for (std::int64_t i = 0; i < count; i += 2) {  // a half too many is 0
+  for (std::int64_t i = 0; i < count; i += 2) {  // of an odd count, the last high half is 0
     const int high = i + 1 < count ? column[(i + 1) * kQuantizedGroups] : 0;
     codes[i / 2] = static_cast<std::uint8_t>(column[i * kQuantizedGroups] | high << 4);
   }
 }
 
-// The scale of codes of 8 bits, by the largest weight: rounded up, for tiny f16 are coarse, and one
-// below its exact value could leave the largest weight out of range.
+// The scale of codes of 8 bits, from the largest weight. It is rounded up: tiny f16 are coarse, and
+// with a scale below the exact value the largest weight could be out of range.
 std::uint16_t f16_at_least(float exact) {
   const std::uint16_t nearest = f16_bits(exact);
   const bool is_below = float_from_f16(nearest) < exact;
@@ -118,7 +118,7 @@ std::int64_t MatrixQuantizer::inputs_of(std::int64_t group) const {
   return std::min(groups_.size, matrix_.num_inputs - groups_.begin(group));
 }
 
-// The groups [first, first + count) as columns, zero beyond the end of a row.
+// Loads the groups [first, first + count) as columns, zero beyond the end of a row.
 void MatrixQuantizer::load(std::int64_t first, std::int64_t count) {
   std::fill(weights_.begin(), weights_.end(), 0.0f);
   for (std::int64_t lane = 0; lane < count; ++lane) {

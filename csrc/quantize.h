@@ -1,6 +1,5 @@
-// Quantizes weight matrices to the formats that have a choice of codes to make: int8 and int4 of
-// all kinds, not those that hold GGUF's blocks. backends/quantization/weights.py is the definition,
-// and this gives its bits.
+// Quantizes weight matrices to int8 and int4 of all kinds, but not to the formats that hold GGUF's
+// blocks. backends/quantization/weights.py is the definition; both give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +19,12 @@ struct FloatMatrixView {
   std::int64_t num_inputs;
 };
 
-// Quantizes one matrix, or on each of several threads a part of it: each has a quantizer, for its
-// memory is what the groups at hand need.
+// Quantizes one matrix, or a part of it. Several threads that share a matrix need a quantizer each,
+// because a quantizer has the memory of the groups that it works on.
 class MatrixQuantizer {
  public:
-  // Codes, scales and zero points go to the arrays of `target`, which have the shapes of
-  // WeightSource. Scales that f16 cannot hold become infinite, which is for the caller to see.
+  // Writes codes, scales and zero points to the arrays of `target`, which have the shapes of
+  // WeightSource. Scales that f16 cannot hold become infinite; the caller has to check for that.
   MatrixQuantizer(const KernelTable& kernels, const FloatMatrixView& matrix, Format format,
                   const WeightTarget& target);
 
@@ -34,7 +33,7 @@ class MatrixQuantizer {
   void run(std::int64_t piece_begin, std::int64_t piece_end);
 
  private:
-  // How the groups of a matrix lie, numbered row by row.
+  // The groups of a matrix, numbered row by row.
   struct Groups {
     std::int64_t size;  // inputs
     std::int64_t per_row;

@@ -1,4 +1,4 @@
-// Checks of what callers hand over, which stay in optimized builds; asserts are for our own
+// require(): checks of callers' arguments, which stay in optimized builds. Asserts check our own
 // invariants.
 #pragma once
 
@@ -7,8 +7,9 @@
 
 namespace pellucid {
 
-// Throws std::invalid_argument, Python's ValueError, that says `what`: strings and numbers one
-// after the other, put together only then, for a step checks thousands of numbers.
+// Throws std::invalid_argument, Python's ValueError, unless `condition` holds. The message consists
+// of the strings and numbers `what`, which are joined only then, because a step checks thousands of
+// numbers.
 template <class... Parts>
 void require(bool condition, const Parts&... what) {
   if (condition) return;

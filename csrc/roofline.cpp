@@ -1,4 +1,4 @@
-// Measures the machine's bandwidth and its peak of operations.
+// Measures the machine's memory bandwidth and its peak operations per second.
 #include "roofline.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ namespace {
 
 constexpr double kSecondsPerCeiling = 0.3;
 constexpr double kSecondsPerRun =
-    2e-3;  // long beside the start of a run, short beside a time slice
+    2e-3;  // much longer than starting a run, much shorter than a time slice
 constexpr int kMinRuns = 5;
 constexpr std::int64_t kReadUnit = 1024;  // what PeakKernels::read takes a multiple of
 
-// Of the last level together, so that nothing is left in it when a pass begins anew.
+// A multiple of all last-level caches together, so that no byte is still cached in the next pass.
 constexpr std::int64_t kCachesRead = 4;
 constexpr std::int64_t kMinRead = std::int64_t{256} << 20;
 constexpr std::int64_t kMaxRead = std::int64_t{2} << 30;
@@ -71,7 +71,7 @@ double read_bytes_per_second(ThreadPool& pool, const PeakKernels& peaks) {
   const std::int64_t share = wanted / pool.num_threads() / kReadUnit * kReadUnit;
   const std::int64_t total = share * pool.num_threads();
   AlignedBuffer memory(static_cast<std::size_t>(total));
-  std::memset(memory.data(), 1, memory.size());  // or all of it is the system's one page of zeros
+  std::memset(memory.data(), 1, memory.size());  // unwritten memory is one shared page of zeros
   const double seconds =
       fastest_run(pool, [&](int thread) { peaks.read(memory.data() + thread * share, share); });
   return static_cast<double>(total) / seconds;

@@ -1,5 +1,5 @@
-// The two ceilings of this machine that every benchmark is compared with: how fast it reads memory,
-// and how fast it multiplies (Williams, Waterman, Patterson 2009).
+// The roofline of this machine, which every benchmark is compared with: its memory bandwidth and
+// its peak operations per second (Williams, Waterman, Patterson 2009).
 #pragma once
 
 #include "kernel_table.h"
@@ -15,9 +15,9 @@ struct Roofline {
   double f32_flops_per_second;
 };
 
-// All threads of the pool at the same time, with the best instructions of the level; of some tenths
-// of a second of each, the fastest moment. Memory is read where no cache can help: a quarter of a
-// gigabyte or more is allocated meanwhile. Throws std::bad_alloc.
+// Measures both on all threads of the pool at the same time, with the best instructions of the
+// level. Each measurement takes some tenths of a second; the fastest moment counts. Reads memory
+// that no cache holds, and allocates a quarter of a gigabyte or more for it. Throws std::bad_alloc.
 Roofline measure_roofline(const KernelTable& kernels, ThreadPool& pool);
 
 }  // namespace pellucid

@@ -1,5 +1,5 @@
-// A block of rows that one thread takes through a segment of a program; other threads help it with
-// columns.
+// RowBlock: a block of rows that one thread, its owner, takes through a segment of a program. Other
+// threads help with columns.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@
 
 namespace pellucid {
 
-// Pieces of columns are numbered within a stage; stages grow. What an owner opens is taken piece by
-// piece by whoever asks, and the owner waits for all of them before it goes on.
+// Pieces of columns are numbered within a stage; the numbers of stages only grow. The owner opens a
+// stage, any thread takes pieces of it, and the owner waits for all pieces before it goes on.
 class alignas(kCacheLine) RowBlock {
  public:
   struct Piece {
@@ -22,31 +22,32 @@ class alignas(kCacheLine) RowBlock {
 
   // -- the owner --------------------------------------------------------------------------------
 
-  // Its writes so far are seen by helpers.
+  // Opens a stage. Helpers see the owner's writes before it.
   void open(std::uint32_t stage) {
     num_done_.store(0, std::memory_order_relaxed);
     next_.store(ticket(stage, 0), std::memory_order_release);
   }
 
-  // What helpers wrote is seen afterwards.
+  // Waits until all pieces of the stage are computed. The owner sees the helpers' writes
+  // afterwards.
   void wait_for(std::uint32_t num_pieces) const {
     Patience patience;
     while (num_done_.load(std::memory_order_acquire) != num_pieces) patience.wait();
   }
 
-  // Nothing before `stage` is left to be done.
+  // Declares that all stages before `stage` are computed.
   void close(std::uint32_t stage) {
     next_.store(ticket(stage, kNothingLeft), std::memory_order_release);
   }
 
   // -- everybody --------------------------------------------------------------------------------
 
-  // The first stage that may not be done.
+  // The first stage that may still have pieces to compute.
   std::uint32_t stage() const { return stage_of(next_.load(std::memory_order_acquire)); }
 
-  // A piece of a stage in [begin, end), if there is one; num_pieces(stage) says how many it has.
-  // Takes exactly the ticket that was checked: a thread may lose its core in between, for as long
-  // as the owner needs to open a stage that lies beyond `end`.
+  // Takes a piece of a stage in [begin, end), if there is one; num_pieces(stage) is the number of a
+  // stage's pieces. Takes exactly the ticket that was checked: between the check and the exchange
+  // the thread may lose its core for so long that the owner opens a stage beyond `end`.
   template <class NumPieces>
   std::optional<Piece> take(std::uint32_t begin, std::uint32_t end, NumPieces num_pieces) {
     std::uint64_t ticket = next_.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-# The runtime: the thread pool, and the program of a step.
+# Sources of the runtime: the thread pool, and the program of a step.
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/draw.cpp

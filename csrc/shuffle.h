@@ -1,4 +1,4 @@
-// Lanes of two vectors in a new order, on every compiler.
+// shuffle(): lanes of two vectors in another order, for gcc and clang.
 #pragma once
 
 namespace pellucid {

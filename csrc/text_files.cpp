@@ -9,7 +9,7 @@
 namespace pellucid {
 namespace {
 
-constexpr int kMaxCpus = 1 << 16;  // far above any kernel's limit; bounds what a bad file can cost
+constexpr int kMaxCpus = 1 << 16;  // far above any kernel's limit; bounds the cost of a bad file
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Reading the small text files through which Linux describes a machine. They come from outside, so
-// nothing here throws on their content: what cannot be read or parsed is absent.
+// Reads and parses the small text files of /proc and /sys, in which Linux describes the machine. No
+// content makes these functions throw: text that cannot be read or parsed counts as absent.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The threads of a step: how they wait for work and for each other, start and end.
+// ThreadPool, Epoch and Barrier: how the threads of a step start, end, and wait for work and for
+// each other.
 #include "thread_pool.h"
 
 #include <cassert>
@@ -11,12 +12,12 @@
 namespace pellucid {
 namespace {
 
-// Longer than the phases of a step differ between threads, shorter than a time slice: a thread that
-// spins keeps others off its core.
+// Longer than the difference between threads in a phase, shorter than a time slice: a thread that
+// spins keeps other processes off its core.
 constexpr std::chrono::microseconds kSpinTime{50};
 
-// Longer than the engine needs between two steps of a small model: to wake a parked thread takes
-// some 30 microseconds. Whoever else has work gets the core meanwhile.
+// Longer than the engine takes between two steps of a small model, because waking a parked thread
+// takes some 30 microseconds. Other processes can use the core meanwhile.
 constexpr std::chrono::microseconds kYieldTime{500};
 
 constexpr int kPausesPerLookAtTheClock = 32;
@@ -27,12 +28,13 @@ void spin_pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)
-  asm volatile("isb");  // as long as x86's pause, where yield is a no-op
+  asm volatile("isb");  // takes as long as x86's pause; Arm's yield is a no-op
 #endif
 }
 
 void Epoch::advance() {
-  // Sequentially consistent, as in park(): either we see the one who parks, or it sees the number.
+  // Sequentially consistent, as in park(): either this thread sees the one that parks, or that
+  // thread sees the new number.
   number_.fetch_add(1, std::memory_order_seq_cst);
   if (num_parked_.load(std::memory_order_seq_cst) > 0) {
     const std::lock_guard<std::mutex> lock(parking_->mutex);
@@ -84,7 +86,7 @@ void ThreadPool::resize(int num_threads) {
   start(num_threads);
 }
 
-// Of a pool that has no thread but the caller's.
+// Starts the threads of a pool that has none but the caller's.
 void ThreadPool::start(int num_threads) {
   const std::uint32_t next_run = start_.now();
   barrier_.resize(num_threads);

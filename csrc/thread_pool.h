@@ -1,6 +1,6 @@
-// Threads that work through a step together. They stay alive between steps, spin while they wait
-// for each other within one, and are parked by the system when nothing comes: on a small machine
-// the server and the tokenizer need the same cores.
+// ThreadPool: threads that compute a step together. They stay alive between steps. Within a step
+// they spin while they wait for each other. When no step comes, the system parks them, because on a
+// small machine the server and the tokenizer need the same cores.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace pellucid {
 // Tells the processor that the thread waits for another one.
 void spin_pause();
 
-// Waiting for somebody who is at work and will soon be done, unless the system took its core away.
+// Waits for a thread that is about to finish, unless the system has taken its core away: spins
+// first, then yields the core.
 class Patience {
  public:
   void wait() {
@@ -39,15 +40,15 @@ class Patience {
   int num_waits_ = 0;
 };
 
-// A number that only grows, and threads that wait for it to.
+// A counter that only grows, and that threads wait for.
 class alignas(kCacheLine) Epoch {
  public:
   std::uint32_t now() const { return number_.load(std::memory_order_acquire); }
 
-  // What was written before is seen by whoever waited.
+  // Adds one, and wakes all threads that wait. They see every write before it.
   void advance();
 
-  // Until the number is another than `seen`: spins, then lets others go first, then parks.
+  // Waits until the number differs from `seen`: spins, then yields the core, then parks.
   void wait_beyond(std::uint32_t seen);
 
  private:
@@ -68,10 +69,11 @@ class alignas(kCacheLine) Barrier {
  public:
   explicit Barrier(int num_threads) : num_threads_(num_threads) {}
 
-  // Only while nobody waits.
+  // Only while no thread waits.
   void resize(int num_threads) { num_threads_ = num_threads; }
 
-  // Whoever has to wait calls idle() meanwhile, which does something short, until it returns false.
+  // Waits for all threads. Meanwhile a thread calls idle(), which does something short, until it
+  // returns false.
   template <class Idle>
   void wait(Idle&& idle) {
     const std::uint32_t seen = epoch_.now();
@@ -93,16 +95,16 @@ class alignas(kCacheLine) Barrier {
 
 class ThreadPool;
 
-// One thread's part in a run. All workers of a run make the same calls in the same order.
+// One thread in a run. All workers of a run make the same calls in the same order.
 class Worker {
  public:
   int index() const { return index_; }  // 0 is the caller of ThreadPool::run
   int num_threads() const { return num_threads_; }
 
-  // Shares [0, num_items) out as f(begin, end), ranges of at most `grain`, and returns when all are
-  // done. A thread takes its own contiguous share first, the same in every step, so that what is in
-  // its caches stays useful; then it helps the others; then it waits for them, and calls idle()
-  // meanwhile.
+  // Calls f(begin, end) for ranges of at most `grain` that together are [0, num_items), on all
+  // threads, and returns when all calls have returned. A thread takes its own contiguous share
+  // first, the same in every step, so that its caches stay useful. Then it helps the others. Then
+  // it waits for them, and calls idle() meanwhile.
   template <class F, class Idle>
   void parallel_for(std::int64_t num_items, std::int64_t grain, F&& f, Idle&& idle);
   template <class F>
@@ -136,13 +138,13 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Of the next run.
+  // Threads of the next run.
   int num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
-  // What the pool was made for: no run has more.
+  // The number that the pool was made for: no run has more.
   int max_threads() const { return max_threads_; }
 
   // Ends or starts threads; 1 <= num_threads <= max_threads(). Waits for a run that is under way.
-  // Throws std::system_error, and then has one thread, or what `require_own_process` throws.
+  // Throws std::system_error, and then has one thread; or throws as `require_own_process`.
   void resize(int num_threads);
 
   // Throws std::runtime_error in a process forked off the one that made the pool: its threads are
@@ -150,7 +152,7 @@ class ThreadPool {
   void require_own_process() const { threads_.require_own_process(); }
 
   // Calls task(Worker&) once on every thread and returns when all have returned. The task must not
-  // throw. Callers on several threads take turns. Throws what `require_own_process` throws.
+  // throw. Callers on several threads take turns. Throws as `require_own_process`.
   template <class Task>
   void run(Task&& task) {
     run_erased([](void* data,
@@ -158,8 +160,8 @@ class ThreadPool {
                &task);
   }
 
-  // Calls task(Worker&) on the caller's thread alone and wakes nobody: for what is done before the
-  // others would be awake. Throws what `require_own_process` throws.
+  // Calls task(Worker&) on the caller's thread alone, and wakes no other: for tasks that end before
+  // the others would be awake. Throws as `require_own_process`.
   template <class Task>
   void run_alone(Task&& task) {
     require_own_process();
@@ -172,7 +174,7 @@ class ThreadPool {
   friend Worker;
   using TaskFunction = void (*)(void* data, Worker&);
 
-  // How many items of its share a thread has given away, to itself or to helpers.
+  // The number of items of a thread's share that are taken, by the thread itself or by helpers.
   struct alignas(kCacheLine) Cursor {
     std::atomic<std::int64_t> num_taken{0};
   };
@@ -202,7 +204,7 @@ void Worker::parallel_for(std::int64_t num_items, std::int64_t grain, F&& f, Idl
     }
     return;
   }
-  // Nobody has touched the other set since the last barrier, nor will before the next one.
+  // No thread has used the other set since the last barrier, and none will before the next one.
   ThreadPool::Cursor* const cursors = pool_.cursors_[phase_].get();
   phase_ = 1 - phase_;
   pool_.cursors_[phase_][static_cast<std::size_t>(index_)].num_taken.store(

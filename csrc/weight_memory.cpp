@@ -1,4 +1,4 @@
-// One mapping of huge pages for all weight matrices of a model.
+// WeightMemory: hands out parts of one allocation to weight matrices.
 #include "weight_memory.h"
 
 #include "memory_units.h"

@@ -1,4 +1,4 @@
-// One allocation for all weight matrices of a model.
+// WeightMemory: one allocation for all weight matrices of a model.
 #pragma once
 
 #include <atomic>
@@ -8,14 +8,15 @@
 
 namespace pellucid {
 
-// One mapping in huge pages, of which matrices take parts one after another: none of them is
-// rounded up to huge pages of its own.
+// One mapping in huge pages, of which matrices take parts one after another, so that no matrix is
+// rounded up to whole huge pages.
 class WeightMemory {
  public:
-  // For about `num_bytes`; a little more is there, for padding. Throws std::bad_alloc.
+  // Allocates `num_bytes` and a little more, for padding. Throws std::bad_alloc.
   explicit WeightMemory(std::size_t num_bytes);
 
-  // Zeroed, on cache lines of its own; null if there is not so much left. Lives as long as this.
+  // Returns zeroed memory on cache lines of its own, which lives as long as this object; null if
+  // less than `num_bytes` are left.
   std::byte* take(std::size_t num_bytes);
 
  private:

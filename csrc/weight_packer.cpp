@@ -11,12 +11,13 @@
 namespace pellucid {
 namespace {
 
-// About a megabyte of a usual matrix: locks cost nothing, and threads end together.
+// About a megabyte of a usual matrix: enough that locks cost nothing, and little enough that
+// threads end together.
 constexpr std::int64_t kPiecePanels = 16;
 constexpr int kPiecesOfHelp = 32;  // of each thread
 
-// Left to those who help: what is read beside the weights, such as a tokenizer, takes memory for a
-// while, which shall not add to the peak.
+// The thread leaves the last bytes to helpers: a tokenizer that is loaded at the same time takes
+// memory for a while, which must not add to the peak.
 constexpr std::size_t kLeftToHelpers = std::size_t{128} << 20;
 
 std::size_t file_bytes(const Packing& packing) {
@@ -25,7 +26,8 @@ std::size_t file_bytes(const Packing& packing) {
   return sum;
 }
 
-// They may be read again, then from the file. Neighbours may share the outer pages.
+// Gives the pages of a mapped file back. Reading them again reads the file. Neighbouring tensors
+// may share the first and the last page, so these stay.
 void give_back(const Packing::Bytes& bytes) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data);
@@ -40,7 +42,7 @@ WeightPacker::WeightPacker() {
   try {
     shared_->thread = std::thread(&Shared::work, &*shared_);
   } catch (const std::system_error&) {
-    // Then all is left to those who help.
+    // Without a thread, helpers pack everything.
   }
 }
 
@@ -90,7 +92,7 @@ void WeightPacker::Shared::work() {
       changed.wait(lock, [this] { return is_ending || waiting_bytes > kLeftToHelpers; });
       if (is_ending) return;
     }
-    if (!pack_piece()) return;  // a helper was faster
+    if (!pack_piece()) return;  // a helper took the last piece
   }
 }
 

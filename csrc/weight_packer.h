@@ -16,7 +16,7 @@
 
 namespace pellucid {
 
-// A matrix that is to be packed.
+// A matrix to pack.
 struct Packing {
   struct Bytes {
     const void* data;
@@ -29,26 +29,26 @@ struct Packing {
   std::shared_ptr<const void> owner;  // keeps all of these
 };
 
-// A thread of its own packs matrices in the order in which they come, until a pool is there to
-// help: reading a model's tokenizer takes one core for as long as packing its weights takes
-// another. The pages of files that it went through it gives back, so that no model is in memory
-// twice. In a process forked off the one that made it, the calls throw std::runtime_error.
+// Packs matrices on a thread of its own, in the order in which they are added, until a pool can
+// help: loading a model's tokenizer takes one core for about as long as packing its weights takes
+// another. Gives the pages of packed files back, so that a model is never in memory twice. In a
+// process forked off the one that made it, the calls throw std::runtime_error.
 class WeightPacker {
  public:
   WeightPacker();
-  // Leaves undone what nobody waits for any more.
+  // Drops matrices that are not packed yet.
   ~WeightPacker();
   WeightPacker(const WeightPacker&) = delete;
   WeightPacker& operator=(const WeightPacker&) = delete;
 
-  // What `packing` owns is released when this object is.
+  // Adds a matrix. Its `owner` is released with this object.
   void add(Packing packing);
 
-  // Bytes of files that are yet to be packed.
+  // Bytes of files that are not packed yet.
   std::size_t waiting_bytes() const;
 
-  // Packs some tens of megabytes on all threads of `pool`. Returns the bytes of files that are yet
-  // to be packed; 0: all matrices are ready.
+  // Packs some tens of megabytes on all threads of `pool`. Returns the bytes of files that are not
+  // packed yet; 0: all matrices are ready.
   std::size_t help(ThreadPool& pool);
 
  private:
@@ -57,7 +57,7 @@ class WeightPacker {
     std::int64_t num_taken = 0, num_done = 0;  // panels
   };
 
-  // All that the thread shares with those who add and help.
+  // The state that the thread shares with callers of add() and help().
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;

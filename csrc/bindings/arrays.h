@@ -1,4 +1,4 @@
-// Arrays as Python hands them over, and names of weight formats.
+// NumPy arrays as arguments of the bindings, and the names of weight formats.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Python's CpuInfo and CacheLevel: what the machine is.
+// Python's CpuInfo and CacheLevel: instruction sets, caches and cores of the machine.
 #include "cpu_info.h"
 
 #include <nanobind/nanobind.h>
@@ -66,7 +66,7 @@ void bind_cpu_info(nb::module_& m) {
             .format(self.level, self.size_bytes, self.num_sharing_cpus);
       });
 
-  // The members of the struct's own `threads` read as the class's: Python sees one flat object.
+  // Python sees one flat object: the fields of `threads` are attributes of the class itself.
   const auto thread_count = [](int CpuThreads::* member) {
     return [member](const CpuInfo& self) { return self.threads.*member; };
   };

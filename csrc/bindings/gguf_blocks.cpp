@@ -40,7 +40,7 @@ const BlockType& block_type_named(const std::string& name) {
   throw nb::value_error(("block_type='" + name + "': is not unpacked here").c_str());
 }
 
-// Its data, if it is there exactly if it is wanted, and has `num_bytes`.
+// The data of an optional array. It must be given exactly if `is_wanted`, and have `num_bytes`.
 void* checked(const char* name, const OptionalArray& array, bool is_wanted,
               std::int64_t num_bytes) {
   require(array.has_value() == is_wanted &&

@@ -1,4 +1,4 @@
-// Python's KVCache.
+// Python's KVCache: the memory of keys and values, and moves of whole blocks.
 #include "kv_cache.h"
 
 #include <nanobind/nanobind.h>
@@ -19,7 +19,7 @@ using namespace nb::literals;
 namespace pellucid {
 namespace {
 
-// Within these, and the head dim's, the bytes of a block stay within 64 bits.
+// With these limits and that of head_dim, the number of bytes of a block fits into 64 bits.
 constexpr std::int64_t kMaxLayers = 1 << 12, kMaxHeads = 1 << 16, kMaxBlockSize = 1 << 16;
 
 KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,

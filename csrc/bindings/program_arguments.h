@@ -1,4 +1,4 @@
-// Operands of a program's ops as they come from Python.
+// The operands of a program's ops as Python passes them.
 #pragma once
 
 #include <cstdint>

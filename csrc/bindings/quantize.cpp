@@ -1,4 +1,4 @@
-// Python's quantize_weights.
+// Python's quantize_weights: quantizes a matrix in NumPy arrays on all threads of a pool.
 #include "quantize.h"
 
 #include <nanobind/nanobind.h>

@@ -17,7 +17,8 @@ std::vector<ConstRows> const_rows(const std::vector<FloatMatrix>& arrays) {
   return rows;
 }
 
-// What a wrong number in them would make the kernels read or write out of bounds.
+// Checks every index that kernels use without a check of their own: a wrong one would make them
+// read or write out of bounds.
 void check_cache_arrays(const Step& step, const KVCache& cache) {
   const std::int64_t block_size = cache.shape().block_size;
   const std::int64_t num_slots = cache.num_blocks() * block_size;
@@ -41,7 +42,7 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
   }
 }
 
-// Draws of the same row belong to one thread.
+// Groups the draws by row, because one thread makes all draws of a row.
 void add_draws(const std::vector<RowDraw>& row_draws, std::int64_t vocab_size, Step& step,
                std::vector<Draw>& draws, std::vector<std::int64_t>& tokens) {
   draws.reserve(row_draws.size());

@@ -24,9 +24,9 @@ using Output =
 using Seconds =
     nanobind::ndarray<double, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
-// Returns where each row of logits is largest, or nothing if the program does not note it; and the
-// token of each draw, kUndrawn where there is none.
-// ValueError if arrays do not fit each other, the program or the cache.
+// Returns the column of the largest logit of each row, or nothing if the program does not find it;
+// and the token of each draw, kUndrawn where there is none. Raises ValueError if the arrays do not
+// fit each other, the program or the cache.
 std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,

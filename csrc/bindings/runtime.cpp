@@ -1,4 +1,4 @@
-// Python's Kernels, ThreadPool and Roofline.
+// Python's Kernels (of one instruction set), ThreadPool and Roofline (bandwidth and peak).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -33,7 +33,7 @@ class TokenDraw {
 
   const Draw& draw() const { return draw_; }
 
-  // ValueError if an array does not fit a vocabulary of that size.
+  // Raises ValueError if an array does not fit a vocabulary of that size.
   void check(std::int64_t vocab_size) const;
 
  private:
@@ -41,7 +41,7 @@ class TokenDraw {
   DrawArrays arrays_;
 };
 
-// A row of a step's logits, and what is drawn from it.
+// A row of a step's logits, and the parameters of a draw from it.
 using RowDraw = std::pair<std::int64_t, const TokenDraw*>;
 
 }  // namespace pellucid

@@ -32,8 +32,8 @@ using AnyOptional = std::optional<AnyArray>;
 
 std::size_t item_bytes(const AnyArray& array) { return (array.dtype().bits + 7u) / 8u; }
 
-// Whether an array of numbers of `num_bytes` is there exactly if it is wanted, and has `size` of
-// them.
+// Checks that an optional array is given exactly if `is_wanted`, and then has `size` numbers of
+// `num_bytes` each.
 void check_part(const char* name, const FormatInfo& info, const AnyOptional& part, bool is_wanted,
                 std::int64_t size, std::size_t num_bytes) {
   require(part.has_value() == is_wanted, name, ": format='", info.name, "' has ",
@@ -48,7 +48,7 @@ const T* data_of(const AnyOptional& part) {
   return part ? static_cast<const T*>(part->data()) : nullptr;
 }
 
-// What a packing needs until it is done.
+// The arrays that must live until a matrix is packed.
 struct PackingOwner {
   std::shared_ptr<LinearWeights> weights;
   AnyMatrix rows;

@@ -1,5 +1,5 @@
-// Keys and values in f32 or bf16. What is multiplied with them is rounded to the same format, so
-// that one instruction does both products; sums are f32.
+// Attention over keys and values in f32 or bf16. Queries and probabilities are rounded to the same
+// format, the operands of one dot product instruction; sums are f32.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct FloatAttention {
     }
   }
 
-  // A token's k and v [D] into its tile.
+  // Stores a token's k and v [D] in its tile.
   static void store(const KVView& kv, const float* k, const float* v, std::int64_t token,
                     std::uint8_t* tile) {
     for (std::int64_t d = 0; d < kv.head_dim; d += S::kLanes) {
@@ -57,14 +57,14 @@ struct FloatAttention {
     }
   }
 
-  // Steps that a block of rows, however many, takes with a tile of keys.
+  // Prefetch steps of a block of rows per tile of keys, for any number of rows.
   static std::int64_t num_steps(const KVView& kv, std::int64_t) {
     const std::int64_t num_vectors = kv.padded_dim / S::kLanes;
     return kTileTokens / kCellInputs * (num_vectors / kVectors + num_vectors % kVectors) +
            kv.padded_dim / kCellInputs * kTileTokens / (kVectors * S::kLanes);
   }
 
-  // Scores [kRows][kRangeTokens] of the rows from `row` on.
+  // Computes the scores [kRows][kRangeTokens] of the rows from `row` on.
   template <int kRows>
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                      std::int64_t row, TilePrefetcher& prefetcher, float* scores) {
@@ -79,8 +79,8 @@ struct FloatAttention {
     }
   }
 
-  // Sums of probabilities, 2^(score - max), and of values. `scores` [kRows][kRangeTokens];
-  // visible_ends[r] is the number of keys that a row sees.
+  // Sums the probabilities, 2^(score - max), and the weighted values. `scores`
+  // [kRows][kRangeTokens]; visible_ends[r] is the number of keys that a row sees.
   template <int kRows>
   static void values(const KVView& kv, const KeyRange& keys, const float* scores,
                      const std::int64_t* visible_ends, TilePrefetcher& prefetcher,
@@ -111,7 +111,7 @@ struct FloatAttention {
   static std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
   static std::int64_t value_step_bytes(const KVView& kv) { return kv.padded_dim * kCellBytes; }
 
-  // Probabilities of a range, made from scores a tile of a row at a time.
+  // The probabilities of a range, computed from scores one tile of a row at a time.
   template <int kRows>
   struct Probabilities {
     Probabilities(const float* scores, const float* max) : scores(scores), max(max) {}
@@ -154,8 +154,8 @@ struct FloatAttention {
     }
   }
 
-  // Over the tiles whose keys all rows may see. Meanwhile, with the first dimensions, each tile's
-  // probabilities are made one tile ahead of their products.
+  // Sums over the tiles whose keys all rows may see. With the first dimensions it also computes the
+  // probabilities, one tile ahead of their products.
   template <int kRows, int kTileVectors>
   static void value_tile(const KVView& kv, const KeyRange& keys, std::int64_t d,
                          Probabilities<kRows>& probabilities, TilePrefetcher& prefetcher,
@@ -187,8 +187,9 @@ struct FloatAttention {
     }
   }
 
-  // Rows of one token over the tile in which they stand, as far as they see: what lies beyond may
-  // be the rests of another request, infinities and all, or this request's own future.
+  // Sums the rows of one token over the tile that contains the token, up to the token. Keys beyond
+  // it may be leftovers of another request, infinities included, or later positions of this
+  // request.
   struct LastTile {
     template <int kRows>
     static void run(const KVView& kv, const std::uint8_t* values, std::int64_t num_keys,

@@ -1,10 +1,11 @@
-// The interface between attention.cpp and the kernels of one instruction set: plain data and
-// pointers.
+// The interface between attention.cpp and the attention kernels of one instruction set level: plain
+// data and pointers.
 //
-// The promise of every kernel here: what a query gets from a range of keys is one fixed sequence of
-// operations, whatever queries are computed beside it. Lanes are keys while scores are computed and
-// dimensions while values are summed; keys a query must not see get the probability zero, or are
-// left out where even a product with zero would show (the tile in which the query itself stands).
+// The promise of every kernel here: the result of a query over a range of keys comes from one fixed
+// order of operations, whatever queries are computed beside it. Lanes are keys while scores are
+// computed, and dimensions while values are summed. Keys that a query must not see get the
+// probability zero. In the tile of the query itself they are left out, because there even a product
+// with zero could change the result.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@ enum class KVFormat : std::uint8_t { kF32, kBF16, kInt8, kInt4 };
 
 constexpr int kNumKVFormats = 4;
 
-// Tokens side by side in the cache. Tiles, and ranges of tiles, begin at multiples of their size in
-// the sequence: where a query stands in each product follows from its position alone.
+// Tokens of a tile, side by side in the cache. Tiles, and ranges of tiles, begin at multiples of
+// their size in the sequence, so the place of a query in each product follows from its position
+// alone.
 constexpr int kTileTokens = 16;
 constexpr int kRangeTiles = 16;
 constexpr int kRangeTokens = kRangeTiles * kTileTokens;
@@ -24,7 +26,7 @@ constexpr int kRangeTokens = kRangeTiles * kTileTokens;
 constexpr int kInt4GroupDims = 32;  // dimensions that share a scale
 constexpr int kMaxHeadDim = 512;
 
-// One layer of the cache as kernels see it; kv_cache.h describes the bytes.
+// The layout of one layer of the cache, for kernels; kv_cache.h describes the bytes.
 struct KVView {
   std::uint8_t* blocks;
   std::int64_t block_bytes;   // of all kv-heads
@@ -51,22 +53,23 @@ struct KVRows {
   const std::int64_t* slots;  // [T] block * block_size + offset
 };
 
-// Queries as a format's kernels want them: the heads of one kv-head at neighbouring positions.
+// Queries in the form that a format's kernels read: the heads of one kv-head at neighbouring
+// positions.
 struct QueryRows {
   void* values;          // [num_rows, padded_dim], f32, bf16 or s8
   float* scales;         // [num_rows]: scale * product is a score, in units of log 2, or of the cap
-  std::int32_t* starts;  // [num_rows, groups], s8 only: what a sum of products starts with
+  std::int32_t* starts;  // [num_rows, groups], s8 only: the initial value of each sum of products
   std::int64_t num_rows;        // tokens * rows_per_token, heads of a token side by side
   std::int64_t rows_per_token;  // H / K
   std::int64_t first_position;  // of the first token
 };
 
-// The part of a range that any of the queries sees.
+// The part of a range that at least one of the queries sees.
 struct KeyRange {
   const std::uint8_t* tiles[kRangeTiles];
   std::int64_t num_tiles;
   std::int64_t first_position;  // of tiles[0]
-  bool ends_with_queries;       // the last tile is the one the queries stand in
+  bool ends_with_queries;       // the last tile is that of the queries' own positions
 };
 
 struct AttentionOptions {
@@ -75,8 +78,8 @@ struct AttentionOptions {
   std::int64_t sliding_window;  // 0: none
 };
 
-// What rows get from a range, or from ranges folded together: with scores s in units of log 2,
-// max = max(s), total = sum(2^(s - max)), values = sum(2^(s - max) * v).
+// The results of rows over a range, or over ranges folded together. With scores s in units of log
+// 2: max = max(s), total = sum(2^(s - max)), values = sum(2^(s - max) * v).
 struct Partials {
   float* max;     // [rows]; -FLT_MAX where a row sees nothing
   float* total;   // [rows]
@@ -84,22 +87,21 @@ struct Partials {
 };
 
 struct AttentionKernel {
-  // K and V of the kv-heads [begin, end) of all tokens into their slots. Threads share a step by
-  // heads, because in some formats neighbouring tokens share bytes.
+  // Stores K and V of the kv-heads [begin, end) of all tokens in their slots. Threads share a step
+  // by heads, because in some formats neighbouring tokens share bytes.
   void (*store)(const KVView& kv, const KVRows& rows, std::int64_t num_tokens, std::int64_t begin,
                 std::int64_t end);
-  // Row `row` of `queries`, of which the other members are set, from q [D].
+  // Writes row `row` of `queries` from q [D]. The other fields of `queries` must be set.
   void (*prepare)(const KVView& kv, const float* q, const AttentionOptions& options,
                   std::int64_t row, const QueryRows& queries);
-  // All rows over one range. `next`, which may be empty, is fetched into
-  // the cache meanwhile.
+  // Computes all rows over one range, and meanwhile prefetches `next`, which may be empty.
   void (*attend)(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                  const KeyRange& next, const AttentionOptions& options, const Partials& result);
 };
 
 struct AttentionKernels {
   AttentionKernel kernels[kNumKVFormats];
-  // Adds the next range to what the ranges before it gave.
+  // Folds the result of the next range into that of the ranges before it.
   void (*fold)(const Partials& next, std::int64_t num_rows, std::int64_t padded_dim,
                const Partials& folded);
   // y [D] = values / total of one row.

@@ -1,6 +1,6 @@
-// Register tiles of products: rows times columns that lie as in a packed matrix, [steps][columns]
-// [cell]. For scores, rows are queries, inputs dimensions and columns keys; for values, rows are
-// probabilities, inputs tokens and columns dimensions.
+// Products of attention in register tiles: rows times columns in the layout of a packed matrix,
+// [steps][columns][cell]. For scores, rows are queries, inputs are dimensions and columns are keys.
+// For values, rows are probabilities, inputs are tokens and columns are dimensions.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 namespace pellucid {
 namespace {
 
-// Weights is one of float_weights.h that needs no scale. before_step(step) is what is done in the
-// shadow of the products.
+// Weights is a struct of float_weights.h that needs no scale. before_step(step) runs beside the
+// products, while they wait for their latency.
 template <class S, class Weights, int kRows, int kVectors, class F>
 inline __attribute__((always_inline)) void add_float_products(
     const std::uint8_t* const (&columns)[kVectors], std::int64_t step_bytes, std::int64_t num_steps,
@@ -64,7 +64,7 @@ inline __attribute__((always_inline)) void add_code_products(
   }
 }
 
-// Rows of queries at a distance that the compiler knows: one register addresses them all.
+// Rows of queries at a distance that the compiler knows, so that one register addresses them all.
 template <class Input, int kRows>
 struct LocalQueries {
   LocalQueries(const QueryRows& queries, std::int64_t padded_dim, std::int64_t row)

@@ -1,8 +1,9 @@
-// Keys and values as codes of 8 or 4 bits. Queries and probabilities become codes of 8 bits;
-// products are summed exactly within a group, and groups in f32.
+// Attention over keys and values in codes of 8 or 4 bits. Queries and probabilities become codes of
+// 8 bits. Products are summed exactly within a group, and groups in f32.
 //
-// A key's scale belongs to its lane. A value's scale belongs to its token, over which the sum runs:
-// it is multiplied into the probability, and the products are then quantized, 16 at a time.
+// A lane of scores is a key, so the key's scale applies to the lane. A sum of values runs over
+// tokens, each with a scale of its own: the scale is multiplied into the token's probability before
+// the probabilities are quantized, 16 at a time.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +30,14 @@ struct QuantizedAttention {
   static constexpr int kMaxGroups = kBits == 8 ? 1 : kMaxHeadDim / kInt4GroupDims;
   static constexpr int kCellInputs = 4 * Codes::kQuads;
   static constexpr int kCellBytes = 4;
-  // What is added to codes of values, see add_value_products().
+  // The offset of stored codes of values: add_value_products().
   static constexpr int kValueZero = kBits == 8 ? 0 : 8;
   static constexpr std::int64_t kKeyStepBytes = kTileTokens * kCellBytes;
   static constexpr int kTileQuads = kTileTokens / 4;
   static_assert(kInt4GroupDims % (kVectors * S::kLanes) == 0, "a vector's dimensions share scales");
 
  public:
-  // In each group of dimensions, for their values' scales differ.
+  // One for each group of dimensions, because the scales of their values differ.
   struct Probabilities {
     ProbabilityCodes groups[kMaxRows][kMaxGroups];
   };
@@ -55,7 +56,7 @@ struct QuantizedAttention {
     }
   }
 
-  // A token's k and v [D] into its tile.
+  // Stores a token's k and v [D] in its tile.
   static void store(const KVView& kv, const float* k, const float* v, std::int64_t token,
                     std::uint8_t* tile) {
     store_vector(kv, k, token, key_scales(kv, tile), [&](std::int64_t d, int code) {
@@ -69,14 +70,14 @@ struct QuantizedAttention {
     });
   }
 
-  // Steps that a block of rows takes with a tile of keys.
+  // Prefetch steps of a block of rows per tile of keys.
   static std::int64_t num_steps(const KVView& kv, std::int64_t num_rows) {
     const std::int64_t num_vectors = kv.padded_dim / S::kLanes;
     return kTileQuads * (num_vectors / kVectors + num_vectors % kVectors) + num_rows +
            kv.padded_dim / kCellInputs * kTileTokens / (kVectors * S::kLanes);
   }
 
-  // Scores [kRows][kRangeTokens] of the rows from `row` on.
+  // Computes the scores [kRows][kRangeTokens] of the rows from `row` on.
   template <int kRows>
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                      std::int64_t row, TilePrefetcher& prefetcher, float* scores) {
@@ -92,9 +93,9 @@ struct QuantizedAttention {
     }
   }
 
-  // Sums of probabilities, 2^(score - max), and of values. `scores` [kRows][kRangeTokens], which
-  // become probabilities; visible_ends[r] is the number of keys that a row sees, in no row less
-  // than in the row before.
+  // Sums the probabilities, 2^(score - max), and the weighted values. Replaces `scores`
+  // [kRows][kRangeTokens] by the probabilities. visible_ends[r] is the number of keys that a row
+  // sees, which never falls from row to row.
   template <int kRows>
   static void values(const KVView& kv, const KeyRange& keys, float* scores,
                      const std::int64_t* visible_ends, TilePrefetcher& prefetcher,
@@ -110,8 +111,8 @@ struct QuantizedAttention {
       result.total[r] = softmax::exponentiate<S>(keys.num_tiles, result.max[r], prefetcher, row);
       for (std::int64_t i = num_keys; i < num_codes; ++i) row[i] = 0.0f;
       for (std::int64_t g = 0; g < kv.num_groups; ++g) {
-        // Scales beyond what the query sees may be the rests of another request, infinities and
-        // all. No row that is left sees more.
+        // Scales of keys that the query does not see may be leftovers of another request,
+        // infinities included. The rows that follow in this loop see no more keys than this row.
         if (keys.ends_with_queries) {
           for (std::int64_t i = visible_ends[r]; i < num_keys; ++i) scales[g][i] = 0.0f;
         }
@@ -293,8 +294,8 @@ struct QuantizedAttention {
       const typename S::Quads p = S::broadcast_quad(codes + r * kCodesStride);
 #pragma GCC unroll 8
       for (int v = 0; v < kTileVectors; ++v) {
-        // One side may have any sign, the other is never negative: with 8 bits it is the
-        // probabilities, for scales of values are positive then; with 4 bits the values.
+        // One operand may have any sign, the other is never negative: with 8 bits the
+        // probabilities, because scales of values are positive; with 4 bits the values.
         sums[r][v] = kBits == 8 ? S::template dot<8>(sums[r][v], p, w[v])
                                 : S::template dot<4>(sums[r][v], w[v], p);
       }

@@ -1,4 +1,4 @@
-// The table of attention kernels over one kind of vectors: flash attention (Dao et al. 2022) over
+// The table of attention kernels for one type of vectors: flash attention (Dao et al. 2022) over
 // one range of keys at a time, for rows of queries that share a kv-head.
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace pellucid {
 namespace {
 
-// Key indices within a range that a row sees, [begin, end); may lie outside of the range.
+// The keys of a range that a row sees, [begin, end); the bounds may lie outside of the range.
 struct VisibleKeys {
   std::int64_t begin;
   std::int64_t end;
@@ -94,8 +94,8 @@ constexpr AttentionKernel attention_kernel() {
   return {&store_tokens<F>, &prepare_query<F>, &attend<F>};
 }
 
-// kRows x kVectors sums fit in registers beside the operands, kRows x kCodeVectors integer sums
-// beside as many in f32. In the order of KVFormat.
+// In the order of KVFormat. kRows x kVectors sums must fit into registers beside the operands, and
+// kRows x kCodeVectors integer sums beside as many in f32.
 template <class S, int kRows, int kVectors, int kCodeVectors>
 constexpr AttentionKernels attention_kernels() {
   return {{attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),

@@ -1,6 +1,6 @@
-// The interface of the elementwise kernels (norms, rotations, activations, sums): plain data and
-// pointers to one level's kernels. Each kernel takes one row, so a row's bits depend on nothing
-// else; y may be x.
+// The interface of the elementwise kernels of one level (norms, rotations, activations, sums):
+// plain data and pointers. A kernel computes one row, so a row's bits depend on that row alone; y
+// may be x.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct ElementwiseKernels {
   // (x - mean) / sqrt(variance + eps) * weight + bias, likewise.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps,
                      std::int64_t num_vectors, std::int64_t size, float* y);
-  // Rotates the leading `dim` of the components of each head, halves against each other, by the
-  // angles whose cosines and sines [dim / 2] are given.
+  // Rotates the first `dim` components of each head: component i with component i + dim / 2, by the
+  // angle whose cosine and sine are cos[i] and sin[i].
   void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t num_heads,
                std::int64_t head_dim, std::int64_t dim, float* y);
   // f(x) [size].

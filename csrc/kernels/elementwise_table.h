@@ -1,4 +1,4 @@
-// The kernels of elementwise_kernels.h, written once for all levels.
+// The elementwise kernels (elementwise_kernels.h), written once for all levels.
 #pragma once
 
 #include <cstdint>
@@ -94,7 +94,7 @@ inline float largest(const float* x, std::int64_t size) {
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const Lanes own = WholeVector{i}(x);
-    peaks = max(own, peaks);  // which a NaN does not change
+    peaks = max(own, peaks);  // a NaN does not change it
     nans += where_equal(own, own, 0.0f, 1.0f);
   }
   float peak = -kInfinity, num_nans = 0.0f;

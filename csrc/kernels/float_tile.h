@@ -1,4 +1,4 @@
-// Register tiles of products in f32: sums over k in order.
+// Linear layers with sums in f32, in register tiles: sums over k in order.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace pellucid {
 namespace {
 
-// Weights is one of float_weights.h.
+// Weights is a struct of float_weights.h.
 template <class S, class Weights>
 struct FloatTile {
   static constexpr FormatInfo kInfo = format_info(Weights::kFormat);
   static constexpr int kMaxRows = S::kMaxFloatRows;
 
-  // Of a StreamPrefetcher.
+  // Steps of the StreamPrefetcher.
   static std::int64_t num_steps(const PackedView& w, int num_rows) {
     const std::int64_t num_strides = (w.num_tiles + kStrideTiles - 1) / kStrideTiles;
     return num_strides * (kPanelOutputs / (S::float_vectors(num_rows) * S::kLanes));
@@ -36,7 +36,8 @@ struct FloatTile {
   static constexpr int kStepInputs = kStepFactors * kFactorInputs;
   static constexpr int kStepBytes = kPanelOutputs * kStepInputs * kInfo.weight_bits / 8;
   static constexpr int kTileSteps = kInfo.tile_inputs / kStepInputs;
-  // Tiles between two looks ahead: where one is an input or two, a look at each would be felt.
+  // Tiles between two prefetches: where a tile has one input or two, prefetching at each tile would
+  // cost measurable time.
   static constexpr int kStrideTiles = kInfo.tile_inputs < 16 ? 16 / kInfo.tile_inputs : 1;
 
   template <int kRows, int kVectors>

@@ -1,6 +1,6 @@
-// How weights become factors of sums in floats. Each struct reads one format: a step is one load
-// for every column of a vector; it gives kStepFactors factors for `multiply_add`, each of which
-// covers kFactorInputs consecutive inputs.
+// Loads weights as operands of sums in floats. Each struct reads one format. A step is one load for
+// every column of a vector; it yields kStepFactors operands of `multiply_add`, each of which covers
+// kFactorInputs consecutive inputs.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace pellucid {
 namespace {
 
-// Scales or minimums of a group, of the columns from `column` on: [32] where `stored` points to,
-// and their factors, if they have any.
+// Loads the scales or minimums of a group, for the columns from `column` on. `stored` points to the
+// [32] of the panel; `factors` points to theirs, if they have any.
 template <class S, Format kFormat>
 inline __attribute__((always_inline)) typename S::F32 load_scales(const std::uint8_t* stored,
                                                                   const std::uint8_t* factors,
@@ -96,8 +96,8 @@ struct BF16Pairs {
   }
 };
 
-// Integer weights dequantized: code - zero point has at most 9 bits and an f16 scale 11, so that
-// the product is exact in f32 (with f32 scales, or s8 times f16, it rounds once).
+// Dequantized integer weights. A code minus its zero point has at most 9 bits and an f16 scale 11,
+// so the product is exact in f32; with f32 scales, or s8 times f16, it is rounded once.
 template <class S, Format kIntegerFormat>
 struct DequantizedWeights {
   static constexpr Format kFormat = kIntegerFormat;
@@ -142,7 +142,7 @@ struct DequantizedWeights {
   }
 
  private:
-  // The codes that start kShift bits into each byte of a quad.
+  // The codes at bit kShift of each byte of a quad.
   template <int kShift>
   static void load_quad(typename S::Quads quads, const Scale& scale, Factor* factors) {
     factors[0] = dequantize(S::template bits<kShift, kInfo.weight_bits>(quads), scale);

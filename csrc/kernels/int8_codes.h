@@ -1,4 +1,4 @@
-// Numbers as codes of 8 bits that share a scale: activations, queries, keys and values.
+// Quantizes numbers to codes of 8 bits that share a scale: activations, queries, keys and values.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ constexpr std::int32_t kOneBits = 0x3f800000;
 constexpr std::int32_t kInfinityBits = 0x7f800000;
 constexpr std::int32_t kNaNBits = 0x7fc00000;
 
-// Bits of max |x|: those of positive floats are ordered as the floats are, with infinity and then
-// NaN on top. `padded` is a multiple of S::kLanes.
+// The bits of max |x|. Bits of positive floats have the order of the floats; infinity and then NaN
+// are the greatest. `padded` is a multiple of S::kLanes.
 template <class S>
 std::int32_t max_abs_bits(const float* x, std::int64_t size, std::int64_t padded) {
   typename S::I32 max_bits = S::zero_i32();
@@ -42,7 +42,8 @@ std::int32_t max_abs_bits(const float* x, std::int64_t size, std::int64_t padded
   return S::reduce_max(max_bits);
 }
 
-// x [size] * inverse, rounded to nearest even, as s8 codes [padded], zero beyond size; their sum.
+// Writes x [size] * inverse, rounded to nearest even, as s8 codes [padded], zero beyond size.
+// Returns the sum of the codes.
 template <class S>
 std::int32_t round_to_codes(const float* x, std::int64_t size, std::int64_t padded, float inverse,
                             std::int8_t* codes) {
@@ -56,12 +57,12 @@ std::int32_t round_to_codes(const float* x, std::int64_t size, std::int64_t padd
   return S::reduce_add(sum);
 }
 
-// x [size] as s8 codes [padded], zero beyond size, and the scale that they share. Symmetric, in
-// IEEE single precision:
+// Quantizes x [size] to s8 codes [padded], zero beyond size, with one scale. Symmetric, in IEEE
+// single precision:
 //     scale = amax / 127,  code = round to nearest even(x * (127 / amax)),  amax = max |x|.
-// amax < 2^-100 counts as zero, where 127 / amax would overflow. A group with an infinity or a NaN
-// gets the scale NaN, so that it is seen in every output.
-// Returns the sum of the codes. `padded` is a multiple of S::kLanes.
+// amax < 2^-100, where 127 / amax would overflow, counts as zero. A group with an infinity or a NaN
+// gets the scale NaN, so that every output shows it. Returns the sum of the codes. `padded` is a
+// multiple of S::kLanes.
 template <class S>
 std::int32_t quantize_group(const float* x, std::int64_t size, std::int64_t padded,
                             std::int8_t* codes, float* scale) {

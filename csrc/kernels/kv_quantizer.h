@@ -1,4 +1,4 @@
-// Quantizes keys and values as they are stored in an int8 or int4 cache.
+// Quantizes keys and values for an int8 or int4 KV cache.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 namespace pellucid {
 namespace {
 
-// How a group of a token's numbers becomes codes that share a scale. Scales are kept as bf16,
-// rounded away from zero before codes are made with them: codes fit the scale that is kept, and
-// stay within their bits. The scale is 0 for a group of zeros, and infinite for one that is not
-// finite: zero times infinity is seen in every result.
+// Quantizes a group of a token's numbers to codes with one scale. Scales are stored as bf16. They
+// are rounded away from zero before the codes are computed, so that codes fit the stored scale and
+// stay within their bits. The scale is 0 for a group of zeros, and infinite for a group that is not
+// finite: zero times infinity is NaN, which every result shows.
 inline std::uint16_t scale_bits(float scale) {
   std::uint32_t bits;
   __builtin_memcpy(&bits, &scale, sizeof(bits));
@@ -43,7 +43,8 @@ struct KVQuantizer<S, 8> {
   }
 };
 
-// The number of greatest magnitude becomes -8, so that all 16 codes are used (as in GGUF's Q4_0).
+// The number with the largest magnitude gets the code -8, so that all 16 codes are used (as in
+// GGUF's Q4_0).
 template <class S>
 struct KVQuantizer<S, 4> {
   static std::uint16_t quantize(const float* x, std::int64_t size, std::int64_t padded,

@@ -1,6 +1,6 @@
-// Sixteen floats side by side, in the widest vectors of the level that a file is compiled for; gcc
-// and clang know them on every architecture. Operations are IEEE's, and none are fused, so all
-// levels get the same bits.
+// Lanes: sixteen floats side by side, in the widest vectors of the level that a file is compiled
+// for. They are the vector types of gcc and clang, on every architecture. Operations are IEEE's and
+// none are fused, so all levels compute the same bits.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct Lanes {
   Vector vectors[kVectors];
 
   Lanes() = default;
-  PELLUCID_INLINE Lanes(float x) {  // a number stands for sixteen of it
+  PELLUCID_INLINE Lanes(float x) {  // sixteen times the same number
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) vectors[i] = Vector{} + x;
   }
@@ -124,7 +124,7 @@ PELLUCID_INLINE V swap_pairs(V x) {
 #endif
 }
 
-// Where the lanes of one vector lie in arrays that are walked together.
+// The place of one vector's lanes in arrays that are read together.
 struct WholeVector {
   std::int64_t begin;
 

@@ -1,6 +1,7 @@
-// The interface between linear.cpp and the kernels of one instruction set: plain data and pointers.
+// The interface between linear.cpp and the linear kernels of one instruction set level: plain data
+// and pointers.
 //
-// The promise of every kernel here: an output element is one fixed sequence of operations over k,
+// The promise of every kernel here: an output comes from one fixed order of operations over k,
 // whatever rows and columns are computed beside it. SIMD lanes are output columns, and tiles of any
 // number of rows run the same code.
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace pellucid {
 
-// A packed matrix as kernels see it; packed_matrix.h describes the bytes.
+// The layout of a packed matrix, for kernels; packed_matrix.h describes the bytes.
 struct PackedView {
   const std::uint8_t* panels;
   std::int64_t panel_bytes;
@@ -21,12 +22,13 @@ struct PackedView {
   std::int64_t num_tiles;    // along K; the last one may be padded with weights of zero
 };
 
-// How often a group of s8 may halve the scale of its row, and what is then left of it.
+// The most times that a group of s8 may halve the scale of its row, and the factor that is left
+// then.
 constexpr int kMaxHalvings = 31;
 constexpr float kMostHalved = 0x1p-31f;
 
-// What stands behind the codes of a group. A value is its row's scale * 2^-halvings * code. Groups
-// are added up in units of scale * kMostHalved, in which none has a factor below one.
+// The facts behind the codes of a group. A value is its row's scale * 2^-halvings * code. Groups
+// are summed in units of scale * kMostHalved, in which no group's factor is below one.
 struct GroupFacts {
   std::int32_t start;  // of an accumulator: -zero point * sum of codes; -sum where columns have
                        // zero points of their own
@@ -38,8 +40,8 @@ constexpr std::int64_t group_facts_bytes(const FormatInfo& info) {
   return info.has_minimums ? sizeof(GroupFacts) : offsetof(GroupFacts, sum);
 }
 
-// Rows of x as a format's kernels want them, in scratch memory: floats, zero beyond num_inputs; or,
-// for integer formats, each group's s8 codes and facts, so that a row is one stream.
+// Rows of x in the form that a format's kernels read, in scratch memory: floats, zero beyond
+// num_inputs; for integer formats each group's s8 codes and facts, so that a row is one stream.
 struct PreparedRows {
   void* values;         // f32, bf16, or bytes
   std::int64_t stride;  // from row to row, in such
@@ -54,10 +56,11 @@ struct LinearOutput {
 };
 
 struct LinearKernel {
-  // Rows [row_begin, row_end) of x [rows, K].
+  // Phase 1: prepares the rows [row_begin, row_end) of x [rows, K].
   void (*prepare)(const PackedView& w, const float* x, std::int64_t x_stride,
                   std::int64_t row_begin, std::int64_t row_end, const PreparedRows& rows);
-  // Rows [row_begin, row_end) of the columns of panels [panel_begin, panel_end).
+  // Phase 2: computes the rows [row_begin, row_end) in the columns of the panels [panel_begin,
+  // panel_end).
   void (*compute)(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
                   std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,
                   const LinearOutput& output);

@@ -1,4 +1,4 @@
-// The table of linear kernels over one kind of vectors.
+// The table of linear kernels for one type of vectors.
 #pragma once
 
 #include "float_tile.h"

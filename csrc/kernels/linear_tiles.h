@@ -1,4 +1,5 @@
-// Cuts rows into register tiles, and writes a tile's results: shared by all linear kernels.
+// Cuts the rows of a linear layer into register tiles, and writes their results: shared by all
+// linear kernels.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 namespace pellucid {
 namespace {
 
-// Writes one vector of outputs [column, column + kLanes) of a row, as far as the matrix has them.
+// Writes the outputs [column, column + kLanes) of a row that the matrix has.
 template <class S>
 void write_outputs(typename S::F32 sum, std::int64_t row, std::int64_t column,
                    std::int64_t num_outputs, const LinearOutput& output) {
@@ -39,18 +40,18 @@ void run_tile(std::int64_t num_rows, const PackedView& w, std::int64_t panel,
   Tile::template run<kRows>(w, panel, rows, row, ahead, output);
 }
 
-// Weights that are read from the second-level cache by one tile of rows after the other; a panel at
-// least.
+// Bytes of a block of weights, which each tile of rows reads from the second-level cache; at least
+// one panel.
 constexpr std::int64_t kBlockBytes = 64 << 10;
 
-// What two blocks may take of that cache: three quarters of a megabyte.
+// Most bytes of the second-level cache for two blocks: three quarters of a megabyte.
 constexpr std::int64_t kTwoBlocksBytes = 768 << 10;
 
-// Phase 2. A block of panels comes from memory once and is reread from the second-level cache by
-// each tile of rows, which itself stays in the first while it meets the panels of the block. Tiles
-// are of even size: eight rows are 4 + 4, not 6 + 2. Each of them fetches its share of the next
-// block meanwhile, so that memory works all the time and not for the first tile alone. A single
-// tile reads memory in order, which processors foresee.
+// Phase 2. A block of panels comes from memory once. Each tile of rows reads it again from the
+// second-level cache, while the tile itself stays in the first-level cache. Tiles have even sizes:
+// eight rows are 4 + 4, not 6 + 2. Each tile prefetches its share of the next block, so that memory
+// is busy during all tiles and not only during the first. A single tile reads memory in order,
+// which the processor's own prefetcher follows.
 template <class Tile>
 void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
                     std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,

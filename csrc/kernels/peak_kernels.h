@@ -1,13 +1,13 @@
-// The interface of the kernels that measure a level's peak of operations, which benchmarks compare
-// with.
+// The interface of the kernels that measure a level's peak operations per second and read
+// bandwidth.
 #pragma once
 
 #include <cstdint>
 
 namespace pellucid {
 
-// Each runs `num_rounds` rounds in registers, without memory or dependencies in the way, and
-// returns the operations done; a multiplication and its addition are two.
+// Each kernel runs `num_rounds` rounds in registers, without memory accesses or dependencies, and
+// returns the number of operations; a multiplication and its addition are two.
 struct PeakKernels {
   std::int64_t (*int8)(std::int64_t num_rounds);
   std::int64_t (*bf16)(std::int64_t num_rounds);

@@ -1,4 +1,4 @@
-// The kernels of peak_kernels.h, written once for all levels.
+// The kernels that measure the peak (peak_kernels.h), written once for all levels.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 namespace pellucid {
 namespace {
 
-// As many as hide the latency of an instruction that starts every cycle, or every half.
+// Enough chains to hide the latency of an instruction that starts once or twice a cycle.
 constexpr int kNumChains = 12;
 
-// The compiler must believe that memory changes between rounds and that results are looked at.
+// Makes the compiler assume that memory changes between rounds and that results are used.
 inline void forget_memory() { __asm__ volatile("" ::: "memory"); }
 template <class T>
 inline void look_at(const T& value) {
   __asm__ volatile("" ::"m"(value) : "memory");
 }
 
-// Chains of `next(sum, factor)`, with the factor loaded anew each round. They start differently, or
-// the compiler would see that one is enough.
+// Chains of `next(sum, factor)`; each round loads the factor again. The chains start with different
+// numbers, or the compiler would compute only one of them.
 template <class Start, class Load, class Next>
 inline __attribute__((always_inline)) void run_chains(std::int64_t num_rounds, Start start,
                                                       Load load, Next next) {

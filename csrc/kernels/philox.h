@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), whose blocks
-// are the noise of tokens. src/pellucid/execution/randomness.py defines which word is whose.
+// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the random
+// numbers of token noise. src/pellucid/execution/randomness.py defines which words a token uses.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace philox {
 
 using elementwise::kVectorLanes;
 
-// As many bits as a vector of floats has. A word is the lower half of a lane; what stands above is
-// not looked at.
+// As many bits as a vector of floats. A word is the lower half of a lane; the upper half is
+// ignored.
 typedef std::uint64_t Words __attribute__((vector_size(4 * kVectorLanes)));
 typedef std::uint32_t Word32Vector __attribute__((vector_size(4 * kVectorLanes)));
 
@@ -56,8 +56,8 @@ PELLUCID_INLINE Words upper_half(Words x) {
 #endif
 }
 
-// One word of all lanes' blocks, for as many blocks as a vector of floats has lanes: those of even
-// and of odd number.
+// One word of as many blocks as a vector of floats has lanes: the blocks with even numbers, and
+// those with odd numbers.
 struct Pair {
   Words even;
   Words odd;

@@ -1,4 +1,5 @@
-// Phase 1 of a linear: rows of x as the weights' format wants them.
+// Phase 1 of a linear layer: converts rows of x to the form that kernels of the weights' format
+// read.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +10,17 @@
 namespace pellucid {
 namespace {
 
-// Below 2^-80 a row counts as zero: neither of 127 / amax, doubled as often as a group may ask for,
-// and of the least scale of a group, amax / 127 * 2^-kMaxHalvings, leaves the normal floats.
+// A row whose maximum is below 2^-80 counts as zero. Above it, 127 / amax * 2^kMaxHalvings does not
+// overflow, and the smallest scale of a group, amax / 127 * 2^-kMaxHalvings, is a normal float.
 constexpr std::int32_t kSmallestRowBits = 0x17800000;
 
-// A row on its way to s8 codes and one scale, which a group may halve. In IEEE single precision,
-// with max |x| of the row and of the group,
+// Quantizes a row to s8 codes with one scale, which each group may halve. In IEEE single precision,
+// with max |x| of the row and of the group:
 //     scale = row max / 127
 //     halvings = the most, up to kMaxHalvings, with group max * 2^halvings <= row max
 //     code = round to nearest even(x * (127 / row max * 2^halvings))
 // so that x is about scale * 2^-halvings * code. A row whose max is below 2^-80 counts as zero, and
-// one with an infinity or a NaN gets the scale NaN, so that it is seen in every output.
+// one with an infinity or a NaN gets the scale NaN, so that every output shows it.
 // kZeroPoint is that of the weights' codes as the kernel's loads give them, 1 if columns have zero
 // points of their own.
 template <class S, Format kFormat, int kZeroPoint>
@@ -63,7 +64,7 @@ struct QuantizedRow {
     const float row_max = float_of_bits(max_bits);
     const std::int32_t inverse_bits = bits_of_float(127.0f / row_max);
     for (std::int64_t g = 0; g < num_groups(); ++g) {
-      // Of the difference of two floats as bits, what is above the mantissa.
+      // The difference of two floats' bits without the bits of the mantissa.
       const std::int32_t exponent = (max_bits - facts(g).raise) >> kMantissaBits;
       const std::int32_t halvings = exponent < kMaxHalvings ? exponent : kMaxHalvings;
       const float inverse = float_of_bits(inverse_bits + (halvings << kMantissaBits));

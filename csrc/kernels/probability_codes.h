@@ -1,4 +1,4 @@
-// Attention probabilities as int8 codes, for products with int8 and int4 values.
+// Quantizes attention probabilities to int8 codes, for products with int8 and int4 values.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 namespace pellucid {
 namespace {
 
-// Sixteen probabilities share a scale: the same four of the tokens of each of four tiles, a strip,
-// so that maxima are taken of whole vectors first and of neighbours last.
+// Sixteen probabilities share a scale: the same four tokens of each of four tiles (a strip), so
+// that maxima are taken over whole vectors first, and over neighbours last.
 constexpr int kStripTiles = 4;
 constexpr int kRangeStrips = kRangeTiles / kStripTiles;
 
-// number = scale * code. What four tokens share is there for each of them.
+// number = scale * code. A fact that four tokens share is stored for each of them.
 struct ProbabilityCodes {
   alignas(64) std::int8_t codes[kRangeTokens];
   alignas(64) float scales[kRangeStrips][kTileTokens];

@@ -1,6 +1,6 @@
-// How codes are chosen, for 16 groups of weights side by side: plain data and pointers to one
-// level's kernels. Groups stand in columns, [size][16], so that each group's sums run over its
-// weights in order and its bits depend on nothing beside it.
+// The interface of the kernels that quantize weights, 16 groups side by side: plain data and
+// pointers to one level's kernels. Groups are columns, [size][16], so each group's sums run over
+// its weights in order, and its bits do not depend on the groups beside it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,7 @@ namespace pellucid {
 
 constexpr int kQuantizedGroups = 16;
 
-// What codes may be, of each group: code = round(x * inverse scale), within [lowest, highest], +
-// offset.
+// The codes of each group: code = round(x * inverse scale), clipped to [lowest, highest], + offset.
 struct CodeRanges {
   float inverses[kQuantizedGroups];
   float lowest[kQuantizedGroups];

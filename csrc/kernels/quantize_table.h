@@ -1,7 +1,7 @@
-// The search for scales of 4 bits: a few grids are tried, each is fitted by least squares, and the
-// one with the smallest squared error wins, as in llama.cpp's make_qx_quants (ggml-quants.c). The
-// definition is backends/quantization/weights.py; operations and their order are the same, so that
-// every level gives its bits.
+// The kernels that quantize weights, written once for all levels. For 4 bits they search the scale:
+// a few grids are fitted by least squares, and the grid with the smallest squared error wins, as in
+// llama.cpp's make_qx_quants (ggml-quants.c). The definition is backends/quantization/weights.py;
+// the operations and their order are the same, so every level computes the same bits.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ static_assert(elementwise::kLanes == kQuantizedGroups, "a lane per group");
 
 constexpr float kHighestCode = 15.0f;
 constexpr float kSymmetricZeroPoint = 8.0f;
-// How many steps the weights reach beyond the grid: above 0 the outermost are clipped to its end,
-// for the sake of a finer grid for the others.
+// The steps by which weights may exceed the grid: above 0 the largest weights are clipped to the
+// end of the grid, and the others get a finer grid.
 constexpr double kSymmetricSteps[] = {-0.9, -0.4, 0.0, 0.4, 0.9, 1.6, 2.4};
 constexpr double kZeroPointSteps[] = {-1.6, -0.8, 0.0, 0.8, 1.6, 2.4};
 
@@ -47,8 +47,8 @@ PELLUCID_INLINE Lanes inverse(Lanes scale) {
   return where_less(0x1p-125f, size, 1.0f / usable, 0.0f);
 }
 
-// The ends of the codes are whole numbers, so clipping first gives the same and keeps `round` in
-// its range.
+// The bounds of codes are whole numbers, so clipping before rounding gives the same codes, and
+// keeps `round` in its range.
 PELLUCID_INLINE Lanes centered_codes(Lanes x, Lanes inverse, Lanes lowest, Lanes highest) {
   return round(clip(x * inverse, lowest, highest));
 }
@@ -59,8 +59,8 @@ struct Best {
   Lanes scale = 0.0f;
   Lanes zero_point = kSymmetricZeroPoint;
 
-  // Fits the grid of codes round(x * inverse) + zero_point: the scale with the least squared error,
-  // sum (x - scale * code)^2, and by how much that is below sum x^2.
+  // Fits a scale to the codes round(x * inverse) + zero_point: the scale with the least squared
+  // error, sum (x - scale * code)^2. Also computes how far this error is below sum x^2.
   PELLUCID_INLINE void try_grid(const float* x, std::int64_t size, Lanes inverse, Lanes zero) {
     const Lanes lowest = 0.0f - zero, highest = kHighestCode - zero;
     Lanes product = 0.0f, square = 0.0f;
@@ -112,7 +112,7 @@ inline void fit_zero_points(const float* x, std::int64_t size, float* scales, fl
   Best best;
   for (const double step : kZeroPointSteps) {
     const Lanes steps = inverse(spread / static_cast<float>(double{kHighestCode} + step));
-    // Both ends share what lies beyond.
+    // Both ends exceed the grid by the same number of steps.
     const Lanes zero = -lowest * steps - static_cast<float>(step / 2);
     best.try_grid(x, size, steps, round(clip(zero, 0.0f, kHighestCode)));
   }

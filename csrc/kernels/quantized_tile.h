@@ -1,4 +1,4 @@
-// Integer weights times int8 activations.
+// Linear layers with integer weights and int8 activations, in register tiles.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace pellucid {
 namespace {
 
-// How codes of 8 bits lie in a tile and come into registers: one load is a quad of inputs.
+// Loads codes of 8 bits from a tile: one load is a quad of inputs.
 template <class S>
 struct Codes8 {
   static constexpr int kBits = 8;
@@ -20,7 +20,7 @@ struct Codes8 {
   }
 };
 
-// Two codes of 4 bits in a byte: one load is two quads.
+// Loads codes of 4 bits, two in a byte: one load is two quads.
 template <class S>
 struct Codes4 {
   static constexpr int kBits = 4;
@@ -70,16 +70,16 @@ inline __attribute__((always_inline)) void add_tile_products(
   }
 }
 
-// Groups with a scale each: a sum per group is exact, then scaled into a float. The factor of a
-// group of activations, a power of two, is added to the exponents of the weights' scales: a product
-// would take a turn in the pipes of dot products. A scale of zero becomes 2^-127 times that factor,
-// far below what rounding loses of any other.
+// Formats with a scale per group: the sum of a group is exact, then scaled to a float. The factor
+// of a group of activations is a power of two, which is added to the exponents of the weights'
+// scales, because a multiplication would use the same execution ports as dot products. A scale of
+// zero becomes 2^-127 times this factor, far below the rounding error of any other scale.
 template <class S, Format kFormat>
 struct GroupTile {
   static constexpr FormatInfo kInfo = format_info(kFormat);
   using Codes = CodesOf<S, kInfo.weight_bits>;
   static constexpr int kMaxRows = S::kMaxGroupRows;
-  // Of codes as they come into registers; 1 where columns have their own, to be multiplied with.
+  // The zero point of codes in registers; 1 where each column has its own, a factor then.
   static constexpr int kZeroPoint = kInfo.has_zero_points ? 1
                                     : kInfo.has_minimums && kInfo.weight_bits == 4
                                         ? 0
@@ -158,12 +158,12 @@ struct GroupTile {
     }
   }
 
-  // Of the group of a row whose codes begin at x.
+  // The facts of the group whose codes begin at x.
   static const GroupFacts& facts(const std::int8_t* x) {
     return *reinterpret_cast<const GroupFacts*>(x + kInfo.tile_inputs);
   }
 
-  // A weight's minimum meets every input of the group alike: their sum.
+  // All inputs of a group are multiplied with the same minimum, so it is multiplied with their sum.
   template <int kRows, int kVectors>
   static inline __attribute__((always_inline)) void add_minimums(
       const typename S::F32 (&minimum)[kVectors], const std::int8_t* x, std::int64_t x_stride,
@@ -198,7 +198,7 @@ struct GroupTile {
   }
 };
 
-// One scale per output: sums stay integers over all of K.
+// Formats with one scale per output: sums are integers over all of K.
 template <class S>
 struct ChannelTile {
   static constexpr FormatInfo kInfo = format_info(Format::kInt8Channel);

@@ -1,12 +1,12 @@
-// The interface of the kernels that draw tokens from rows of logits.
+// The interface of the kernels that draw tokens from rows of logits: plain data and pointers.
 #pragma once
 
 #include <cstdint>
 
 namespace pellucid {
 
-// Tokens of a group find their noise in neighbouring blocks (philox.h), and kernels take groups
-// whole.
+// Tokens of a group: their noise is in neighbouring blocks (philox.h), and kernels process whole
+// groups.
 constexpr std::int64_t kGroupTokens = 128;
 
 // What the noise is a function of: the request's seed, the completion's stream, and the position of
@@ -25,11 +25,11 @@ struct Columns {
   const std::uint32_t* allowed;  // a bit for each token of the row, the lowest first; or null: all
   std::int64_t begin;
   std::int64_t end;
-  const float* above;  // [kGroupTokens] in each group only greater logits take part; or null: all
+  const float* above;  // [kGroupTokens] bounds: only greater logits of a group take part; null: all
   float* weights;      // of the row's groups: `race` leaves its weights here, and `mass` reads them
 };
 
-// What makes logits weights: 2^((logit - peak) * sharpness).
+// The conversion of logits to weights: 2^((logit - peak) * sharpness).
 struct Weighing {
   float peak;
   float sharpness;
@@ -38,16 +38,17 @@ struct Weighing {
 // The first to arrive so far, at noise / weight; of equals the lower token.
 struct Arrival {
   double time;
-  std::int64_t token;  // -1: nobody yet
+  std::int64_t token;  // -1: none yet
 };
 
 struct SamplingKernels {
   // The greatest logit that takes part; -infinity if none does.
   float (*peak)(const Columns& columns);
-  // The mass of all that take part. Whoever of them weighs at least `min_weight` races `first`.
+  // Returns the mass of all tokens that take part. Tokens with a weight of at least `min_weight`
+  // race against `first`.
   std::int64_t (*race)(const Columns& columns, const Weighing& weighing, float min_weight,
                        const NoiseKey& key, Arrival& first);
-  // Their mass alone.
+  // Returns the mass alone.
   std::int64_t (*mass)(const Columns& columns);
 };
 

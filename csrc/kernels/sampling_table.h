@@ -1,4 +1,4 @@
-// The kernels of sampling_kernels.h, written once for all levels.
+// The kernels that draw tokens (sampling_kernels.h), written once for all levels.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ PELLUCID_INLINE IntVector lanes_of(std::uint32_t bits) {
   return ((IntVector{} + static_cast<std::int32_t>(bits)) & lane_bits) != 0;
 }
 
-// Groups of a row one after the other: f(group's first token, its logits [kGroupTokens], the bits
-// of its allowed tokens or null). Beyond the end logits are -infinity.
+// Calls f(first token, logits [kGroupTokens], bits of the allowed tokens or null) for each group of
+// a row, in order. Logits beyond the end of the row are -infinity.
 template <class F>
 PELLUCID_INLINE void for_each_group(const Columns& columns, F&& f) {
   std::int64_t first = columns.begin;
@@ -76,8 +76,8 @@ PELLUCID_INLINE void for_each_group(const Columns& columns, F&& f) {
   f(first, logits, columns.allowed == nullptr ? nullptr : allowed);
 }
 
-// Of kVectorLanes tokens, `offset` behind the first of their group: -infinity instead of the logits
-// of those that take no part.
+// Replaces the logits of tokens that take no part by -infinity, for kVectorLanes tokens, `offset`
+// behind the first token of their group.
 template <bool kFiltered>
 PELLUCID_INLINE Vector logits_at(const Columns& columns, const float* logits,
                                  const std::uint32_t* allowed, int offset) {
@@ -141,7 +141,7 @@ inline std::int64_t mass(const Columns& columns) {
           take_part[i] = logits_at<true>(columns, logits, allowed, i * kVectorLanes) > none;
           some |= take_part[i];
         }
-        if (!any(some)) return;  // most groups, where few tokens hold most of the mass
+        if (!any(some)) return;  // most groups, if few tokens have most of the mass
         const float* const weights = columns.weights + begin;
 #pragma GCC unroll 32
         for (int i = 0; i < kGroupTokens / kVectorLanes; i += 2) {
@@ -155,7 +155,7 @@ inline std::int64_t mass(const Columns& columns) {
 template <bool kFiltered>
 PELLUCID_INLINE std::int64_t race(const Columns& columns, const Weighing& weighing,
                                   float min_weight, const NoiseKey& key, Arrival& first) {
-  // Who weighs 2^kMinExponent never arrives.
+  // A token with the weight 2^kMinExponent never arrives.
   const float least = min_weight > 0x1.000002p-100f ? min_weight : 0x1.000002p-100f;
   float latest = noise::latest(first.time);
   Words sums{};

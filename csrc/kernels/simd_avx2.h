@@ -1,5 +1,4 @@
-// 256-bit vectors with AVX2, FMA and F16C: what kernels are written over. simd_portable.h says what
-// each member means.
+// The vectors of kernels with AVX2, FMA and F16C: 256 bits. simd_portable.h defines each function.
 #pragma once
 
 #include <immintrin.h>

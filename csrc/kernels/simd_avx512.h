@@ -1,4 +1,4 @@
-// 512-bit vectors: what kernels are written over. simd_portable.h says what each member means.
+// The vectors of kernels with AVX-512: 512 bits. simd_portable.h defines each function.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
-// 128-bit vectors of Arm with dot products: what kernels are written over. simd_portable.h says
-// what each member means.
+// The vectors of kernels for Arm with dot products: 128 bits. simd_portable.h defines each
+// function.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,5 +1,5 @@
-// Vectors in plain C++, which define what those of the other levels do. Compilers turn the loops
-// into whatever the architecture always has.
+// The vectors of kernels in plain C++: the definition of the other levels' vectors. Compilers turn
+// the loops into the baseline instructions of the architecture.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct Simd {
     __builtin_memcpy(&x, p, sizeof(x));
     return x;
   }
-  // The first `count` lanes; the others are zero, respectively stay unwritten.
+  // Loads or stores the first `count` lanes; the others are zero, or are not written.
   static F32 load_first(const float* p, std::int64_t count) {
     F32 x = zero();
     for (int i = 0; i < count; ++i) x.lane[i] = p[i];

@@ -1,5 +1,5 @@
-// Softmax over a range of keys, in powers of two: e^x = 2^(x log2 e), and the factor is part of the
-// scores' scale.
+// Softmax over a range of keys, in powers of two: e^x = 2^(x log2 e), and the scores' scale
+// contains the factor log2 e.
 #pragma once
 
 #include <cfloat>
@@ -47,9 +47,9 @@ PELLUCID_INLINE float sum(Lanes x) {
   return reduce(x, [](auto a, auto b) { return a + b; });
 }
 
-// 2^x for x <= 0, within 2 ulp; exactly 0 below -126.5. The polynomial is the best of degree 5 that
-// is 1 at 0, by its relative error on [-1/2, 1/2] (linear programming on 4001 Chebyshev nodes, then
-// a search among its neighbours in f32).
+// 2^x for x <= 0, within 2 ulp; exactly 0 below -126.5. The polynomial of degree 5 is 1 at 0 and
+// has the smallest relative error on [-1/2, 1/2]. It was found by linear programming on 4001
+// Chebyshev nodes, then by a search among its neighbours in f32.
 template <class S>
 PELLUCID_INLINE typename S::F32 exp2_of_negative(typename S::F32 x) {
   x = S::max(S::broadcast(-127.0f), x);
@@ -91,7 +91,7 @@ PELLUCID_INLINE float greatest(std::int64_t num_tiles, const float* scores) {
   return reduce(maxima, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// Scores become 2^(score - max); their sum.
+// Replaces scores by 2^(score - max), and returns their sum.
 template <class S>
 PELLUCID_INLINE float exponentiate(std::int64_t num_tiles, float max, TilePrefetcher& prefetcher,
                                    float* scores) {
@@ -140,8 +140,8 @@ inline void finish(const Partials& folded, std::int64_t row, std::int64_t padded
                    std::int64_t head_dim, float* y) {
   const float factor = 1.0f / folded.total[row];
   const float* const values = folded.values + row * padded_dim;
-  // Zero is added for its sign: -0 + 0 is +0. The sign of a sum of zeros is the one thing that
-  // probabilities of zero can change.
+  // Adding zero makes -0 a +0: probabilities of zero can change nothing but the sign of a sum of
+  // zeros.
   elementwise::map(head_dim, y, [&](auto at) { return at(values) * factor + 0.0f; });
 }
 

@@ -1,4 +1,4 @@
-// Prefetches the weights that a product reads next: memory is busy while arithmetic is.
+// StreamPrefetcher: prefetches the weights that a linear layer reads next, while it computes.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 namespace pellucid {
 namespace {
 
-// Fetches bytes that are wanted next, an even share at each step of the work on others: more at
-// once would fill the queue of loads in flight, and the work's own would wait in it. Into the
-// second-level cache, for the first belongs to the work.
+// Prefetches bytes into the second-level cache, an even share at each step of the computation. More
+// at once would fill the queue of outstanding loads, and the computation's own loads would wait.
+// The first-level cache is left to the computation.
 class StreamPrefetcher {
  public:
   // Spread over at most `num_steps` steps.
@@ -19,7 +19,7 @@ class StreamPrefetcher {
         end_(bytes + num_bytes),
         lines_per_step_((num_bytes + kLineBytes * num_steps - 1) / (kLineBytes * num_steps)) {}
 
-  // As many lines at each step, until there are none: branches that a processor foresees.
+  // The same number of lines at each step, until all are prefetched: easy branches to predict.
   inline __attribute__((always_inline)) void step() {
     if (next_ >= end_) return;
     for (std::int64_t i = 0; i < lines_per_step_; ++i) {

@@ -1,4 +1,4 @@
-// Prefetches the tiles of keys and values that attention reads next.
+// TilePrefetcher: prefetches the tiles of keys and values that attention reads next.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 namespace pellucid {
 namespace {
 
-// Fetches the tiles of a range into the second-level cache, a few lines at each step of the work on
-// another: as fast as the work consumes them, for more at once would wait for the memory.
+// Prefetches the tiles of a range into the second-level cache, a few lines at each step of the
+// computation over another range: as fast as the computation reads them. More at once would wait
+// for memory.
 class TilePrefetcher {
  public:
   // Spread over `num_steps` steps of work.

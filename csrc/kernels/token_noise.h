@@ -1,5 +1,5 @@
-// The noise of one token, and its arrival time: the arithmetic of execution/randomness.py on
-// numbers.
+// The noise of a token, and its arrival time in the race: the arithmetic of
+// execution/randomness.py.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline Block block(const NoiseKey& key, std::uint32_t first, std::uint32_t last)
   return {{a, b, c, d}};
 }
 
-// A token's first 16 random bits, which it shares a block with others for.
+// A token's first 16 random bits. Eight tokens share the block that has them.
 inline std::uint32_t upper_bits(const NoiseKey& key, std::int64_t token) {
   const auto index = static_cast<std::uint32_t>(token);
   const std::uint32_t word = block(key, index / 128 * 16 + index % 16, 0).words[index / 16 % 4];
@@ -59,8 +59,8 @@ inline double exponential(const NoiseKey& key, std::int64_t token, std::uint32_t
   return minus_log(1 - (static_cast<double>(bits) + 0.5) * 0x1p-52);
 }
 
-// Noise is at least its upper bits / 2^16. So a token arrives after `time` whose upper bits are
-// greater than latest(time) times its weight; with slack for the rounding of all that.
+// Noise is at least its upper bits / 2^16. So a token whose upper bits are greater than
+// latest(time) times its weight arrives after `time`. latest() leaves room for rounding.
 inline float latest(double time) { return static_cast<float>(time * 0x1p16 * (1 + 0x1p-16)); }
 
 inline bool may_arrive(std::uint32_t upper_bits, float weight, float latest) {

@@ -1,4 +1,4 @@
-// Weights of tokens: the arithmetic of execution/odds.py on whatever has +, -, * and comparisons.
+// The weight of a token: the arithmetic of execution/odds.py, for numbers and for vectors.
 #pragma once
 
 #include <cstdint>
