@@ -56,20 +56,23 @@ Tensor = npt.NDArray[Any]
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of a checkpoint in transformers' layout."""
-    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    hidden = config.hidden_size
+    attention, mlp = config.layers[0].attention, config.layers[0].mlp
+    assert mlp is not None
+    inner, head_dim = mlp.intermediate_size, attention.head_dim
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
         for name, num_heads in (
-            ("q_proj", config.num_heads),
-            ("k_proj", config.num_kv_heads),
-            ("v_proj", config.num_kv_heads),
+            ("q_proj", attention.num_heads),
+            ("k_proj", attention.num_kv_heads),
+            ("v_proj", attention.num_kv_heads),
         ):
             yield f"{prefix}.self_attn.{name}.weight", (num_heads * head_dim, hidden)
-            if config.qkv_bias:
+            if attention.qkv_bias:
                 yield f"{prefix}.self_attn.{name}.bias", (num_heads * head_dim,)
-        yield f"{prefix}.self_attn.o_proj.weight", (hidden, config.num_heads * head_dim)
-        if config.qk_norm:
+        yield f"{prefix}.self_attn.o_proj.weight", (hidden, attention.num_heads * head_dim)
+        if attention.qk_norm is not None:
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
         yield f"{prefix}.mlp.gate_proj.weight", (inner, hidden)
@@ -99,20 +102,21 @@ def random_tensors(config: ModelConfig) -> dict[str, Tensor]:
 
 def hf_config(config: ModelConfig) -> dict[str, Any]:
     """What config.json says."""
-    assert config.rope is not None
+    attention, mlp = config.layers[0].attention, config.layers[0].mlp
+    assert attention.rope is not None and mlp is not None
     return {
         "architectures": [config.architecture],
         "model_type": MODEL_TYPES[config.architecture],
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
+        "intermediate_size": mlp.intermediate_size,
         "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
+        "num_attention_heads": attention.num_heads,
+        "num_key_value_heads": attention.num_kv_heads,
+        "head_dim": attention.head_dim,
         "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope.theta,
+        "rope_theta": attention.rope.theta,
         "hidden_act": "silu",
         "tie_word_embeddings": config.tie_word_embeddings,
         "bos_token_id": 1,
@@ -136,18 +140,19 @@ def write_tokenizer(vocab_size: int, path: Path) -> None:
 
 def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
     """The checkpoint as llama.cpp reads it: matrices in bf16, vectors in f32, no tokenizer."""
-    assert config.rope is not None
+    attention, mlp = config.layers[0].attention, config.layers[0].mlp
+    assert attention.rope is not None and mlp is not None
     writer = gguf.GGUFWriter(path, MODEL_TYPES[config.architecture])
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope.theta)
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_feed_forward_length(mlp.intermediate_size)
+    writer.add_head_count(attention.num_heads)
+    writer.add_head_count_kv(attention.num_kv_heads)
+    writer.add_key_length(attention.head_dim)
+    writer.add_value_length(attention.head_dim)
+    writer.add_rope_freq_base(attention.rope.theta)
+    writer.add_rope_dimension_count(attention.head_dim)
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
@@ -159,7 +164,7 @@ def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -
         if config.architecture == "LlamaForCausalLM" and name.endswith(
             ("q_proj.weight", "k_proj.weight")
         ):
-            tensor = interleaved_rotations(tensor, config.head_dim)
+            tensor = interleaved_rotations(tensor, attention.head_dim)
         rows = np.ascontiguousarray(tensor).view(np.uint8)
         writer.add_tensor(gguf_name(name), rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()

@@ -8,6 +8,7 @@ from typing import Literal
 from pellucid.parameter_checks import Interval, refuse
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
+Router = Literal["softmax", "softmax_chosen", "sigmoid"]
 
 QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp", "int4-g128-zp")
 
@@ -77,39 +78,163 @@ class RopeConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The facts of a checkpoint that a decoder and the planner need; read from it, never set by users."""
+class AttentionConfig:
+    """Causal self-attention of one layer.
 
-    architecture: str  # the checkpoint's own name, e.g. "LlamaForCausalLM"
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int  # H
-    num_kv_heads: int  # K, divides H
-    head_dim: int  # D
-    max_position_embeddings: int
-    norm_eps: float
-    activation: Activation
-    rope: RopeConfig | None  # None: learned positions (GPT-2)
-    attention_scale: float  # multiplies q.k
-    sliding_windows: tuple[int | None, ...]  # per layer: keys seen, the token itself included
-    attention_softcap: float | None = None
-    logits_softcap: float | None = None
-    embedding_scale: float = 1.0
+    Args:
+        num_heads: H, query heads.
+        num_kv_heads: K, divides H.
+        head_dim: D.
+        scale: multiplies q.k.
+        rope: how queries and keys are rotated; None: they are not.
+        window: keys that a token sees, its own included; None: all before it.
+        softcap: c of c * tanh(score / c); None: scores are not capped.
+        qkv_bias: whether the projections to q, k and v have biases.
+        o_bias: whether the projection of the heads' outputs has one.
+        qk_norm: whether q and k are normed, "head" each head, "width" all heads together; None: they
+            are not.
+        norm_after_rope: whether they are normed after the rotation.
+        has_sinks: whether each query head has a learned score that takes its share of the softmax and
+            has no value.
+        shared_kv_layer: an earlier layer whose keys and values this one reads; None: it has its own.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    rope: RopeConfig | None
+    window: int | None = None
+    softcap: float | None = None
     qkv_bias: bool = False
     o_bias: bool = False
-    mlp_bias: bool = False
-    gated_mlp: bool = True
-    qk_norm: bool = False
+    qk_norm: Literal["head", "width"] | None = None
+    norm_after_rope: bool = False
+    has_sinks: bool = False
+    shared_kv_layer: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.num_heads % self.num_kv_heads == 0
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """The feed-forward part that every token passes.
+
+    Args:
+        intermediate_size: its width.
+        activation: between its matrices.
+        gated: whether the activation of one projection multiplies another one (Shazeer 2020).
+        bias: whether its matrices have biases.
+    """
+
+    intermediate_size: int
+    activation: Activation
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """Gated feed-forward parts of which each token passes a few, chosen by a router (Shazeer et al. 2017).
+
+    Args:
+        num_experts: E.
+        num_chosen: for each token, at most E.
+        intermediate_size: width of one expert.
+        activation: of the experts.
+        router: scores of the experts from the router's logits: "softmax" over all experts, or over the
+            chosen ones alone ("softmax_chosen"); or "sigmoid" of each.
+        normalize: whether the scores of the chosen experts are divided by their sum.
+        scale: multiplies the scores at the end.
+        router_bias: whether the router's logits have a bias.
+        expert_bias: whether the experts' matrices have biases.
+        shared_gate: whether the output of `LayerConfig.mlp`, the shared expert, is multiplied with the
+            sigmoid of a projection to one number.
+    """
+
+    num_experts: int
+    num_chosen: int
+    intermediate_size: int
+    activation: Activation
+    router: Router = "softmax"
+    normalize: bool = True
+    scale: float = 1.0
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_gate: bool = False
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.num_chosen <= self.num_experts
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One layer of a decoder.
+
+    Args:
+        attention: what mixes tokens.
+        mlp: what every token passes: the dense feed-forward part, or the expert that all tokens share
+            beside `experts`; None: there is none.
+        experts: of which each token passes a few; None: the layer is dense.
+    """
+
+    attention: AttentionConfig
+    mlp: MLPConfig | None
+    experts: ExpertsConfig | None = None
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The facts of a checkpoint that a decoder and the planner need; read from it, never set by users.
+
+    Args:
+        architecture: the checkpoint's own name, such as "LlamaForCausalLM".
+        vocab_size: V.
+        hidden_size: width of the activations between layers.
+        layers: in order.
+        max_position_embeddings: positions that the model was made for, without scaling.
+        norm_eps: of all norms.
+        embedding_scale: multiplies the embedding of a token.
+        logits_scale: multiplies the logits.
+        logits_softcap: c of c * tanh(logit / c); None: logits are not capped.
+        tie_word_embeddings: whether the head is the embedding.
+        bos_token_id: the token that begins a text; None: there is none.
+        eos_token_ids: tokens that end an answer.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerConfig, ...]
+    max_position_embeddings: int
+    norm_eps: float
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
     tie_word_embeddings: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
     @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """The different rotations of all layers."""
+        ropes = (layer.attention.rope for layer in self.layers)
+        return tuple(dict.fromkeys(rope for rope in ropes if rope is not None))
+
+    @property
     def context_length(self) -> int:
-        """Tokens that the model can read: prompt and output."""
-        scaling = self.rope.scaling if self.rope is not None else None
+        """Tokens that the model can read, prompt and output: what each of its layers can."""
+        # Where only some layers are scaled, `max_position_embeddings` is the scaled length already.
+        contexts = (self._scaled_context(layer.attention.rope) for layer in self.layers)
+        return min(contexts)
+
+    def _scaled_context(self, rope: RopeConfig | None) -> int:
+        scaling = rope.scaling if rope is not None else None
         if isinstance(scaling, LinearRopeScaling | DynamicRopeScaling):
             return int(self.max_position_embeddings * scaling.factor)
         if isinstance(scaling, YarnRopeScaling):
@@ -118,8 +243,12 @@ class ModelConfig:
         return self.max_position_embeddings
 
     def __post_init__(self) -> None:
-        assert len(self.sliding_windows) == self.num_layers
-        assert self.num_heads % self.num_kv_heads == 0
+        assert self.layers
+        for index, layer in enumerate(self.layers):
+            shared = layer.attention.shared_kv_layer
+            assert shared is None or (
+                shared < index and self.layers[shared].attention.shared_kv_layer is None
+            )
 
 
 @dataclass(frozen=True)

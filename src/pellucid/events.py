@@ -78,9 +78,9 @@ def _fields_as_json(record: Any) -> dict[str, Any]:
 class HelloModel:
     name: str
     n_layers: int
-    n_q: int  # query heads
-    n_kv: int  # kv-heads
-    head_dim: int
+    n_q: int  # query heads of the first layer
+    n_kv: int  # its kv-heads
+    head_dim: int  # of its heads
     vocab: int
     weight_bytes: int  # that a step with logits reads
     dtype: str  # format of the matrices

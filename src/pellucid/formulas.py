@@ -6,21 +6,13 @@ and of the KV cache, each read or written once: the least that a step can move.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 
-class ModelShape(Protocol):
-    """The facts that the formulas take; `ModelConfig` has them."""
+class AttentionShape(Protocol):
+    """What the formulas take of `AttentionConfig`."""
 
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_layers(self) -> int: ...
     @property
     def num_heads(self) -> int: ...
     @property
@@ -28,27 +20,105 @@ class ModelShape(Protocol):
     @property
     def head_dim(self) -> int: ...
     @property
-    def gated_mlp(self) -> bool: ...
+    def window(self) -> int | None: ...
     @property
-    def sliding_windows(self) -> Sequence[int | None]: ...
+    def shared_kv_layer(self) -> int | None: ...
 
 
-def layer_matrices(shape: ModelShape) -> tuple[tuple[int, int], ...]:
-    """(outputs, inputs) of one layer's matrices: attention's in and out, the MLP's in and out."""
-    queries = shape.num_heads * shape.head_dim
-    keys_and_values = 2 * shape.num_kv_heads * shape.head_dim
-    inner = shape.intermediate_size
-    return (
-        (queries + keys_and_values, shape.hidden_size),
-        (shape.hidden_size, queries),
-        ((2 if shape.gated_mlp else 1) * inner, shape.hidden_size),
-        (shape.hidden_size, inner),
+class MLPShape(Protocol):
+    """What the formulas take of `MLPConfig`."""
+
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def gated(self) -> bool: ...
+
+
+class ExpertsShape(Protocol):
+    """What the formulas take of `ExpertsConfig`."""
+
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def num_chosen(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+
+
+class LayerShape(Protocol):
+    """What the formulas take of `LayerConfig`."""
+
+    @property
+    def attention(self) -> AttentionShape: ...
+    @property
+    def mlp(self) -> MLPShape | None: ...
+    @property
+    def experts(self) -> ExpertsShape | None: ...
+
+
+class ModelShape(Protocol):
+    """What the formulas take of `ModelConfig`."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def layers(self) -> Sequence[LayerShape]: ...
+
+
+class LayerMatrices(NamedTuple):
+    """Matrices of one shape in a layer.
+
+    Attributes:
+        num_outputs: rows of each.
+        num_inputs: columns of each.
+        num_matrices: of this shape; more than one are experts.
+        num_active: how many of them a token passes.
+    """
+
+    num_outputs: int
+    num_inputs: int
+    num_matrices: int = 1
+    num_active: int = 1
+
+
+def layer_matrices(layer: LayerShape, hidden_size: int) -> Iterator[LayerMatrices]:
+    """One layer's matrices: attention's in and out, the MLP's in and out, the router, the experts' in
+    and out."""
+    attention, mlp, experts = layer.attention, layer.mlp, layer.experts
+    queries = attention.num_heads * attention.head_dim
+    keys_and_values = 2 * attention.num_kv_heads * attention.head_dim
+    if attention.shared_kv_layer is not None:
+        keys_and_values = 0
+    yield LayerMatrices(queries + keys_and_values, hidden_size)
+    yield LayerMatrices(hidden_size, queries)
+    if mlp is not None:
+        yield LayerMatrices((2 if mlp.gated else 1) * mlp.intermediate_size, hidden_size)
+        yield LayerMatrices(hidden_size, mlp.intermediate_size)
+    if experts is not None:
+        counts = experts.num_experts, experts.num_chosen
+        yield LayerMatrices(experts.num_experts, hidden_size)
+        yield LayerMatrices(2 * experts.intermediate_size, hidden_size, *counts)
+        yield LayerMatrices(hidden_size, experts.intermediate_size, *counts)
+
+
+def matrix_parameters(shape: ModelShape) -> int:
+    """Weights of the matrices of all layers, biases and norms left out."""
+    return sum(
+        each.num_matrices * each.num_outputs * each.num_inputs
+        for layer in shape.layers
+        for each in layer_matrices(layer, shape.hidden_size)
     )
 
 
-def layer_matrix_parameters(shape: ModelShape) -> int:
-    """Weights of one layer's matrices, biases and norms left out."""
-    return sum(num_outputs * num_inputs for num_outputs, num_inputs in layer_matrices(shape))
+def active_matrix_parameters(shape: ModelShape) -> int:
+    """Of the `matrix_parameters` those that a token passes: of the experts, the chosen ones."""
+    return sum(
+        each.num_active * each.num_outputs * each.num_inputs
+        for layer in shape.layers
+        for each in layer_matrices(layer, shape.hidden_size)
+    )
 
 
 def attention_pairs(start: int, end: int, window: int | None = None) -> int:
@@ -70,23 +140,25 @@ class ForwardFlops:
     """
 
     def __init__(self, shape: ModelShape) -> None:
-        self._per_token = 2 * shape.num_layers * layer_matrix_parameters(shape)
-        # q.k and p.v: a multiply and an add each, per pair, head and component.
-        self._per_pair = 4 * shape.num_heads * shape.head_dim
-        self._layers_by_window = tuple(Counter(shape.sliding_windows).items())
+        self._per_token = 2 * active_matrix_parameters(shape)
+        # q.k and p.v: a multiply and an add each, per pair, head and component. By window.
+        per_pair = Counter[int | None]()
+        for layer in shape.layers:
+            attention = layer.attention
+            per_pair[attention.window] += 4 * attention.num_heads * attention.head_dim
+        self._per_pair_by_window = tuple(per_pair.items())
         self._per_logits = 2 * shape.hidden_size * shape.vocab_size
 
     def __call__(self, start: int, end: int, num_logits: int) -> int:
         """Of one request's tokens at positions start .. end - 1, of which `num_logits` rows go through
         the head."""
-        pairs = 0
-        for window, num_layers in self._layers_by_window:
+        attention = 0
+        for window, per_pair in self._per_pair_by_window:
             if end - start == 1:  # decode, once for each request and step
-                pairs += num_layers * (end if window is None else min(end, window))
+                attention += per_pair * (end if window is None else min(end, window))
             else:
-                pairs += num_layers * attention_pairs(start, end, window)
-        matrices = self._per_token * (end - start)
-        return matrices + self._per_pair * pairs + self._per_logits * num_logits
+                attention += per_pair * attention_pairs(start, end, window)
+        return self._per_token * (end - start) + attention + self._per_logits * num_logits
 
 
 def forward_flops(shape: ModelShape, start: int, end: int, num_logits: int) -> int:
@@ -97,7 +169,7 @@ def forward_flops(shape: ModelShape, start: int, end: int, num_logits: int) -> i
 def weight_bytes(
     shape: ModelShape, matrix_bytes: Callable[[int, int], int], with_head: bool = True
 ) -> int:
-    """Bytes of weights that a step reads, however many tokens it has.
+    """Bytes of weights that a step reads, however many tokens it has: of experts, all of them.
 
     The embedding is left out, of which a step reads a row per token; where it is the head as well,
     it counts as the head.
@@ -106,9 +178,12 @@ def weight_bytes(
         matrix_bytes: bytes of a matrix of (outputs, inputs) in its format, scales included.
         with_head: whether the step computes logits at all.
     """
-    layer = sum(matrix_bytes(*matrix) for matrix in layer_matrices(shape))
-    head = matrix_bytes(shape.vocab_size, shape.hidden_size)
-    return shape.num_layers * layer + (head if with_head else 0)
+    layers = sum(
+        each.num_matrices * matrix_bytes(each.num_outputs, each.num_inputs)
+        for layer in shape.layers
+        for each in layer_matrices(layer, shape.hidden_size)
+    )
+    return layers + (matrix_bytes(shape.vocab_size, shape.hidden_size) if with_head else 0)
 
 
 def kv_positions(start: int, end: int, window: int | None = None) -> int:
@@ -118,14 +193,36 @@ def kv_positions(start: int, end: int, window: int | None = None) -> int:
     return end - first
 
 
-def kv_bytes(shape: ModelShape, start: int, end: int, bytes_per_position: float) -> float:
-    """Bytes of K and V that all layers read and write for one request's tokens at start .. end - 1.
+class KVBytes:
+    """Bytes of K and V that all layers read and write for the tokens of requests on one model.
 
     Args:
-        bytes_per_position: of one layer, K and V, scales included.
+        shape: the model's.
+        bytes_per_position: of all layers that have keys and values, scales included.
     """
-    positions = sum(kv_positions(start, end, window) for window in shape.sliding_windows)
-    return positions * bytes_per_position
+
+    def __init__(self, shape: ModelShape, bytes_per_position: float) -> None:
+        stored = sum(
+            _kv_numbers(layer) for layer in shape.layers if layer.attention.shared_kv_layer is None
+        )
+        numbers_read = Counter[int | None]()
+        for layer in shape.layers:
+            numbers_read[layer.attention.window] += _kv_numbers(layer)
+        self._numbers_by_window = tuple(numbers_read.items())
+        self._bytes_per_number = bytes_per_position / stored
+
+    def __call__(self, start: int, end: int) -> float:
+        """Of one request's tokens at positions start .. end - 1."""
+        numbers = sum(
+            kv_positions(start, end, window) * numbers
+            for window, numbers in self._numbers_by_window
+        )
+        return numbers * self._bytes_per_number
+
+
+def _kv_numbers(layer: LayerShape) -> int:
+    """Numbers of one position's K, as many as of its V."""
+    return layer.attention.num_kv_heads * layer.attention.head_dim
 
 
 def expected_tokens(acceptance: float, num_drafts: int) -> float:

@@ -182,8 +182,16 @@ class _QuantizingParameters:
         self._writer = writer
         self._weights = weights
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
-        weight = as_floats(self._source.weight(f"{name}.weight", (num_rows, num_columns)))
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
+        shape = (num_rows, num_columns)
+        weight = as_floats(self._source.weight(f"{name}.weight", shape, parts))
         try:
             matrix = self._weights.quantize(weight, self._format)
         except ValueError as error:
@@ -193,7 +201,10 @@ class _QuantizingParameters:
         self.reports.append(MatrixReport(name, num_rows, num_columns, moved))
         self._source.release()
         if bias:
-            self.vector(f"{name}.bias", num_rows)
+            self._write_vector(f"{name}.bias", num_rows, parts)
 
-    def vector(self, name: str, size: int) -> Vector:
-        self._writer.add_floats(name, as_floats(self._source.weight(name, (size,))))
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
+        return self._write_vector(name, size)  # `scale` is applied when the written file is loaded
+
+    def _write_vector(self, name: str, size: int, parts: tuple[int, ...] = ()) -> Vector:
+        self._writer.add_floats(name, as_floats(self._source.weight(name, (size,), parts)))

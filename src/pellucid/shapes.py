@@ -4,9 +4,16 @@ For `pellucid bench --shape`: how fast a model would be on this machine, before 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from pellucid.config import Llama3RopeScaling, ModelConfig, RopeConfig
+from pellucid.config import (
+    AttentionConfig,
+    LayerConfig,
+    Llama3RopeScaling,
+    MLPConfig,
+    ModelConfig,
+    RopeConfig,
+)
 
 
 def find_shape(name: str) -> ModelConfig:
@@ -22,23 +29,31 @@ def find_shape(name: str) -> ModelConfig:
 
 def _llama_like(
     *,
-    head_dim: int,
     num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    intermediate_size: int,
     rope_theta: float,
     rope_scaling: Llama3RopeScaling | None = None,
-    sliding_window: int | None = None,
+    window: int | None = None,
+    qkv_bias: bool = False,
+    qk_norm: Literal["head"] | None = None,
     **facts: Any,
 ) -> ModelConfig:
-    """Llama's architecture; `facts` are the other fields of `ModelConfig`."""
-    return ModelConfig(
-        head_dim=head_dim,
-        num_layers=num_layers,
+    """Llama's architecture, all layers the same; `facts` are the other fields of `ModelConfig`."""
+    attention = AttentionConfig(
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        scale=head_dim**-0.5,
         rope=RopeConfig(rope_theta, head_dim, rope_scaling),
-        attention_scale=head_dim**-0.5,
-        sliding_windows=(sliding_window,) * num_layers,
-        activation="silu",
-        **facts,
+        window=window,
+        qkv_bias=qkv_bias,
+        qk_norm=qk_norm,
     )
+    layer = LayerConfig(attention, MLPConfig(intermediate_size, "silu"))
+    return ModelConfig(layers=(layer,) * num_layers, **facts)
 
 
 SHAPES: Mapping[str, ModelConfig] = {
@@ -87,7 +102,7 @@ SHAPES: Mapping[str, ModelConfig] = {
         max_position_embeddings=40_960,
         norm_eps=1e-6,
         rope_theta=1e6,
-        qk_norm=True,
+        qk_norm="head",
         tie_word_embeddings=True,
         bos_token_id=151_643,
         eos_token_ids=(151_645,),
@@ -121,7 +136,7 @@ SHAPES: Mapping[str, ModelConfig] = {
         max_position_embeddings=4096,
         norm_eps=1e-5,
         rope_theta=1e4,
-        sliding_window=2047,
+        window=2047,
         bos_token_id=1,
         eos_token_ids=(32_000,),
     ),

@@ -121,7 +121,7 @@ def test_attention_sums_to_one_and_rebuilds_the_output(backend: str, dtype: str)
     assert len(seen.calls) == config.num_layers
     for layer in range(config.num_layers):
         weights, error = seen.weights(layer)
-        assert weights.shape == (config.num_heads, num_positions)
+        assert weights.shape == (config.layers[layer].attention.num_heads, num_positions)
         assert np.allclose(weights.sum(axis=1), 1, rtol=1e-12)
         # Kernels round queries and weights to the arithmetic of the format.
         assert error < {"f32": 1e-4, "bf16": 2e-2, "int8": 5e-2}[dtype]

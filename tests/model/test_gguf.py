@@ -92,13 +92,21 @@ def test_same_logits_as_the_checkpoint(family: str, tmp_path: Path) -> None:
 def test_same_facts_as_config_json(family: str, tmp_path: Path) -> None:
     file = write_both(tmp_path, family)
     ours, theirs = (open_stored_model(path).config for path in (file, tmp_path))
-    assert ours.attention_scale == pytest.approx(theirs.attention_scale, rel=1e-7)
     assert set(ours.eos_token_ids) == set(theirs.eos_token_ids)
-    scaling = theirs.rope.scaling if theirs.rope is not None else None
-    if isinstance(scaling, LongRopeScaling):
-        assert ours.rope.scaling.attention_factor == pytest.approx(scaling.attention_factor)
-        theirs = replace(theirs, rope=ours.rope)
-    theirs = replace(theirs, attention_scale=ours.attention_scale, eos_token_ids=ours.eos_token_ids)
+    pairs = [
+        (our_layer.attention, their_layer.attention)
+        for our_layer, their_layer in zip(ours.layers, theirs.layers, strict=True)
+    ]
+    layers = []
+    for (our, their), layer in zip(pairs, theirs.layers, strict=True):
+        assert our.scale == pytest.approx(their.scale, rel=1e-7)
+        their = replace(their, scale=our.scale)
+        if their.rope is not None and isinstance(their.rope.scaling, LongRopeScaling):
+            factor = their.rope.scaling.attention_factor
+            assert our.rope.scaling.attention_factor == pytest.approx(factor)
+            their = replace(their, rope=our.rope)
+        layers.append(replace(layer, attention=their))
+    theirs = replace(theirs, layers=tuple(layers), eos_token_ids=ours.eos_token_ids)
     assert ours == theirs
 
 

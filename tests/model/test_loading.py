@@ -61,8 +61,8 @@ def test_q_k_v_and_gate_up_are_joined(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama-linear")
     stored = load_file(tmp_path / "model.safetensors")
     source, backend = parameters(tmp_path)
-    source.matrix("layers.1.qkv_proj", 128, 64, bias=True)
-    source.matrix("layers.1.gate_up_proj", 192, 64, bias=True)
+    source.matrix("layers.1.qkv_proj", 128, 64, bias=True, parts=(64, 32, 32))
+    source.matrix("layers.1.gate_up_proj", 192, 64, bias=True, parts=(96, 96))
     for array, names in zip(
         backend.arrays,
         [

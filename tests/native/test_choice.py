@@ -1,12 +1,14 @@
 """Which backend an EngineConfig gets, and what is refused."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
 from pellucid.backends.native import cpu_info, kernel_levels
 from pellucid.config import EngineConfig
+from support.tiny_shape import TINY_SHAPE
 
 
 def test_auto_takes_native_kernels_where_they_beat_numpy(monkeypatch):
@@ -81,8 +83,6 @@ def test_formats_that_are_refused():
 
 
 def _config(head_dim):
-    class Config:
-        num_layers, num_kv_heads = 2, 2
-
-    Config.head_dim = head_dim
-    return Config
+    layer = TINY_SHAPE.layers[0]
+    attention = replace(layer.attention, head_dim=head_dim)
+    return replace(TINY_SHAPE, layers=(replace(layer, attention=attention),) * 2)

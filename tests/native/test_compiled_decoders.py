@@ -72,9 +72,7 @@ def test_layers_share_memory(checkpoint):
     decoder, config = load_decoder(checkpoint, backend)
     scratch_bytes = backend.compile(decoder, config).scratch_bytes(16)
     decoder.layers *= 3
-    deeper = replace(
-        config, num_layers=3 * config.num_layers, sliding_windows=3 * config.sliding_windows
-    )
+    deeper = replace(config, layers=3 * config.layers)
     assert backend.compile(decoder, deeper).scratch_bytes(16) == scratch_bytes
 
 

@@ -66,9 +66,10 @@ def num_comparable_tokens(config, prompt):
     There transformers throws Phi-3's cache away and computes the whole text again with the long factors. We
     keep what is cached, so that a token's key depends on its own request and position alone.
     """
-    if not isinstance(config.rope and config.rope.scaling, LongRopeScaling):
+    scalings = [rope.scaling for rope in config.ropes]
+    if not scalings or not isinstance(scalings[0], LongRopeScaling):
         return NUM_TOKENS
-    trained_length = config.rope.scaling.original_max_position
+    trained_length = scalings[0].original_max_position
     return NUM_TOKENS if len(prompt) > trained_length else trained_length - len(prompt) + 1
 
 

@@ -56,7 +56,7 @@ def test_saved_checkpoint(family: str, defaults: bool, tmp_path: Path) -> None:
     assert ours.vocab_size == theirs.vocab_size
     assert ours.hidden_size == theirs.hidden_size
     assert ours.num_layers == theirs.num_hidden_layers
-    assert ours.num_heads == theirs.num_attention_heads
+    assert ours.layers[0].attention.num_heads == theirs.num_attention_heads
     assert ours.max_position_embeddings == theirs.max_position_embeddings
     assert ours.tie_word_embeddings == theirs.tie_word_embeddings
     assert ours.bos_token_id == theirs.bos_token_id
@@ -82,23 +82,24 @@ def test_facts_of_the_layers(family: str, defaults: bool, tmp_path: Path) -> Non
     _, ours = load_decoder(tmp_path, RecordingBackend())
     theirs = model.config
     same_everywhere = theirs.model_type in ("mistral", "phi3")
-    for layer, window in zip(model.model.layers, ours.sliding_windows, strict=True):
-        attention = layer.self_attn
-        assert ours.head_dim == attention.head_dim
-        assert ours.num_heads // ours.num_kv_heads == attention.num_key_value_groups
-        assert ours.attention_scale == attention.scaling
+    for layer, our_layer in zip(model.model.layers, ours.layers, strict=True):
+        attention, our = layer.self_attn, our_layer.attention
+        assert our.head_dim == attention.head_dim
+        assert our.num_heads // our.num_kv_heads == attention.num_key_value_groups
+        assert our.scale == attention.scaling
         expected = (
             theirs.sliding_window if same_everywhere else getattr(attention, "sliding_window", None)
         )
-        assert window == expected
+        assert our.window == expected
         q_proj = getattr(attention, "q_proj", None) or attention.qkv_proj
-        assert ours.qkv_bias == (q_proj.bias is not None)
-        assert ours.o_bias == (attention.o_proj.bias is not None)
-        assert ours.mlp_bias == (layer.mlp.down_proj.bias is not None)
-        assert ours.qk_norm == hasattr(attention, "q_norm")
+        assert our.qkv_bias == (q_proj.bias is not None)
+        assert our.o_bias == (attention.o_proj.bias is not None)
+        assert our_layer.mlp is not None
+        assert our_layer.mlp.bias == (layer.mlp.down_proj.bias is not None)
+        assert (our.qk_norm is not None) == hasattr(attention, "q_norm")
+        assert our.softcap == getattr(theirs, "attn_logit_softcapping", None)
         norm = layer.input_layernorm
         assert ours.norm_eps == (norm.eps if hasattr(norm, "eps") else norm.variance_epsilon)
-    assert ours.attention_softcap == getattr(theirs, "attn_logit_softcapping", None)
     assert ours.logits_softcap == getattr(theirs, "final_logit_softcapping", None)
 
 
@@ -129,10 +130,10 @@ def test_derived_rope_facts(config: dict[str, Any], tmp_path: Path) -> None:
     theirs = model.config.rope_parameters
     derive = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[theirs["rope_type"]]
     _, attention_factor = derive(model.config, "cpu")
-    assert ours.rope is not None
-    scaling = ours.rope.scaling
+    [rope] = ours.ropes
+    scaling = rope.scaling
     assert isinstance(scaling, YarnRopeScaling | LongRopeScaling)
     assert scaling.attention_factor == attention_factor
     assert scaling.original_max_position == theirs["original_max_position_embeddings"]
-    assert ours.rope.theta == theirs["rope_theta"]
-    assert 2 * len(model.model.rotary_emb.inv_freq) == ours.rope.dim
+    assert rope.theta == theirs["rope_theta"]
+    assert 2 * len(model.model.rotary_emb.inv_freq) == rope.dim

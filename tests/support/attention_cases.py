@@ -12,6 +12,7 @@ from pellucid.backends.ops import Array
 from pellucid.config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step
+from support.uniform_model import uniform_model
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,11 @@ def dense_attention(
 
 def _config_of(case: AttentionCase) -> ModelConfig:
     q, k, _ = case.requests[0]
-    return ModelConfig(
+    return uniform_model(
         architecture="none",
         vocab_size=1,
         hidden_size=1,
         intermediate_size=1,
-        num_layers=1,
         num_heads=q.shape[1],
         num_kv_heads=k.shape[1],
         head_dim=q.shape[2],
@@ -110,6 +110,6 @@ def _config_of(case: AttentionCase) -> ModelConfig:
         norm_eps=1e-5,
         activation="silu",
         rope=None,
-        attention_scale=1.0,
-        sliding_windows=(None,),
+        scale=1.0,
+        windows=(None,),
     )

@@ -9,6 +9,7 @@ from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 4
+HEADS = TINY_SHAPE.layers[0].attention
 
 
 def check_block_moves(backend: Backend, dtype: str) -> None:
@@ -35,7 +36,7 @@ def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
     cache = filled_cache(backend, dtype, 3)
     rng = np.random.default_rng(3)
     slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
-    shape = (len(slots), TINY_SHAPE.num_kv_heads, TINY_SHAPE.head_dim)
+    shape = (len(slots), HEADS.num_kv_heads, HEADS.head_dim)
     for layer in range(TINY_SHAPE.num_layers):
         both = []
         for numbers in rng.standard_normal((2, *shape)).astype(np.float32):
@@ -56,7 +57,7 @@ def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:
     cache = backend.make_kv_cache(TINY_SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype)
     slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
     for layer in cache.layers:
-        shape = (len(slots), TINY_SHAPE.num_kv_heads, TINY_SHAPE.head_dim)
+        shape = (len(slots), HEADS.num_kv_heads, HEADS.head_dim)
         k, v = rng.standard_normal((2, *shape)).astype(np.float32)
         backend.ops.store_kv(layer, k, v, slots)
     return cache
@@ -72,7 +73,7 @@ def same(blocks: list[BlockBytes], expected: list[BlockBytes]) -> bool:
 
 def attend(backend: Backend, cache: KVCache, block_id: int) -> Array:
     """What a query gets from the block, in all layers one after the other."""
-    q = np.random.default_rng(2).standard_normal((1, TINY_SHAPE.num_heads, TINY_SHAPE.head_dim))
+    q = np.random.default_rng(2).standard_normal((1, HEADS.num_heads, HEADS.head_dim))
     batch = forward_batch(
         [Share([0] * BLOCK_SIZE, BLOCK_SIZE - 1, BLOCK_SIZE, [block_id])], BLOCK_SIZE
     )

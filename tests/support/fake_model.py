@@ -19,6 +19,7 @@ from pellucid.engine import LLMEngine
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel
 from pellucid.prompts import ChatPrompt
+from support.uniform_model import uniform_model
 
 VOCAB_SIZE = 32
 EOS = 0
@@ -131,12 +132,11 @@ class FakeTokenizer:
 
 
 def fake_model_config(context_length: int = 256) -> ModelConfig:
-    return ModelConfig(
+    return uniform_model(
         architecture="Fake",
         vocab_size=VOCAB_SIZE,
         hidden_size=4,
         intermediate_size=8,
-        num_layers=1,
         num_heads=1,
         num_kv_heads=1,
         head_dim=4,
@@ -144,8 +144,8 @@ def fake_model_config(context_length: int = 256) -> ModelConfig:
         norm_eps=1e-6,
         activation="silu",
         rope=None,
-        attention_scale=1.0,
-        sliding_windows=(None,),
+        scale=1.0,
+        windows=(None,),
         eos_token_ids=(EOS,),
     )
 

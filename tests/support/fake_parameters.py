@@ -16,13 +16,20 @@ class FakeParameters:
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
         weight = _normal(f"{name}.weight", num_rows, num_columns) * 1.5 / np.sqrt(num_columns)
         return self._weights.matrix(weight, _normal(f"{name}.bias", num_rows) / 4 if bias else None)
 
-    def vector(self, name: str, size: int) -> Vector:
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         mean = 1.0 if name.endswith(".weight") else 0.0
-        return self._weights.vector(mean + _normal(name, size) / 4)
+        return self._weights.vector(scale * (mean + _normal(name, size) / 4))
 
 
 def _normal(name: str, *shape: int) -> npt.NDArray[Any]:

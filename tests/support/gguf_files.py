@@ -104,24 +104,26 @@ def _add_tensor(
 
 def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path) -> None:
     model = read_model_config(directory)
+    attention, mlp = model.layers[0].attention, model.layers[0].mlp
+    assert mlp is not None
     writer.add_block_count(model.num_layers)
     writer.add_context_length(model.max_position_embeddings)
     writer.add_embedding_length(model.hidden_size)
-    writer.add_feed_forward_length(model.intermediate_size)
-    writer.add_head_count(model.num_heads)
-    writer.add_head_count_kv(model.num_kv_heads)
+    writer.add_feed_forward_length(mlp.intermediate_size)
+    writer.add_head_count(attention.num_heads)
+    writer.add_head_count_kv(attention.num_kv_heads)
     writer.add_layer_norm_rms_eps(model.norm_eps)
     if config["model_type"] in ("qwen3", "gemma2", "llama") and config.get("head_dim"):
-        writer.add_key_length(model.head_dim)
-        writer.add_value_length(model.head_dim)
+        writer.add_key_length(attention.head_dim)
+        writer.add_value_length(attention.head_dim)
     if config["model_type"] == "gemma2":
-        writer.add_attn_logit_softcapping(model.attention_softcap)
+        writer.add_attn_logit_softcapping(attention.softcap)
         writer.add_final_logit_softcapping(model.logits_softcap)
-        writer.add_attention_scale(model.attention_scale)
-    if model.sliding_windows[0] is not None:
-        writer.add_sliding_window(model.sliding_windows[0])
-    assert model.rope is not None
-    _add_rope(writer, config, model.rope, model.max_position_embeddings)
+        writer.add_attention_scale(attention.scale)
+    if attention.window is not None:
+        writer.add_sliding_window(attention.window)
+    assert attention.rope is not None
+    _add_rope(writer, config, attention.rope, model.max_position_embeddings)
 
 
 def _add_rope(

@@ -1,13 +1,13 @@
 """A shape that every backend runs in no time."""
 
-from pellucid.config import ModelConfig, RopeConfig
+from pellucid.config import RopeConfig
+from support.uniform_model import uniform_model
 
-TINY_SHAPE = ModelConfig(
+TINY_SHAPE = uniform_model(
     architecture="LlamaForCausalLM",
     vocab_size=96,
     hidden_size=32,
     intermediate_size=48,
-    num_layers=2,
     num_heads=4,
     num_kv_heads=2,
     head_dim=8,
@@ -15,6 +15,6 @@ TINY_SHAPE = ModelConfig(
     norm_eps=1e-5,
     activation="silu",
     rope=RopeConfig(1e4, 8),
-    attention_scale=8**-0.5,
-    sliding_windows=(None, 16),
+    scale=8**-0.5,
+    windows=(None, 16),
 )

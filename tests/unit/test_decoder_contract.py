@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.config import ModelConfig, RopeConfig
+from pellucid.config import RopeConfig
 from pellucid.models.registry import decoder_class
 from support.batches import Share, forward_batch
 from support.fake_parameters import FakeParameters
+from support.uniform_model import uniform_model
 
 
 class OpaqueArray:
@@ -48,29 +49,36 @@ class OpaqueOps:
 
 
 FACTS = {
-    "LlamaForCausalLM": {"qk_norm": True, "qkv_bias": True},
-    "Gemma2ForCausalLM": {"attention_softcap": 5.0, "logits_softcap": 3.0, "embedding_scale": 4.0},
-    "GPT2LMHeadModel": {"rope": None, "gated_mlp": False, "mlp_bias": True, "qkv_bias": True},
+    "LlamaForCausalLM": {"attention": {"qk_norm": "head", "qkv_bias": True}},
+    "Gemma2ForCausalLM": {
+        "attention": {"softcap": 5.0},
+        "logits_softcap": 3.0,
+        "embedding_scale": 4.0,
+    },
+    "GPT2LMHeadModel": {
+        "rope": None,
+        "mlp": {"gated": False, "bias": True},
+        "attention": {"qkv_bias": True},
+    },
 }
 
 
 @pytest.mark.parametrize("architecture", FACTS)
 def test_decoders_only_add_slice_and_reshape(architecture):
     facts = {"rope": RopeConfig(theta=10000.0, dim=8), "tie_word_embeddings": True}
-    config = ModelConfig(
+    config = uniform_model(
         architecture=architecture,
         vocab_size=40,
         hidden_size=24,
         intermediate_size=36,
-        num_layers=2,
         num_heads=4,
         num_kv_heads=2,
         head_dim=8,
         max_position_embeddings=64,
         norm_eps=1e-5,
         activation="gelu_tanh",
-        attention_scale=0.35,
-        sliding_windows=(None, 6),
+        scale=0.35,
+        windows=(None, 6),
         **(facts | FACTS[architecture]),
     )
     batch = forward_batch([Share(range(20), 0, 20, [1, 0]), Share([7], 0, 1, [2])], 16, [19, 20])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pellucid import formulas
+from pellucid.config import ExpertsConfig, MLPConfig
 from pellucid.shapes import SHAPES
 from support.fake_model import fake_model_config
 
@@ -37,17 +38,42 @@ def test_worked_example_of_the_lesson() -> None:
 
 def test_matrices_of_a_layer_by_hand() -> None:
     # Llama 3.2 1B: 32 query heads and 8 kv-heads of 64, hidden 2048, inner 8192.
-    assert formulas.layer_matrices(SHAPES["llama-3.2-1b"]) == (
-        (3072, 2048),
-        (2048, 2048),
-        (16_384, 2048),
-        (2048, 8192),
+    shape = SHAPES["llama-3.2-1b"]
+    assert tuple(formulas.layer_matrices(shape.layers[0], shape.hidden_size)) == (
+        (3072, 2048, 1, 1),
+        (2048, 2048, 1, 1),
+        (16_384, 2048, 1, 1),
+        (2048, 8192, 1, 1),
     )
 
 
 def test_an_mlp_without_a_gate_has_one_matrix_less() -> None:
-    ungated = replace(fake_model_config(), gated_mlp=False)
-    assert formulas.layer_matrices(ungated)[2:] == ((8, 4), (4, 8))
+    [layer] = fake_model_config().layers
+    ungated = replace(layer, mlp=MLPConfig(8, "silu", gated=False))
+    assert tuple(formulas.layer_matrices(ungated, 4))[2:] == ((8, 4, 1, 1), (4, 8, 1, 1))
+
+
+def test_a_token_passes_the_chosen_experts_and_the_shared_one() -> None:
+    # Attention has 4 x 16 weights, the shared expert 3 x 32; 8 experts have 3 x 4 x 2 each.
+    [layer] = fake_model_config().layers
+    shape = replace(
+        fake_model_config(), layers=(replace(layer, experts=ExpertsConfig(8, 3, 2, "silu")),)
+    )
+    router, expert = 8 * 4, 3 * 4 * 2
+    assert formulas.matrix_parameters(shape) == 64 + 96 + router + 8 * expert
+    assert formulas.active_matrix_parameters(shape) == 64 + 96 + router + 3 * expert
+    assert formulas.forward_flops(shape, 2, 3, 1) == (
+        2 * (64 + 96 + router + 3 * expert) + 4 * 4 * 3 + 2 * 4 * 32
+    )
+
+
+def test_a_layer_that_shares_keys_and_values_projects_queries_alone() -> None:
+    [layer] = fake_model_config().layers
+    sharing = replace(layer, attention=replace(layer.attention, shared_kv_layer=0))
+    shape = replace(fake_model_config(), layers=(layer, sharing))
+    assert formulas.matrix_parameters(shape) == 2 * (64 + 96) - 2 * 16
+    # One layer's K and V of 4 numbers take 16 bytes; two layers read them.
+    assert formulas.KVBytes(shape, 16)(9, 10) == 2 * 10 * 16
 
 
 def test_a_step_reads_each_matrix_once_in_its_format() -> None:
@@ -76,4 +102,5 @@ def test_kv_positions_counts_what_queries_see_and_their_own(window: int | None) 
 def test_kv_bytes_of_a_decode_step_by_hand() -> None:
     # Qwen2.5 0.5B at depth 512 in bf16: 24 layers, 513 positions, K and V of 2 heads of 64.
     shape = SHAPES["qwen2.5-0.5b"]
-    assert formulas.kv_bytes(shape, 512, 513, 2 * 2 * 64 * 2) == 24 * 513 * 512
+    kv_bytes = formulas.KVBytes(shape, 24 * 2 * 2 * 64 * 2)
+    assert kv_bytes(512, 513) == 24 * 513 * 512

@@ -20,6 +20,7 @@ from pellucid.config import (
 )
 from pellucid.loading.hf_config import read_model_config, supported_architectures
 from support.checkpoints import FAMILIES, checkpoint_config
+from support.uniform_model import uniform_model
 
 REMOVED = object()  # as a value: the key is not there
 YARN = {
@@ -47,20 +48,30 @@ def read(
 
 def read_rope(directory: Path, family: str, **rope: Any) -> RopeConfig:
     config = read(directory, family, rope_parameters=rope)
-    assert config.rope is not None
-    return config.rope
+    [rope] = config.ropes
+    return rope
+
+
+def fact(config: ModelConfig, name: str) -> Any:
+    """A field of the model, of its "attention." or "mlp.", the same in all layers, or all "windows"."""
+    if name == "windows":
+        return tuple(layer.attention.window for layer in config.layers)
+    if "." not in name:
+        return getattr(config, name)
+    part, field = name.split(".")
+    [value] = {getattr(getattr(layer, part), field) for layer in config.layers}
+    return value
 
 
 # -- facts -----------------------------------------------------------------------------------------
 
 
 def test_llama(tmp_path: Path) -> None:
-    assert read(tmp_path, "llama", attention_bias=True, mlp_bias=True) == ModelConfig(
+    assert read(tmp_path, "llama", attention_bias=True, mlp_bias=True) == uniform_model(
         architecture="LlamaForCausalLM",
         vocab_size=320,
         hidden_size=64,
         intermediate_size=96,
-        num_layers=3,
         num_heads=4,
         num_kv_heads=2,
         head_dim=16,
@@ -68,23 +79,21 @@ def test_llama(tmp_path: Path) -> None:
         norm_eps=1e-5,
         activation="silu",
         rope=RopeConfig(theta=10000.0, dim=16),
-        attention_scale=0.25,
-        sliding_windows=(None, None, None),
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
+        scale=0.25,
+        windows=(None, None, None),
+        attention={"qkv_bias": True, "o_bias": True},
+        mlp={"bias": True},
         bos_token_id=0,
         eos_token_ids=(1,),
     )
 
 
 def test_gpt2(tmp_path: Path) -> None:
-    assert read(tmp_path, "gpt2") == ModelConfig(
+    assert read(tmp_path, "gpt2") == uniform_model(
         architecture="GPT2LMHeadModel",
         vocab_size=320,
         hidden_size=64,
         intermediate_size=256,
-        num_layers=3,
         num_heads=4,
         num_kv_heads=4,
         head_dim=16,
@@ -92,100 +101,100 @@ def test_gpt2(tmp_path: Path) -> None:
         norm_eps=1e-5,
         activation="gelu_tanh",
         rope=None,
-        attention_scale=0.25,
-        sliding_windows=(None, None, None),
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        gated_mlp=False,
+        scale=0.25,
+        windows=(None, None, None),
+        attention={"qkv_bias": True, "o_bias": True},
+        mlp={"bias": True, "gated": False},
         tie_word_embeddings=True,
         bos_token_id=0,
         eos_token_ids=(1,),
     )
-    assert read(tmp_path, "gpt2", n_inner=100).intermediate_size == 100
-    assert read(tmp_path, "gpt2", scale_attn_weights=False).attention_scale == 1.0
+    assert read(tmp_path, "gpt2", n_inner=100).layers[0].mlp.intermediate_size == 100
+    assert read(tmp_path, "gpt2", scale_attn_weights=False).layers[0].attention.scale == 1.0
 
 
 def test_gemma2(tmp_path: Path) -> None:
     config = read(tmp_path, "gemma2")
-    assert config.activation == "gelu_tanh"
-    assert config.attention_scale == 20**-0.5
-    assert config.attention_softcap == 2.0
+    assert fact(config, "mlp.activation") == "gelu_tanh"
+    assert fact(config, "attention.scale") == 20**-0.5
+    assert fact(config, "attention.softcap") == 2.0
     assert config.logits_softcap == 5.0
     assert config.embedding_scale == math.sqrt(48)
-    assert config.sliding_windows == (8, None, 8, None)
+    assert fact(config, "windows") == (8, None, 8, None)
     config = read(tmp_path, "gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
-    assert (config.attention_softcap, config.logits_softcap) == (None, None)
+    assert (fact(config, "attention.softcap"), config.logits_softcap) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("family", "qkv_bias", "o_bias", "qk_norm"),
     [
-        ("llama", False, False, False),
-        ("mistral", False, False, False),
-        ("qwen2", True, False, False),
-        ("qwen3", False, False, True),
-        ("phi3", False, False, False),
+        ("llama", False, False, None),
+        ("mistral", False, False, None),
+        ("qwen2", True, False, None),
+        ("qwen3", False, False, "head"),
+        ("phi3", False, False, None),
     ],
 )
 def test_biases_and_norms(
-    tmp_path: Path, family: str, qkv_bias: bool, o_bias: bool, qk_norm: bool
+    tmp_path: Path, family: str, qkv_bias: bool, o_bias: bool, qk_norm: str | None
 ) -> None:
-    config = read(tmp_path, family)
-    assert (config.qkv_bias, config.o_bias, config.qk_norm) == (qkv_bias, o_bias, qk_norm)
+    attention = read(tmp_path, family).layers[0].attention
+    assert (attention.qkv_bias, attention.o_bias) == (qkv_bias, o_bias)
+    assert attention.qk_norm == qk_norm
 
 
 def test_attention_bias_of_qwen3(tmp_path: Path) -> None:
     config = read(tmp_path, "qwen3", attention_bias=True)
-    assert (config.qkv_bias, config.o_bias) == (True, True)
+    assert fact(config, "attention.qkv_bias")
+    assert fact(config, "attention.o_bias")
 
 
 @pytest.mark.parametrize("head_dim", [REMOVED, None])
 def test_head_dim_is_an_even_share(tmp_path: Path, head_dim: object) -> None:
     config = read(tmp_path, "llama", head_dim=head_dim, hidden_size=96)
-    assert config.head_dim == 24
-    assert config.attention_scale == 24**-0.5
+    assert fact(config, "attention.head_dim") == 24
+    assert fact(config, "attention.scale") == 24**-0.5
 
 
 @pytest.mark.parametrize(
     ("family", "key", "field", "value"),
     [  # as transformers' configuration classes have them
-        ("llama", "num_key_value_heads", "num_kv_heads", 4),
+        ("llama", "num_key_value_heads", "attention.num_kv_heads", 4),
         ("llama", "max_position_embeddings", "max_position_embeddings", 2048),
         ("llama", "rms_norm_eps", "norm_eps", 1e-6),
-        ("llama", "hidden_act", "activation", "silu"),
+        ("llama", "hidden_act", "mlp.activation", "silu"),
         ("llama", "bos_token_id", "bos_token_id", 1),
         ("llama", "eos_token_id", "eos_token_ids", (2,)),
         ("llama", "tie_word_embeddings", "tie_word_embeddings", False),
-        ("llama", "attention_bias", "qkv_bias", False),
-        ("llama", "mlp_bias", "mlp_bias", False),
-        ("llama", "rope_parameters", "rope", RopeConfig(10000.0, 16)),
+        ("llama", "attention_bias", "attention.qkv_bias", False),
+        ("llama", "mlp_bias", "mlp.bias", False),
+        ("llama", "rope_parameters", "attention.rope", RopeConfig(10000.0, 16)),
         ("mistral", "max_position_embeddings", "max_position_embeddings", 131072),
-        ("mistral", "sliding_window", "sliding_windows", (4096, 4096, 4096)),
+        ("mistral", "sliding_window", "windows", (4096, 4096, 4096)),
         ("qwen2", "max_position_embeddings", "max_position_embeddings", 32768),
-        ("qwen2", "sliding_window", "sliding_windows", (None, 4096, 4096)),
-        ("qwen2", "use_sliding_window", "sliding_windows", (None, None, None)),
-        ("qwen2", "max_window_layers", "sliding_windows", (None, None, None)),
+        ("qwen2", "sliding_window", "windows", (None, 4096, 4096)),
+        ("qwen2", "use_sliding_window", "windows", (None, None, None)),
+        ("qwen2", "max_window_layers", "windows", (None, None, None)),
         ("qwen2", "eos_token_id", "eos_token_ids", ()),
         ("qwen2", "bos_token_id", "bos_token_id", None),
-        ("qwen3", "head_dim", "head_dim", 128),
-        ("gemma2", "head_dim", "head_dim", 256),
-        ("gemma2", "num_key_value_heads", "num_kv_heads", 4),
+        ("qwen3", "head_dim", "attention.head_dim", 128),
+        ("gemma2", "head_dim", "attention.head_dim", 256),
+        ("gemma2", "num_key_value_heads", "attention.num_kv_heads", 4),
         ("gemma2", "max_position_embeddings", "max_position_embeddings", 8192),
-        ("gemma2", "query_pre_attn_scalar", "attention_scale", 256**-0.5),
-        ("gemma2", "attn_logit_softcapping", "attention_softcap", 50.0),
+        ("gemma2", "query_pre_attn_scalar", "attention.scale", 256**-0.5),
+        ("gemma2", "attn_logit_softcapping", "attention.softcap", 50.0),
         ("gemma2", "final_logit_softcapping", "logits_softcap", 30.0),
-        ("gemma2", "hidden_activation", "activation", "gelu_tanh"),
-        ("gemma2", "sliding_window", "sliding_windows", (4096, None, 4096, None)),
+        ("gemma2", "hidden_activation", "mlp.activation", "gelu_tanh"),
+        ("gemma2", "sliding_window", "windows", (4096, None, 4096, None)),
         ("gemma2", "tie_word_embeddings", "tie_word_embeddings", True),
         ("gemma2", "eos_token_id", "eos_token_ids", (1,)),
         ("phi3", "rms_norm_eps", "norm_eps", 1e-5),
         ("phi3", "max_position_embeddings", "max_position_embeddings", 4096),
-        ("phi3", "num_key_value_heads", "num_kv_heads", 4),
-        ("phi3", "sliding_window", "sliding_windows", (None, None, None)),
+        ("phi3", "num_key_value_heads", "attention.num_kv_heads", 4),
+        ("phi3", "sliding_window", "windows", (None, None, None)),
         ("gpt2", "n_positions", "max_position_embeddings", 1024),
         ("gpt2", "layer_norm_epsilon", "norm_eps", 1e-5),
-        ("gpt2", "activation_function", "activation", "gelu_tanh"),
+        ("gpt2", "activation_function", "mlp.activation", "gelu_tanh"),
         ("gpt2", "tie_word_embeddings", "tie_word_embeddings", True),
     ],
 )
@@ -193,7 +202,7 @@ def test_missing_key_takes_the_default_of_the_family(
     tmp_path: Path, family: str, key: str, field: str, value: object
 ) -> None:
     assert key in checkpoint_config(family)
-    assert getattr(read(tmp_path, family, **{key: REMOVED}), field) == value
+    assert fact(read(tmp_path, family, **{key: REMOVED}), field) == value
 
 
 @pytest.mark.parametrize(
@@ -201,7 +210,7 @@ def test_missing_key_takes_the_default_of_the_family(
 )
 def test_missing_number_of_kv_heads(tmp_path: Path, family: str, num_kv_heads: int) -> None:
     heads = {"num_attention_heads": 32, "num_key_value_heads": REMOVED}
-    assert read(tmp_path, family, **heads).num_kv_heads == num_kv_heads
+    assert fact(read(tmp_path, family, **heads), "attention.num_kv_heads") == num_kv_heads
 
 
 @pytest.mark.parametrize(
@@ -215,21 +224,21 @@ def test_missing_number_of_kv_heads(tmp_path: Path, family: str, num_kv_heads: i
     ],
 )
 def test_activation(tmp_path: Path, name: str, activation: str) -> None:
-    assert read(tmp_path, "llama", hidden_act=name).activation == activation
+    assert read(tmp_path, "llama", hidden_act=name).layers[0].mlp.activation == activation
 
 
 # -- sliding windows -------------------------------------------------------------------------------
 
 
 def test_windows_of_all_layers(tmp_path: Path) -> None:
-    assert read(tmp_path, "mistral").sliding_windows == (12, 12, 12)
-    assert read(tmp_path, "mistral", sliding_window=None).sliding_windows == (None, None, None)
-    assert read(tmp_path, "phi3").sliding_windows == (16, 16, 16)
+    assert fact(read(tmp_path, "mistral"), "windows") == (12, 12, 12)
+    assert fact(read(tmp_path, "mistral", sliding_window=None), "windows") == (None, None, None)
+    assert fact(read(tmp_path, "phi3"), "windows") == (16, 16, 16)
 
 
 def test_windows_from_max_window_layers(tmp_path: Path) -> None:
-    assert read(tmp_path, "qwen2").sliding_windows == (None, 10, 10)
-    assert read(tmp_path, "qwen2", max_window_layers=0).sliding_windows == (10, 10, 10)
+    assert fact(read(tmp_path, "qwen2"), "windows") == (None, 10, 10)
+    assert fact(read(tmp_path, "qwen2", max_window_layers=0), "windows") == (10, 10, 10)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2"])
@@ -242,7 +251,7 @@ def test_windows_from_layer_types(tmp_path: Path, family: str) -> None:
         use_sliding_window=True,
         sliding_window=9,
     )
-    assert config.sliding_windows == (None, None, 9)
+    assert fact(config, "windows") == (None, None, 9)
 
 
 # -- rope ------------------------------------------------------------------------------------------
@@ -269,13 +278,12 @@ def test_old_and_new_spelling(tmp_path: Path, scaling: dict[str, Any]) -> None:
     renamed = {("type" if key == "rope_type" else key): value for key, value in scaling.items()}
     assert read(tmp_path, "llama", **old, rope_scaling=scaling) == new
     assert read(tmp_path, "llama", **old, rope_scaling=renamed) == new
-    assert new.rope is not None
-    assert new.rope.theta == 5e5
+    assert new.ropes[0].theta == 5e5
 
 
 def test_no_scaling(tmp_path: Path) -> None:
     old = {"rope_parameters": REMOVED, "rope_theta": 5e5, "rope_scaling": None}
-    assert read(tmp_path, "llama", **old).rope == RopeConfig(5e5, 16)
+    assert read(tmp_path, "llama", **old).ropes[0] == RopeConfig(5e5, 16)
 
 
 def test_linear_and_dynamic(tmp_path: Path) -> None:
@@ -359,7 +367,7 @@ def test_attention_factor_of_longrope(
 def test_both_spellings_at_once(tmp_path: Path) -> None:
     scaling = {"type": "linear", "factor": 2.0}
     config = read(tmp_path, "llama", rope_parameters={"rope_type": "default"}, rope_scaling=scaling)
-    assert config.rope == RopeConfig(10000.0, 16, LinearRopeScaling(2.0))  # as in transformers
+    assert config.ropes[0] == RopeConfig(10000.0, 16, LinearRopeScaling(2.0))  # as in transformers
 
 
 def test_dynamic_needs_more_than_one_frequency(tmp_path: Path) -> None:
@@ -369,7 +377,7 @@ def test_dynamic_needs_more_than_one_frequency(tmp_path: Path) -> None:
 
 def test_partial_rotation_in_the_old_spelling(tmp_path: Path) -> None:
     old = {"rope_parameters": REMOVED, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
-    assert read(tmp_path, "phi3", **old).rope == RopeConfig(5e5, 8)
+    assert read(tmp_path, "phi3", **old).ropes[0] == RopeConfig(5e5, 8)
 
 
 # -- end of sequence -------------------------------------------------------------------------------

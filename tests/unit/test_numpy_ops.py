@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.config import ModelConfig, RopeConfig
+from pellucid.config import RopeConfig
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
+from support.uniform_model import uniform_model
 
 DTYPES = (np.float32, np.float64)
 
@@ -251,12 +252,11 @@ def test_logits_are_capped(backend):
 
 
 def tiny_config(num_layers=3):
-    return ModelConfig(
+    return uniform_model(
         architecture="LlamaForCausalLM",
         vocab_size=50,
         hidden_size=32,
         intermediate_size=48,
-        num_layers=num_layers,
         num_heads=4,
         num_kv_heads=2,
         head_dim=8,
@@ -264,8 +264,8 @@ def tiny_config(num_layers=3):
         norm_eps=1e-5,
         activation="silu",
         rope=None,
-        attention_scale=0.35,
-        sliding_windows=(None,) * num_layers,
+        scale=0.35,
+        windows=(None,) * num_layers,
     )
 
 

@@ -23,10 +23,17 @@ class CountingParameters:
     def __init__(self) -> None:
         self.num_parameters = 0
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> None:
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> None:
         self.num_parameters += num_rows * num_columns + (num_rows if bias else 0)
 
-    def vector(self, name: str, size: int) -> None:
+    def vector(self, name: str, size: int, scale: float = 1.0) -> None:
         self.num_parameters += size
 
 

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.backends.base import Backend, NativeThreads
-from pellucid.backends.cpu_kv_cache import CpuKVCache, TracedKVCache, make_cpu_kv_cache
+from pellucid.backends.cpu_kv_cache import (
+    CpuKVCache,
+    TracedKVCache,
+    make_cpu_kv_cache,
+    native_kv_shape,
+)
 from pellucid.backends.cpu_ops import CpuOps
 from pellucid.backends.cpu_weights import CpuWeights
 from pellucid.backends.native import (
@@ -74,9 +79,7 @@ class CpuBackend(Backend):
         return NativeThreads(self.kernels, self.pool)
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
-        return kv_bytes_per_block(
-            dtype, config.num_layers, config.num_kv_heads, config.head_dim, block_size
-        )
+        return kv_bytes_per_block(dtype, *native_kv_shape(config), block_size)
 
     def make_kv_cache(
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
@@ -104,8 +107,12 @@ class CpuBackend(Backend):
 
 def unsupported_shape(config: ModelConfig) -> str | None:
     """What of a model the native kernels do not take, None if they take all of it."""
-    if config.head_dim % 8 != 0 or not 8 <= config.head_dim <= 512:
-        return f"head_dim={config.head_dim}: native kernels take multiples of 8, at most 512"
+    try:
+        _, _, head_dim = native_kv_shape(config)
+    except ValueError as error:
+        return str(error)
+    if head_dim % 8 != 0 or not 8 <= head_dim <= 512:
+        return f"head_dim={head_dim}: native kernels take multiples of 8, at most 512"
     return None
 
 

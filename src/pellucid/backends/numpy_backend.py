@@ -91,7 +91,13 @@ class NumpyDecoder(CompiledDecoder):
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """About what the arrays take that live at once where they are widest: in the MLP."""
-        numbers_per_token = 6 * self._config.intermediate_size + 4 * self._config.hidden_size
+        widest = max(
+            part.intermediate_size
+            for layer in self._config.layers
+            for part in (layer.mlp, layer.experts)
+            if part is not None
+        )
+        numbers_per_token = 6 * widest + 4 * self._config.hidden_size
         return max_num_batched_tokens * numbers_per_token * self._itemsize
 
     def step(

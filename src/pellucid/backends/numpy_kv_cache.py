@@ -143,9 +143,9 @@ class NumpyKVCache:
 
     def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
         own, block_size = self.layers[layer], self.layers[0].block_size
-        arrays = [
-            array for each in self.layers[:layer] for array in (*each.k.arrays, *each.v.arrays)
-        ]
+        before = self._own_layers()
+        before = before[: next(i for i, each in enumerate(before) if each is own)]
+        arrays = [array for each in before for array in (*each.k.arrays, *each.v.arrays)]
         start = sum(array[:block_size].nbytes for array in arrays)
         halves = []
         for rows in (own.k, own.v):
@@ -158,8 +158,14 @@ class NumpyKVCache:
         k, v = halves
         return k, v
 
+    def _own_layers(self) -> list[NumpyKVLayer]:
+        """Each once, where layers share one."""
+        return list({id(layer): layer for layer in self.layers}.values())
+
     def _arrays(self) -> list[npt.NDArray[Any]]:
-        return [array for layer in self.layers for array in (*layer.k.arrays, *layer.v.arrays)]
+        return [
+            array for layer in self._own_layers() for array in (*layer.k.arrays, *layer.v.arrays)
+        ]
 
     def _parts(self, block_id: int) -> list[BlockBytes]:
         """Views of a block's memory."""
@@ -173,19 +179,20 @@ class NumpyKVCache:
 def make_numpy_kv_cache(
     config: ModelConfig, num_blocks: int, block_size: int, make_rows: MakeRows
 ) -> NumpyKVCache:
-    """A cache of zeros for all layers of `config`."""
-
-    def rows() -> StoredRows:
-        return make_rows(num_blocks * block_size, config.num_kv_heads, config.head_dim)
-
-    layers = tuple(
-        NumpyKVLayer(rows(), rows(), config.num_kv_heads, block_size)
-        for _ in range(config.num_layers)
-    )
-    return NumpyKVCache(layers, num_blocks)
+    """A cache of zeros for all layers of `config`; layers that share keys and values have one handle."""
+    layers: list[NumpyKVLayer] = []
+    for layer in config.layers:
+        attention = layer.attention
+        if attention.shared_kv_layer is not None:
+            layers.append(layers[attention.shared_kv_layer])
+            continue
+        shape = (num_blocks * block_size, attention.num_kv_heads, attention.head_dim)
+        layers.append(
+            NumpyKVLayer(make_rows(*shape), make_rows(*shape), attention.num_kv_heads, block_size)
+        )
+    return NumpyKVCache(tuple(layers), num_blocks)
 
 
 def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_rows: MakeRows) -> int:
     """Bytes of one block in all layers, K and V, scales included."""
-    block = make_rows(block_size, config.num_kv_heads, config.head_dim)
-    return 2 * config.num_layers * sum(array.nbytes for array in block.arrays)
+    return make_numpy_kv_cache(config, 1, block_size, make_rows).num_bytes

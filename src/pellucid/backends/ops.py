@@ -86,12 +86,23 @@ class Parameters(Protocol):
     Names are ours ("layers.0.qkv_proj"); loading knows what the checkpoint calls them.
     """
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
-        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows]."""
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
+        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
+
+        Args:
+            parts: rows of each of the matrices that it joins, which checkpoints may hold apart.
+        """
         ...
 
-    def vector(self, name: str, size: int) -> Vector:
-        """A norm's weight or bias, [size]."""
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
+        """A norm's weight or bias, [size], times `scale`."""
         ...
 
 

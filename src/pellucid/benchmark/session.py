@@ -121,8 +121,8 @@ class Session:
     def cost(self, run: Run) -> Cost:
         """What the steps of a run had to move and to compute."""
         config = self._model.config
-        positions_per_block = self._config.block_size * config.num_layers
-        layer_position_bytes = self._kv_plan.bytes_per_block / positions_per_block
+        position_bytes = self._kv_plan.bytes_per_block / self._config.block_size
+        kv_bytes = formulas.KVBytes(config, position_bytes)
         num_bytes, flops = 0.0, 0
         for step in run.steps:
             num_bytes += self._model.decoder.step_weights.num_bytes(
@@ -130,7 +130,7 @@ class Session:
             )
             for scheduled in step:
                 start, end = scheduled.start, scheduled.end
-                num_bytes += formulas.kv_bytes(config, start, end, layer_position_bytes)
+                num_bytes += kv_bytes(start, end)
                 flops += formulas.forward_flops(config, start, end, scheduled.num_logits)
         return Cost(len(run.steps), round(num_bytes), flops)
 
@@ -193,11 +193,14 @@ class Session:
 
 
 def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:
-    """Stores random keys and values in every slot of every layer."""
+    """Stores random keys and values in every slot of every layer that has its own."""
     rng = np.random.default_rng(0)
-    shape = (FILL_POSITIONS, config.num_kv_heads, config.head_dim)
-    k, v = (rng.standard_normal(shape, np.float32) for _ in range(2))
-    for start in range(0, num_slots, FILL_POSITIONS):
-        slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
-        for layer in kv_cache.layers:
-            ops.store_kv(layer, k[: len(slots)], v[: len(slots)], slots)
+    for layer, kv_layer in zip(config.layers, kv_cache.layers, strict=True):
+        attention = layer.attention
+        if attention.shared_kv_layer is not None:
+            continue
+        shape = (FILL_POSITIONS, attention.num_kv_heads, attention.head_dim)
+        k, v = (rng.standard_normal(shape, np.float32) for _ in range(2))
+        for start in range(0, num_slots, FILL_POSITIONS):
+            slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
+            ops.store_kv(kv_layer, k[: len(slots)], v[: len(slots)], slots)

@@ -65,6 +65,7 @@ def hello(
         age_us: of the engine's bus, whose events are stamped from its beginning.
     """
     model_config = model.config
+    attention = model_config.layers[0].attention
     return Hello(
         boot_id=secrets.token_hex(NUM_BOOT_ID_BYTES),
         t0_unix_us=to_us(time.time()) - age_us,
@@ -72,14 +73,15 @@ def hello(
         model=HelloModel(
             name=model.name,
             n_layers=model_config.num_layers,
-            n_q=model_config.num_heads,
-            n_kv=model_config.num_kv_heads,
-            head_dim=model_config.head_dim,
+            n_q=attention.num_heads,
+            n_kv=attention.num_kv_heads,
+            head_dim=attention.head_dim,
             vocab=model_config.vocab_size,
             weight_bytes=weights.num_bytes(with_head=True),
             dtype=engine_config.quantization,
             layer_kinds=tuple(
-                "full" if window is None else "sliding" for window in model_config.sliding_windows
+                "full" if layer.attention.window is None else "sliding"
+                for layer in model_config.layers
             ),
         ),
         kv=HelloKV(
@@ -236,9 +238,9 @@ class StepCosts:
         budget: int,
         ceilings: Ceilings | None,
     ) -> None:
-        self._model_config = model_config
         self._weights = weights
-        self._position_bytes = plan.bytes_per_block / plan.block_size / model_config.num_layers
+        self._position_bytes = plan.bytes_per_block / plan.block_size
+        self._kv_bytes = formulas.KVBytes(model_config, self._position_bytes)
         self._budget = budget
         self._ceilings = ceilings
 
@@ -246,12 +248,9 @@ class StepCosts:
         """A step that has ended."""
         flops = sum(work.flops for work in works)
         weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
-        kv_bytes = sum(
-            formulas.kv_bytes(self._model_config, work.start, work.end, self._position_bytes)
-            for work in works
-        )
+        kv_bytes = sum(self._kv_bytes(work.start, work.end) for work in works)
         num_tokens = sum(work.end - work.start for work in works)
-        kv_write_bytes = num_tokens * self._model_config.num_layers * self._position_bytes
+        kv_write_bytes = num_tokens * self._position_bytes
         bound: Literal["compute", "memory"] | None = None
         predicted = None
         if self._ceilings is not None:

@@ -186,11 +186,11 @@ class RequestMaker:
         Beyond the trained length these scalings rotate every key by a function of the prompt's
         length, so only prompts of the same length may share blocks.
         """
-        scaling = self._config.rope.scaling if self._config.rope is not None else None
         rope_length = None
-        if isinstance(scaling, DynamicRopeScaling | LongRopeScaling):
-            if num_prompt_tokens > scaling.original_max_position:
-                rope_length = num_prompt_tokens
+        for rope in self._config.ropes:
+            if isinstance(rope.scaling, DynamicRopeScaling | LongRopeScaling):
+                if num_prompt_tokens > rope.scaling.original_max_position:
+                    rope_length = num_prompt_tokens
         # Quoted: no salt that a caller chooses can look like another pair.
         return ascii((cache_salt, rope_length)).encode()
 

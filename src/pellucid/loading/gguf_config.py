@@ -126,8 +126,10 @@ def read_gguf_config(checkpoint: GgufCheckpoint, float_tensors: Mapping[str, Any
     metadata.check_keys(_FAMILIES[architecture].keys)
     values = _gpt2(metadata) if architecture == "gpt2" else _llama_like(metadata, float_tensors)
     config = parse_model_config(JsonObject(checkpoint.path, values))
-    if config.rope is not None and config.rope.dim != metadata.get(_ROPE_DIM, config.rope.dim):
-        raise metadata.error(_ROPE_DIM, f"must be an even share of the head's {config.head_dim}")
+    attention = config.layers[0].attention
+    rope = attention.rope
+    if rope is not None and rope.dim != metadata.get(_ROPE_DIM, rope.dim):
+        raise metadata.error(_ROPE_DIM, f"must be an even share of the head's {attention.head_dim}")
     return replace(config, eos_token_ids=_eos_token_ids(checkpoint, config.vocab_size))
 
 

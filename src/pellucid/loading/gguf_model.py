@@ -34,9 +34,9 @@ def open_gguf(path: Path) -> StoredModel:
     config = read_gguf_config(checkpoint, rope_tensors)
     num_heads: dict[str, int] = {}
     if architecture == "llama":
-        for layer in range(config.num_layers):
-            num_heads[f"blk.{layer}.attn_q"] = config.num_heads
-            num_heads[f"blk.{layer}.attn_k"] = config.num_kv_heads
+        for index, layer in enumerate(config.layers):
+            num_heads[f"blk.{index}.attn_q"] = layer.attention.num_heads
+            num_heads[f"blk.{index}.attn_k"] = layer.attention.num_kv_heads
     [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
     names = get_tensor_name_map(gguf_architecture, n_blocks=1)
     return StoredModel(

@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pellucid.config import Activation, ModelConfig, RopeConfig
+from pellucid.config import (
+    Activation,
+    AttentionConfig,
+    LayerConfig,
+    MLPConfig,
+    ModelConfig,
+    RopeConfig,
+)
 from pellucid.loading.json_object import MAX_INTEGER, JsonObject, read_json_object
 from pellucid.loading.quantized_layout import read_quantization_config
 from pellucid.loading.rope_config import read_rope
@@ -32,7 +39,8 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 }
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
-Windows: TypeAlias = tuple[int | None, ...]  # ModelConfig.sliding_windows
+Windows: TypeAlias = tuple[int | None, ...]  # of each layer
+_NOTHING_MORE: Mapping[str, Any] = {}
 
 
 def read_model_config(directory: Path) -> ModelConfig:
@@ -103,10 +111,11 @@ def _generation_eos_token_ids(directory: Path) -> tuple[int, ...]:
 
 def _llama(config: JsonObject) -> ModelConfig:
     attention_bias = config.boolean("attention_bias", False)
-    return replace(
-        _llama_like(config, max_position=2048, windows=partial(_one_window, window=None)),
-        qkv_bias=attention_bias,
-        o_bias=attention_bias,
+    return _llama_like(
+        config,
+        max_position=2048,
+        windows=partial(_one_window, window=None),
+        attention={"qkv_bias": attention_bias, "o_bias": attention_bias},
         mlp_bias=config.boolean("mlp_bias", False),
     )
 
@@ -121,20 +130,21 @@ def _mistral(config: JsonObject) -> ModelConfig:
 
 
 def _qwen2(config: JsonObject) -> ModelConfig:
-    return replace(_qwen_like(config, head_dim=None), qkv_bias=True)
+    return _qwen_like(config, head_dim=None, attention={"qkv_bias": True})
 
 
 def _qwen3(config: JsonObject) -> ModelConfig:
     attention_bias = config.boolean("attention_bias", False)
-    return replace(
-        _qwen_like(config, head_dim=128),
-        qkv_bias=attention_bias,
-        o_bias=attention_bias,
-        qk_norm=True,
+    return _qwen_like(
+        config,
+        head_dim=128,
+        attention={"qkv_bias": attention_bias, "o_bias": attention_bias, "qk_norm": "head"},
     )
 
 
-def _qwen_like(config: JsonObject, head_dim: int | None) -> ModelConfig:
+def _qwen_like(
+    config: JsonObject, head_dim: int | None, attention: Mapping[str, Any]
+) -> ModelConfig:
     return _llama_like(
         config,
         max_position=32_768,
@@ -143,6 +153,7 @@ def _qwen_like(config: JsonObject, head_dim: int | None) -> ModelConfig:
         bos_token_id=None,
         eos_token_id=None,
         windows=_qwen_windows,
+        attention=attention,
     )
 
 
@@ -152,6 +163,7 @@ def _gemma2(config: JsonObject) -> ModelConfig:
             "use_bidirectional_attention",
             "only causal attention is supported: must be false or null",
         )
+    attention_bias = config.boolean("attention_bias", False)
     model = _llama_like(
         config,
         max_position=8192,
@@ -162,16 +174,17 @@ def _gemma2(config: JsonObject) -> ModelConfig:
         eos_token_id=1,
         tie_word_embeddings=True,
         windows=_gemma2_windows,
+        attention={
+            "scale": config.number("query_pre_attn_scalar", 256) ** -0.5,
+            "softcap": config.optional_number("attn_logit_softcapping", 50.0),
+            "qkv_bias": attention_bias,
+            "o_bias": attention_bias,
+        },
     )
-    attention_bias = config.boolean("attention_bias", False)
     return replace(
         model,
-        attention_scale=config.number("query_pre_attn_scalar", 256) ** -0.5,
-        attention_softcap=config.optional_number("attn_logit_softcapping", 50.0),
         logits_softcap=config.optional_number("final_logit_softcapping", 30.0),
         embedding_scale=math.sqrt(model.hidden_size),
-        qkv_bias=attention_bias,
-        o_bias=attention_bias,
     )
 
 
@@ -199,25 +212,30 @@ def _gpt2(config: JsonObject) -> ModelConfig:
     num_heads = config.integer("n_head")
     num_layers = config.integer("n_layer", maximum=_MAX_LAYERS)
     head_dim = _even_share(config, "n_embd", hidden_size, num_heads)
+    layer = LayerConfig(
+        AttentionConfig(
+            num_heads,
+            num_heads,
+            head_dim,
+            scale=head_dim**-0.5 if config.boolean("scale_attn_weights", True) else 1.0,
+            rope=None,
+            qkv_bias=True,
+            o_bias=True,
+        ),
+        MLPConfig(
+            config.optional_integer("n_inner") or 4 * hidden_size,
+            _activation(config, "activation_function", "gelu_new"),
+            gated=False,
+            bias=True,
+        ),
+    )
     return ModelConfig(
         architecture="GPT2LMHeadModel",
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=config.optional_integer("n_inner") or 4 * hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
+        layers=(layer,) * num_layers,
         max_position_embeddings=config.integer("n_positions", 1024),
         norm_eps=config.number("layer_norm_epsilon", 1e-5),
-        activation=_activation(config, "activation_function", "gelu_new"),
-        rope=None,
-        attention_scale=head_dim**-0.5 if config.boolean("scale_attn_weights", True) else 1.0,
-        sliding_windows=(None,) * num_layers,
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        gated_mlp=False,
         tie_word_embeddings=config.boolean("tie_word_embeddings", True),
         bos_token_id=_bos_token_id(config, 50_256),
         eos_token_ids=config.token_ids("eos_token_id", 50_256),
@@ -250,8 +268,10 @@ def _llama_like(
     tie_word_embeddings: bool = False,
     windows: Callable[[JsonObject, int], Windows],
     rope_reader: Callable[[JsonObject, int, int], RopeConfig] = read_rope,
+    attention: Mapping[str, Any] = _NOTHING_MORE,
+    mlp_bias: bool = False,
 ) -> ModelConfig:
-    """Llama and what descends from it, without biases.
+    """Llama and what descends from it.
 
     Args:
         config: config.json.
@@ -265,6 +285,8 @@ def _llama_like(
         activation: the key that names it, and the name where that is missing.
         windows: reads each layer's window from config.json and the number of layers.
         rope_reader: reads the rotary embedding from config.json, D and max_position_embeddings.
+        attention: further fields of `AttentionConfig`.
+        mlp_bias: whether the matrices of the MLP have biases.
     """
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
@@ -276,21 +298,24 @@ def _llama_like(
     if head_dim is None:
         head_dim = _even_share(config, "hidden_size", hidden_size, num_heads)
     max_position = config.integer("max_position_embeddings", max_position)
+    common: dict[str, Any] = {"scale": head_dim**-0.5, **attention}
+    common["rope"] = rope_reader(config, head_dim, max_position)
+    mlp = MLPConfig(
+        config.integer("intermediate_size"), _activation(config, *activation), bias=mlp_bias
+    )
+    layers = tuple(
+        LayerConfig(
+            AttentionConfig(num_heads, num_kv_heads, head_dim, window=window, **common), mlp
+        )
+        for window in windows(config, num_layers)
+    )
     return ModelConfig(
         architecture=config.values["architectures"][0],
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=config.integer("intermediate_size"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
+        layers=layers,
         max_position_embeddings=max_position,
         norm_eps=config.number("rms_norm_eps", norm_eps),
-        activation=_activation(config, *activation),
-        rope=rope_reader(config, head_dim, max_position),
-        attention_scale=head_dim**-0.5,
-        sliding_windows=windows(config, num_layers),
         tie_word_embeddings=config.boolean("tie_word_embeddings", tie_word_embeddings),
         bos_token_id=_bos_token_id(config, bos_token_id),
         eos_token_ids=config.token_ids("eos_token_id", eos_token_id),

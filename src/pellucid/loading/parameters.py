@@ -19,7 +19,7 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import ModelConfig
 from pellucid.loading.non_finite import first_non_finite
 from pellucid.loading.tensor_source import TensorSource, as_floats
-from pellucid.loading.weight_names import WeightNames, source_rows
+from pellucid.loading.weight_names import WeightNames
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 
@@ -64,36 +64,51 @@ class CheckpointParameters:
         self._done_bytes = 0
         self._in_use: list[str] = []  # tensors behind the weight at hand
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
         """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
+
+        Args:
+            parts: rows of each of the matrices that it joins, which the checkpoint may hold apart.
 
         Raises:
             ValueError: a tensor is missing, has another shape or a dtype that we do not read, or
                 holds a NaN or an infinity. The message names our weight, the checkpoint's tensor
                 and its file.
         """
-        weight = self._quantized(name, self.weight(f"{name}.weight", (num_rows, num_columns)))
-        bias_vector = as_floats(self.weight(f"{name}.bias", (num_rows,))) if bias else None
+        shape = (num_rows, num_columns)
+        weight = self._quantized(name, self.weight(f"{name}.weight", shape, parts))
+        bias_vector = as_floats(self.weight(f"{name}.bias", (num_rows,), parts)) if bias else None
         handle = self._weights.matrix(weight, bias_vector)
         self.release()
         return handle
 
-    def vector(self, name: str, size: int) -> Vector:
-        """`name` [size]; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
-        handle = self._weights.vector(as_floats(self.weight(name, (size,))))
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
+        """`name` [size] times `scale`; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
+        numbers = as_floats(self.weight(name, (size,)))
+        if scale != 1.0:
+            numbers = numbers.astype(np.float32) * np.float32(scale)
+        handle = self._weights.vector(numbers)
         self.release()
         return handle
 
-    def weight(self, name: str, shape: tuple[int, ...]) -> WeightMatrix:
+    def weight(
+        self, name: str, shape: tuple[int, ...], parts: tuple[int, ...] = ()
+    ) -> WeightMatrix:
         """Our weight `name` as it is stored, joined and contiguous. Raises as `matrix` does."""
         module, kind = name.rsplit(".", 1)
         recipe = self._names.recipe(module)
+        rows_of_sources = shape[:1] if len(recipe.sources) == 1 else parts
         weight = join_matrices(
             [
                 self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
-                for source, num_rows in zip(
-                    recipe.sources, source_rows(self._config, recipe, shape[0]), strict=True
-                )
+                for source, num_rows in zip(recipe.sources, rows_of_sources, strict=True)
             ]
         )
         assert weight.shape == shape
@@ -216,12 +231,19 @@ class KeptParameters:
         self._source = source
         self._handles: dict[str, Any] = {}
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
         if name not in self._handles:
-            self._handles[name] = self._source.matrix(name, num_rows, num_columns, bias)
+            self._handles[name] = self._source.matrix(name, num_rows, num_columns, bias, parts)
         return self._handles[name]
 
-    def vector(self, name: str, size: int) -> Vector:
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         if name not in self._handles:
-            self._handles[name] = self._source.vector(name, size)
+            self._handles[name] = self._source.vector(name, size, scale)
         return self._handles[name]

@@ -31,7 +31,14 @@ class RandomParameters:
         self._weights = weights
         self._format = weight_format
 
-    def matrix(self, name: str, num_rows: int, num_columns: int, bias: bool = False) -> Matrix:
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
         """`name`.weight [num_rows, num_columns], of standard deviation about num_columns ** -0.5."""
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         weight: npt.NDArray[Any] | QuantizedMatrix
@@ -42,10 +49,10 @@ class RandomParameters:
         bias_vector = rng.uniform(-0.1, 0.1, num_rows).astype(np.float32) if bias else None
         return self._weights.matrix(weight, bias_vector)
 
-    def vector(self, name: str, size: int) -> Vector:
-        """Ones for a norm's weight, zeros for its bias."""
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
+        """Ones for a norm's weight, zeros for its bias, times `scale`."""
         fill = np.ones if name.endswith(".weight") else np.zeros
-        return self._weights.vector(fill(size, np.float32))
+        return self._weights.vector(fill(size, np.float32) * np.float32(scale))
 
 
 def _random_bf16(

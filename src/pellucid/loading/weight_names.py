@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pellucid.config import ModelConfig
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -148,13 +146,3 @@ def gguf_weight_names(architecture: str, gguf_name: Callable[[str], str | None])
         for module, recipe in family.recipes.items()
     }
     return WeightNames(recipes, prefix="", unused=_GGUF_BUFFERS)
-
-
-def source_rows(config: ModelConfig, recipe: Recipe, num_rows: int) -> tuple[int, ...]:
-    """Rows of each source of a weight of ours with `num_rows` rows."""
-    if len(recipe.sources) == 1:
-        return (num_rows,)
-    if len(recipe.sources) == 2:  # gate, up
-        return (config.intermediate_size, config.intermediate_size)
-    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    return (q_rows, kv_rows, kv_rows)

@@ -9,24 +9,25 @@ class GPT2Layer:
     """One layer: attention, then the MLP, each on the normed input and added to it."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        mlp = config.layers[layer].mlp
+        assert mlp is not None
         self.ops = ops
-        self.config = config
-        hidden, inner = config.hidden_size, config.intermediate_size
+        self.eps = config.norm_eps
+        self.activation = mlp.activation
+        hidden, inner = config.hidden_size, mlp.intermediate_size
         prefix = f"layers.{layer}"
         self.attention_norm = _norm(parameters, f"{prefix}.attention_norm", hidden)
         self.attention = Attention(config, parameters, ops, layer)
         self.mlp_norm = _norm(parameters, f"{prefix}.mlp_norm", hidden)
-        self.up_proj = parameters.matrix(f"{prefix}.up_proj", inner, hidden, bias=config.mlp_bias)
-        self.down_proj = parameters.matrix(
-            f"{prefix}.down_proj", hidden, inner, bias=config.mlp_bias
-        )
+        self.up_proj = parameters.matrix(f"{prefix}.up_proj", inner, hidden, bias=mlp.bias)
+        self.down_proj = parameters.matrix(f"{prefix}.down_proj", hidden, inner, bias=mlp.bias)
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
-        ops, eps = self.ops, self.config.norm_eps
+        ops, eps = self.ops, self.eps
         x = x + self.attention(ops.layer_norm(x, *self.attention_norm, eps), batch, kv_layer)
         up = ops.linear(ops.layer_norm(x, *self.mlp_norm, eps), self.up_proj)
-        return x + ops.linear(ops.activate(up, self.config.activation), self.down_proj)
+        return x + ops.linear(ops.activate(up, self.activation), self.down_proj)
 
 
 class GPT2Decoder:

@@ -11,65 +11,83 @@ class Attention:
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
-        self.config = config
+        self.facts = facts = config.layers[layer].attention
         self.ops = ops
-        self.sliding_window = config.sliding_windows[layer]
-        hidden, head_dim = config.hidden_size, config.head_dim
-        self.num_qkv_heads = config.num_heads + 2 * config.num_kv_heads
+        self.eps = config.norm_eps
+        hidden = config.hidden_size
+        q_width, kv_width = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
         prefix = f"layers.{layer}"
         self.qkv_proj = parameters.matrix(
-            f"{prefix}.qkv_proj", self.num_qkv_heads * head_dim, hidden, bias=config.qkv_bias
+            f"{prefix}.qkv_proj",
+            q_width + 2 * kv_width,
+            hidden,
+            bias=facts.qkv_bias,
+            parts=(q_width, kv_width, kv_width),
         )
-        self.o_proj = parameters.matrix(
-            f"{prefix}.o_proj", hidden, config.num_heads * head_dim, bias=config.o_bias
-        )
-        if config.qk_norm:
-            self.q_norm = parameters.vector(f"{prefix}.q_norm.weight", head_dim)
-            self.k_norm = parameters.vector(f"{prefix}.k_norm.weight", head_dim)
+        self.o_proj = parameters.matrix(f"{prefix}.o_proj", hidden, q_width, bias=facts.o_bias)
+        if facts.qk_norm is not None:
+            per_head = facts.qk_norm == "head"
+            q_size, k_size = (facts.head_dim,) * 2 if per_head else (q_width, kv_width)
+            self.q_norm = parameters.vector(f"{prefix}.q_norm.weight", q_size)
+            self.k_norm = parameters.vector(f"{prefix}.k_norm.weight", k_size)
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
-        config, ops = self.config, self.ops
-        num_heads, num_kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        qkv = ops.linear(x, self.qkv_proj).reshape(-1, self.num_qkv_heads, head_dim)
+        facts, ops = self.facts, self.ops
+        num_heads, num_kv_heads = facts.num_heads, facts.num_kv_heads
+        qkv = ops.linear(x, self.qkv_proj).reshape(-1, num_heads + 2 * num_kv_heads, facts.head_dim)
         q = qkv[:, :num_heads]
         k = qkv[:, num_heads : num_heads + num_kv_heads]
         v = qkv[:, num_heads + num_kv_heads :]
-        if config.qk_norm:
-            q = ops.rms_norm(q, self.q_norm, config.norm_eps)
-            k = ops.rms_norm(k, self.k_norm, config.norm_eps)
-        if config.rope:
-            q = ops.rope(q, batch, config.rope)
-            k = ops.rope(k, batch, config.rope)
+        if not facts.norm_after_rope:
+            q, k = self._normed(q, k)
+        if facts.rope:
+            q = ops.rope(q, batch, facts.rope)
+            k = ops.rope(k, batch, facts.rope)
+        if facts.norm_after_rope:
+            q, k = self._normed(q, k)
         ops.store_kv(kv_layer, k, v, batch.slot_mapping)
-        heads = ops.paged_attention(
-            q,
-            kv_layer,
-            batch,
-            config.attention_scale,
-            self.sliding_window,
-            config.attention_softcap,
+        heads = ops.paged_attention(q, kv_layer, batch, facts.scale, facts.window, facts.softcap)
+        return ops.linear(heads.reshape(-1, num_heads * facts.head_dim), self.o_proj)
+
+    def _normed(self, q: Array, k: Array) -> tuple[Array, Array]:
+        """q [T, H, D] and k [T, K, D], normed if the checkpoint says so."""
+        facts, ops = self.facts, self.ops
+        if facts.qk_norm is None:
+            return q, k
+        if facts.qk_norm == "head":
+            return ops.rms_norm(q, self.q_norm, self.eps), ops.rms_norm(k, self.k_norm, self.eps)
+        normed = (
+            ops.rms_norm(x.reshape(-1, num_heads * facts.head_dim), norm, self.eps)
+            for x, norm, num_heads in (
+                (q, self.q_norm, facts.num_heads),
+                (k, self.k_norm, facts.num_kv_heads),
+            )
         )
-        return ops.linear(heads.reshape(-1, num_heads * head_dim), self.o_proj)
+        q, k = normed
+        return (
+            q.reshape(-1, facts.num_heads, facts.head_dim),
+            k.reshape(-1, facts.num_kv_heads, facts.head_dim),
+        )
 
 
 class GatedMLP:
     """down(activation(gate(x)) * up(x)) of one layer (Shazeer 2020); gate and up are one matrix."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        facts = config.layers[layer].mlp
+        assert facts is not None and facts.gated
         self.ops = ops
-        self.activation = config.activation
-        hidden, inner = config.hidden_size, config.intermediate_size
+        self.activation = facts.activation
+        hidden, inner, prefix = config.hidden_size, facts.intermediate_size, f"layers.{layer}"
         self.gate_up_proj = parameters.matrix(
-            f"layers.{layer}.gate_up_proj", 2 * inner, hidden, bias=config.mlp_bias
+            f"{prefix}.gate_up_proj", 2 * inner, hidden, bias=facts.bias, parts=(inner, inner)
         )
-        self.down_proj = parameters.matrix(
-            f"layers.{layer}.down_proj", hidden, inner, bias=config.mlp_bias
-        )
+        self.down_proj = parameters.matrix(f"{prefix}.down_proj", hidden, inner, bias=facts.bias)
 
     def __call__(self, x: Array) -> Array:
         """x [T, hidden] -> [T, hidden]."""
-        gate_up = self.ops.linear(x, self.gate_up_proj)
+        gate_up = self.ops.linear(x, self.gate_up_proj)  # [T, 2 M]
         return self.ops.linear(self.ops.gated_activate(gate_up, self.activation), self.down_proj)
 
 

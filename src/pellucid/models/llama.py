@@ -43,7 +43,8 @@ class LlamaDecoder:
         self.layers = [
             self.layer_class(config, parameters, ops, i) for i in range(config.num_layers)
         ]
-        self.norm = parameters.vector("norm.weight", hidden)
+        # What scales the logits scales their input as well.
+        self.norm = parameters.vector("norm.weight", hidden, config.logits_scale)
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:

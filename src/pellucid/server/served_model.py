@@ -8,7 +8,7 @@ from typing import Any
 
 from pellucid import __version__
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.formulas import layer_matrix_parameters
+from pellucid.formulas import matrix_parameters
 from pellucid.server.errors import ApiError
 
 MAX_NAME = 256  # characters
@@ -66,10 +66,7 @@ class ServedModel:
         """Of the matrices; biases and norms left out."""
         config = self._model_config
         num_embeddings = 1 if config.tie_word_embeddings else 2
-        return (
-            config.num_layers * layer_matrix_parameters(config)
-            + num_embeddings * config.vocab_size * config.hidden_size
-        )
+        return matrix_parameters(config) + num_embeddings * config.vocab_size * config.hidden_size
 
     def facts(self) -> dict[str, Any]:
         """The model object of OpenAI's API, with Anthropic's fields and the context length under the
@@ -98,13 +95,14 @@ class ServedModel:
     def details(self) -> dict[str, Any]:
         """What else is known of it, for pages of details."""
         config = self._model_config
+        attention = config.layers[0].attention
         return {
             "architecture": config.architecture,
             "num_parameters": self.num_parameters,
             "num_layers": config.num_layers,
-            "num_heads": config.num_heads,
-            "num_kv_heads": config.num_kv_heads,
-            "head_dim": config.head_dim,
+            "num_heads": attention.num_heads,
+            "num_kv_heads": attention.num_kv_heads,
+            "head_dim": attention.head_dim,
             "hidden_size": config.hidden_size,
             "vocab_size": config.vocab_size,
             "context_length": config.context_length,
