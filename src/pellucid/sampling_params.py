@@ -54,6 +54,8 @@ class SamplingParams:
         prompt_logprobs: the same for the prompt's tokens.
         stop: a string that ends the completion, or several.
         include_stop_str_in_output: whether the text keeps the stop string.
+        stop_in_reasoning: whether stop strings count in the reasoning of an answer too. False needs a model
+            whose form of reasoning is known (`tokenizer.response_format`), and has no effect for others.
         stop_token_ids: tokens that end the completion, besides the model's own.
         max_tokens: limit on output tokens; None leaves the context length as the only limit. "auto" is
             None for conversations, which end by themselves, and 16 for other prompts.
@@ -85,6 +87,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     stop: Sequence[str] = ()
     include_stop_str_in_output: bool = False
+    stop_in_reasoning: bool = True
     stop_token_ids: Sequence[int] = ()
     max_tokens: int | Literal["auto"] | None = "auto"
     max_time: float | None = None
@@ -106,7 +109,12 @@ class SamplingParams:
                 refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
         if self.max_time is not None:
             self._normalise("max_time", _MAX_TIME.real("max_time", self.max_time))
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+        for name in (
+            "include_stop_str_in_output",
+            "stop_in_reasoning",
+            "ignore_eos",
+            "skip_special_tokens",
+        ):
             if not isinstance(value := getattr(self, name), bool):
                 refuse(name, value, "True or False")
 

@@ -98,6 +98,30 @@ def test_who_asks_for_special_tokens_gets_the_text_as_it_is(client: openai.OpenA
     assert (choice.message.content or "").startswith(ANSWER)
 
 
+def test_stop_strings_do_not_count_in_reasoning(
+    client: openai.OpenAI, server: RunningServer
+) -> None:
+    (choice,) = client.chat.completions.create(
+        **COMMON, messages=QUESTION, stop=["away", "look"]
+    ).choices
+    assert (choice.message.content, choice.finish_reason) == ("I", "stop")
+    found = choice.message.model_dump()
+    assert (found["reasoning"], choice.model_dump()["stop_reason"]) == (
+        "Both are far away.",
+        "look",
+    )
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
+        message = claude.messages.create(
+            model="tested", max_tokens=80, messages=QUESTION, stop_sequences=["away", "look"]
+        )
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "look")
+    with ollama.Client(host=server.url) as client_of_ollama:
+        options = {"temperature": 0, "stop": ["away", "look"]}
+        reply = client_of_ollama.chat("tested", QUESTION, options=options).message
+    assert (reply.content, reply.thinking) == ("I", "Both are far away.")
+
+
 def test_the_prompt_says_whether_reasoning_is_over(client: openai.OpenAI) -> None:
     """With enable_thinking=false the template has closed it; the answer's own tag opens it again."""
     extra = {"chat_template_kwargs": {"enable_thinking": False}}

@@ -113,6 +113,24 @@ def test_reasoning_is_known_while_it_lasts() -> None:
     assert not parser.is_reasoning
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
+    record = json.loads((FOLDER / f"{family}.json").read_text(encoding="utf-8"))
+    template = TEMPLATES[family]
+    assert template is not None
+    answers = ResponseFormat(
+        family, template, None, reasoning_opens=tuple(record.get("reasoning_opens", ()))
+    )
+    reasoning = [field for field in template.fields if field.kind == "reasoning"]
+    marks = answers.reasoning_marks("")
+    assert (marks is None) == (not reasoning)
+    if marks is not None:
+        for text, is_open in ((marks.opens[0], True), (marks.opens[0] + marks.closes[0], False)):
+            parser = ResponseParser(template)
+            parser.push(text + "x")
+            assert parser.is_reasoning is is_open
+
+
 def test_without_tools_nothing_is_a_call() -> None:
     answer = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     assert message_of(read(TEMPLATES["hermes"], [answer], CHATML, None)) == Message("", answer, [])

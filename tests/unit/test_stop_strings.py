@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from pellucid.text.stop_strings import StopStringMatcher, StopStrings
 
 
@@ -98,3 +99,40 @@ def test_long_output_costs_the_same_per_character() -> None:
     matcher = StopStringMatcher(StopStrings(["a" * 500 + "b"]))
     assert sum(len(matcher.push("a" * 100)) for _ in range(1000)) == 100_000 - 500
     assert matcher.flush() == "a" * 500
+
+
+MARKS = ReasoningMarks(("<think>", "[THINK]"), ("</think>", "[/THINK]"), begins_open=False)
+OPEN_MARKS = ReasoningMarks(MARKS.opens, MARKS.closes, begins_open=True)
+
+
+@pytest.mark.parametrize(
+    ("marks", "text", "seen", "matched"),
+    [
+        (MARKS, "<think>a\nb</think>c\nd", "<think>a\nb</think>c", "\n"),
+        (MARKS, "a\n<think>b</think>", "a", "\n"),  # before reasoning they count
+        (OPEN_MARKS, "a\nb</think>\n\nc\nd", "a\nb</think>\n\nc", "\n"),  # white space behind it
+        (OPEN_MARKS, "a\nb", "a\nb", None),
+        (MARKS, "[THINK]\n<think>[/THINK] a\n", "[THINK]\n<think>[/THINK] a", "\n"),
+        (
+            MARKS,
+            "<think>\n</think>a<think>\n</think>b\n",
+            "<think>\n</think>a<think>\n</think>b",
+            "\n",
+        ),
+        (MARKS, "<thin\n", "<thin", "\n"),
+    ],
+)
+def test_stop_strings_do_not_count_in_reasoning(
+    marks: ReasoningMarks, text: str, seen: str, matched: str | None
+) -> None:
+    for size in (1, 2, 7, len(text)):
+        matcher = StopStringMatcher(StopStrings(["\n", "think>\n"]), reasoning=marks)
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        out = "".join(map(matcher.push, pieces)) + matcher.flush()
+        assert (out, matcher.matched) == (seen, matched)
+
+
+def test_nothing_is_held_back_in_reasoning() -> None:
+    matcher = StopStringMatcher(StopStrings(["abc"]), reasoning=OPEN_MARKS)
+    assert [matcher.push(piece) for piece in ("ab", "</think>", "ab")] == ["ab", "</think>", ""]
+    assert matcher.flush() == "ab"

@@ -74,7 +74,9 @@ class Completions:
         if isinstance(params, BeamSearchParams):
             beams = BeamGroup.starting(params, requests)
         for request in requests:
-            completion = self._output_processor.start(request, output, prepared.stop_strings, beams)
+            completion = self._output_processor.start(
+                request, output, prepared.stop_strings, prepared.reasoning, beams
+            )
             self.unfinished[request.request_id] = completion
         if isinstance(params, SamplingParams) and params.ranks:
             self._num_best[output.request_id] = params.n

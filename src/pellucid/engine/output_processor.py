@@ -8,6 +8,7 @@ from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, Logprob
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.text.detokenizer import IncrementalDetokenizer
+from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from pellucid.text.stop_strings import StopStringMatcher, StopStrings
 from pellucid.text.tokenizer import Tokenizer
 
@@ -61,6 +62,7 @@ class OutputProcessor:
         request: Request,
         request_output: RequestOutput,
         stop_strings: StopStrings,
+        reasoning: ReasoningMarks | None = None,
         beams: BeamGroup | None = None,
     ) -> Completion:
         params = request.params
@@ -74,7 +76,7 @@ class OutputProcessor:
             IncrementalDetokenizer(
                 self.tokenizer, request.prompt_token_ids, params.skip_special_tokens
             ),
-            StopStringMatcher(stop_strings, params.include_stop_str_in_output),
+            StopStringMatcher(stop_strings, params.include_stop_str_in_output, reasoning),
             beams,
         )
 

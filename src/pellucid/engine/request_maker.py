@@ -8,8 +8,10 @@ from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
+from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
+from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from pellucid.text.stop_strings import StopStrings
 from pellucid.text.tokenizer import Tokenizer
 
@@ -26,6 +28,7 @@ class PreparedRequest:
     Attributes:
         bad_words_token_ids: the tokens of each spelling of each bad word.
         stop_strings: compiled once, for all of the request's completions.
+        reasoning: where stop strings do not count; None: they count everywhere.
         grammar: of the first completion; the others get copies.
     """
 
@@ -33,6 +36,7 @@ class PreparedRequest:
     params: RequestParams
     bad_words_token_ids: tuple[tuple[int, ...], ...]
     stop_strings: StopStrings
+    reasoning: ReasoningMarks | None
     grammar: GrammarMatcher | None = None
 
 
@@ -100,10 +104,19 @@ class RequestMaker:
             params,
             self._tokenizer.bad_words_token_ids(sampling.bad_words),
             StopStrings(sampling.stop),
+            self._reasoning_marks(prompt, sampling),
             None
             if sampling.structured_outputs is None
             else self._grammars.compile(sampling.structured_outputs),
         )
+
+    def _reasoning_marks(
+        self, prompt: EncodedPrompt, params: SamplingParams
+    ) -> ReasoningMarks | None:
+        if params.stop_in_reasoning or not params.stop:
+            return None
+        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
+        return self._tokenizer.response_format.reasoning_marks(text)
 
     def make(
         self,

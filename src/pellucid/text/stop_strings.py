@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 
+from pellucid.text.responses.reasoning_marks import ReasoningMarks
+
 
 class StopStrings:
     """Some stop strings, compiled. Never changed afterwards: the answers of a request share it.
@@ -76,15 +78,23 @@ class StopStringMatcher:
     Args:
         stop: the stop strings.
         include_in_output: let the matched stop string out as well. Nothing needs to be held back then.
+        reasoning: pass on what stands in reasoning, and the white space behind it, without looking for stop
+            strings; None: look everywhere.
 
     Attributes:
         matched: the stop string that was found.
     """
 
-    def __init__(self, stop: StopStrings, include_in_output: bool = False) -> None:
+    def __init__(
+        self,
+        stop: StopStrings,
+        include_in_output: bool = False,
+        reasoning: ReasoningMarks | None = None,
+    ) -> None:
         self.matched: str | None = None
         self._stop = stop
         self._include = include_in_output
+        self._reasoning = None if reasoning is None else _ReasoningFinder(reasoning)
         self._node = 0
         self._held = ""
 
@@ -95,6 +105,9 @@ class StopStringMatcher:
         if self._stop.is_empty:  # nothing to walk through
             return text
         for index, char in enumerate(text):
+            if self._reasoning is not None and self._reasoning.has(char):
+                self._node = 0
+                continue
             self._node = self._stop.advance(self._node, char)
             self.matched = self._stop.match[self._node]
             if self.matched is not None:
@@ -110,3 +123,27 @@ class StopStringMatcher:
         """The text has ended: returns what was held back. Called once, after the last `push`."""
         held, self._held = self._held, ""
         return held
+
+
+class _ReasoningFinder:
+    """Tells which characters of a text are reasoning, one after the other.
+
+    The text that closes reasoning and the white space behind it count as reasoning. The text that opens
+    reasoning is known by its last character only.
+    """
+
+    def __init__(self, marks: ReasoningMarks) -> None:
+        self._opens, self._closes = StopStrings(marks.opens), StopStrings(marks.closes)
+        self._is_open = marks.begins_open
+        self._is_behind = False  # only white space came since the end of reasoning
+        self._node = 0
+
+    def has(self, char: str) -> bool:
+        """Whether the next character is a part of reasoning."""
+        marks = self._closes if self._is_open else self._opens
+        self._node = marks.advance(self._node, char)
+        if marks.match[self._node] is not None:
+            self._is_behind, self._is_open, self._node = self._is_open, not self._is_open, 0
+            return True
+        self._is_behind = self._is_behind and char.isspace()
+        return self._is_open or self._is_behind

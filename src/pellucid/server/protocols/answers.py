@@ -63,9 +63,12 @@ class AnswerForm:
         return "structured_outputs" if self.rule is None else self.rule.field
 
     def adapt(self, params: SamplingParams) -> SamplingParams:
-        """With the rule, and with special tokens in the text where they tell parts of an answer apart."""
+        """With the rule; with special tokens in the text where they tell parts of an answer apart; and
+        without stop strings in reasoning, which a client does not see as text."""
         if self.rule is not None:
             params = replace(params, structured_outputs=self.rule.params)
+        if not self.is_plain and params.stop:
+            params = replace(params, stop_in_reasoning=False)
         if self.is_plain or self.tokenizer.response_format.skip_special_tokens:
             return params
         return replace(params, skip_special_tokens=False)

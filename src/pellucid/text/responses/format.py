@@ -15,6 +15,7 @@ from pellucid.text.responses.call_grammar import (
     call_grammar,
 )
 from pellucid.text.responses.parser import ResponseParser
+from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from pellucid.text.responses.template import ResponseTemplate
 
 _FOLDER = Path(__file__).with_name("families")
@@ -42,6 +43,7 @@ class ResponseFormat:
         name: "checkpoint", a family's name, or "text".
         template: None: all of it is content.
         call: None: unknown, so that calls can be read and not be enforced.
+        reasoning_opens: texts that begin reasoning, where the template has a pattern for them.
         special_tokens: the ids of the tokenizer's special tokens, by their texts.
     """
 
@@ -49,6 +51,7 @@ class ResponseFormat:
     template: ResponseTemplate | None
     call: CallSyntax | None
     special_tokens: Mapping[str, int] = field(default_factory=dict)
+    reasoning_opens: tuple[str, ...] = ()
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -66,6 +69,23 @@ class ResponseFormat:
         """
         dropped = () if self.skip_special_tokens else tuple(self.special_tokens)
         return ResponseParser(self.template, prompt, tools, dropped)
+
+    def reasoning_marks(self, prompt: str) -> ReasoningMarks | None:
+        """What tells reasoning from the rest of an answer, without a parser.
+
+        Args:
+            prompt: as for `parser`.
+
+        Returns:
+            None if the model's answers have no reasoning, or if patterns alone find it.
+        """
+        fields = () if self.template is None else self.template.fields
+        for each in fields:
+            if each.kind == "reasoning" and each.open is not None and each.close is not None:
+                opens, closes = each.open.literals or self.reasoning_opens, each.close.literals
+                if opens and closes:
+                    return ReasoningMarks(opens, closes, self.parser(prompt).is_reasoning)
+        return None
 
     def call_rule(
         self,
@@ -142,6 +162,7 @@ def find_response_format(
                 ResponseTemplate.compile(record["response_template"], family),
                 _recorded_call(record.get("call")),
                 special_tokens,
+                tuple(record.get("reasoning_opens", ())),
             )
     return ResponseFormat("text", None, None, special_tokens)
 

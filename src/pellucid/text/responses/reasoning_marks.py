@@ -1,0 +1,18 @@
+"""The texts that tell reasoning from the rest of an answer, for whoever needs no parser."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReasoningMarks:
+    """The texts around reasoning in the answers to one prompt.
+
+    Attributes:
+        opens: each begins reasoning.
+        closes: each ends it.
+        begins_open: the prompt has begun the reasoning.
+    """
+
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    begins_open: bool
