@@ -112,7 +112,11 @@ def test_stop_strings_do_not_count_in_reasoning(
     )
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
         message = claude.messages.create(
-            model="tested", max_tokens=80, messages=QUESTION, stop_sequences=["away", "look"]
+            model="tested",
+            max_tokens=80,
+            messages=QUESTION,
+            stop_sequences=["away", "look"],
+            extra_body={"temperature": 0},
         )
     assert [block.type for block in message.content] == ["thinking", "text"]
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "look")
