@@ -2,15 +2,16 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import final
+from typing import TypeVar, final
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
+from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
 from pellucid.engine.text_threads import TextThreads
 from pellucid.events import Snapshot
 from pellucid.outputs import CompletionDelta, KVCacheUsage
@@ -18,7 +19,16 @@ from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 
-__all__ = ["AsyncLLMEngine", "AsyncTokenStream", "EngineStoppedError", "TooManyRequestsError"]
+__all__ = [
+    "AsyncLLMEngine",
+    "AsyncTokenStream",
+    "EngineStoppedError",
+    "Inspector",
+    "NoBlocksError",
+    "TooManyRequestsError",
+]
+
+Result = TypeVar("Result")
 
 DEFAULT_MAX_REQUESTS = 1024
 
@@ -169,6 +179,41 @@ class AsyncLLMEngine:
             EngineStoppedError: the engine was shut down, or failed.
         """
         return await asyncio.wrap_future(self._thread.call(self._engine.snapshot))
+
+    async def inspect(self, look: Callable[[Inspector], Result]) -> Result:
+        """What `look` finds in the engine between two steps. It runs on the engine's thread, so it should
+        compute little there.
+
+        Raises:
+            EngineStoppedError: the engine was shut down, or failed.
+        """
+        return await asyncio.wrap_future(self._thread.call(partial(look, self._engine.inspector)))
+
+    async def answer_so_far(
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        seed: int,
+        index: int = 0,
+        output_token_ids: Sequence[int] = (),
+        cache_salt: str | None = None,
+    ) -> AnswerSoFar:
+        """An answer up to some token, for `Inspector.logits` and `Inspector.attention`.
+
+        Args:
+            prompt: of its request.
+            params: of its request.
+            seed: that it was drawn with.
+            index: which of the request's completions it is.
+            output_token_ids: its tokens.
+            cache_salt: of its request.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served.
+        """
+        prepare = partial(self._engine.prepare, prompt, params)
+        prepared = await self._texts.run(prepare) if _has_text(prompt, params) else prepare()
+        return AnswerSoFar(prepared, seed, index, output_token_ids, cache_salt)
 
     def abort(self, request_id: str) -> None:
         """Ends a request, after the step under way: its stream ends with finish_reason "abort".

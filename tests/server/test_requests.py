@@ -157,7 +157,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from pellucid.server import request_records
 
     monkeypatch.setattr(request_records, "MAX_RECORDS", 3)
-    monkeypatch.setattr(request_records, "MAX_TOKENS", 100)
+    monkeypatch.setattr(request_records, "MAX_TOKENS", 102)  # a token of output each
     with running_server(fake_engine(), limits=Limits()) as server:
         ids = [
             server.post("/v1/completions", {**LONG, "max_tokens": 1, "prompt": [1] * length}).json[

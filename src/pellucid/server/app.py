@@ -17,6 +17,7 @@ from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.event_routes import EventRoutes
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
+from pellucid.server.inspection_routes import InspectionRoutes
 from pellucid.server.metrics_route import MetricsRoute
 from pellucid.server.openapi import OpenApi
 from pellucid.server.protocols.anthropic import Messages
@@ -79,6 +80,7 @@ def _routes(serving: Serving) -> list[Route]:
         Ollama(serving),
     )
     requests, events = RequestRoutes(serving), EventRoutes(serving)
+    inspection = InspectionRoutes(serving)
     routes = [
         route("GET", "/v1/requests", requests.under_way),
         route("POST", "/v1/requests/{id}/cancel", requests.cancel),
@@ -86,6 +88,10 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/events", events.events, Role.ADMIN),
         route("GET", "/v1/snapshot", events.snapshot, Role.ADMIN),
         route("GET", "/v1/kv", requests.kv, Role.ADMIN),
+        route("GET", "/v1/kv/blocks/{block_id}", inspection.block, Role.ADMIN),
+        route("GET", "/v1/kv/tree", inspection.tree, Role.ADMIN),
+        route("GET", "/v1/logits/{id:path}/{position}", inspection.logits),
+        route("GET", "/v1/attn/{id:path}/{position}", inspection.attention),
         route("GET", "/metrics", MetricsRoute(serving), Role.ADMIN),
         route("GET", "/health", health.health),
         route("GET", "/ready", health.ready),

@@ -52,7 +52,7 @@ def compare_with(
     earlier = records.find(earlier_id, generation.call.caller)
     if earlier is None:
         return CacheComparison(CacheOutcome.NOT_FOUND)
-    theirs, (own,) = earlier.prompts[0], generation.prompts
+    theirs, (own,) = earlier.prompts[0].token_ids, generation.prompts
     num_equal = common_length(theirs, array("I", own.token_ids))
     if num_equal < len(theirs):
         aspects = generation.request.aspects

@@ -20,7 +20,7 @@ from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
 from pellucid.server.metrics import Metrics
-from pellucid.server.request_records import CallRecord, RequestRecords
+from pellucid.server.request_records import CallRecord, PromptRecord, RequestRecords
 
 Result = TypeVar("Result")
 
@@ -119,16 +119,21 @@ class GenerationService:
             generation.prompts.append(await self.engine.encode(prompt))
         lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
         generation.place.add_tokens(lengths)
+        salt = _cache_salt(call.caller, request.cache_salt)
         self.records.add(
             CallRecord(
                 generation.id,
                 call.caller,
                 call.path,
-                [array("I", prompt.token_ids) for prompt in generation.prompts],
+                [
+                    PromptRecord(array("I", prompt.token_ids), prompt.is_chat, prompt.end_token_ids)
+                    for prompt in generation.prompts
+                ],
+                request.params,
+                salt,
                 request.aspects,
             )
         )
-        salt = _cache_salt(call.caller, request.cache_salt)
         for index, encoded in enumerate(generation.prompts):
             try:
                 stream = await self.engine.add_request(
@@ -258,6 +263,7 @@ class Generation:
         for stream in self.streams:
             await stream.aclose()
         self._service.records.read()
+        self._service.records.keep_outputs(self.id, self.outputs)
         self._service.metrics.count(self.outputs)
 
 

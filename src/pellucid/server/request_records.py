@@ -20,11 +20,13 @@ from pellucid.events import (
     RequestLedger,
     RequestStateChanged,
 )
+from pellucid.outputs import RequestOutput
+from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import Caller
 from pellucid.server.errors import ApiError
 
 MAX_RECORDS = 1024  # calls that are remembered
-MAX_TOKENS = 4 << 20  # ... and prompt tokens, of 4 bytes
+MAX_TOKENS = 4 << 20  # ... and tokens of prompts and completions, of 4 bytes
 MAX_NEWS = 1 << 17  # events that wait to be read; more come only if the event loop hangs
 
 
@@ -44,13 +46,37 @@ class CompletionRecord:
 
 
 @dataclass
+class PromptRecord:
+    """One prompt of a call, and what the engine made of it.
+
+    Attributes:
+        token_ids: of the prompt.
+        is_chat, end_token_ids: as in `EncodedPrompt`.
+        seed: that its completions are drawn with; None: the engine does not have it yet.
+        outputs: token ids of its completions, once the call has ended.
+    """
+
+    token_ids: "array[int]"
+    is_chat: bool = False
+    end_token_ids: frozenset[int] = frozenset()
+    seed: int | None = None
+    outputs: Sequence["array[int]"] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + sum(map(len, self.outputs))
+
+
+@dataclass
 class CallRecord:
     """What happened to one call.
 
     Attributes:
         owner: who may see it.
         path: of its route.
-        prompts: their tokens.
+        prompts: in their order.
+        params: how its completions are chosen; None: not known.
+        cache_salt: the engine's.
         aspects: digests of what of the call its prompt has ("tools", "system"), to compare calls by.
         completions: by the engine's name of each: the id, "/" and its number.
     """
@@ -58,13 +84,20 @@ class CallRecord:
     id: str
     owner: Caller
     path: str
-    prompts: Sequence["array[int]"] = ()
+    prompts: Sequence[PromptRecord] = ()
+    params: SamplingParams | None = None
+    cache_salt: str | None = None
     aspects: Mapping[str, bytes] = field(default_factory=dict)
     completions: dict[str, CompletionRecord] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        """Of prompts, and of completions once the call has ended."""
+        return sum(prompt.num_tokens for prompt in self.prompts)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
 
 
 class RequestRecords:
@@ -83,6 +116,24 @@ class RequestRecords:
     def add(self, record: CallRecord) -> None:
         self._records[record.id] = record
         self._num_tokens += record.num_tokens
+        self._forget_oldest()
+
+    def keep_outputs(self, call_id: str, outputs: Sequence[RequestOutput]) -> None:
+        """A call has ended: remembers the tokens of its completions.
+
+        Args:
+            outputs: of its prompts, in their order; fewer if it ended before all were queued.
+        """
+        if (record := self._records.get(call_id)) is None:
+            return
+        before = record.num_tokens
+        for prompt, output in zip(record.prompts, outputs, strict=False):
+            prompt.seed = output.seed
+            prompt.outputs = [array("I", each.token_ids) for each in output.outputs]
+        self._num_tokens += record.num_tokens - before
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._records) > MAX_RECORDS or self._num_tokens > MAX_TOKENS:
             _, oldest = self._records.popitem(last=False)
             self._num_tokens -= oldest.num_tokens

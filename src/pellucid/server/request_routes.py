@@ -49,7 +49,7 @@ class RequestRoutes:
             {
                 "id": record.id,
                 "path": record.path,
-                "prompt_tokens": record.num_tokens,
+                "prompt_tokens": record.num_prompt_tokens,
                 "completions": completions,
             }
         )
@@ -94,7 +94,7 @@ class RequestRoutes:
         prefix = record.completions[name].prefix
         if prefix is None or prefix.diff_at_tok is None:
             return None
-        own = record.prompts[_prompt_index(name)]
+        own = record.prompts[_prompt_index(name)].token_ids
         found: dict[str, Any] = {
             "parts_at_token": prefix.diff_at_tok,
             "tokens": self._around(own, prefix.diff_at_tok),
@@ -105,7 +105,7 @@ class RequestRoutes:
                 prefix.near_req.partition("/")[0].partition("-")[0], call.caller
             )
             if other is not None:  # another caller's prompt is never shown
-                theirs = other.prompts[_prompt_index(prefix.near_req)]
+                theirs = other.prompts[_prompt_index(prefix.near_req)].token_ids
                 found |= {
                     "other": other.id,
                     "other_tokens": self._around(theirs, prefix.diff_at_tok),

@@ -1,0 +1,386 @@
+"""What the engine holds and why it chose: the logits and the attention of one token, the contents of a
+block, the prefix tree."""
+
+import asyncio
+import base64
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pellucid.async_engine import Inspector, NoBlocksError
+from pellucid.outputs import RequestOutput
+from pellucid.prompts import EncodedPrompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, Reply, json_reply
+from pellucid.server.errors import ApiError, not_serving, refused
+from pellucid.server.request_records import CallRecord
+from pellucid.server.serving import Serving
+
+# A completion by the engine's name, "ID/0" or "ID-PROMPT/0", or by what its protocol calls the reply.
+COMPLETION_NAME = re.compile(r"(?:[\w-]*[_-])?([0-9a-f]{24})(?:-(\d{1,6}))?(?:/(\d{1,6}))?")
+MAX_CANDIDATES = 200
+MAX_ATTENDED = 4096  # positions whose weights a reply has one by one
+DIGITS = 6  # of numbers in a reply; bf16 has 3
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A completion that the server remembers.
+
+    Attributes:
+        name: the engine's.
+        prompt_token_ids, output_token_ids: so far.
+        index: which of its prompt's completions it is.
+    """
+
+    name: str
+    record: CallRecord
+    prompt_index: int
+    index: int
+    seed: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+
+    @property
+    def params(self) -> SamplingParams:
+        assert self.record.params is not None
+        return self.record.params
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    def tokens(self, end: int) -> list[int]:
+        """The first `end` tokens of prompt and output."""
+        num_outputs = max(0, end - len(self.prompt_token_ids))
+        return [*self.prompt_token_ids[:end], *self.output_token_ids[:num_outputs]]
+
+    def prompt(self, end: int) -> EncodedPrompt:
+        """As the engine takes it: the prompt, or its first `end` tokens if that is less."""
+        prompt = self.record.prompts[self.prompt_index]
+        token_ids = tuple(self.prompt_token_ids[:end])
+        return EncodedPrompt(None, prompt.is_chat, token_ids, prompt.end_token_ids, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class InspectionRoutes:
+    """The handlers of the routes. A caller sees its own requests; blocks are for admins."""
+
+    serving: Serving
+    _one_look: asyncio.Lock = field(default_factory=asyncio.Lock)  # at a time: each delays a step
+
+    async def logits(self, call: Call) -> Reply:
+        """The candidates for the token at a position, after each sampling stage.
+
+        They are computed again, from the blocks that the cache still has: bit for bit the logits of the
+        step. `top` candidates of each stage (20); with `logits=1` the logits of the whole vocabulary, from
+        which every stage can be computed for other parameters.
+        """
+        completion = self._completion(call)
+        top = _whole(call, "top", 20, 1, MAX_CANDIDATES)
+        wants_all = _whole(call, "logits", 0, 0, 1)
+        position = self._position(call, completion, 1, completion.num_tokens)
+        known = completion.tokens(position)
+        outputs = known[len(completion.prompt_token_ids) :]
+        answer = await self.serving.service.engine.answer_so_far(
+            completion.prompt(position),
+            completion.params,
+            completion.seed,
+            completion.index,
+            outputs,
+            completion.record.cache_salt,
+        )
+        seen = await self._look(lambda inspector: inspector.logits(answer))
+        text = self.serving.model.tokenizer.token_text
+
+        def describe() -> dict[str, Any]:
+            stages = []
+            for stage in seen.stages():
+                candidates = stage.candidates
+                order = np.argsort(-candidates.logits, kind="stable")[:top]
+                likeliest = candidates.token_ids[order].tolist()
+                probabilities = candidates.probabilities[order]
+                stages.append(
+                    {
+                        "stage": stage.name,
+                        "kept": len(candidates),
+                        "mass_frac": stage.kept_mass,
+                        "ent_bits": candidates.entropy / float(np.log(2)),
+                        "rest_frac": max(0.0, 1 - float(probabilities.sum())),
+                        "cand": [
+                            [token_id, text(token_id), logit, probability]
+                            for token_id, logit, probability in zip(
+                                likeliest,
+                                candidates.logits[order].tolist(),
+                                probabilities.tolist(),
+                                strict=True,
+                            )
+                        ],
+                    }
+                )
+            found: dict[str, Any] = {"stages": stages}
+            if wants_all:
+                data = np.ascontiguousarray(seen.logits, "<f4").tobytes()
+                found["logits_f32"] = base64.b64encode(data).decode()
+            return found
+
+        chosen = completion.tokens(position + 1)[position:]
+        return json_reply(
+            {
+                **self._looked_at(completion, position, seen.cost),
+                "id": chosen[0] if chosen else None,
+                "text": text(chosen[0]) if chosen else None,
+                "drawn": seen.drawn,
+                "vocab": len(seen.logits),
+                "params": _stage_parameters(completion.params),
+                "prompt_ids": sorted(set(known) - set(outputs)),
+                "output_counts": sorted(Counter(outputs).items()),
+                **await asyncio.to_thread(describe),
+            }
+        )
+
+    async def attention(self, call: Call) -> Reply:
+        """What the token at a position attends to: computed again, for this token alone, from its query and
+        the keys in the cache.
+
+        `layer` and `head` choose one (left out: the mean over all); `top` positions with the largest weights
+        (16).
+        """
+        completion = self._completion(call)
+        config = self.serving.service.engine.model_config
+        layer = _choice(call, "layer", config.num_layers)
+        head = _choice(call, "head", config.num_heads)
+        top = _whole(call, "top", 16, 1, MAX_ATTENDED)
+        position = self._position(call, completion, 0, completion.num_tokens - 1)
+        known = completion.tokens(position + 1)
+        answer = await self.serving.service.engine.answer_so_far(
+            completion.prompt(position + 1),
+            completion.params,
+            completion.seed,
+            completion.index,
+            known[len(completion.prompt_token_ids) :],
+            completion.record.cache_salt,
+        )
+        seen = await self._look(lambda inspector: inspector.attention(answer))
+        text = self.serving.model.tokenizer.token_text
+        block_size = self.serving.service.engine.config.block_size
+
+        def describe() -> dict[str, Any]:
+            layers = range(config.num_layers) if layer is None else [layer]
+            rows, errors = [], []
+            for number in layers:
+                weights, error = seen.weights(number)
+                rows.append(weights.mean(axis=0) if head is None else weights[head])
+                errors.append(error)
+            row = np.mean(rows, axis=0)
+            order = 1 + np.argsort(-row[1:], kind="stable")[:top]
+            blocks = np.add.reduceat(row, np.arange(0, len(row), block_size))
+            return {
+                "sink": float(row[0]),
+                "top": [[at, known[at], text(known[at]), float(row[at])] for at in order.tolist()],
+                "other": float(max(0.0, 1 - row[0] - row[order].sum())),
+                "blocks": blocks.tolist(),
+                "output_error_frac": max(errors),
+            }
+
+        return json_reply(
+            {
+                **self._looked_at(completion, position, seen.cost),
+                "id": known[position],
+                "text": text(known[position]),
+                "layer": layer,
+                "head": head,
+                "n_layers": config.num_layers,
+                "n_heads": config.num_heads,
+                **await asyncio.to_thread(describe),
+            }
+        )
+
+    async def block(self, call: Call) -> Reply:
+        """Keys and values of one block in one layer and kv-head, beside what 8 and 4 bits would make of them."""
+        name = call.path_params["block_id"]
+        if not (name.isascii() and name.isdigit() and len(name) < 12):
+            raise refused(f"block_id={name[:64]!r}: must be the number of a block", "block_id")
+        config = self.serving.service.engine.model_config
+        layer = _choice(call, "layer", config.num_layers) or 0
+        head = _choice(call, "head", config.num_kv_heads) or 0
+        block_id = int(name)
+        block = await self._look(lambda inspector: inspector.block(block_id, layer))
+        text = self.serving.model.tokenizer.token_text
+
+        def describe() -> dict[str, Any]:
+            exact = (block.k[:, head], block.v[:, head])
+            found: dict[str, Any] = {"k": _numbers(exact[0]), "v": _numbers(exact[1])}
+            for bits in (8, 4):
+                rounded = [half[:, head] for half in block.rounded(bits)] if block.filled else exact
+                found[f"int{bits}"] = {
+                    side: {
+                        "numbers": _numbers(own),
+                        "rms_error_frac": _rms_error(own, true),
+                        "max_error": float(np.abs(own - true).max()) if block.filled else 0.0,
+                    }
+                    for side, own, true in zip("kv", rounded, exact, strict=True)
+                }
+            return found
+
+        return json_reply(
+            {
+                "block": block.block_id,
+                "layer": layer,
+                "head": head,
+                "n_layers": config.num_layers,
+                "n_kv": config.num_kv_heads,
+                "head_dim": config.head_dim,
+                "block_tok": self.serving.service.engine.config.block_size,
+                "filled_tok": block.filled,
+                "owners": block.owners,
+                "hash": block.block_hash,
+                "dtype": block.dtype,
+                "ids": block.token_ids,
+                "texts": [text(token_id) for token_id in block.token_ids],
+                **await asyncio.to_thread(describe),
+            }
+        )
+
+    async def tree(self, call: Call) -> Reply:
+        """The prefix tree: every sealed block, and the one that it follows."""
+        nodes = await self._look(lambda inspector: inspector.prefix_tree())
+        text = self.serving.model.tokenizer.token_text
+        block_ids = {node.block_hash: node.block_id for node in nodes}
+        return json_reply(
+            {
+                "block_tok": self.serving.service.engine.config.block_size,
+                "nodes": [
+                    {
+                        "block": node.block_id,
+                        "hash": node.block_hash,
+                        "parent": block_ids.get(node.parent_hash),
+                        "index": node.index,
+                        "refs": len(node.owners),
+                        "owners": node.owners,
+                        "by": node.sealed_by,
+                        "ids": node.token_ids,
+                        "text": "".join(map(text, node.token_ids)),
+                    }
+                    for node in nodes
+                ],
+            }
+        )
+
+    async def _look(self, look: Callable[[Inspector], Result]) -> Result:
+        async with self._one_look:
+            try:
+                return await self.serving.service.engine.inspect(look)
+            except NoBlocksError as error:
+                raise not_serving(str(error)) from None
+
+    def _completion(self, call: Call) -> Completion:
+        """The completion that the path names; another caller's is as if it were not there."""
+        return find_completion(self.serving, call, call.path_params["id"])
+
+    def _position(self, call: Call, completion: Completion, low: int, high: int) -> int:
+        name = call.path_params["position"]
+        if name.isascii() and name.isdigit() and len(name) < 12 and low <= int(name) <= high:
+            return int(name)
+        raise refused(
+            f"position={name[:64]!r}: must be in {low}..{high}: {completion.name} has"
+            f" {len(completion.prompt_token_ids)} prompt tokens and {len(completion.output_token_ids)} of"
+            " output",
+            "position",
+        )
+
+    def _looked_at(self, completion: Completion, position: int, cost: Any) -> dict[str, Any]:
+        return {
+            "req": completion.name,
+            "pos": position,
+            "prompt_tok": len(completion.prompt_token_ids),
+            "recomputed": {
+                "cached_tok": cost.num_cached,
+                "computed_tok": cost.num_computed,
+                "dur_us": round(cost.seconds * 1e6),
+            },
+        }
+
+
+def find_completion(serving: Serving, call: Call, name: str) -> Completion:
+    """A completion that is under way or remembered.
+
+    Raises:
+        ApiError: 404 if there is none of this name, or it is another caller's; 409 if the engine does not
+            have it yet.
+    """
+    service = serving.service
+    found = COMPLETION_NAME.fullmatch(name)
+    record = None if found is None else service.records.find(found[1], call.caller)
+    if found is None or record is None:
+        raise ApiError(404, f"{name[:64]!r}: no such request is remembered", code="not_found")
+    prompt_index, index = int(found[2] or 0), int(found[3] or 0)
+    outputs: Sequence[RequestOutput] = ()
+    if (generation := service.under_way.get(record.id)) is not None:
+        outputs = generation.outputs
+    if prompt_index >= len(record.prompts):
+        raise ApiError(404, f"{name[:64]!r}: has {len(record.prompts)} prompts", code="not_found")
+    prompt = record.prompts[prompt_index]
+    completions: Sequence[Sequence[int]] = prompt.outputs
+    seed = prompt.seed
+    if prompt_index < len(outputs):
+        seed = outputs[prompt_index].seed
+        completions = [each.token_ids for each in outputs[prompt_index].outputs]
+    if seed is None or record.params is None:
+        raise ApiError(409, f"{name[:64]!r}: is not in the engine", code="not_started")
+    if index >= len(completions):
+        raise ApiError(404, f"{name[:64]!r}: has {len(completions)} completions", code="not_found")
+    engine_id = f"{record.id}-{prompt_index}" if prompt_index else record.id
+    return Completion(
+        f"{engine_id}/{index}",
+        record,
+        prompt_index,
+        index,
+        seed,
+        prompt.token_ids,
+        array("I", completions[index]),
+    )
+
+
+def _stage_parameters(params: SamplingParams) -> dict[str, float]:
+    names = (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+    )
+    return {name: getattr(params, name) for name in names}
+
+
+def _whole(call: Call, name: str, default: int, low: int, high: int) -> int:
+    text = call.query.get(name, str(default))
+    if text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high:
+        return int(text)
+    raise refused(f"{name}={text[:64]!r}: must be in {low}..{high}", name)
+
+
+def _choice(call: Call, name: str, count: int) -> int | None:
+    """None: left out."""
+    return _whole(call, name, 0, 0, count - 1) if name in call.query else None
+
+
+def _numbers(rows: Any) -> list[list[float]]:
+    """Rows [T, D] with as many digits as anybody looks at."""
+    return [[float(f"{number:.{DIGITS}g}") for number in row] for row in rows.tolist()]
+
+
+def _rms_error(rounded: Any, true: Any) -> float:
+    """Root mean square of the error over that of the numbers; 0 where there is nothing."""
+    power = float(np.square(true).sum())
+    return float(np.sqrt(np.square(rounded - true).sum() / power)) if power else 0.0
