@@ -154,9 +154,11 @@ class InspectionRoutes:
         (16).
         """
         completion = self._completion(call)
-        config = self.serving.service.engine.model_config
-        layer = _choice(call, "layer", config.num_layers)
-        head = _choice(call, "head", config.num_heads)
+        layers = self.serving.service.engine.model_config.layers
+        layer = _choice(call, "layer", len(layers))
+        seen_layers = range(len(layers)) if layer is None else [layer]
+        num_heads = min(layers[number].attention.num_heads for number in seen_layers)
+        head = _choice(call, "head", num_heads)
         top = _whole(call, "top", 16, 1, MAX_ATTENDED)
         position = self._position(call, completion, 0, completion.num_tokens - 1)
         known = completion.tokens(position + 1)
@@ -173,9 +175,8 @@ class InspectionRoutes:
         block_size = self.serving.service.engine.config.block_size
 
         def describe() -> dict[str, Any]:
-            layers = range(config.num_layers) if layer is None else [layer]
             rows, errors = [], []
-            for number in layers:
+            for number in seen_layers:
                 weights, error = seen.weights(number)
                 rows.append(weights.mean(axis=0) if head is None else weights[head])
                 errors.append(error)
@@ -197,8 +198,8 @@ class InspectionRoutes:
                 "text": text(known[position]),
                 "layer": layer,
                 "head": head,
-                "n_layers": config.num_layers,
-                "n_heads": config.num_heads,
+                "n_layers": len(layers),
+                "n_heads": num_heads,
                 **await asyncio.to_thread(describe),
             }
         )
@@ -208,9 +209,10 @@ class InspectionRoutes:
         name = call.path_params["block_id"]
         if not (name.isascii() and name.isdigit() and len(name) < 12):
             raise refused(f"block_id={name[:64]!r}: must be the number of a block", "block_id")
-        config = self.serving.service.engine.model_config
-        layer = _choice(call, "layer", config.num_layers) or 0
-        head = _choice(call, "head", config.num_kv_heads) or 0
+        layers = self.serving.service.engine.model_config.layers
+        layer = _choice(call, "layer", len(layers)) or 0
+        attention = layers[layer].attention
+        head = _choice(call, "head", attention.num_kv_heads) or 0
         block_id = int(name)
         block = await self._look(lambda inspector: inspector.block(block_id, layer))
         text = self.serving.model.tokenizer.token_text
@@ -235,9 +237,9 @@ class InspectionRoutes:
                 "block": block.block_id,
                 "layer": layer,
                 "head": head,
-                "n_layers": config.num_layers,
-                "n_kv": config.num_kv_heads,
-                "head_dim": config.head_dim,
+                "n_layers": len(layers),
+                "n_kv": attention.num_kv_heads,
+                "head_dim": attention.head_dim,
                 "block_tok": self.serving.service.engine.config.block_size,
                 "filled_tok": block.filled,
                 "owners": block.owners,
