@@ -23,7 +23,7 @@ CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve setup test test-native test-sanitized soak test-neon check test-oracle format stub clean \
-  wheel test-wheel versus
+  wheel test-wheel versus check-page test-page
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
@@ -34,6 +34,8 @@ help:
 	@echo 'make soak         native traces for MINUTES=10 beside three busy processes'
 	@echo 'make test-neon    the C++ tests for Arm, under an emulator    (needs a cross compiler and qemu)'
 	@echo 'make check        formatting, lint, types, import layers, unit tests'
+	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
+	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
@@ -90,6 +92,17 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	$(BIN)/python -m pytest tests/unit
+
+# The page needs no Node to run, only to be checked.
+PAGE_TOOLS := tests/page/node_modules
+check-page: $(PAGE_TOOLS)/.package-lock.json
+	$(PAGE_TOOLS)/.bin/tsc -p tests/page/tsconfig.json
+	$(PAGE_TOOLS)/.bin/eslint --config tests/page/eslint.config.js src/pellucid/web tests/page
+	node --import ./tests/page/import_map.js --test tests/page/*.test.js
+
+test-page: $(VENV)/.page
+	@command -v chromium >/dev/null || { echo 'make test-page needs Chromium; on Debian: apt-get install chromium'; exit 1; }
+	$(BIN)/python -m pytest tests/page
 
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
@@ -150,6 +163,15 @@ $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@echo "setting up $(VENV): pellucid, its native extension, development tools (a minute the first time)"
 	@$(INSTALL) '.[dev]' $(DEV_BUILD)
 	@touch $(VENV)/.installed $(VENV)/.server $@
+
+$(VENV)/.page: $(VENV)/.dev
+	@$(INSTALL) '.[page]' $(DEV_BUILD)
+	@touch $@
+
+$(PAGE_TOOLS)/.package-lock.json: tests/page/package-lock.json
+	@command -v npm >/dev/null || { echo 'make check-page needs Node; on Debian: apt-get install nodejs npm'; exit 1; }
+	cd tests/page && npm ci --silent
+	@touch $@
 
 $(VENV)/.oracle: $(VENV)/.dev
 	@echo "setting up $(VENV): torch and transformers"

@@ -12,7 +12,8 @@ from pellucid.server.api_keys import ANYONE, Caller
 from pellucid.server.config import ServerConfig
 from pellucid.server.errors import ApiError, ErrorShape
 
-OPEN_PATHS = frozenset({"/health"})  # everything else needs a key, if there are any
+OPEN_PATHS = frozenset({"/", "/health", "/page"})  # the rest needs a key, if there are any
+OPEN_FOLDER = "/page/"  # files of the page
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -79,7 +80,9 @@ class Access:
                     " --allowed-origin",
                     code="origin_not_allowed",
                 )
-        if not self._config.api_keys or scope["path"] in OPEN_PATHS:
+        path = scope["path"]
+        is_open = path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+        if not self._config.api_keys or is_open:
             return ANYONE
         scheme, _, token = headers.get(b"authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get(b"x-api-key", "")

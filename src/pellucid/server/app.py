@@ -20,6 +20,7 @@ from pellucid.server.health import Health
 from pellucid.server.inspection_routes import InspectionRoutes
 from pellucid.server.metrics_route import MetricsRoute
 from pellucid.server.openapi import OpenApi
+from pellucid.server.page_routes import PageRoutes
 from pellucid.server.protocols.anthropic import Messages
 from pellucid.server.protocols.ollama import Ollama
 from pellucid.server.protocols.openai_chat import ChatCompletions
@@ -79,7 +80,7 @@ def _routes(serving: Serving) -> list[Route]:
         Tokens(serving),
         Ollama(serving),
     )
-    requests, events = RequestRoutes(serving), EventRoutes(serving)
+    requests, events, page = RequestRoutes(serving), EventRoutes(serving), PageRoutes()
     inspection = InspectionRoutes(serving)
     routes = [
         route("GET", "/v1/requests", requests.under_way),
@@ -108,7 +109,9 @@ def _routes(serving: Serving) -> list[Route]:
         route("POST", "/apply-template", tokens.apply_template),
         route("GET", "/tokenizer_info", tokens.tokenizer_info),
         route("GET", "/props", tokens.props),
-        route("GET", "/", ollama.root),
+        route("GET", "/", page.index_for_browsers(ollama.root)),
+        route("GET", "/page", page.index),
+        route("GET", "/page/{version}/{path:path}", page.file),
         route("GET", "/api/version", ollama.version),
         route("GET", "/api/tags", ollama.tags),
         route("GET", "/api/ps", ollama.ps),

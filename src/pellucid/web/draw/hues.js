@@ -1,0 +1,77 @@
+// @ts-check
+// Colour is the owner, pattern is the state: the same in every view. Six hues, then they repeat; the name tells them apart.
+
+const NUM_HUES = 6;
+
+/**
+ * The custom property with a request's hue, for CSS.
+ * @param {{number: number} | number} request or its number
+ */
+export function hueVariable(request) {
+  const number = typeof request === "number" ? request : request.number;
+  return `var(--o${(number % NUM_HUES) + 1})`;
+}
+
+/**
+ * The hue of a request as a colour, for a canvas.
+ * @param {import("./theme.js").Palette} palette
+ * @param {number} number of the request; below 0: nobody
+ */
+export function hue(palette, number) {
+  return number < 0 ? palette.line2 : palette.owners[number % NUM_HUES];
+}
+
+/** What each pattern says. Views draw from this table and their legends are made of it. */
+export const PATTERNS = {
+  solid: "prefill",
+  ticks: "decode: one tick each token",
+  hatched: "queued",
+  outlined: "preempted",
+  cached: "kept, nobody's",
+};
+
+/**
+ * Fills a rectangle with diagonal hatching.
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number} x
+ * @param {number} y
+ * @param {number} width
+ * @param {number} height
+ * @param {string} colour
+ * @param {number} gap between lines, in pixels
+ */
+export function hatch(ctx, x, y, width, height, colour, gap = 5) {
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(x, y, width, height);
+  ctx.clip();
+  ctx.strokeStyle = colour;
+  ctx.lineWidth = gap * 0.36;
+  ctx.beginPath();
+  // Lines begin at multiples of the gap, so that neighbours join.
+  for (let c = Math.floor((x - height) / gap) * gap; c < x + width + height; c += gap) {
+    ctx.moveTo(c + (y % gap), y + height);
+    ctx.lineTo(c + (y % gap) + height, y);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+/**
+ * Draws one tick for each of some moments.
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number[]} xs
+ * @param {number} y
+ * @param {number} height
+ * @param {string} colour
+ * @param {number} width of a tick
+ */
+export function ticks(ctx, xs, y, height, colour, width = 2) {
+  ctx.fillStyle = colour;
+  let last = -Infinity;
+  for (const x of xs) {
+    if (x - last < 0.75) continue; // denser than pixels
+    ctx.fillRect(x, y, width, height);
+    last = x;
+  }
+}

@@ -1,0 +1,154 @@
+// @ts-check
+// A picture on a canvas with its table twin: drawn once per frame when something changed, keyboard focus on cells, spoken text.
+
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
+import { palette } from "./theme.js";
+
+/**
+ * Cells of a picture that can be focused one by one. Left and right go to the neighbours; up and down `columns` further.
+ * @typedef {object} Cells
+ * @property {number} count
+ * @property {number} columns
+ * @property {(index: number) => string} describe in words, for a screen reader
+ * @property {(index: number) => {x: number, y: number, width: number, height: number} | null} rect in CSS pixels
+ * @property {(x: number, y: number) => number} hit the cell at a point; -1: none
+ * @property {(index: number) => void} [choose] Enter, or a click
+ *
+ * The same data as a table: rows are made when they are shown.
+ * @typedef {object} Twin
+ * @property {string[]} columns
+ * @property {() => (string | number)[][]} rows
+ *
+ * @typedef {{ctx: CanvasRenderingContext2D, width: number, height: number, palette: import("./theme.js").Palette}} Surface
+ */
+
+const MAX_ROWS = 200; // of a table shown at once
+
+/**
+ * @param {object} props
+ * @param {string} props.label what the picture shows, one sentence with the numbers in it
+ * @param {(surface: Surface) => void} props.draw reads its signals itself; called again when `inputs` change
+ * @param {any[]} props.inputs
+ * @param {number | ((width: number) => number)} props.height in CSS pixels
+ * @param {Cells} [props.cells]
+ * @param {Twin} props.twin
+ * @param {(index: number) => void} [props.onHover] a cell, or -1
+ * @param {{value: boolean}} props.asTable signal: the table is shown instead
+ */
+export function Picture({ label, draw, inputs, height, cells, twin, onHover, asTable }) {
+  const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const width = useSignal(0);
+  const focused = useSignal(-1);
+  const drawn = useRef(0);
+
+  useLayoutEffect(() => {
+    if (!box.current) return undefined;
+    const observer = new ResizeObserver(([entry]) => {
+      width.value = Math.floor(entry.contentRect.width);
+    });
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+
+  const tall = typeof height === "function" ? height(width.value) : height;
+  const colours = palette.value;
+  useEffect(() => {
+    if (!canvas.current || width.value === 0 || asTable.value) return undefined;
+    drawn.current = requestAnimationFrame(() => {
+      if (!canvas.current) return;
+      const ratio = devicePixelRatio || 1;
+      const [w, h] = [Math.round(width.value * ratio), Math.round(tall * ratio)];
+      if (canvas.current.width !== w) canvas.current.width = w;
+      if (canvas.current.height !== h) canvas.current.height = h;
+      const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      ctx.clearRect(0, 0, width.value, tall);
+      draw({ ctx, width: width.value, height: tall, palette: colours });
+      const rect = focused.value >= 0 && cells ? cells.rect(focused.value) : null;
+      if (rect) {
+        ctx.strokeStyle = colours.ink;
+        ctx.lineWidth = 2;
+        ctx.strokeRect(rect.x - 1, rect.y - 1, rect.width + 2, rect.height + 2);
+      }
+    });
+    return () => cancelAnimationFrame(drawn.current);
+  }, [...inputs, width.value, tall, colours, focused.value, asTable.value]);
+
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    if (!cells || cells.count === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, number>} */
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -cells.columns, ArrowDown: cells.columns };
+    const from = Math.max(0, focused.value);
+    let target = from;
+    if (event.key in moves) target = focused.value < 0 ? 0 : from + moves[event.key];
+    else if (event.key === "Home") target = 0;
+    else if (event.key === "End") target = cells.count - 1;
+    else if ((event.key === "Enter" || event.key === " ") && focused.value >= 0) cells.choose?.(focused.value);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    focused.value = Math.max(0, Math.min(cells.count - 1, target));
+  };
+  /** @param {PointerEvent} event */
+  const at = (event) => (cells ? cells.hit(event.offsetX, event.offsetY) : -1);
+  const spoken = focused.value >= 0 && cells && focused.value < cells.count ? cells.describe(focused.value) : "";
+
+  return html`<div class="picture" ref=${box}>
+    ${asTable.value
+      ? html`<${TwinTable} label=${label} twin=${twin} />`
+      : html`<canvas
+            ref=${canvas}
+            class=${cells?.choose ? "can-choose" : ""}
+            style=${{ width: "100%", height: `${tall}px` }}
+            tabindex=${cells ? 0 : undefined}
+            role=${cells ? "application" : "img"}
+            aria-roledescription=${cells ? "picture with cells" : undefined}
+            aria-label=${cells ? `${label} Arrow keys go from cell to cell.` : label}
+            onKeyDown=${onKeyDown}
+            onBlur=${() => (focused.value = -1)}
+            onPointerMove=${(/** @type {PointerEvent} */ event) => onHover?.(at(event))}
+            onPointerLeave=${() => onHover?.(-1)}
+            onClick=${(/** @type {PointerEvent} */ event) => {
+              const cell = at(event);
+              if (cell >= 0) cells?.choose?.(cell);
+            }}
+          ></canvas>
+          <p class="spoken" aria-live="polite">${spoken}</p>`}
+  </div>`;
+}
+
+/** @param {{label: string, twin: Twin}} props */
+function TwinTable({ label, twin }) {
+  const first = useSignal(0);
+  const rows = twin.rows();
+  const shown = rows.slice(first.value, first.value + MAX_ROWS);
+  const last = Math.min(rows.length, first.value + MAX_ROWS);
+  return html`<div class="twin" tabindex="0" role="region" aria-label=${label}>
+    <table>
+      <caption>${label}</caption>
+      <thead><tr>${twin.columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>
+        ${shown.map(
+          (row) => html`<tr>${row.map((value) => html`<td class=${typeof value === "number" ? "number" : ""}>${value}</td>`)}</tr>`,
+        )}
+      </tbody>
+    </table>
+    ${rows.length > MAX_ROWS &&
+    html`<p class="pager">
+      <button disabled=${first.value === 0} onClick=${() => (first.value -= MAX_ROWS)}>before</button>
+      rows ${first.value + 1} to ${last} of ${rows.length}
+      <button disabled=${last === rows.length} onClick=${() => (first.value += MAX_ROWS)}>after</button>
+    </p>`}
+  </div>`;
+}
+
+/**
+ * Whether tables are shown in place of pictures; `t` switches all pictures of a view.
+ * @returns {{value: boolean}}
+ */
+export function useAsTable() {
+  const asTable = useSignal(false);
+  return useMemo(() => asTable, []);
+}

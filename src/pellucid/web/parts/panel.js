@@ -1,0 +1,102 @@
+// @ts-check
+// The parts that every view is made of: panels, explanations, legends, sliders, switches.
+
+import { hueVariable } from "../draw/hues.js";
+import { html, useId } from "../html.js";
+
+/**
+ * A panel: a quiet heading, what it shows in small, and its contents.
+ * @param {{title: any, about?: any, area?: string, actions?: any, children: any}} props `area`: its place in the view's grid;
+ *   `actions`: buttons at the right of the heading
+ */
+export function Panel({ title, about, area, actions, children }) {
+  const id = useId();
+  return html`<section class="panel" aria-labelledby=${id} style=${area ? { gridArea: area } : undefined}>
+    <header>
+      <h2 id=${id}>${title}</h2>
+      ${about && html`<p class="about">${about}</p>`} ${actions && html`<div class="actions">${actions}</div>`}
+    </header>
+    ${children}
+  </section>`;
+}
+
+/**
+ * An explanation: a sentence with the numbers in it, bold where it begins. Amber to look here, coral for trouble.
+ * @param {{lead: any, trouble?: boolean, children?: any}} props
+ */
+export function Why({ lead, trouble = false, children }) {
+  return html`<p class=${trouble ? "why trouble" : "why"}><b>${lead}</b> ${children}</p>`;
+}
+
+/**
+ * A request's name in its hue.
+ * @param {{request: {number: number, name: string, req: string} | undefined, onClick?: () => void}} props
+ */
+export function RequestName({ request, onClick }) {
+  if (!request) return html`<span class="request">?</span>`;
+  const style = { "--c": hueVariable(request) };
+  return onClick
+    ? html`<button class="request" style=${style} title=${request.req} onClick=${onClick}>${request.name}</button>`
+    : html`<span class="request" style=${style} title=${request.req}>${request.name}</span>`;
+}
+
+/**
+ * What colours and patterns mean.
+ * @param {{items: {label: any, colour?: string, pattern?: "solid" | "hatched" | "ticks" | "outlined" | "line"}[]}} props
+ */
+export function Legend({ items }) {
+  return html`<ul class="legend">
+    ${items.map(
+      ({ label, colour, pattern = "solid" }) =>
+        html`<li><i class=${pattern} style=${colour ? { "--c": colour } : undefined}></i>${label}</li>`,
+    )}
+  </ul>`;
+}
+
+/**
+ * A slider with its value beside it.
+ * @param {{label: any, value: number, min: number, max: number, step?: number, shown?: any, disabled?: boolean,
+ *   onInput: (value: number) => void}} props `shown`: the value in words
+ */
+export function Slider({ label, value, min, max, step = 1, shown, disabled = false, onInput }) {
+  const id = useId();
+  return html`<div class="slider">
+    <label for=${id}>${label}</label>
+    <input
+      id=${id}
+      type="range"
+      value=${value}
+      min=${min}
+      max=${max}
+      step=${step}
+      disabled=${disabled}
+      style=${{ "--at": `${max > min ? ((value - min) / (max - min)) * 100 : 0}%` }}
+      onInput=${(/** @type {any} */ event) => onInput(Number(event.target.value))}
+    />
+    <output for=${id}>${shown ?? value}</output>
+  </div>`;
+}
+
+/**
+ * One choice of a few.
+ * @param {{label: string, value: string, options: [string, any][], disabled?: boolean, onChoose: (value: string) => void}} props
+ */
+export function Choice({ label, value, options, disabled = false, onChoose }) {
+  const name = useId();
+  return html`<fieldset class="choice" disabled=${disabled}>
+    <legend>${label}</legend>
+    ${options.map(
+      ([key, text]) => html`<label class=${key === value ? "on" : ""}>
+        <input type="radio" name=${name} value=${key} checked=${key === value} onChange=${() => onChoose(key)} />${text}
+      </label>`,
+    )}
+  </fieldset>`;
+}
+
+/**
+ * What a view says while there is nothing to show yet, and what to do about it.
+ * @param {{children: any}} props
+ */
+export function Empty({ children }) {
+  return html`<div class="empty">${children}</div>`;
+}

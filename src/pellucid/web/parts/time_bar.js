@@ -1,0 +1,73 @@
+// @ts-check
+// The time bar: one cursor for all views. Steps of the engine, live or replayed.
+
+import { html } from "../html.js";
+import { SPEEDS } from "../state/cursor.js";
+import { count, inTime } from "./format.js";
+import { TimeStrip } from "./time_strip.js";
+
+/** @param {{session: import("../state/session.js").Session}} props */
+export function TimeBar({ session }) {
+  const { store, cursor, source } = session;
+  cursor.version.value;
+  const row = cursor.stepRow.value;
+  const { first, end } = store.steps;
+  const step = row < 0 ? 0 : store.steps.get("step", row);
+  const lastStep = end > first ? store.steps.get("step", end - 1) : store.head.step;
+  const isLive = cursor.isLive.value;
+  const isPlaying = cursor.isPlaying.value;
+  const label = source.isLive ? "live" : "end";
+  const status = source.status.value;
+  return html`<footer class="time-bar" aria-label="Time">
+    <div class="transport">
+      <button title="first step (Home)" aria-label="first step" onClick=${() => cursor.seekStep(first)}><${Icon} name="first" /></button>
+      <button title="a step back (←)" aria-label="a step back" onClick=${() => cursor.move(-1)}><${Icon} name="back" /></button>
+      <button
+        class="main"
+        title=${isLive ? "hold (Space)" : isPlaying ? "hold (Space)" : "play (Space)"}
+        aria-label=${isLive || isPlaying ? "hold" : "play"}
+        onClick=${cursor.toggle}
+      ><${Icon} name=${isLive || isPlaying ? "hold" : "play"} /></button>
+      <button title="a step on (→)" aria-label="a step on" onClick=${() => cursor.move(1)}><${Icon} name="on" /></button>
+      <button title="newest (End)" aria-label="newest" onClick=${cursor.goLive}><${Icon} name="last" /></button>
+    </div>
+    <p class="where"><span>step ${count(step)}<small> / ${count(lastStep)}</small></span><small>${inTime(cursor.timeUs.value)}</small></p>
+    <div class="scrub">
+      <${TimeStrip} session=${session} />
+      <input
+        type="range"
+        aria-label="step"
+        aria-valuetext=${`step ${step} of ${lastStep}`}
+        min=${first}
+        max=${Math.max(first, end - 1)}
+        value=${Math.max(first, row)}
+        style=${{ "--at": `${end - 1 > first ? ((Math.max(first, row) - first) / (end - 1 - first)) * 100 : 100}%` }}
+        onInput=${(/** @type {any} */ event) => cursor.seekStep(Number(event.target.value))}
+      />
+    </div>
+    <label class="speed">
+      <span class="spoken">speed of replay</span>
+      <select value=${cursor.speed.value} onChange=${(/** @type {any} */ event) => (cursor.speed.value = Number(event.target.value))}>
+        ${SPEEDS.map((speed) => html`<option value=${speed}>${speed}×</option>`)}
+      </select>
+    </label>
+    <button class=${`live ${isLive && status === "open" ? "on" : ""} ${status === "lost" ? "lost" : ""}`} onClick=${cursor.goLive}>
+      ${status === "lost" ? "no connection" : status === "connecting" ? "connecting" : label}
+    </button>
+  </footer>`;
+}
+
+/** @type {Record<string, string>} paths in a square of 16 */
+const ICONS = {
+  first: "M3 3h2v10H3zM13 3v10L6 8z",
+  back: "M11 3v10L4 8z",
+  play: "M4 2.5v11L13 8z",
+  hold: "M4 3h3v10H4zM9 3h3v10H9z",
+  on: "M5 3v10l7-5z",
+  last: "M11 3h2v10h-2zM3 3v10l7-5z",
+};
+
+/** @param {{name: string}} props */
+function Icon({ name }) {
+  return html`<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[name]} fill="currentColor" /></svg>`;
+}

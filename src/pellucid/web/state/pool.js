@@ -1,0 +1,284 @@
+// @ts-check
+// The block pool at any moment: what happened to blocks is kept in order, with the pool's state at some moments.
+
+import { Columns } from "./columns.js";
+
+const OPS_BETWEEN_KEYFRAMES = 4096;
+const MAX_KEYFRAMES = 64;
+const OP = "AFSRCHEOILxt"; // those of events.md, and x: a request ended, t: it lost blocks of its tail
+
+/** What is known of a block beside its counters, as bits. */
+export const SEALED = 1;
+export const COPIED = 2; // it came about by copy-on-write
+export const SWAPPED_IN = 4;
+export const LOADED = 8; // from the prefix cache on disk
+
+/** The state of every block. */
+export class Pool {
+  /**
+   * @param {number} numBlocks
+   * @param {number} blockTokens
+   */
+  constructor(numBlocks, blockTokens) {
+    this.numBlocks = numBlocks;
+    this.blockTokens = blockTokens;
+    /** Owners of each block. */
+    this.owners = new Int32Array(numBlocks);
+    /** The request that used it last, by number; -1: none. */
+    this.lastOwner = new Int32Array(numBlocks).fill(-1);
+    /** Tokens in it. */
+    this.fill = new Int32Array(numBlocks);
+    this.flags = new Uint8Array(numBlocks);
+    /** The op that touched it last, counted from the first op there was; -1: none. */
+    this.touched = new Float64Array(numBlocks).fill(-1);
+    /** The block table of each request that has blocks. @type {Map<number, number[]>} */
+    this.tables = new Map();
+  }
+
+  copy() {
+    const copy = new Pool(this.numBlocks, this.blockTokens);
+    copy.owners.set(this.owners);
+    copy.lastOwner.set(this.lastOwner);
+    copy.fill.set(this.fill);
+    copy.flags.set(this.flags);
+    copy.touched.set(this.touched);
+    for (const [request, blocks] of this.tables) copy.tables.set(request, [...blocks]);
+    return copy;
+  }
+
+  /** Blocks with an owner, those without that can be found, and the rest. */
+  counts() {
+    let used = 0;
+    let cached = 0;
+    let waste = 0;
+    for (let block = 0; block < this.numBlocks; block++) {
+      if (this.owners[block] > 0) {
+        used += 1;
+        waste += this.blockTokens - this.fill[block];
+      } else if (this.flags[block] & SEALED) cached += 1;
+    }
+    return { used, cached, free: this.numBlocks - used - cached, waste };
+  }
+
+  /**
+   * The requests that own a block, by number.
+   * @param {number} block
+   */
+  ownersOf(block) {
+    const found = [];
+    for (const [request, blocks] of this.tables) if (blocks.includes(block)) found.push(request);
+    return found;
+  }
+
+  /**
+   * @param {string} op
+   * @param {number} block
+   * @param {number} a
+   * @param {number} b
+   * @param {number} index of the op
+   */
+  apply(op, block, a, b, index) {
+    if (op === "x") {
+      this.tables.delete(a);
+      return;
+    }
+    if (op === "t") {
+      const table = this.tables.get(a);
+      if (table) table.length = Math.max(0, table.length - b);
+      return;
+    }
+    this.touched[block] = index;
+    if (op === "A" || op === "I" || op === "L") {
+      this.owners[block] = 1;
+      this.fill[block] = op === "A" ? 0 : this.blockTokens;
+      this.flags[block] = op === "I" ? SWAPPED_IN : op === "L" ? LOADED : 0;
+      if (op === "A") this.table(a)[b] = block;
+      if (op === "L") this.table(a).push(block);
+      if (op !== "I") this.lastOwner[block] = a;
+    } else if (op === "F") {
+      this.fill[block] = a;
+    } else if (op === "S") {
+      this.owners[block] = b;
+      this.lastOwner[block] = a;
+      this.table(a).push(block);
+    } else if (op === "R") {
+      this.owners[block] = a;
+      if (a === 0) {
+        for (const table of this.tables.values()) {
+          const at = table.indexOf(block);
+          if (at >= 0) table.splice(at, 1);
+        }
+        if (!(this.flags[block] & SEALED)) this.fill[block] = 0;
+      }
+    } else if (op === "C") {
+      this.owners[block] = 1;
+      this.fill[block] = this.fill[a];
+      this.flags[block] = COPIED;
+      this.lastOwner[block] = b;
+      const table = this.table(b);
+      const at = table.indexOf(a);
+      if (at >= 0) table[at] = block;
+      else table.push(block);
+    } else if (op === "H") {
+      this.flags[block] |= SEALED;
+      this.fill[block] = this.blockTokens;
+    } else if (op === "E") {
+      this.flags[block] &= ~SEALED;
+      if (this.owners[block] === 0) {
+        this.fill[block] = 0;
+        this.lastOwner[block] = -1;
+      }
+    }
+  }
+
+  /** @param {number} request */
+  table(request) {
+    let found = this.tables.get(request);
+    if (!found) this.tables.set(request, (found = []));
+    return found;
+  }
+}
+
+/** All that happened to blocks, and the pool at any moment of it. */
+export class PoolHistory {
+  /** @param {number} capacity ops that are kept */
+  constructor(capacity) {
+    this.ops = new Columns({ seq: Float64Array, op: Uint8Array, block: Int32Array, a: Float64Array, b: Float64Array }, capacity);
+    /** @type {{op: number, seq: number, pool: Pool}[]} the pool before an op */
+    this.keyframes = [];
+    this.newest = new Pool(0, 0);
+    /** @type {{op: number, pool: Pool} | null} where the last question led: the next one is often near */
+    this.visited = null;
+  }
+
+  /**
+   * @param {number} numBlocks
+   * @param {number} blockTokens
+   */
+  setSize(numBlocks, blockTokens) {
+    if (this.newest.numBlocks === numBlocks && this.newest.blockTokens === blockTokens) return;
+    this.newest = new Pool(numBlocks, blockTokens);
+    this.keyframes = [{ op: this.ops.end, seq: -1, pool: this.newest.copy() }];
+    this.visited = null;
+  }
+
+  /**
+   * Takes in the ops of an event `kv`.
+   * @param {any} event
+   * @param {(req: string) => number} number of a request
+   */
+  take(event, number) {
+    for (const [op, block, a, b] of event.ops) {
+      if (op === "A" || op === "S" || op === "L") this.add(event.seq, op, block, number(a), b ?? 0);
+      else if (op === "C") this.add(event.seq, op, block, a, number(b));
+      else if (op === "H") this.add(event.seq, op, block, 0, 0);
+      else this.add(event.seq, op, block, a ?? 0, b ?? 0);
+    }
+  }
+
+  /**
+   * A request ended, and has no blocks any more.
+   * @param {number} seq
+   * @param {number} request
+   */
+  end(seq, request) {
+    this.add(seq, "x", 0, request, 0);
+  }
+
+  /**
+   * A request lost blocks of its tail.
+   * @param {number} seq
+   * @param {number} request
+   * @param {number} blocks
+   */
+  shorten(seq, request, blocks) {
+    this.add(seq, "t", 0, request, blocks);
+  }
+
+  /**
+   * @param {number} seq
+   * @param {string} op
+   * @param {number} block
+   * @param {number} a
+   * @param {number} b
+   */
+  add(seq, op, block, a, b) {
+    if (this.ops.end % OPS_BETWEEN_KEYFRAMES === 0 && this.ops.end > 0) this.keep(seq - 1);
+    const index = this.ops.end;
+    this.ops.push({ seq, op: OP.indexOf(op), block, a, b });
+    this.newest.apply(op, block, a, b, index);
+  }
+
+  /** @param {number} seq up to which the newest state is */
+  keep(seq) {
+    this.keyframes.push({ op: this.ops.end, seq, pool: this.newest.copy() });
+    if (this.keyframes.length > MAX_KEYFRAMES) this.keyframes.splice(1, 1);
+  }
+
+  /**
+   * Begins anew from a snapshot.
+   * @param {number} seq up to which it is
+   * @param {any} event the snapshot
+   * @param {(req: string) => number} number of a request
+   */
+  reset(seq, event, number) {
+    const pool = new Pool(this.newest.numBlocks, this.newest.blockTokens);
+    for (const [block, owners, hash] of event.blocks) {
+      if (block >= pool.numBlocks) continue;
+      pool.owners[block] = owners;
+      pool.flags[block] = hash === null ? 0 : SEALED;
+      pool.fill[block] = hash === null ? 0 : pool.blockTokens;
+    }
+    for (const each of event.requests) {
+      const request = number(each.req);
+      pool.tables.set(request, [...each.blocks]);
+      each.blocks.forEach((/** @type {number} */ block, /** @type {number} */ index) => {
+        const filled = Math.max(0, Math.min(pool.blockTokens, each.computed_tok - index * pool.blockTokens));
+        pool.fill[block] = Math.max(pool.fill[block], filled);
+        pool.lastOwner[block] = request;
+      });
+    }
+    this.newest = pool;
+    this.keep(seq);
+    this.visited = null;
+  }
+
+  /**
+   * The pool after the event `seq`. It belongs to the history: read it at once, do not keep it.
+   * @param {number} seq
+   * @returns {Pool}
+   */
+  at(seq) {
+    const end = this.ops.find("seq", seq + 1);
+    if (end === this.ops.end && (this.keyframes.at(-1)?.seq ?? -1) <= seq) return this.newest;
+    let start = this.keyframes[0] ?? { op: 0, seq: -1, pool: new Pool(0, 0) };
+    for (const each of this.keyframes) if (each.op <= end && each.seq <= seq) start = each;
+    if (!this.visited || this.visited.op > end || this.visited.op < start.op) {
+      this.visited = { op: start.op, pool: start.pool.copy() };
+    }
+    const { pool } = this.visited;
+    for (let row = Math.max(this.visited.op, this.ops.first); row < end; row++) {
+      const op = OP[this.ops.get("op", row)];
+      pool.apply(op, this.ops.get("block", row), this.ops.get("a", row), this.ops.get("b", row), row);
+    }
+    this.visited.op = end;
+    return pool;
+  }
+
+  /**
+   * The ops up to a moment, the newest first.
+   * @param {number} seq
+   * @param {number} limit
+   * @returns {{index: number, seq: number, op: string, block: number, a: number, b: number}[]}
+   */
+  recent(seq, limit) {
+    const found = [];
+    for (let row = this.ops.find("seq", seq + 1) - 1; row >= this.ops.first && found.length < limit; row--) {
+      const op = OP[this.ops.get("op", row)];
+      if (op === "x" || op === "t") continue;
+      const [block, a, b] = [this.ops.get("block", row), this.ops.get("a", row), this.ops.get("b", row)];
+      found.push({ index: row, seq: this.ops.get("seq", row), op, block, a, b });
+    }
+    return found;
+  }
+}

@@ -1,0 +1,126 @@
+// @ts-check
+// Where the events come from: a server's stream or a recorded trace. Fills the store, once per animation frame.
+
+import { signal } from "@preact/signals-core";
+
+/**
+ * @typedef {"connecting" | "open" | "ended" | "lost" | "refused"} Status
+ */
+
+/**
+ * @param {import("./store.js").Store} store
+ * @param {import("./cursor.js").Cursor} cursor
+ * @param {ReturnType<typeof import("./settings.js").createSettings>} settings
+ */
+export function createSource(store, cursor, settings) {
+  const url = new URL("./worker.js", import.meta.url).href;
+  const worker = new Worker(/** @type {any} */ (trusted(url)), { type: "module" });
+  const status = signal(/** @type {Status} */ ("connecting"));
+  const message = signal("");
+  /** "live", or the name of the trace. */
+  const name = signal("live");
+  const watched = { level: "token", req: "" };
+
+  /** @type {any[]} */
+  let waiting = [];
+  let isScheduled = false;
+
+  function drain() {
+    isScheduled = false;
+    const events = waiting;
+    waiting = [];
+    store.ingest(events);
+    cursor.version.value += 1;
+  }
+
+  worker.onmessage = ({ data }) => {
+    if (data.kind === "events") {
+      waiting = waiting.length ? waiting.concat(data.events) : data.events;
+      if (document.hidden) drain();
+      else if (!isScheduled) {
+        isScheduled = true;
+        requestAnimationFrame(drain);
+      }
+    } else {
+      status.value = data.status;
+      message.value = data.message;
+      if (data.status === "ended" && waiting.length) drain();
+    }
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden && waiting.length) drain();
+  });
+
+  function clear() {
+    waiting = [];
+    store.clear();
+    cursor.goLive();
+    cursor.version.value += 1;
+  }
+
+  function follow() {
+    name.value = "live";
+    worker.postMessage({
+      kind: "live", url: new URL("/v1/events", location.href).href, key: settings.key.value, ...watched,
+    });
+  }
+
+  return {
+    status,
+    message,
+    name,
+    /** Whether events come from a server, so that it can be asked to run something. */
+    get isLive() {
+      return name.value === "live";
+    },
+    /** Follows the server that the page came from. */
+    follow() {
+      clear();
+      follow();
+    },
+    /**
+     * How much the engine reports: every token's choice costs it something.
+     * @param {{level: "stat" | "step" | "token", req?: string}} what `req`: tokens of this request only
+     */
+    watch({ level, req = "" }) {
+      if (level === watched.level && req === watched.req) return;
+      watched.level = level;
+      watched.req = req;
+      if (name.value === "live") follow();
+    },
+    /**
+     * Reads a recorded trace.
+     * @param {string} path relative to the page
+     */
+    open(path) {
+      clear();
+      name.value = path.split("/").at(-1) ?? path;
+      worker.postMessage({ kind: "trace", url: new URL(path, document.baseURI).href });
+    },
+    /**
+     * Reads a recorded trace from the reader's disk.
+     * @param {File} file
+     */
+    openFile(file) {
+      clear();
+      name.value = file.name;
+      worker.postMessage({ kind: "file", file });
+    },
+  };
+}
+
+/**
+ * The address of a worker, as Trusted Types want it.
+ * @param {string} url
+ */
+function trusted(url) {
+  const types = /** @type {any} */ (globalThis).trustedTypes;
+  if (!types) return url;
+  const policy = types.createPolicy("pellucid", {
+    createScriptURL: (/** @type {string} */ given) => {
+      if (new URL(given).origin !== location.origin) throw new TypeError(`${given}: not of this page`);
+      return given;
+    },
+  });
+  return policy.createScriptURL(url);
+}

@@ -1,0 +1,407 @@
+// @ts-check
+// Everything that the engine has told, as typed tables: filled from the live stream or from a recorded trace alike.
+
+import { Columns } from "./columns.js";
+import { PoolHistory } from "./pool.js";
+
+export const MAX_STEPS = 20_000;
+export const MAX_TOKENS = 100_000;
+export const MAX_OPS = 400_000;
+export const MAX_REQUESTS = 2_000;
+export const MAX_NOTES = 2_000;
+const MAX_CANDIDATES = 10;
+const MAX_STAGES = 10;
+
+export const STEP_KINDS = ["prefill", "decode", "mixed"];
+
+/**
+ * A request, from its first event on.
+ * @typedef {object} Request
+ * @property {number} number 0, 1, 2 ... in order of appearance; hue, pattern and short name follow from it
+ * @property {string} name short: r1, r2 ...
+ * @property {string} req the engine's name of it
+ * @property {number} seq of its first event
+ * @property {any | null} added the event req.add
+ * @property {StateChange[]} states in order
+ * @property {any | null} prefix the event req.prefix
+ * @property {any | null} ledger the event req.ledger
+ * @property {any[]} preempts events preempt
+ * @property {any[]} drafts events draft
+ * @property {number[]} tokens rows of the table of tokens, in order
+ * @property {number[]} tokenSeqs the seq of each of them
+ *
+ * @typedef {{seq: number, t_us: number, step: number, from: string, to: string, reason: string, need_blocks?: number,
+ *   free_blocks?: number, blocked_by?: string[], finish?: string}} StateChange
+ *
+ * A token with all that is known of its choice.
+ * @typedef {object} Token
+ * @property {number} seq
+ * @property {number} t_us
+ * @property {number} step
+ * @property {string} req
+ * @property {number} pos
+ * @property {number} id
+ * @property {string} text what it added to the answer's text
+ * @property {number} lp log-probability by the model
+ * @property {number} p_final probability in the distribution that it was drawn from
+ * @property {number} rank
+ * @property {number} ent_bits
+ * @property {{id: number, text: string, lp: number, p_final: number}[]} cand
+ * @property {number} rest_frac
+ * @property {{stage: string, kept: number, mass_frac: number}[]} funnel
+ * @property {number | null} itl_us
+ */
+
+export class Store {
+  constructor() {
+    /** @type {any | null} the event hello: model, kv, device, limits */
+    this.hello = null;
+    /** @type {{seq: number, t_us: number, step: number}} of the newest event */
+    this.head = { seq: -1, t_us: 0, step: 0 };
+    this.firstSeq = -1;
+    /** @type {Map<string, Request>} */
+    this.requests = new Map();
+    /** @type {Request[]} by number; the oldest may be forgotten (undefined) */
+    this.byNumber = [];
+    this.steps = new Columns(
+      {
+        seq: Float64Array, t_us: Float64Array, step: Int32Array, kind: Uint8Array, sched_us: Float64Array,
+        fwd_us: Float64Array, sample_us: Float64Array, emit_us: Float64Array, idle_us: Float64Array, flops: Float64Array,
+        w_bytes: Float64Array, kv_read_bytes: Float64Array, kv_write_bytes: Float64Array, budget_tok: Int32Array,
+        pred_us: Float64Array, batch_first: Float64Array, batch_size: Int32Array,
+      },
+      MAX_STEPS,
+    );
+    /** Of each request in a step: its number, tokens in the step, tokens of its text up to there. */
+    this.batches = new Columns({ request: Int32Array, q_tok: Int32Array, ctx_tok: Int32Array }, MAX_STEPS * 8);
+    this.kv = new Columns(
+      { seq: Float64Array, t_us: Float64Array, used: Int32Array, cached: Int32Array, free: Int32Array, waste_tok: Int32Array },
+      MAX_STEPS * 2,
+    );
+    this.stats = new Columns(
+      {
+        seq: Float64Array, t_us: Float64Array, running: Int32Array, waiting: Int32Array, used: Int32Array, cached: Int32Array,
+        free: Int32Array, in_tok_s: Float64Array, out_tok_s: Float64Array, hit_frac: Float64Array, obs_frac: Float64Array,
+      },
+      MAX_STEPS,
+    );
+    this.tokens = new Columns(
+      {
+        seq: Float64Array, t_us: Float64Array, step: Int32Array, request: Int32Array, pos: Int32Array, id: Int32Array,
+        text: Int32Array, lp: Float64Array, p_final: Float64Array, rank: Int32Array, ent_bits: Float64Array,
+        rest_frac: Float64Array, itl_us: Float64Array, n_cand: Uint8Array, cand_id: [Int32Array, MAX_CANDIDATES],
+        cand_text: [Int32Array, MAX_CANDIDATES], cand_lp: [Float64Array, MAX_CANDIDATES],
+        cand_p: [Float64Array, MAX_CANDIDATES], n_stages: Uint8Array, stage: [Int32Array, MAX_STAGES],
+        stage_kept: [Int32Array, MAX_STAGES], stage_frac: [Float64Array, MAX_STAGES],
+      },
+      MAX_TOKENS,
+    );
+    this.pool = new PoolHistory(MAX_OPS);
+    /** @type {any[]} events that are few: warn, gap, spec, load, and those this version does not know */
+    this.notes = [];
+    /** @type {string[]} */
+    this.words = [];
+    /** @type {Map<string, number>} */
+    this.wordIndex = new Map();
+    /** Events that were missed, the stream having been faster than this page. */
+    this.missed = 0;
+  }
+
+  /** Forgets everything. */
+  clear() {
+    Object.assign(this, new Store());
+  }
+
+  /**
+   * Takes in events in the order of their seq.
+   * @param {any[]} events
+   */
+  ingest(events) {
+    for (const event of events) this.take(event);
+  }
+
+  /** @param {any} event */
+  take(event) {
+    if (event.ev === "snapshot") {
+      this.takeSnapshot(event);
+      return;
+    }
+    if (event.ev === "hello") {
+      if (this.hello !== null && this.hello.boot_id !== event.boot_id) this.clear();
+      this.hello = event;
+      this.pool.setSize(event.kv.n_blocks, event.kv.block_tok);
+    }
+    if (event.seq <= this.head.seq) return; // a hello repeated for another reader, or an overlap after a resumption
+    this.head = { seq: event.seq, t_us: event.t_us, step: event.step };
+    if (this.firstSeq < 0) this.firstSeq = event.seq;
+    const handler = /** @type {Record<string, (event: any) => void>} */ (/** @type {any} */ (HANDLERS))[event.ev];
+    if (handler) handler.call(this, event);
+    else if (event.ev !== "hello") this.note(event);
+  }
+
+  /** @param {any} event */
+  note(event) {
+    this.notes.push(event);
+    if (this.notes.length > MAX_NOTES) this.notes.splice(0, MAX_NOTES / 4);
+  }
+
+  /**
+   * The request of an event; the first event that names it makes it.
+   * @param {string} req
+   * @param {number} seq
+   * @returns {Request}
+   */
+  request(req, seq = this.head.seq) {
+    const found = this.requests.get(req);
+    if (found) return found;
+    const number = this.byNumber.length;
+    /** @type {Request} */
+    const made = {
+      number, name: `r${number + 1}`, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
+      tokens: [], tokenSeqs: [],
+    };
+    this.requests.set(req, made);
+    this.byNumber.push(made);
+    if (this.requests.size > MAX_REQUESTS) {
+      const oldest = /** @type {string} */ (this.requests.keys().next().value);
+      delete this.byNumber[/** @type {Request} */ (this.requests.get(oldest)).number];
+      this.requests.delete(oldest);
+    }
+    return made;
+  }
+
+  /**
+   * A word kept once; tokens and stages repeat theirs.
+   * @param {string} word
+   */
+  intern(word) {
+    let index = this.wordIndex.get(word);
+    if (index === undefined) {
+      index = this.words.length;
+      this.words.push(word);
+      this.wordIndex.set(word, index);
+    }
+    return index;
+  }
+
+  /** @param {any} event */
+  takeSnapshot(event) {
+    const seq = Math.max(this.head.seq, event.as_of_seq);
+    if (seq > this.head.seq) this.head = { ...this.head, seq };
+    for (const each of event.requests) {
+      const request = this.request(each.req, seq);
+      const last = request.states.at(-1);
+      if (!last || last.to !== each.state) {
+        request.states.push({
+          seq, t_us: this.head.t_us, step: this.head.step, from: last?.to ?? "waiting", to: each.state, reason: each.reason ?? "",
+        });
+      }
+      request.added ??= { req: each.req, prompt_tok: each.prompt_tok, prio: each.prio, seq };
+    }
+    this.pool.reset(seq, event, (req) => this.request(req, seq).number);
+  }
+
+  /**
+   * A token and its choice.
+   * @param {number} row of the table of tokens
+   * @returns {Token | null} null: it is no longer kept
+   */
+  token(row) {
+    const table = this.tokens;
+    if (row < table.first || row >= table.end) return null;
+    const slot = table.slot(row);
+    const c = table.columns;
+    const cand = [];
+    for (let i = slot * MAX_CANDIDATES; i < slot * MAX_CANDIDATES + c.n_cand[slot]; i++) {
+      cand.push({ id: c.cand_id[i], text: this.words[c.cand_text[i]], lp: c.cand_lp[i], p_final: c.cand_p[i] });
+    }
+    const funnel = [];
+    for (let i = slot * MAX_STAGES; i < slot * MAX_STAGES + c.n_stages[slot]; i++) {
+      funnel.push({ stage: this.words[c.stage[i]], kept: c.stage_kept[i], mass_frac: c.stage_frac[i] });
+    }
+    return {
+      seq: c.seq[slot], t_us: c.t_us[slot], step: c.step[slot], req: this.byNumber[c.request[slot]]?.req ?? "",
+      pos: c.pos[slot], id: c.id[slot], text: this.words[c.text[slot]], lp: c.lp[slot], p_final: c.p_final[slot],
+      rank: c.rank[slot], ent_bits: c.ent_bits[slot], cand, rest_frac: c.rest_frac[slot], funnel,
+      itl_us: c.itl_us[slot] < 0 ? null : c.itl_us[slot],
+    };
+  }
+
+  /**
+   * How many of a request's tokens there were at a moment.
+   * @param {Request} request
+   * @param {number} seq
+   */
+  tokenCount(request, seq) {
+    return countUpTo(request.tokenSeqs, seq);
+  }
+
+  /**
+   * The state of a request at a moment; null before it was there.
+   * @param {Request} request
+   * @param {number} seq
+   * @returns {StateChange | null}
+   */
+  stateAt(request, seq) {
+    let found = null;
+    for (const state of request.states) {
+      if (state.seq > seq) break;
+      found = state;
+    }
+    return found;
+  }
+
+  /**
+   * Requests that had arrived at a moment, the oldest first.
+   * @param {number} seq
+   * @returns {Request[]}
+   */
+  requestsAt(seq) {
+    const found = [];
+    for (const request of this.requests.values()) if (request.seq <= seq) found.push(request);
+    return found;
+  }
+
+  /**
+   * The newest row, at a moment, of a table with a column `seq`; -1 if there is none.
+   * @param {{find(name: "seq", value: number): number, first: number}} table
+   * @param {number} seq
+   */
+  rowAt(table, seq) {
+    const row = table.find("seq", seq + 1) - 1;
+    return row < table.first ? -1 : row;
+  }
+
+  /**
+   * The requests of a step.
+   * @param {number} row of the table of steps
+   * @returns {{request: Request | undefined, q_tok: number, ctx_tok: number}[]}
+   */
+  batch(row) {
+    const first = this.steps.get("batch_first", row);
+    const found = [];
+    for (let i = 0; i < this.steps.get("batch_size", row); i++) {
+      if (first + i < this.batches.first) continue;
+      found.push({
+        request: this.byNumber[this.batches.get("request", first + i)],
+        q_tok: this.batches.get("q_tok", first + i),
+        ctx_tok: this.batches.get("ctx_tok", first + i),
+      });
+    }
+    return found;
+  }
+}
+
+/**
+ * How many of some ascending numbers are at most `value`.
+ * @param {number[]} numbers
+ * @param {number} value
+ */
+export function countUpTo(numbers, value) {
+  let low = 0;
+  let high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Request states that are final. */
+export const ENDED = new Set(["done", "cancelled", "failed"]);
+
+/** @type {Record<string, (this: Store, event: any) => void>} by the name of the event */
+const HANDLERS = {
+  "req.add"(event) {
+    const request = this.request(event.req, event.seq);
+    request.added = event;
+    const { seq, t_us, step } = event;
+    request.states.push({ seq, t_us, step, from: "", to: "waiting", reason: "arrived" });
+  },
+  "req.state"(event) {
+    const request = this.request(event.req, event.seq);
+    request.states.push(event);
+    if (ENDED.has(event.to)) this.pool.end(event.seq, request.number);
+  },
+  "req.prefix"(event) {
+    this.request(event.req, event.seq).prefix ??= event;
+  },
+  "req.ledger"(event) {
+    this.request(event.req, event.seq).ledger = event;
+  },
+  preempt(event) {
+    const request = this.request(event.req, event.seq);
+    request.preempts.push(event);
+    this.pool.shorten(event.seq, request.number, event.freed_blocks);
+  },
+  draft(event) {
+    this.request(event.req, event.seq).drafts.push(event);
+  },
+  step(event) {
+    const first = this.batches.end;
+    for (const [req, q_tok, ctx_tok] of event.batch) {
+      this.batches.push({ request: this.request(req, event.seq).number, q_tok, ctx_tok });
+    }
+    const { seq, t_us, step, sched_us, fwd_us, sample_us, emit_us, idle_us, flops, w_bytes } = event;
+    this.steps.push({
+      seq, t_us, step, sched_us, fwd_us, sample_us, emit_us, idle_us, flops, w_bytes, kind: STEP_KINDS.indexOf(event.kind),
+      kv_read_bytes: event.kv_read_bytes, kv_write_bytes: event.kv_write_bytes, budget_tok: event.budget_tok,
+      pred_us: event.pred_us ?? -1, batch_first: first, batch_size: event.batch.length,
+    });
+  },
+  kv(event) {
+    this.pool.take(event, (req) => this.request(req, event.seq).number);
+    const { seq, t_us, used, cached, free, waste_tok } = event;
+    this.kv.push({ seq, t_us, used, cached, free, waste_tok });
+  },
+  stat(event) {
+    const { seq, t_us, running, waiting, used, cached, free, in_tok_s, out_tok_s } = event;
+    const hit_frac = event.hit_frac ?? -1;
+    const obs_frac = event.obs_frac ?? -1;
+    this.stats.push({ seq, t_us, running, waiting, used, cached, free, in_tok_s, out_tok_s, hit_frac, obs_frac });
+  },
+  gap(event) {
+    this.missed += event.to_seq - event.from_seq + 1;
+    this.note(event);
+  },
+  tok(event) {
+    const request = this.request(event.req, event.seq);
+    const slot = this.tokens.add();
+    const c = this.tokens.columns;
+    c.seq[slot] = event.seq;
+    c.t_us[slot] = event.t_us;
+    c.step[slot] = event.step;
+    c.request[slot] = request.number;
+    c.pos[slot] = event.pos;
+    c.id[slot] = event.id;
+    c.text[slot] = this.intern(event.text);
+    c.lp[slot] = event.lp;
+    c.p_final[slot] = event.p_final;
+    c.rank[slot] = event.rank;
+    c.ent_bits[slot] = event.ent_bits;
+    c.rest_frac[slot] = event.rest_frac;
+    c.itl_us[slot] = event.itl_us ?? -1;
+    const cand = event.cand.slice(0, MAX_CANDIDATES);
+    c.n_cand[slot] = cand.length;
+    for (let i = 0; i < cand.length; i++) {
+      const [id, text, lp, p] = cand[i];
+      const at = slot * MAX_CANDIDATES + i;
+      c.cand_id[at] = id;
+      c.cand_text[at] = this.intern(text);
+      c.cand_lp[at] = lp;
+      c.cand_p[at] = p;
+    }
+    const funnel = event.funnel.slice(0, MAX_STAGES);
+    c.n_stages[slot] = funnel.length;
+    for (let i = 0; i < funnel.length; i++) {
+      const [stage, kept, mass] = funnel[i];
+      const at = slot * MAX_STAGES + i;
+      c.stage[at] = this.intern(stage);
+      c.stage_kept[at] = kept;
+      c.stage_frac[at] = mass;
+    }
+    request.tokens.push(this.tokens.end - 1);
+    request.tokenSeqs.push(event.seq);
+  },
+};

@@ -1,0 +1,192 @@
+// @ts-check
+// The worker that reads events, from the server's stream or from a recorded trace, and posts them in batches.
+
+import { FrameReader, textReader } from "./sse.js";
+
+/**
+ * What the page asks: read the stream of a server, or a recorded trace.
+ * @typedef {{kind: "live", url: string, key: string, level: string, req: string}
+ *   | {kind: "trace", url: string}
+ *   | {kind: "file", file: File}} Order
+ *
+ * What it is told.
+ * @typedef {{kind: "events", events: any[]}
+ *   | {kind: "status", status: "connecting" | "open" | "ended" | "lost" | "refused", message: string, code: number}} News
+ */
+
+const POST_MS = 33; // the page draws 60 times a second at best
+const MAX_BATCH = 5000; // events posted at once: the page stays responsive while a long trace loads
+const RETRY_MS = [300, 1000, 2000, 5000];
+
+/** @type {AbortController | null} */
+let current = null;
+
+self.onmessage = (message) => {
+  current?.abort();
+  current = new AbortController();
+  /** @type {Order} */
+  const order = message.data;
+  const work =
+    order.kind === "live"
+      ? follow(order, current.signal)
+      : order.kind === "trace"
+        ? readTrace(order, current.signal)
+        : readLines(order.file.stream(), order.file.name, current.signal);
+  work.catch((error) => {
+    if (!(error instanceof DOMException && error.name === "AbortError")) {
+      tell("lost", String(error.message ?? error));
+    }
+  });
+};
+
+/**
+ * @param {"connecting" | "open" | "ended" | "lost" | "refused"} status
+ * @param {string} message
+ * @param {number} code
+ */
+function tell(status, message = "", code = 0) {
+  postMessage({ kind: "status", status, message, code });
+}
+
+/**
+ * Reads the stream until it is told otherwise; goes on from the last event after each loss.
+ * @param {Extract<Order, {kind: "live"}>} order
+ * @param {AbortSignal} signal
+ */
+async function follow(order, signal) {
+  let lastId = "";
+  let bootId = "";
+  for (let attempt = 0; !signal.aborted; attempt++) {
+    tell("connecting");
+    try {
+      /** @type {Record<string, string>} */
+      const headers = {};
+      if (order.key) headers.authorization = `Bearer ${order.key}`;
+      if (lastId) headers["last-event-id"] = lastId;
+      const query = new URLSearchParams({ level: order.level });
+      if (order.req) query.set("req", order.req);
+      const reply = await fetch(`${order.url}?${query}`, { headers, signal, cache: "no-store" });
+      if (reply.status >= 400 && reply.status < 500) {
+        const body = await reply.json().catch(() => null);
+        tell("refused", body?.error?.message ?? `status ${reply.status}`, reply.status);
+        return;
+      }
+      if (!reply.ok || !reply.body) throw new Error(`status ${reply.status}`);
+      tell("open");
+      attempt = 0;
+      const frames = new FrameReader();
+      const poster = new Poster();
+      const reader = textReader(reply.body);
+      let isOther = false; // another engine: its numbers begin anew, and its snapshot is needed
+      while (!isOther) {
+        const { done, value } = await reader.read();
+        if (done) break;
+        for (const frame of frames.push(value)) {
+          const event = JSON.parse(frame.data);
+          if (event.ev === "hello") {
+            isOther = bootId !== "" && bootId !== event.boot_id;
+            bootId = event.boot_id;
+          }
+          if (isOther) break;
+          if (frame.id) lastId = frame.id;
+          poster.add(event);
+        }
+      }
+      poster.flush();
+      if (isOther) {
+        await reader.cancel();
+        lastId = "";
+        continue;
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+    }
+    tell("lost", "the connection to the server is lost");
+    await new Promise((done) => setTimeout(done, RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]));
+  }
+}
+
+/**
+ * @param {Extract<Order, {kind: "trace"}>} order
+ * @param {AbortSignal} signal
+ */
+async function readTrace(order, signal) {
+  tell("connecting");
+  const reply = await fetch(order.url, { signal });
+  if (!reply.ok || !reply.body) {
+    tell("refused", `${order.url}: status ${reply.status}`, reply.status);
+    return;
+  }
+  await readLines(reply.body, order.url, signal);
+}
+
+/**
+ * Reads a recording: an event a line, gzipped if it begins as gzip does.
+ * @param {ReadableStream<Uint8Array>} bytes
+ * @param {string} name for messages
+ * @param {AbortSignal} signal
+ */
+async function readLines(bytes, name, signal) {
+  tell("connecting");
+  const reader = bytes.getReader();
+  const first = await reader.read();
+  const whole = new ReadableStream({
+    start: (controller) => (first.value ? controller.enqueue(first.value) : undefined),
+    async pull(controller) {
+      const { done, value } = await reader.read();
+      if (done) controller.close();
+      else controller.enqueue(value);
+    },
+  });
+  const isGzip = first.value?.[0] === 0x1f && first.value?.[1] === 0x8b;
+  const plain = isGzip ? whole.pipeThrough(/** @type {any} */ (new DecompressionStream("gzip"))) : whole;
+  const lines = textReader(plain);
+  const poster = new Poster();
+  let rest = "";
+  let number = 0;
+  for (;;) {
+    const { done, value } = await lines.read();
+    if (signal.aborted) return;
+    const parts = (rest + (value ?? "")).split("\n");
+    rest = done ? "" : (parts.pop() ?? "");
+    for (const line of parts) {
+      number += 1;
+      if (!line) continue;
+      let event;
+      try {
+        event = JSON.parse(line);
+      } catch {
+        event = null;
+      }
+      if (typeof event?.ev !== "string") throw new Error(`${name}: line ${number} is no event`);
+      poster.add(event);
+    }
+    if (done) break;
+  }
+  poster.flush();
+  tell("ended");
+}
+
+/** Posts events in batches. */
+class Poster {
+  constructor() {
+    /** @type {any[]} */
+    this.events = [];
+    /** @type {any} */
+    this.timer = 0;
+  }
+
+  /** @param {any} event */
+  add(event) {
+    this.events.push(event);
+    if (this.events.length >= MAX_BATCH) this.flush();
+    else if (!this.timer) this.timer = setTimeout(() => this.flush(), POST_MS);
+  }
+
+  flush() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    if (this.events.length) postMessage({ kind: "events", events: this.events });
+    this.events = [];
+  }
+}

@@ -1,0 +1,71 @@
+"""Fixtures of the page's tests: Chromium, and a server on the bundled model. Without Chromium they are skipped."""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from page.browser import CHROMIUM, FLAGS
+from support.bundled import bundled_engine
+from support.http_server import RunningServer, running_server
+
+try:
+    from playwright.sync_api import Browser, sync_playwright
+except ImportError:
+    sync_playwright = None  # type: ignore[assignment]
+
+HOW = "make test-page installs playwright; Chromium comes with: apt-get install chromium"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if sync_playwright is None or shutil.which(CHROMIUM) is None:
+        for item in items:
+            if "tests/page/" in item.path.as_posix():
+                item.add_marker(pytest.mark.skip(reason=f"needs a browser: {HOW}"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """The bundled model behind a socket, without keys."""
+    # In a thread of its own: playwright keeps an event loop in this one.
+    with ThreadPoolExecutor(1) as thread:
+        running = running_server(bundled_engine())
+        yield thread.submit(running.__enter__).result()
+        thread.submit(running.__exit__, None, None, None).result()
+
+
+@pytest.fixture
+def page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
+    """A page of the server in a window of its own. Nothing may fail in it, and nothing may leave this machine."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    opened = context.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on(
+        "console",
+        lambda message: problems.append(message.text) if message.type == "error" else None,
+    )
+
+    def only_here(route: Any) -> None:
+        if route.request.url.startswith((server.url, "data:", "blob:")):
+            route.continue_()
+        else:
+            problems.append(f"asked for {route.request.url}")
+            route.abort()
+
+    context.route("**/*", only_here)
+    opened.goto(server.url)
+    opened.locator("nav a.on").wait_for()
+    yield opened
+    context.close()
+    assert problems == []

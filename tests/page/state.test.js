@@ -1,0 +1,132 @@
+// The state of the page without a browser: streams in pieces, tables, the store, the pool at any moment, the address.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Columns } from "../../src/pellucid/web/state/columns.js";
+import { SEALED } from "../../src/pellucid/web/state/pool.js";
+import { formatHash, parseHash } from "../../src/pellucid/web/state/route.js";
+import { FrameReader } from "../../src/pellucid/web/state/sse.js";
+import { Store } from "../../src/pellucid/web/state/store.js";
+
+test("frames are the same wherever the stream is cut", () => {
+  const text = ': keepalive\n\nid: 7\nevent: kv\ndata: {"a":1}\n\nevent: snapshot\ndata: two\ndata: lines\n\ndata:bare\n\n';
+  const whole = new FrameReader().push(text);
+  assert.deepEqual(whole, [
+    { id: "7", event: "kv", data: '{"a":1}' },
+    { id: null, event: "snapshot", data: "two\nlines" },
+    { id: null, event: "message", data: "bare" },
+  ]);
+  for (let cut = 1; cut < text.length; cut++) {
+    const reader = new FrameReader();
+    assert.deepEqual([...reader.push(text.slice(0, cut)), ...reader.push(text.slice(cut))], whole);
+  }
+});
+
+test("a table keeps its newest rows, and finds them", () => {
+  const table = new Columns({ seq: Float64Array, pair: [Int32Array, 2] }, 1500);
+  for (let i = 0; i < 4000; i++) {
+    const slot = table.add();
+    table.columns.seq[slot] = 10 * i;
+    table.columns.pair[slot * 2 + 1] = i;
+    assert.equal(table.get("seq", i), 10 * i);
+  }
+  assert.deepEqual([table.first, table.end, table.length], [2500, 4000, 1500]);
+  assert.equal(table.get("seq", 2500), 25000);
+  assert.equal(table.columns.pair[table.slot(3999) * 2 + 1], 3999);
+  assert.equal(table.find("seq", 30001), 3001);
+  assert.equal(table.find("seq", 0), 2500);
+  assert.equal(table.find("seq", 1e9), 4000);
+});
+
+test("addresses of views survive the way there and back", () => {
+  const route = { view: "cache", params: { req: 'a/0 "<&', pos: "3" } };
+  assert.deepEqual(parseHash(formatHash(route)), route);
+  assert.deepEqual(parseHash(""), { view: "generate", params: {} });
+});
+
+const HELLO = {
+  ev: "hello", seq: 0, t_us: 0, step: 0, boot_id: "one", kv: { n_blocks: 8, block_tok: 4, block_bytes: 64 },
+  model: { name: "m" }, device: {}, limits: {},
+};
+let seq = 0;
+const event = (ev, fields) => ({ v: 1, seq: ++seq, t_us: seq * 10, step: 1, ev, ...fields });
+const kv = (...ops) => event("kv", { ops, used: 0, cached: 0, free: 0, waste_tok: 0 });
+
+/** Two requests: the second shares the first's sealed block, copies nothing, loses its tail, and the first ends. */
+function story() {
+  seq = 0;
+  return [
+    HELLO,
+    event("req.add", { req: "a/0", prompt_tok: 5 }),
+    kv(["A", 0, "a/0", 0], ["A", 1, "a/0", 1]),
+    kv(["F", 0, 4], ["H", 0, "00112233aabbccdd"], ["F", 1, 1]),
+    event("req.add", { req: "b/0", prompt_tok: 6 }),
+    kv(["S", 0, "b/0", 2], ["A", 2, "b/0", 1]),
+    kv(["F", 2, 2]),
+    event("req.state", { req: "b/0", from: "decode", to: "preempted", reason: "preempted" }),
+    event("preempt", { req: "b/0", mode: "recompute", lost_tok: 2, freed_blocks: 1, cause_req: "a/0", n_preempt: 1 }),
+    kv(["R", 2, 0]),
+    kv(["R", 0, 1], ["R", 1, 0]),
+    event("req.state", { req: "a/0", from: "decode", to: "done", reason: "length", finish: "length" }),
+  ];
+}
+
+test("the pool at each moment is what the ops up to there make of it", () => {
+  const store = new Store();
+  store.ingest(story());
+  const at = (moment) => store.pool.at(moment);
+  assert.deepEqual(at(2).counts(), { used: 2, cached: 0, free: 6, waste: 8 });
+  assert.deepEqual(at(6).counts(), { used: 3, cached: 0, free: 5, waste: 3 + 2 });
+  assert.equal(at(6).owners[0], 2);
+  assert.deepEqual(at(6).ownersOf(0), [0, 1]);
+  assert.deepEqual([...at(6).tables], [[0, [0, 1]], [1, [0, 2]]]);
+  assert.deepEqual([...at(9).tables], [[0, [0, 1]], [1, [0]]]);
+  assert.deepEqual([...at(11).tables], [[1, [0]]]);
+  assert.equal(at(11).flags[0] & SEALED, SEALED);
+  assert.deepEqual(at(11).counts(), { used: 1, cached: 0, free: 7, waste: 0 });
+  assert.deepEqual(at(3).counts(), { used: 2, cached: 0, free: 6, waste: 3 }, "back again");
+});
+
+test("events that come twice count once, and another engine's begin anew", () => {
+  const store = new Store();
+  const events = story();
+  store.ingest(events);
+  store.ingest(events.slice(3, 7));
+  assert.deepEqual(store.pool.at(6).counts(), { used: 3, cached: 0, free: 5, waste: 5 });
+  assert.equal(store.requests.get("b/0")?.states.length, 2);
+  store.ingest([{ ...HELLO, boot_id: "two" }]);
+  assert.deepEqual([store.requests.size, store.head.seq, store.pool.at(0).counts().used], [0, 0, 0]);
+});
+
+test("a snapshot after a gap puts blocks and requests right", () => {
+  const store = new Store();
+  store.ingest(story().slice(0, 3));
+  store.ingest([
+    { ...event("gap", { from_seq: 3, to_seq: 90, resync: true }), seq: 90 },
+    {
+      ev: "snapshot", as_of_seq: 95,
+      requests: [{ req: "c/0", state: "decode", prompt_tok: 5, out_tok: 2, computed_tok: 6, prio: 0, blocks: [3, 4] }],
+      blocks: [[3, 1, "ff"], [4, 1, null], [5, 0, "ee"]],
+    },
+  ]);
+  assert.equal(store.missed, 88);
+  const pool = store.pool.at(95);
+  assert.deepEqual(pool.counts(), { used: 2, cached: 1, free: 5, waste: 2 });
+  assert.deepEqual(pool.ownersOf(4), [store.requests.get("c/0")?.number]);
+  assert.deepEqual(store.pool.at(2).counts().used, 2, "what was known before the gap stays");
+});
+
+test("a token comes back as it came", () => {
+  const store = new Store();
+  seq = 0;
+  const token = {
+    req: "a/0", pos: 5, id: 9, text: "<b>", src: "target", lp: -0.1, p_final: 0.75, rank: 1, ent_bits: 1.5, rest_frac: 0.01,
+    cand: [[9, "<b>", -0.1, 0.75], [3, " x", -2.5, 0]], funnel: [["logits", 4096, 1], ["top_k", 40, 0.9]], itl_us: 120,
+  };
+  store.ingest([HELLO, event("tok", token), event("tok", { ...token, pos: 6, itl_us: undefined })]);
+  const [first, second] = /** @type {any} */ (store.requests.get("a/0")).tokens.map((row) => store.token(row));
+  assert.deepEqual(
+    [first.pos, first.text, first.lp, first.itl_us, second.pos, second.itl_us], [5, "<b>", -0.1, 120, 6, null],
+  );
+  assert.deepEqual(first.cand, token.cand.map(([id, text, lp, p_final]) => ({ id, text, lp, p_final })));
+  assert.deepEqual(first.funnel, token.funnel.map(([stage, kept, mass_frac]) => ({ stage, kept, mass_frac })));
+});

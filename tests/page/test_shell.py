@@ -1,0 +1,46 @@
+"""The shell of the page: views by key and by address, the time bar, the sheet of keys, themes."""
+
+from typing import Any
+
+import pytest
+
+VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn")
+
+
+def test_each_view_opens_by_its_key(page: Any) -> None:
+    for number, title in enumerate(VIEWS, 1):
+        page.keyboard.press(str(number))
+        page.locator("nav a.on", has_text=title).wait_for()
+        page.locator(f"main.view-{title.lower()} h2").first.wait_for()
+        assert page.title() == f"{title} · pellucid"
+        assert page.evaluate("location.hash") == f"#{title.lower()}"
+
+
+def test_the_sheet_of_keys_opens_and_closes(page: Any) -> None:
+    page.keyboard.press("?")
+    page.locator("dialog.sheet[open]").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("dialog.sheet:not([open])").wait_for(state="attached")
+
+
+def test_time_stops_and_goes_on(page: Any, server: Any) -> None:
+    server.post("/v1/completions", {"model": "tested", "prompt": "Once", "max_tokens": 8})
+    page.locator("button.live.on").wait_for()
+    page.wait_for_function("pellucid.store.steps.length >= 8")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("!pellucid.cursor.isLive.value")
+    held = page.evaluate("pellucid.cursor.stepRow.value")
+    assert held == page.evaluate("pellucid.store.steps.end") - 2
+    page.keyboard.press("Home")
+    page.wait_for_function("pellucid.cursor.stepRow.value === pellucid.store.steps.first")
+    page.keyboard.press("End")
+    page.wait_for_function("pellucid.cursor.isLive.value")
+
+
+@pytest.mark.parametrize("width", [1440, 900, 320])
+def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    for number in range(1, len(VIEWS) + 1):
+        page.keyboard.press(str(number))
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,51 @@
+"""The live page is served to browsers, without a key; Ollama's clients still get what they expect."""
+
+import re
+
+from pellucid.page_files import page_files
+from pellucid.server.api_keys import ApiKeys, Caller, Role
+from support.bundled import bundled_engine
+from support.http_server import RunningServer, running_server
+
+HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def test_browsers_get_the_page_and_ollamas_clients_their_text(server: RunningServer) -> None:
+    page = server.call("GET", "/", headers=HTML)
+    assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert server.call("GET", "/page").body == page.body
+    for accept in ({}, {"accept": "*/*"}, {"accept": "application/json"}):
+        assert server.call("GET", "/", headers=accept).body == b"Ollama is running"
+
+
+def test_files_have_paths_that_a_browser_may_keep(server: RunningServer) -> None:
+    page = server.call("GET", "/", headers=HTML)
+    again = server.call("GET", "/", headers={**HTML, "if-none-match": page.headers["etag"]})
+    assert again.status == 304 and again.body == b""
+    path = re.findall(r'src="(/page/[^"]*app\.js)"', page.body.decode())[0]
+    script = server.call("GET", path)
+    assert script.status == 200 and "immutable" in script.headers["cache-control"]
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert server.call("GET", path, headers={"if-none-match": script.headers["etag"]}).status == 304
+
+
+def test_only_files_of_the_page_are_served(server: RunningServer) -> None:
+    version = page_files().version
+    for path in (
+        f"/page/{version}/../page_files.py",
+        f"/page/{version}/%2e%2e/page_files.py",
+        f"/page/{version}/README.md",
+        "/page/000000000000/app.js",
+    ):
+        assert server.call("GET", path).status == 404
+
+
+def test_the_page_needs_no_key_and_its_events_do() -> None:
+    keys = ApiKeys([("k" * 20, Caller("someone", Role.INFERENCE))])
+    with running_server(bundled_engine(), api_keys=keys) as server:
+        assert server.call("GET", "/", headers=HTML).status == 200
+        assert server.call("GET", f"/page/{page_files().version}/app.js").status == 200
+        assert server.call("GET", "/v1/events").status == 401
+        refused = server.call("GET", "/v1/events", headers={"x-api-key": "k" * 20})
+        assert refused.status == 403

@@ -1,0 +1,67 @@
+"""The files of the live page: vendored libraries as published, security policy, size, nothing from elsewhere."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+
+import pytest
+
+from pellucid.page_files import WEB_FOLDER, page_files, security_policy
+
+MAX_GZIPPED = 150_000  # bytes, all files together
+OWN_SCRIPTS = [path for path in sorted(WEB_FOLDER.rglob("*.js")) if "vendor" not in path.parts]
+
+
+def test_vendored_files_are_as_published() -> None:
+    table = (WEB_FOLDER / "vendor/README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (\S+\.\w+) \| \S+ \| [\d.]+ \| \S+ \| \S+ \| ([0-9a-f]{64}) \|$", table, re.MULTILINE
+    )
+    listed = dict(rows)
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (WEB_FOLDER / "vendor").iterdir()
+        if path.name != "README.md"
+    }
+    assert found == listed
+
+
+def test_all_files_together_are_small() -> None:
+    sizes = {
+        name: len(gzip.compress(file.body, 9))
+        for name, file in page_files().files.items()
+        if not name.endswith(".gz")
+    }
+    assert sum(sizes.values()) <= MAX_GZIPPED, sizes
+
+
+def test_the_policy_allows_the_import_map_and_no_other_inline_script() -> None:
+    index = page_files().index("/page/abc/")
+    inline = re.findall(r"<script(?P<kind>[^>]*)>(?P<text>[^<]+)</script>", index)
+    assert [kind for kind, _ in inline] == [' type="importmap"']
+    digest = base64.b64encode(hashlib.sha256(inline[0][1].encode()).digest()).decode()
+    policy = security_policy(index)
+    assert f"'sha256-{digest}'" in policy
+    assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert "require-trusted-types-for 'script'" in policy
+
+
+def test_the_index_names_files_that_are_there() -> None:
+    files = page_files()
+    index = files.index("/page/abc/")
+    imports = json.loads(re.findall(r'"importmap">(.*?)</script>', index, re.DOTALL)[0])["imports"]
+    paths = re.findall(r'(?:src|href)="(/[^"]*)"', index) + list(imports.values())
+    assert len(paths) >= 8
+    assert {path.removeprefix("/page/abc/") for path in paths} <= files.files.keys()
+
+
+@pytest.mark.parametrize(
+    "path", OWN_SCRIPTS, ids=lambda path: path.relative_to(WEB_FOLDER).as_posix()
+)
+def test_a_script_says_what_it_is_and_loads_nothing_from_elsewhere(path: object) -> None:
+    text = path.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+    assert re.match(r"(// @ts-check\n)?// \S", text)
+    assert not re.search(r"""(from|import\(?|fetch\(|src=|href=)\s*["'`](https?:)?//""", text)
+    assert "innerHTML" not in text
