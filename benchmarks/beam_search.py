@@ -1,4 +1,4 @@
-"""What a beam search costs, compared with as many answers to one prompt and as many separate requests.
+"""The cost of a beam search, compared with `n` completions of one prompt and with separate requests.
 
     python benchmarks/beam_search.py [MODEL] [--quantization int8] [--width 4] [--prompt 512] [--gen 64]
 

@@ -1,4 +1,4 @@
-"""The engine's own time in a decode step, measured with a model that takes no time.
+"""The time that the engine itself takes in a decode step, measured with a model that takes none.
 
     python benchmarks/engine_step.py [--running 64] [--depth 128] [--steps 300]
 

@@ -1,4 +1,4 @@
-"""What events cost: decode steps without subscribers and at each level of events, in turn.
+"""The cost of events: decode steps without subscribers and at each level of events, in turn.
 
     python benchmarks/observing.py [MODEL | --shape qwen2.5-0.5b] [--quantization int8] [--batch 1,8,32]
 

@@ -1,4 +1,4 @@
-"""The command-line options that the scripts which compare engines share."""
+"""Command-line options that the scripts which compare engines share."""
 
 import argparse
 import os

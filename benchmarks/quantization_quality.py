@@ -1,4 +1,4 @@
-"""What quantization costs in quality: how far the next-token distributions move.
+"""The quality of each weight format: how far the distributions of the next token move.
 
     python benchmarks/quantization_quality.py [MODEL] [--documents N] [--backend numpy|cpu]
 

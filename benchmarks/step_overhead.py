@@ -1,4 +1,4 @@
-"""Where the time of a decode step goes: the scheduler and the sampler, the call into native code, its stages.
+"""The parts of a decode step's time: scheduler and sampler, the call into native code, its stages.
 
     python benchmarks/step_overhead.py [MODEL] [--quantization int4] [--num-threads 2] [--steps 200]
 

@@ -1,4 +1,4 @@
-"""Engines side by side on the same weights: tests in turn, A/B/A/B, with spreads and ratios.
+"""Compares engines on the same weights: tests in turn, A/B/A/B, with spreads and ratios.
 
     python benchmarks/make_weights.py qwen2.5-0.5b /tmp/qwen
     python benchmarks/versus.py /tmp/qwen --tests pp512 tg32@512 tg16@128x32

@@ -1,4 +1,4 @@
-"""What the scripts beside it that write a file have in common."""
+"""Writes a generated file, or checks that it is up to date: shared by the scripts beside it."""
 
 import sys
 from pathlib import Path

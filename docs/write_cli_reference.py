@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the declarations of the command line, so that it is never stale.
+"""Writes docs/cli.md from the declarations of the command line.
 
 python docs/write_cli_reference.py            writes
 python docs/write_cli_reference.py --check    fails if it would write something else

@@ -1,4 +1,4 @@
-"""Writes the JSON Schema of events from their dataclasses, so that it is never stale.
+"""Writes the JSON Schema of events from their dataclasses.
 
 python docs/write_event_schema.py            writes
 python docs/write_event_schema.py --check    fails if it would write something else

@@ -1,4 +1,4 @@
-"""Writes docs/server-fields.md from the tables of fields of the server, so that it is never stale.
+"""Writes docs/server-fields.md from the server's tables of fields.
 
 python docs/write_server_fields.py            writes
 python docs/write_server_fields.py --check    fails if it would write something else

@@ -1,4 +1,5 @@
-"""Says what this machine lacks to build pellucid: `python3 tools/check_machine.py [--packages]`.
+"""Checks that this machine can build pellucid, and lists what is missing: `python3 tools/check_machine.py
+[--packages]`.
 
 Exits with 1 and a message if something is missing; with --packages it prints the names of the
 Debian packages that bring it instead. Runs on any Python 3, since an old one is among the findings.

@@ -1,4 +1,4 @@
-"""Installs a wheel where there is no compiler, and runs the bundled model with it.
+"""Installs a wheel in an environment without a compiler, and runs the bundled model with it.
 
     python tools/try_wheel.py dist/pellucid-*.whl     in a new environment
     python tools/try_wheel.py                         what is installed in this environment

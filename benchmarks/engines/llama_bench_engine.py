@@ -1,4 +1,4 @@
-"""llama-bench, llama.cpp's own benchmark or that of its fork ik_llama.cpp, as a program on the PATH.
+"""llama-bench, the benchmark program of llama.cpp or of its fork ik_llama.cpp, found on the PATH.
 
 Each run is a process of the program's. The time is the program's own and leaves out loading; of two
 repetitions the faster one counts. It decodes one sequence at a time.

@@ -1,5 +1,5 @@
-"""Continuous batching over llama.cpp's C API, as llama-server does it: every call has the next token of each
-answer under way and, up to the batch size, what is left of prompts."""
+"""Continuous batching over llama.cpp's C API, as in llama-server: each call has the next token of every
+running sequence and, up to the batch size, further prompt tokens."""
 
 import ctypes
 from collections.abc import Sequence

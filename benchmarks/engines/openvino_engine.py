@@ -1,5 +1,5 @@
-"""OpenVINO's CPU plugin on a model exported by optimum-intel (benchmarks/README.md): single calls through
-the plugin, requests through the continuous batching of OpenVINO GenAI.
+"""OpenVINO on a model exported by optimum-intel (benchmarks/README.md): single calls through the CPU plugin,
+requests through the continuous batching of OpenVINO GenAI.
 
 Of its two precision hints each kind of test gets the one that is faster at it on AVX-512: bf16 for prompts
 and mixes, f32, which keeps the integer kernels, for decodes.

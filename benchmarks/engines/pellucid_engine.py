@@ -1,5 +1,5 @@
-"""pellucid: prefill and decode through what `pellucid bench` measures (schedule, forward, greedy sampling,
-update), requests through `LLMEngine`, text included."""
+"""pellucid: prefill and decode as in `pellucid bench` (schedule, forward, greedy sampling, update), requests
+through `LLMEngine`, text included."""
 
 from collections.abc import Sequence
 from dataclasses import replace

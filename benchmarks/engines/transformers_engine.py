@@ -1,4 +1,4 @@
-"""transformers on torch, bf16."""
+"""transformers on torch, in bf16."""
 
 import torch
 import transformers

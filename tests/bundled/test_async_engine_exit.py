@@ -1,4 +1,4 @@
-"""A program that ends without shutting its engine down, in the middle of a step of native code."""
+"""A program that exits without shutting its AsyncLLMEngine down, during a native step."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`pellucid bench` on the bundled model, with this machine measured: what is counted, not how fast."""
+"""`pellucid bench` on the bundled model and this machine: what it counts, not the speed."""
 
 import json
 

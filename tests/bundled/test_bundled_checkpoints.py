@@ -1,4 +1,4 @@
-"""The checkpoints in the package: whole, and guarded against every flipped bit."""
+"""The checkpoints in the package: complete, and any flipped bit is detected."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The text side of the checkpoints in the package."""
+"""Tokenizers and chat templates of the checkpoints in the package."""
 
 import json
 

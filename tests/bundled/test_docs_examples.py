@@ -1,4 +1,4 @@
-"""Every Python example of README.md and docs/ runs as it stands, on the bundled model."""
+"""Every Python example of README.md and docs/ runs unchanged on the bundled model."""
 
 import json
 import os

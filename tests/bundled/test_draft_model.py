@@ -1,4 +1,4 @@
-"""The bundled draft model guesses for the bundled model: the same answers, in fewer steps."""
+"""The bundled draft model drafts for the bundled model: the same completions in fewer steps."""
 
 import functools
 from collections.abc import Callable

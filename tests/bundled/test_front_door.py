@@ -1,5 +1,5 @@
-"""What people type, the good, the mistyped and what they bring from vLLM, llama.cpp and Ollama: each with what they
-should see. The bundled model answers for every model; it is loaded once."""
+"""Commands that users type (correct, mistyped, or for vLLM, llama.cpp and Ollama), and the output that they
+should see. The bundled model stands for every model; it is loaded once."""
 
 import io
 import shlex

@@ -1,4 +1,5 @@
-"""Looking into a running engine: logits, attention, block contents and the prefix tree are what steps used."""
+"""Inspection of a running engine: logits, attention, block contents and the prefix tree are those of its
+steps."""
 
 from dataclasses import replace
 

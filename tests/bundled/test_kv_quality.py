@@ -1,4 +1,4 @@
-"""What the formats of the KV cache cost the bundled model: `pellucid eval-kv` in small."""
+"""`pellucid eval-kv` on the bundled model: the quality of each KV cache format."""
 
 import pytest
 

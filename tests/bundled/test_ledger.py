@@ -1,4 +1,4 @@
-"""Ledgers on the bundled model and the real clock: they are the wall time that a caller sees."""
+"""Ledgers on the bundled model with the real clock: they add up to the caller's wall time."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""What the plan says beside what the process takes."""
+"""The memory plan of the bundled model, compared with the memory that the process takes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Blocks on disk serve another engine as if it had computed them: the same tokens, the same bits."""
+"""Blocks on disk serve a second engine: the same tokens, the same bits."""
 
 from pathlib import Path
 

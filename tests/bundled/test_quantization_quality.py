@@ -1,4 +1,4 @@
-"""What quantization costs the bundled model: benchmarks/quantization_quality.py in small."""
+"""benchmarks/quantization_quality.py on the bundled model: the quality of each weight format."""
 
 import numpy as np
 import pytest

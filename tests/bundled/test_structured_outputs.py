@@ -1,4 +1,4 @@
-"""Answers of the bundled model that must have a form: the same alone, in a batch and on any path of the sampler."""
+"""Structured outputs of the bundled model: the same alone, in a batch and on every path of the sampler."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Writes what transformers answers in f32 for the tiny checkpoint of every family.
+"""Writes transformers' logits and beams in f32 for the tiny checkpoint of every family.
 
 tests/golden/*.npz: logits. tests/golden/beams.json: for each family the beam searches of
 `BeamCase.drawn(seed)`, as lists of [token ids, score].

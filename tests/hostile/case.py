@@ -1,4 +1,4 @@
-"""One hostile input: how the test makes it, and the entry point of pellucid that gets it."""
+"""One hostile input: how it is made, and the function of pellucid that gets it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

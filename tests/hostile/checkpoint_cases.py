@@ -1,4 +1,4 @@
-"""Directories in Hugging Face layout: config.json, safetensors, their index, SHA256SUMS, prefix cache."""
+"""Hostile model directories: config.json, safetensors, their index, SHA256SUMS, and the prefix cache."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""GGUF files: headers, vocabularies and tensors that cost more than they weigh."""
+"""Hostile GGUF files: headers, vocabularies and tensors."""
 
 import struct
 import tempfile

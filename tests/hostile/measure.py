@@ -1,4 +1,4 @@
-"""Runs cases in a process of their own, which is watched, and measures what each of them takes."""
+"""Runs hostile inputs in a child process, and measures the time and memory of each."""
 
 import contextlib
 import gc

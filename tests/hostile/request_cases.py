@@ -1,4 +1,4 @@
-"""Requests to the bundled model: prompts, conversations, parameters."""
+"""Hostile requests to the bundled model: prompts, conversations and parameters."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""tokenizer.json, tokenizer_config.json and chat templates of a checkpoint."""
+"""Hostile tokenizers: tokenizer.json, tokenizer_config.json and chat templates."""
 
 import base64
 import json

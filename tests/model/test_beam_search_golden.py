@@ -1,4 +1,4 @@
-"""Beam search through the whole engine finds what transformers finds, for every family."""
+"""Beam search through the whole engine returns the completions of transformers, for every family."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A beam search finds the same, to the last bit, however it is scheduled: in tiny models of four kinds."""
+"""A beam search has the same result, bit for bit, however it is scheduled: tiny models of four families."""
 
 from dataclasses import replace
 

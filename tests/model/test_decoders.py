@@ -1,4 +1,4 @@
-"""Decoders of every family: the same logits however they are scheduled, and those of transformers."""
+"""Decoders of every family: the same logits however they are scheduled, equal to transformers'."""
 
 from pathlib import Path
 

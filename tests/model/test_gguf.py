@@ -1,4 +1,4 @@
-"""GGUF files: the same model as the checkpoint that they were made from, and what is refused."""
+"""GGUF files: the same model as the checkpoint that they were made from, and files that are refused."""
 
 import json
 import shutil

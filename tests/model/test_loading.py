@@ -1,4 +1,4 @@
-"""From a directory to the arrays that a backend gets: what is joined, and what is refused."""
+"""Loading a model directory: the arrays that a backend gets, and directories that are refused."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""`pellucid quantize`: what it writes computes the same as quantizing while loading, and is checked."""
+"""Checkpoints of `pellucid quantize`: the same computation as quantizing at load, and damaged files are
+refused."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The file format: what a writer may do, and what damage must be seen."""
+"""safetensors files: everything that writers may do, and damage that must be detected."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `pellucid bench` counts on native kernels are the bytes that they hold."""
+"""The bytes that `pellucid bench` counts are those that native weights take."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which backend an EngineConfig gets, and what is refused."""
+"""The backend that an EngineConfig gets, and configurations that are refused."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A compiled decoder gives the bits that its ops give one by one, in steps of any size."""
+"""A compiled decoder computes the same bits as its ops one by one, in steps of any size."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""What the extension says of the machine: checked against the system's own word, and on machines
-that are laid out as files in a folder."""
+"""CpuInfo: compared with the operating system's reports, and on machines described by files in a folder."""
 
 import os
 import platform

@@ -1,5 +1,4 @@
-"""Tokens that the native step draws are those that the sampler defines: on every level, with any number of
-threads, alone and in batches."""
+"""Native draws equal the sampler's: on every level, with any number of threads, alone and in batches."""
 
 from collections.abc import Sequence
 from typing import Any

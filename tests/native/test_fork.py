@@ -1,4 +1,4 @@
-"""A process forked off one that has an engine: whatever it does, it ends, and its own engine works."""
+"""A process forked off one with an engine: it always ends, and its own engine works."""
 
 import os
 import subprocess

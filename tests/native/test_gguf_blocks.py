@@ -1,4 +1,4 @@
-"""Blocks that native code lays out anew are those that NumPy does, bit for bit."""
+"""Native unpacking of GGUF blocks gives the bits of the NumPy definition."""
 
 import numpy as np
 import pytest

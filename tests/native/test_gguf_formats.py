@@ -1,4 +1,4 @@
-"""The formats that hold GGUF's other blocks: native linears and embeddings against their definition.
+"""The weight formats of GGUF blocks: native linears and embeddings, compared with their definition.
 
 To these nothing is quantized, so the matrices are random codes, scales and minimums.
 """

@@ -1,4 +1,4 @@
-"""The native cache, moved block by block."""
+"""The native KV cache: reading, writing and copying whole blocks."""
 
 import pytest
 

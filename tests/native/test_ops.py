@@ -1,4 +1,4 @@
-"""Each native op against its definition, on every level of instructions that this machine runs.
+"""Each native op, compared with its definition, on every instruction set level of this machine.
 
 Bounds are derived: a sum of n products is off by at most n + 1 roundings of the sum of their sizes.
 """

@@ -1,4 +1,4 @@
-"""What would make kernels read or write where they must not is refused by the extension, in every build."""
+"""The extension refuses arguments that would make kernels read or write out of bounds, in every build."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`_native.pyi` is what nanobind says of the extension that is installed."""
+"""`_native.pyi` equals the stub that nanobind writes for the installed extension."""
 
 from pathlib import Path
 

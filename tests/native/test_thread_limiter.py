@@ -1,4 +1,4 @@
-"""A pool follows what the process may use while it runs."""
+"""The thread pool shrinks and grows with the cores that the process may use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Weights that are packed while their caller goes on are those that are packed at once."""
+"""Weights that are packed in the background equal weights that are packed at once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Beam search beside transformers, live: the same sequences and scores, over many random searches."""
+"""Beam search, compared live with transformers: the same completions and scores, over many random searches."""
 
 import pytest
 

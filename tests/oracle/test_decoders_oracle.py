@@ -1,4 +1,4 @@
-"""Decoders beside transformers, live: the same logits and the same greedy tokens for every family."""
+"""Decoders, compared live with transformers: the same logits and greedy tokens for every family."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The same GGUF file in llama.cpp: tokens, and logits within what its rounding allows.
+"""GGUF files, compared live with llama.cpp: the same tokens, and logits within its rounding.
 
 llama-cpp-python is optional (`pip install llama-cpp-python` builds for some minutes).
 """

@@ -1,4 +1,4 @@
-"""transformers writes a checkpoint of each family and says what it means; we read the same."""
+"""Loading, compared live with transformers: the same configuration and weights for each family."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers beside transformers' own parser of response templates, live."""
+"""Parsed answers, compared live with transformers' parser of response templates."""
 
 import json
 

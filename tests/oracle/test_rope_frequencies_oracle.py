@@ -1,4 +1,4 @@
-"""Frequencies of rotary embedding beside transformers' own functions, at the sizes of real models."""
+"""Rotary frequencies, compared live with transformers' functions, at the sizes of real models."""
 
 import numpy as np
 import pytest

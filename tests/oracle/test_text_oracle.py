@@ -1,4 +1,4 @@
-"""Text beside transformers, live: the same ids, the same prompts of a chat, the same text back."""
+"""Tokenizers and chat templates, compared live with transformers: the same ids, prompts and texts."""
 
 import json
 

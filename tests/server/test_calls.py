@@ -1,4 +1,4 @@
-"""Disconnected clients, too many calls, and a server that drains."""
+"""Calls that end early or are refused: disconnected clients, too many calls, a draining server."""
 
 import asyncio
 import json

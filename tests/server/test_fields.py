@@ -1,4 +1,4 @@
-"""The tables of fields: complete, true, and what the docs say."""
+"""The tables of fields: complete, correct, and equal to docs/server-fields.md."""
 
 import subprocess
 import sys

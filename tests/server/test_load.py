@@ -1,4 +1,4 @@
-"""`bench-serve` and `top` on a real server."""
+"""`bench-serve` and `top` with a real server."""
 
 import json
 import socket

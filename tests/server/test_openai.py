@@ -1,4 +1,4 @@
-"""OpenAI's protocol, by its official client and as lm-eval speaks it; answers as they are offline."""
+"""OpenAI's protocol, by its official client and as lm-eval uses it; completions equal those of `LLM`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""/openapi.json: every route, and bodies as the tables of fields have them."""
+"""/openapi.json has every route, and the bodies that the tables of fields define."""
 
 from typing import Any
 

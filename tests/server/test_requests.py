@@ -1,4 +1,4 @@
-"""What the server says of requests: which wait and why, where their time went, why a cache missed; metrics."""
+"""/v1/requests and /metrics: which requests wait and why, where their time went, why a cache missed."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""OpenAI's Responses, by the official client and as Codex CLI sends them."""
+"""OpenAI's /v1/responses, by the official client and as Codex CLI uses it."""
 
 from array import array
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers that must have a form, in every protocol, by the official clients: whole, streamed, n > 1, errors."""
+"""Structured outputs in every protocol, by the official clients: whole, streamed, n > 1, errors."""
 
 import json
 import re

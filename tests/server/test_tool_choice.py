@@ -1,4 +1,4 @@
-"""Tools that must be called, in every protocol: the model of these tests would rather not call any."""
+"""Forced tool calls in every protocol, with a model that would not call a tool by itself."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Answers in the formats of the families, and what each of them means."""
+"""Model answers in the format of each family, with the message that each of them means."""
 
 import json
 from dataclasses import dataclass

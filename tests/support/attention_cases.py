@@ -1,4 +1,4 @@
-"""Attention over texts of random q, k and v: in any steps through the cache, and directly."""
+"""Attention over random q, k and v: through the KV cache in any steps, and directly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Forward batches made by hand, for tests of ops and decoders that need no scheduler."""
+"""Forward batches without a scheduler, for tests of ops and decoders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

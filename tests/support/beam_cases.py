@@ -1,4 +1,4 @@
-"""Beam searches that transformers is asked for too, in tests/golden and in tests/oracle."""
+"""Beam searches that are also run by transformers, for tests/golden and tests/oracle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

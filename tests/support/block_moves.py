@@ -1,4 +1,4 @@
-"""Tests of reading and moving whole blocks of a KV cache, which every backend must pass."""
+"""Tests of reading, writing and copying blocks of a KV cache, shared by all backends."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Chat templates in the manner of well-known families, shortened to what tells them apart."""
+"""Chat templates in the style of well-known families, shortened to their differences."""
 
 # ChatML with tools in XML tags (Qwen 2.5, Qwen 3, Hermes), reasoning of the last turn only
 QWEN = r"""{%- if tools %}

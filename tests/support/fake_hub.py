@@ -1,4 +1,4 @@
-"""A hub on a local port: as much of the Hugging Face API as a snapshot download asks for."""
+"""A Hugging Face hub on a local port: the part of its API that a snapshot download uses."""
 
 import hashlib
 import json

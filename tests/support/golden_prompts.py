@@ -1,4 +1,4 @@
-"""The prompts whose logits transformers is asked for, in tests/golden and in tests/oracle."""
+"""The prompts of tests/golden and tests/oracle, whose logits are compared with transformers'."""
 
 import numpy as np
 

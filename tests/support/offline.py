@@ -1,4 +1,4 @@
-"""Answers of the bundled model without a server, to compare those of the server with."""
+"""Completions of the bundled model without a server, for comparison with those of the server."""
 
 from typing import Any
 

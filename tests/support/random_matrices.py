@@ -1,4 +1,4 @@
-"""Matrices in integer formats that nobody quantized: any codes are valid."""
+"""Random matrices in integer formats: any codes, not quantized from anything."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A backend that keeps what loading hands over."""
+"""A backend that records the weights that loading passes to it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What each sampling parameter means, in plain Python: slow, and shares nothing with the sampler."""
+"""The definition of each sampling parameter in plain Python: slow, and independent of the sampler."""
 
 import math
 

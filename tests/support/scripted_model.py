@@ -1,4 +1,4 @@
-"""The bundled model with a chat template for tools, and a decoder that answers what a test wrote."""
+"""The bundled model with a chat template for tools, and a decoder that writes a text given by the test."""
 
 from collections.abc import Sequence
 from dataclasses import replace

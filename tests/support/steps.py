@@ -1,4 +1,4 @@
-"""Ways to cut the texts of some requests into steps."""
+"""Ways to split the tokens of some requests into steps."""
 
 from collections.abc import Sequence
 from typing import TypeAlias

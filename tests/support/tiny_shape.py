@@ -1,4 +1,4 @@
-"""A shape that every backend runs in no time."""
+"""A model shape that every backend computes within milliseconds."""
 
 from pellucid.config import RopeConfig
 from support.uniform_model import uniform_model

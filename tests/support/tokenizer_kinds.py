@@ -1,4 +1,4 @@
-"""One small tokenizer of each kind that models come with, trained or built here."""
+"""A small tokenizer of each kind that models use."""
 
 from collections.abc import Callable
 

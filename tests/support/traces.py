@@ -1,4 +1,4 @@
-"""Random traces through an engine, each made of one seed, and what must hold of all of them.
+"""Random traces through an engine, each made from one seed, and the properties that all traces must have.
 
 A trace is plain data: requests with their moments of arrival and abort, and the knobs of the engine
 that they meet. Every request must get what it gets alone on an engine of its own.

@@ -1,4 +1,4 @@
-"""`pellucid ablate`: what is run, counted and shown; never how fast it was."""
+"""`pellucid ablate`: what it runs, counts and shows; not the speed."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""How much memory the process may take: the kernel's word, control groups and limits."""
+"""The memory that the process may take: the kernel's report, control groups and limits."""
 
 import resource
 from pathlib import Path

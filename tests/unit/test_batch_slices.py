@@ -1,4 +1,4 @@
-"""Slices of a step are what a scheduler would have made of it with a smaller budget."""
+"""Slices of a step equal the steps of a scheduler with a smaller budget."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The algorithm of beam search alone, over a table of log-probabilities."""
+"""BeamSearch, the algorithm alone, over a table of log-probabilities."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What is measured and counted; never how fast it was."""
+"""`pellucid bench`: what it measures and counts; not the speed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the grammar of a family's calls accepts is what its parser reads."""
+"""Grammars of tool calls: each text that a family's grammar accepts, its parser reads."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Chat templates: what they render, and the limits of their worker processes."""
+"""Chat templates: the texts that they render, and the limits of their worker processes."""
 
 import gc
 import os

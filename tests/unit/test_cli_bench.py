@@ -1,4 +1,4 @@
-"""`pellucid bench` on a tiny shape and a machine of round numbers: the keys, the table, what is refused."""
+"""`pellucid bench` on a tiny shape and a fake machine: JSON keys, the table, options that are refused."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`pellucid chat` around the fake model: turns, commands, and what the cache remembers."""
+"""`pellucid chat` with the fake model: turns, commands, and prefix hits."""
 
 import json
 import re

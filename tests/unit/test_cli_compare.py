@@ -1,4 +1,4 @@
-"""`pellucid compare` around the fake model: counts, verdicts, both forms of output."""
+"""`pellucid compare` with the fake model: counts, verdicts, text and JSON output."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The messages of a chat, saved to a file and read back."""
+"""Conversations of `pellucid chat`: saved to a file and read back."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""`pellucid eval-kv` around the fake model: tables, JSON, and texts that are refused."""
+"""`pellucid eval-kv` with the fake model: tables, JSON, and texts that are refused."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`pellucid explain` and `run --events`: what they say is what the events said."""
+"""`pellucid explain` and `run --events` show what the events say."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""--help is fast, complete and written down."""
+"""--help: fast, complete, and the same as docs/cli.md."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Options stand beside the fields that they set: the same names, the same defaults."""
+"""Options of the command line have the names and defaults of the fields that they set."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""`pellucid run` around the fake model: what goes to stdout, to stderr and into the exit status."""
+"""`pellucid run` with the fake model: stdout, stderr and exit status."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`pellucid run --beam-width` around the fake model."""
+"""`pellucid run --beam-width` with the fake model."""
 
 import json
 

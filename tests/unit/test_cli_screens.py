@@ -1,4 +1,4 @@
-"""What commands show in terminals of 80 and 120 columns, kept in tests/unit/screens.
+"""The output of commands in terminals of 80 and 120 columns, compared with tests/unit/screens.
 
 UPDATE_SCREENS=1 pytest tests/unit/test_cli_screens.py writes them again; read the difference before you commit it.
 Numbers are made up or recorded, so that a screen changes only if its look does.

@@ -1,4 +1,4 @@
-"""Plots in plain characters."""
+"""Plots in plain characters: axes, labels and curves."""
 
 import pytest
 

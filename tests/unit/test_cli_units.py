@@ -1,4 +1,4 @@
-"""Numbers with units as people read them."""
+"""Numbers with units: bytes, seconds, rates."""
 
 import pytest
 

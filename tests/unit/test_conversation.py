@@ -1,4 +1,4 @@
-"""Messages, tools and template variables: what is taken, in which form, and what is refused."""
+"""Messages, tools and template variables: the accepted forms, and the errors for others."""
 
 import copy
 from typing import Any

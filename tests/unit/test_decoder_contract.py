@@ -1,4 +1,4 @@
-"""Decoders keep to the contract: arrays are only added, sliced and reshaped, all else is an op.
+"""Decoders use arrays only by addition, slicing and reshaping, and ops for everything else.
 
 That is what lets a backend trace a forward, or keep its arrays where Python cannot look.
 """

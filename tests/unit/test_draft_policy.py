@@ -1,4 +1,4 @@
-"""Drafts are given where they pay, by what was measured, and what they lose is bounded."""
+"""The draft policy: drafts where measured times show a gain, and a bound on what they may lose."""
 
 import random
 

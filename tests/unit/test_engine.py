@@ -1,4 +1,4 @@
-"""The engine around a fake model: what callers see, and that no request feels another one."""
+"""LLMEngine with a fake model: outputs of each step, and requests that do not affect each other."""
 
 import random
 from collections.abc import Sequence

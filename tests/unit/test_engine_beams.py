@@ -1,4 +1,4 @@
-"""Beam search through the engine, around the fake model: exact however it is scheduled."""
+"""Beam search through the engine with the fake model: the same result however it is scheduled."""
 
 import dataclasses
 import math

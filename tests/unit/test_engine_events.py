@@ -1,4 +1,4 @@
-"""What an observer of the engine hears, that it is true, and that nothing is made for nobody."""
+"""Events of the engine: complete, correct, and not created without a subscriber."""
 
 import json
 import random

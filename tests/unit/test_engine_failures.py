@@ -1,4 +1,4 @@
-"""A failure ends the request that it happened to, with a reason; the engine and the others go on."""
+"""Failures end the request that they belong to, with a reason; the engine and other requests go on."""
 
 import numpy as np
 import pytest

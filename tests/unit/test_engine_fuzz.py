@@ -1,4 +1,4 @@
-"""Random traces on the fake model: the same answers, whatever else the engine is doing."""
+"""Random traces on the fake model: the same completions, whatever else the engine computes."""
 
 from collections import Counter
 from collections.abc import Iterable

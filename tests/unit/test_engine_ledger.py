@@ -1,4 +1,4 @@
-"""Ledgers of the engine: whatever happens to a request, its parts add up to its wall time."""
+"""Ledgers of the engine: the parts add up to the request's wall time in every case."""
 
 import math
 import random

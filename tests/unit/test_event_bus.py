@@ -1,4 +1,4 @@
-"""The bus: order, levels, gapless numbers, and subscribers that fail."""
+"""The event bus: order, levels, gapless numbers, and subscribers that fail."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""EventFeed: a reader learns of every event that it missed, and events continue a snapshot."""
+"""EventFeed: readers learn which events they missed, and events continue a snapshot."""
 
 import asyncio
 import random

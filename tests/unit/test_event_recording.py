@@ -1,4 +1,4 @@
-"""Recordings: what is written is read back, and files that are none are refused by line."""
+"""Recordings: written and read back; the errors for damaged files name the line."""
 
 import json
 from pathlib import Path

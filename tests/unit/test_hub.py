@@ -1,4 +1,4 @@
-"""Which files a model's name leads to: directories, GGUF files, and a hub on a local port."""
+"""The files that a model's name stands for: directories, GGUF files, and a hub on a local port."""
 
 import json
 import socket

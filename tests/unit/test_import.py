@@ -1,4 +1,4 @@
-"""What `import pellucid` costs: no heavy library, whatever happens to be installed beside it."""
+"""`import pellucid` imports no heavy library, whatever is installed."""
 
 import json
 import subprocess

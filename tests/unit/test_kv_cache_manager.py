@@ -1,4 +1,4 @@
-"""Tables, copies and contents of blocks, without a scheduler. A block holds four tokens."""
+"""KVCacheManager without a scheduler: block tables, copies and contents. A block holds four tokens."""
 
 from itertools import takewhile
 

@@ -1,4 +1,4 @@
-"""Rules of the source tree that no linter checks."""
+"""Rules of the source tree that no linter checks: who includes Python headers, who imports the extension."""
 
 import re
 from pathlib import Path

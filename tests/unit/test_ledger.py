@@ -1,4 +1,4 @@
-"""The ledger book, by hand: what each piece of time is booked as, and that nothing is lost."""
+"""The ledger book: how it books each piece of time, and that it loses none."""
 
 import math
 

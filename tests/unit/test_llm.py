@@ -1,4 +1,4 @@
-"""`LLM` around a fake model: lists of any length, threads, streams, interrupts, progress."""
+"""`LLM` with a fake model: lists of any length, threads, streams, interrupts, progress."""
 
 import io
 import random

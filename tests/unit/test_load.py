@@ -1,4 +1,4 @@
-"""Load on a server: lengths, arrivals, prompts, and the arithmetic of percentiles and goodput."""
+"""The load of bench-serve: lengths, arrivals, prompts, and the arithmetic of percentiles and goodput."""
 
 import statistics
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The memory plan: what each part takes, and settings that do not fit."""
+"""The memory plan: the size of each part, and settings that do not fit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The integer formats of the KV cache, by their definition."""
+"""The integer formats of the KV cache, compared with their definition."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Prefixes on disk are read beside the steps: only the request that needs them waits."""
+"""Reading prefixes from disk: only the request that needs them waits, not the steps."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Drafts are what followed the last occurrence of the text's own end."""
+"""Prompt lookup: drafts are the tokens that followed the last occurrence of the text's last n-gram."""
 
 import random
 

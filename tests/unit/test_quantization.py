@@ -1,4 +1,4 @@
-"""Integer weight formats: what codes stand for, how close they come, and the linear over them."""
+"""Integer weight formats: the numbers that codes stand for, their error, and the linear with them."""
 
 import numpy as np
 import pytest

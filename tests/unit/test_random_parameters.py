@@ -1,4 +1,4 @@
-"""Random weights: of the right format and size, and always the same."""
+"""Random weights: the right format and size, and the same numbers every time."""
 
 from typing import Any
 

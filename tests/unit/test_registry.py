@@ -1,4 +1,4 @@
-"""Which architectures have a decoder."""
+"""The registry: which architectures have a decoder."""
 
 import pytest
 

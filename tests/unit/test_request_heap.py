@@ -1,4 +1,4 @@
-"""RequestHeap: order, and removal from the middle."""
+"""RequestHeap: its order, and removal from the middle."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Answers of every family, read whole and in pieces of any size."""
+"""The parser of answers of every family: whole answers, and answers in pieces of any size."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Frequencies of rotary embedding: what each scaling promises. Agreement with transformers: tests/oracle."""
+"""Rotary frequencies: the properties of each scaling. tests/oracle compares them with transformers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The exact distribution that each parameter gives. test_sampler_statistics: draws follow it."""
+"""The sampler: the exact distribution of each parameter. test_sampler_statistics.py tests draws."""
 
 import math
 from collections.abc import Sequence

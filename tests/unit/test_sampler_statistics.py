@@ -1,4 +1,4 @@
-"""Draws against the exact distribution: each parameter alone, then together.
+"""Draws of the sampler, compared with the exact distribution: each parameter alone, then together.
 
 A sampler draws a few of them; the others are drawn at once from the same distribution and noise. 6,000
 draws each tell a temperature of 1.15 from one of 1.0; what the distributions themselves are is

@@ -1,4 +1,4 @@
-"""Several completions of one prompt, and groups of requests that advance together."""
+"""Siblings: several completions of one prompt, and beams that advance together."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Random traces through the scheduler, against block contents that check themselves.
+"""Random traces through the scheduler, with block contents that detect errors.
 
 Whatever the trace, a request's tokens are those of `continuation`, which knows nothing of scheduling.
 """

@@ -1,4 +1,4 @@
-"""What the scheduler says of what it does. The traces check that it is true, this what it is."""
+"""The scheduler's events: their fields in each case. test_scheduler_traces.py checks that they are true."""
 
 from pellucid.event_bus import EventBus
 from pellucid.events import (

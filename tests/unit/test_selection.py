@@ -1,4 +1,4 @@
-"""Selecting tokens by rank, against a full sort."""
+"""Selecting tokens by rank, compared with a full sort."""
 
 import numpy as np
 import pytest

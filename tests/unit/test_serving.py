@@ -1,4 +1,4 @@
-"""benchmarks/serving.py: what is asked, counted and shown."""
+"""benchmarks/serving.py: its requests, counts and tables."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Known shapes beside what their publishers say of them."""
+"""Known shapes, compared with the facts that their publishers give."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rules for the text of an answer: their forms, their masks, and answers that keep them."""
+"""Structured outputs: the forms of rules, their masks, and completions that keep them."""
 
 import json
 from typing import Any

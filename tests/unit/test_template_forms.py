@@ -1,4 +1,4 @@
-"""Templates of well-known families get conversations in the forms that they take."""
+"""Forms of messages: chat templates of well-known families get conversations in the forms that they take."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""benchmarks/versus.py with engines that only say how long they took."""
+"""benchmarks/versus.py with fake engines."""
 
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""vLLM's offline example of plain completions, with the import changed."""
+
 from vllm import LLM, SamplingParams
 
 prompts = [

@@ -1,3 +1,5 @@
+"""vLLM's offline example of beam search, with the import changed."""
+
 from vllm import LLM, BeamSearchParams
 
 llm = LLM(model="MODEL", max_model_len=1024, quantization=None, kv_cache_dtype="auto")

@@ -1,3 +1,5 @@
+"""vLLM's offline example of chat, with the import changed."""
+
 from vllm import LLM
 
 

@@ -1,3 +1,5 @@
+"""vLLM's offline use of logprobs and prompt_logprobs, with the import changed."""
+
 import math
 
 from vllm import LLM, SamplingParams

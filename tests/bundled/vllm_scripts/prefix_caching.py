@@ -1,3 +1,5 @@
+"""vLLM's offline example of prefix caching, with the import changed."""
+
 from vllm import LLM, SamplingParams
 
 prefix = (

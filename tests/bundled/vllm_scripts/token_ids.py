@@ -1,3 +1,5 @@
+"""vLLM's offline use of token ids as prompts, with the import changed."""
+
 from vllm import LLM, SamplingParams, TokensPrompt
 
 text_llm = LLM(model="MODEL")
