@@ -1,4 +1,4 @@
-"""`python -m pellucid` is the command line."""
+"""`python -m pellucid` runs the command line."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Messages and tools of a conversation: what they may hold, and the errors that say so."""
+"""Checks the messages and tools of a conversation."""
 
 import json
 import math

@@ -1,4 +1,5 @@
-"""The event feed: events for readers at their own pace, from a bounded ring that drops and says so."""
+"""The event feed: lets readers take events at their own pace from a bounded ring, and reports events that
+they missed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,5 @@
-"""Events in a file: a JSON object a line (NDJSON), as docs/events.md and schema/events.v1.json say."""
+"""Event recordings: files with one event a line as JSON (NDJSON), by docs/events.md and
+schema/events.v1.json."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What can be observed: a typed event for each thing that happens, version 1.
+"""The types of events, version 1: everything about an engine that can be observed.
 
 A field's name is its name on the wire, with the unit as a suffix: _us microseconds, _tok tokens,
 _blocks KV blocks, _bytes, _flops operations, _frac a share of 1; `req` is the id of a generation

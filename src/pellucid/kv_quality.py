@@ -1,4 +1,4 @@
-"""What the format of the KV cache costs in quality, and what it saves."""
+"""Measures the quality and the size of each KV cache format."""
 
 import json
 import math

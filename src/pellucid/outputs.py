@@ -1,4 +1,4 @@
-"""The outputs that callers get. Names and meanings are vLLM's where vLLM has them."""
+"""The outputs of requests, as callers get them. Names and meanings are vLLM's where vLLM has them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

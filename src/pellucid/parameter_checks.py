@@ -1,4 +1,4 @@
-"""Checks of parameter values, and the errors that name the field, the value and what is allowed."""
+"""Checks parameter values. Errors name the field, the value and what is allowed."""
 
 import math
 from collections.abc import Mapping, Sequence

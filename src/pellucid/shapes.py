@@ -1,4 +1,4 @@
-"""Shapes of well-known models: their published config.json as data, without a weight.
+"""Known shapes: the published config.json of well-known models, without weights.
 
 For `pellucid bench --shape`: how fast a model would be on this machine, before it is downloaded.
 """

@@ -1,4 +1,4 @@
-"""Arguments of vLLM's `LLM(...)` that `EngineConfig` does not have: translated, or refused with advice."""
+"""Arguments of vLLM's `LLM(...)` without a field in `EngineConfig`: translated, or refused with advice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Cuts a step into smaller ones that give the same rows."""
+"""Splits the forward batch of a step into smaller batches that compute the same rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The backend on native kernels: `compile` traces a decoder's forward once and replays it as one native
+"""The CPU backend: native kernels; `compile` traces a decoder's forward once and replays it as one native
 call per step."""
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A weight matrix whose rows are not all in one format."""
+"""A weight matrix whose rows have different formats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The backend on NumPy: what every op means, on any machine."""
+"""The NumPy backend: the definition of every op, on any machine."""
 
 from collections.abc import Sequence
 from typing import Any

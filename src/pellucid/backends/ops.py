@@ -1,4 +1,4 @@
-"""The ops contract: what a decoder may call, on arrays of T tokens, and what it is given.
+"""The ops contract: the functions that a decoder may call on arrays of T tokens, and the forward batch.
 
 Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, H query heads,
 K kv-heads, D head dim, V vocabulary. Decoders use `+`, slicing and `.reshape`; everything else is an

@@ -1,4 +1,4 @@
-"""A program of native kernels, and a decoder whose forward is one."""
+"""A decoder whose forward is a native program."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""The inverse frequencies of rotary position embedding, under every scaling that checkpoints use.
+"""The inverse frequencies of rotary position embedding, for every scaling that checkpoints use.
 
 Everything is computed in f64 and agrees with transformers' `modeling_rope_utils` within its f32
 rounding; backends round the result to their own dtype.

@@ -1,4 +1,4 @@
-"""Records what a decoder does to its arrays, as a list of instructions that a program is made of.
+"""Traces a decoder's forward: records the ops on its arrays as a list of instructions for a program.
 
 A forward is run once on symbolic arrays. They know their shape and what may be done with arrays in a
 decoder: `+`, slicing, `.reshape`, and ops, which a backend records.

@@ -1,4 +1,5 @@
-"""The ceilings that speeds are compared with (Williams, Waterman, Patterson 2009)."""
+"""The roofline of a machine: the bandwidth and peak that speeds are compared with (Williams, Waterman,
+Patterson 2009)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A model of random weights, to measure the speed of a known shape."""
+"""A model with random weights, to measure the speed of a known shape."""
 
 import math
 from collections.abc import Callable, Sequence

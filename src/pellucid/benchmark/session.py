@@ -1,4 +1,4 @@
-"""Runs workloads with the engine's own step: schedule, execute, update; but without text."""
+"""Runs workloads by the engine's own step (schedule, execute, update), without text."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""`pellucid ablate`: what each idea of the engine is worth on this machine."""
+"""`pellucid ablate`: the gain of each technique of the engine on this machine."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""What `bench` and `ablate` measure: MODEL, or random weights of a known shape."""
+"""The model of `bench` and `ablate`: MODEL, or random weights of a known shape."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`pellucid bench-serve`: what an OpenAI-compatible server does under load."""
+"""`pellucid bench-serve`: measures an OpenAI-compatible server under load."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""One chat: handles each line that the user types."""
+"""A chat session: handles each line that the user types."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Compares a run with the KV cache and one without: numbers only."""
+"""Compares a run with the KV cache and a run without: the numbers only."""
 
 import statistics
 from collections.abc import Sequence

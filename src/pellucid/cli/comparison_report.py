@@ -1,4 +1,4 @@
-"""A comparison for people: a table, a verdict and a plot, as text or as an image."""
+"""Shows a comparison: a table, a verdict and a plot, as text or as an image."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`pellucid eval-kv`: what the format of the KV cache costs in quality, and what it saves."""
+"""`pellucid eval-kv`: the quality and the size of each KV cache format."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""`pellucid explain`: where one request's time went."""
+"""`pellucid explain`: shows where one request's time went."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Collects what the engine's events say about one request."""
+"""Collects the events of one request for `pellucid explain`."""
 
 import statistics
 from collections.abc import Iterable, Iterator

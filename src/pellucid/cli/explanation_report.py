@@ -1,4 +1,4 @@
-"""An explanation for people: tables of where the time went."""
+"""Shows an explanation: tables of where the time went."""
 
 from pellucid.cli.explanation import Event, Explanation, Phase
 from pellucid.cli.output.terminal import print_table, wrapped

@@ -1,4 +1,4 @@
-"""Runs one request for the command line: loading, streaming, Ctrl-C."""
+"""Runs one request of the command line: loads the model, streams the completion, handles Ctrl-C."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping

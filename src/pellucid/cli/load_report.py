@@ -1,4 +1,4 @@
-"""A load on a server as a table, as JSON and as an image."""
+"""Shows the results of a load on a server: as a table, as JSON and as an image."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

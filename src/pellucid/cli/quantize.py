@@ -1,4 +1,4 @@
-"""`pellucid quantize`: writes a quantized copy of a checkpoint, and shows its errors."""
+"""`pellucid quantize`: writes a quantized copy of a checkpoint, and shows its quantization errors."""
 
 import time
 from pathlib import Path

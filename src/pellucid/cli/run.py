@@ -1,4 +1,4 @@
-"""`pellucid run`: one prompt, one answer."""
+"""`pellucid run`: one prompt, one completion."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""`pellucid serve`: the model behind HTTP, in the protocols that clients speak."""
+"""`pellucid serve`: serves a model over HTTP, in OpenAI's, Anthropic's and Ollama's protocols."""
 
 import logging
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A server's status as text for a terminal."""
+"""Shows a server's status as text for a terminal."""
 
 import sys
 from typing import Any

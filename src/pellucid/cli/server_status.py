@@ -1,4 +1,4 @@
-"""What a running pellucid server does at one moment: its requests, its KV cache and its speed."""
+"""The status of a running pellucid server: its requests, its KV cache and its speed."""
 
 import asyncio
 import json

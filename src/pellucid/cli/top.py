@@ -1,4 +1,4 @@
-"""`pellucid top`: what a running server does, live."""
+"""`pellucid top`: shows a running server's requests, KV cache and speed, live."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""The unfinished completions: what each step adds to them, and how they end."""
+"""The unfinished completions: the tokens that each step adds to them, and how they end."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The engine's own events: what engine it is, its requests, steps and tokens."""
+"""The engine's own events: its configuration, its requests, steps and tokens."""
 
 import math
 import platform

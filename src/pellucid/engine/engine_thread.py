@@ -1,4 +1,4 @@
-"""The one thread that touches an engine which several tasks and threads use."""
+"""The engine thread: the only thread that uses the engine of an AsyncLLMEngine."""
 
 import asyncio
 import queue

@@ -1,4 +1,4 @@
-"""KV storage: the KV cache, the swap file and the prefix store, as the memory plan says."""
+"""KV storage: the KV cache, the swap file and the prefix store, sized by the memory plan."""
 
 import logging
 import tempfile

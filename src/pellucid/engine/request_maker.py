@@ -1,4 +1,4 @@
-"""The request maker: checks a caller's request against the model, and makes the scheduler's requests of it."""
+"""The request maker: checks a caller's request against the model, and makes the scheduler's requests for it."""
 
 import secrets
 from collections.abc import Callable

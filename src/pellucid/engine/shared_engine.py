@@ -1,4 +1,4 @@
-"""One engine for several threads: each thread takes turns, and a step serves the requests of all."""
+"""Shares one engine among threads: threads run steps in turn, and each step computes the requests of all."""
 
 import weakref
 from collections import deque

@@ -1,4 +1,4 @@
-"""The threads that encode prompts and render chat templates, beside the one that runs the engine."""
+"""Text threads: encode prompts and render chat templates beside the engine thread."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Gives threads turns to use an engine, and delays Ctrl-C until the end of a step."""
+"""Lets threads use an engine in turn, and delays Ctrl-C until the end of a step."""
 
 # `signal` without its conversions to enums, which take 10 us: a stream defers Ctrl-C for each token.
 import _signal  # type: ignore[import-not-found]

@@ -1,1 +1,1 @@
-"""Data plane: carries a step out. Arrays, no policy."""
+"""Data plane: executes scheduled steps. Arrays, no policy."""

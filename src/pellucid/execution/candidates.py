@@ -1,4 +1,4 @@
-"""The tokens that may still be sampled, and their distribution."""
+"""The candidates of a draw: the tokens that may still be sampled, and their distribution."""
 
 import math
 from collections.abc import Iterable

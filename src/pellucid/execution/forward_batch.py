@@ -1,4 +1,4 @@
-"""The forward batch: the arrays that a decoder takes, made of the requests of a step."""
+"""The forward batch: the arrays of a step's requests, as decoders take them."""
 
 from collections.abc import Sequence
 

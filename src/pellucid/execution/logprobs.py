@@ -1,4 +1,4 @@
-"""Log-probabilities as they are reported: in the model's own distribution and in the final one."""
+"""Log-probabilities of tokens: in the model's own distribution and in the final one."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The weights of tokens (unnormalised probabilities) that truncation and the draw use.
+"""The odds (unnormalised probabilities) of tokens, for truncation and for the draw.
 
 Which tokens are kept and which one wins must be the same bit for bit in NumPy and in native kernels of
 every instruction set, whoever adds up in which order. So weights are float32 from sums and products in a

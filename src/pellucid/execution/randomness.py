@@ -1,4 +1,4 @@
-"""Noise of tokens: a function of (seed, stream, position, token id) and of nothing else.
+"""The noise of tokens: a function of (seed, stream, position, token id) and of nothing else.
 
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is a bijection of
 counters for every key. The key is the seed; the counter names the position, the stream and the token. So

@@ -1,4 +1,4 @@
-"""The parameters of a request's draws, for a backend that draws tokens in its own step."""
+"""The parameters of a request's draws, for backends that draw tokens within their step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""What each sampling parameter does to the candidates. `sampling_order` says when.
+"""The sampling stages: how each sampling parameter changes the candidates. `sampling_order` gives their
+order.
 
 Masks may leave no candidate; every other stage is given at least one and leaves at least one.
 Where candidates are equal, the lower token id comes first.

@@ -1,4 +1,4 @@
-"""Choosing tokens by rank without sorting a vocabulary."""
+"""Selects tokens by rank without sorting the vocabulary."""
 
 from typing import Any, TypeAlias
 

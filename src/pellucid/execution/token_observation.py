@@ -1,4 +1,4 @@
-"""Why a token was chosen: the likeliest tokens, and how many each sampling stage kept.
+"""Why a token was chosen: the likeliest tokens, and how many tokens each sampling stage kept.
 
 Computed from the very logits that were sampled from, and only if somebody watches.
 """

@@ -1,4 +1,4 @@
-"""The tensors of a model directory, in one safetensors file or in shards."""
+"""Reads the tensors of a model directory, from one safetensors file or from shards."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""SHA-256 of a checkpoint's files: compared with its SHA256SUMS, and as a checkpoint's identity."""
+"""SHA-256 of a checkpoint's files: compared with SHA256SUMS, and used as the checkpoint's identity."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Makes a decoder on a backend from the files of a model."""
+"""Makes a model's decoder on a backend, from its open checkpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads and maps the files of a checkpoint: regular files only, and no more of one than a limit."""
+"""Opens and maps the files of a checkpoint: regular files only, up to a limit of size."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""The blocks of GGUF's quantized types as codes, scales and minimums: their own numbers, laid out anew.
+"""Unpacks the blocks of GGUF's quantized types into codes, scales and minimums, without changing a number.
 
 What a block means is defined by ggml's dequantize_row functions (ggml-quants.c), which the gguf
 library has in NumPy; tests/model/test_gguf.py compares with it.

@@ -1,4 +1,4 @@
-"""A model in GGUF: one file, or the parts of a split one as llama-gguf-split writes them."""
+"""A GGUF checkpoint: one file, or the parts of a split one as llama-gguf-split writes them."""
 
 from collections.abc import Iterator
 from pathlib import Path

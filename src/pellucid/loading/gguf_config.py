@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file -> ModelConfig, by way of what config.json would say."""
+"""Converts the metadata of a GGUF file to a ModelConfig, by way of the keys of config.json."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""One GGUF file: its metadata, and where its tensors are.
+"""One GGUF file: its metadata, and the places of its tensors.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. The header is
 read here and not by the gguf library, which trusts it, and which takes 7 s for the 300 000 strings of

@@ -1,4 +1,4 @@
-"""Opens a model in GGUF: its facts, tensors and tokenizer."""
+"""Opens a GGUF model: its configuration, tensors and tokenizer."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reads the names of GGUF files: the part of a split file, and the quantization."""
+"""Parses the names of GGUF files: the part number of a split file, and the quantization."""
 
 import re
 from collections.abc import Iterable, Mapping

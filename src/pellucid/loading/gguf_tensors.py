@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file as the numbers or the codes that they hold, none of them changed."""
+"""The tensors of a GGUF file: their floats or codes, unchanged."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The tokenizer in a GGUF file -> the same one of the tokenizers library.
+"""Converts the tokenizer of a GGUF file to one of the tokenizers library.
 
 Two kinds exist in the families that we run: "gpt2", byte-level BPE, whose way of splitting text into words
 has a name of llama.cpp's; and "llama", SentencePiece's BPE, which has scores instead of merges.

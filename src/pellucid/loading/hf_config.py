@@ -1,4 +1,4 @@
-"""config.json and generation_config.json -> ModelConfig and default sampling parameters.
+"""Converts config.json and generation_config.json to a ModelConfig and default sampling parameters.
 
 One function per family. A missing key means what it means in transformers' configuration of that
 family, except for sizes, which have no default here: a guess would only be wrong later.

@@ -1,4 +1,4 @@
-"""Typed access to the keys of a JSON object from a file that is not trusted."""
+"""Typed access to the keys of a JSON object from an untrusted file."""
 
 import json
 from collections.abc import Mapping

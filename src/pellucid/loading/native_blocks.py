@@ -1,4 +1,4 @@
-"""Unpacks GGUF's blocks by native code, bit for bit as `matrix_from_blocks` does."""
+"""Unpacks GGUF blocks natively, bit for bit as `matrix_from_blocks` does."""
 
 from gguf.constants import GGMLQuantizationType as Type
 

@@ -1,4 +1,4 @@
-"""Gives a decoder its weights out of a checkpoint, each one checked."""
+"""Passes weights from a checkpoint to a decoder, and checks each of them."""
 
 from collections.abc import Callable
 from typing import Any

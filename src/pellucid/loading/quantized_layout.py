@@ -1,4 +1,4 @@
-"""How `pellucid quantize` stores a model: docs/quantization.md.
+"""The file layout of `pellucid quantize`, which docs/quantization.md defines: reading it.
 
 The weights are ours, not the family's: joined, not transposed, under the decoders' names, so that they
 are mapped from disk as they are. config.json and the metadata of each safetensors file say so.

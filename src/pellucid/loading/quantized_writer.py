@@ -1,4 +1,4 @@
-"""Writes the layout of `quantized_layout`."""
+"""Writes the file layout of `quantized_layout`."""
 
 import json
 from pathlib import Path

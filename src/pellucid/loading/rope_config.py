@@ -1,4 +1,4 @@
-"""The rope keys of config.json -> RopeConfig.
+"""Converts the rope keys of config.json to a RopeConfig.
 
 transformers 5 writes one object, `rope_parameters`; before, `rope_theta` and
 `partial_rotary_factor` stood at the top level beside `rope_scaling`. Defaults and derived values

@@ -1,4 +1,4 @@
-"""A checkpoint that is open: its facts, its tensors and its tokenizer, whatever its file format."""
+"""An open checkpoint: its configuration, tensors and tokenizer, in any file format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint make up each weight of ours, per family.
+"""The tensors of a checkpoint that make up each weight of a decoder, per family.
 
 Decoders know one set of names: `layers.{i}.qkv_proj` holds the rows of q, then k, then v, even
 where they are stored apart. The names here leave out ".weight" and ".bias", which both sides share.

@@ -1,4 +1,4 @@
-"""Where an engine's memory goes, planned in bytes: weights before they are read, then the KV cache."""
+"""The memory plan: the bytes of weights (before they are read), scratch and KV cache."""
 
 import math
 from collections.abc import Mapping, Sequence

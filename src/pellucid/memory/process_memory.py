@@ -1,4 +1,4 @@
-"""The memory that this process may still take, and returning free memory to the system."""
+"""The memory that this process may still take; gives free memory back to the system."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Gemma 2: Llama with a norm behind each block as well, and soft caps on scores and logits.
+"""Gemma 2: Llama with norms behind each block too, and soft caps on scores and logits.
 
 Its alternating sliding windows, scales and caps stand in `ModelConfig`; loading adds the 1 of its norms.
 """

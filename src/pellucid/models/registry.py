@@ -1,4 +1,4 @@
-"""Which decoder runs which architecture, by the name in the checkpoint's config.json."""
+"""The registry: the decoder of each architecture, by its name in config.json."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -1,4 +1,4 @@
-"""The prefix index: sealed blocks by hash, and why a prefix is not found."""
+"""The prefix index: sealed blocks by hash, and the reasons why a prefix is not found."""
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""A step as plain data: which tokens of which requests are computed, and which blocks are moved before.
+"""The scheduler's output: the tokens of each request that a step computes, and the blocks that move before
+it.
 
 The scheduler decides it, execution carries it out.
 """

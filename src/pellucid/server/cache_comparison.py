@@ -1,5 +1,4 @@
-"""Why a prompt was not found in the cache as a whole, compared with an earlier call's. Exact: both prompts
-are known, and so is what was found."""
+"""Compares a call's prompt with an earlier call's, to explain why the prefix cache did not have all of it."""
 
 from array import array
 from collections.abc import Mapping

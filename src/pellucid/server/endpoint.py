@@ -1,5 +1,5 @@
-"""One route's ASGI side: reads the body, runs the handler, sends its reply, and ends both when the
-client goes away."""
+"""The ASGI side of a route: reads the body, runs the handler, sends its reply, and cancels both when the
+client disconnects."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Refusals and failures, and how each protocol writes them."""
+"""Errors of calls, and the form of errors in each protocol."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""/v1/events: the engine's events as server-sent events, and /v1/snapshot for who comes late; for admins."""
+"""/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue. For
+admins."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The only way from a route to the engine: a GenerationRequest, its checks, and its stream of tokens."""
+"""The generation service, the only way from a route to the engine: limits, admission, encoding, streams."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The server's metrics, by vLLM's names with vLLM's meaning.
+"""Counts requests, tokens and times for /metrics, by vLLM's names with vLLM's meaning.
 
 Requests are counted when they end, from the times that the engine notes anyway: nothing is done for a
 token while it is made.

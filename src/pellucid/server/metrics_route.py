@@ -1,4 +1,4 @@
-"""/metrics in Prometheus' text format: vLLM's names, and ours for what it does not count."""
+"""/metrics in Prometheus' text format: vLLM's names, and own names for what vLLM does not count."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What happened to the calls under way and to the latest ones: kept from the engine's events.
+"""Records of running and recent requests, made from the engine's events.
 
 The engine's thread only appends to a queue; the event loop reads it when somebody asks, and when a
 request ends.

@@ -1,5 +1,4 @@
-"""Our own routes about requests: which are under way, what they wait for, why one was slow or its cache
-missed, and ending one."""
+"""/v1/requests: which requests run, what they wait for, why one was slow or missed the cache; ends a request."""
 
 from array import array
 from dataclasses import dataclass

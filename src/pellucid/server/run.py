@@ -1,4 +1,4 @@
-"""Runs a server until a signal ends it: the first one drains, the second one ends at once."""
+"""Runs a server until a signal: the first one drains it, the second one ends it at once."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The model as clients see it: what it is called, and its facts under each name that they look for."""
+"""The served model: the names by which clients call it, and its facts in the form of each protocol."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Streams of the protocols: frames, failures within a stream, and progress before the first token."""
+"""Streams of the protocols: frames, errors within a stream, and progress before the first token."""
 
 import asyncio
 import logging

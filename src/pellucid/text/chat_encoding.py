@@ -1,4 +1,4 @@
-"""Token ids of a conversation, in which only the template writes control tokens."""
+"""Encodes conversations: only the chat template writes control tokens, not the messages."""
 
 import copy
 import re

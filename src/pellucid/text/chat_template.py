@@ -1,4 +1,4 @@
-"""Chat templates: programs that come with a model, run in worker processes with limits."""
+"""Chat templates: untrusted programs of a model, rendered in worker processes with limits."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Renders chat templates in a process of its own.
+"""The worker process that renders chat templates.
 
 `chat_template.py` runs this file as a script; docs/decisions explains why. It imports nothing of
 pellucid. Standard input and output carry one JSON object per line: first the limits, answered by

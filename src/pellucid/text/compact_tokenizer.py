@@ -1,4 +1,4 @@
-"""tokenizer.json in the form that the tokenizers library reads fastest."""
+"""The compact form of tokenizer.json, which the tokenizers library reads fastest."""
 
 import json
 from itertools import chain

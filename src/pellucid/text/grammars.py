@@ -1,4 +1,4 @@
-"""Structured outputs: llguidance compiles a rule for an answer's text to masks of the allowed next tokens."""
+"""Grammars of structured outputs: llguidance compiles a rule to masks of the allowed next tokens."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The tokenizer of an engine that loads none: token ids in, token ids out (`skip_tokenizer_init`)."""
+"""The tokenizer of an engine without one: token ids in, token ids out (`skip_tokenizer_init`)."""
 
 from __future__ import annotations
 

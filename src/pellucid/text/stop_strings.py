@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces, and holds back their characters."""
+"""Stop strings: finds them in text that arrives in pieces, and holds their characters back."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which forms of messages a chat template takes, found by rendering small conversations."""
+"""The forms of messages that a chat template takes, found by rendering small conversations."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

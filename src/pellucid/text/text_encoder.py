@@ -1,4 +1,4 @@
-"""Encodes text by the tokenizers library: its panics become errors, and long texts do not block other threads."""
+"""Encodes text by the tokenizers library: panics become errors, and long texts do not block other threads."""
 
 from functools import cached_property
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, and what else a model's tokenizer knows."""
+"""The tokenizer of a model: text to token ids and back, chat templates, special tokens."""
 
 from __future__ import annotations
 

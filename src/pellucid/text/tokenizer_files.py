@@ -1,4 +1,4 @@
-"""Reads the files of a Hugging Face directory that say how text becomes tokens."""
+"""Reads the tokenizer's files of a Hugging Face directory."""
 
 import base64
 import json

@@ -1,1 +1,1 @@
-"""What integer weight formats are: how weights become codes, and what the codes stand for."""
+"""The integer weight formats: how weights become codes, and which numbers the codes stand for."""

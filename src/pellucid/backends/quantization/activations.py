@@ -1,4 +1,4 @@
-"""How the rows that meet integer weights become integers themselves, at run time."""
+"""Quantizes activations to int8, for products with integer weights."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The integer weight formats and the arrays that a matrix in each of them consists of."""
+"""The integer weight formats, and the arrays of a matrix in each of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

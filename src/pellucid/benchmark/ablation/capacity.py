@@ -1,4 +1,5 @@
-"""How many requests fit into the same memory: a context reserved for each, or blocks as they are used."""
+"""The number of requests that fit into the same memory: with the whole context reserved, or with paged
+blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Load on a server: which requests arrive when, what becomes of each, and what that says of the server."""
+"""Load on a server: traffic, the client that sends it, and the percentiles and goodput that result."""

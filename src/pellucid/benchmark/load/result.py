@@ -1,4 +1,4 @@
-"""What became of each request of a load, and what that says: percentiles, throughput and goodput."""
+"""The results of a load: the times of each request, percentiles, throughput and goodput."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Sends the requests of a load to an OpenAI-compatible server and notes what comes back when."""
+"""Sends the requests of a load to an OpenAI-compatible server, and records the times of its replies."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Which requests arrive when: lengths, shared prefixes and arrival times, all functions of a seed."""
+"""The traffic of a load: lengths, shared prefixes and arrival times of requests, as functions of a seed."""
 
 import math
 import random

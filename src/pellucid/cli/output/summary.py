@@ -1,4 +1,4 @@
-"""Facts about a model and an answer: memory, times, speeds, why it stopped, what repeats it."""
+"""Facts about a model and a completion: memory, times, speeds, why it ended, how to repeat it."""
 
 import platform
 from contextlib import suppress

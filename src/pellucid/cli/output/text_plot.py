@@ -1,4 +1,4 @@
-"""Curves in plain characters: no colour, no escape codes, any monospaced font."""
+"""Plots in plain characters: no colour and no escape codes, for any monospaced font."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Finds the model and the prompt in the words after `run`, `chat`, `compare` and `explain`."""
+"""Finds the model and the prompt among the words after `run`, `chat`, `compare` and `explain`."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Values of options that are more than a number: sizes in bytes, text with escapes, directories."""
+"""Types of option values: sizes in bytes, text with escapes, directories."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Options and commands of Ollama, llama.cpp and vLLM, and what to type here instead."""
+"""Options and commands of Ollama, llama.cpp and vLLM, and their equivalents here."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

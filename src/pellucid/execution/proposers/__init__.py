@@ -1,1 +1,1 @@
-"""Proposers guess the next tokens of requests. Each file is one way to guess."""
+"""Proposers: each file is one way to guess the next tokens of requests."""

@@ -1,4 +1,4 @@
-"""A draft model: a smaller model with the same tokenizer, which draws with the same noise."""
+"""The draft-model proposer: a smaller model with the same tokenizer, which draws with the same noise."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Prompt lookup: the text that followed the last occurrence of the same n-gram (Saxena 2023)."""
+"""The prompt-lookup proposer: drafts the tokens that followed the last occurrence of the same n-gram (Saxena
+2023)."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The interface of all proposers."""
+"""The interface of proposers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -1,1 +1,1 @@
-"""One module for each protocol: from its bodies to requests, from tokens to its replies."""
+"""Protocols: each module turns bodies into requests, and tokens into replies."""

@@ -1,4 +1,4 @@
-"""What a call demands of its answers, as rules for the engine: a format of the text, or calls of tools."""
+"""Turns required formats and tool choices of all protocols into rules for the engine."""
 
 import json
 from collections.abc import Mapping, Sequence

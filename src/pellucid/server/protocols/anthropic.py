@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages and its count_tokens, as the official client and Claude Code send them.
+"""Anthropic's /v1/messages and /v1/messages/count_tokens, for the official client and Claude Code.
 
 https://docs.claude.com/en/api/messages
 """

@@ -1,4 +1,4 @@
-"""Log-probabilities of answers as OpenAI's chat and Ollama write them."""
+"""Log-probabilities in the form of OpenAI's chat completions and Ollama."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Ollama's protocol: /api/generate and /api/chat as lines of JSON, and what its clients ask before.
+"""Ollama's protocol: /api/generate and /api/chat as lines of JSON, and the routes about models.
 
 https://docs.ollama.com/api
 """

@@ -1,4 +1,4 @@
-"""What OpenAI's completions and chat completions have in common: sampling, usage, timings, errors."""
+"""Shared by OpenAI's completions and chat completions: sampling, usage, timings, errors."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence

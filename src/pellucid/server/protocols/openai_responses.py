@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses without memory: the client sends the whole conversation, as Codex CLI does.
+"""OpenAI's /v1/responses without storage: the client sends the whole conversation, as Codex CLI does.
 
 https://platform.openai.com/docs/api-reference/responses
 """

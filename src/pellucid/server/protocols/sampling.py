@@ -1,4 +1,4 @@
-"""Sampling parameters of a call: what it gives, and the model's own defaults for the rest."""
+"""The sampling parameters of a call: its fields, and the model's defaults for the rest."""
 
 from collections.abc import Mapping
 from dataclasses import replace

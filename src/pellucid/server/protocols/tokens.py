@@ -1,4 +1,4 @@
-"""/tokenize and its like: vLLM's and llama.cpp's routes about text and tokens, as lm-eval calls them."""
+"""/tokenize and similar routes of vLLM and llama.cpp, between text and tokens."""
 
 from dataclasses import dataclass
 from typing import Any

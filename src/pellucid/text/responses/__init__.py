@@ -1,1 +1,1 @@
-"""Reads a model's answer while it arrives: reasoning, content and tool calls."""
+"""Parses a model's answer while it arrives: reasoning, content and tool calls."""

@@ -1,4 +1,4 @@
-"""How models write tool calls, and the grammar of answers in which every call is valid.
+"""Grammars of tool calls: the form in which a family writes calls, and rules with which every call is valid.
 
 Grammars are in Lark's syntax as llguidance reads it.
 """

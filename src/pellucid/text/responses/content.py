@@ -1,4 +1,4 @@
-"""The forms that the content of a field may have: text, numbers, JSON and its dialects, tags, lines."""
+"""The forms of a field's content: text, numbers, JSON and its dialects, tags, lines."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a piece of a model's answer adds to the message: reasoning, content or a tool call."""
+"""Deltas of an answer: more reasoning, more content, or a piece of a tool call."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

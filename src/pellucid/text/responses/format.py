@@ -1,4 +1,5 @@
-"""Which response template a model has: its own, or that of its family; and how its tool calls are written."""
+"""The response format of a model: its own response template or its family's, and how its tool calls are
+written."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence

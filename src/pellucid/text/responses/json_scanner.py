@@ -1,4 +1,4 @@
-"""Splits the JSON text of an object, or of a list of objects, into keys and raw values, as it comes."""
+"""Splits the JSON text of an object, or of a list of objects, into keys and raw values, while it arrives."""
 
 import json
 from dataclasses import dataclass

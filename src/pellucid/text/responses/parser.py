@@ -1,4 +1,4 @@
-"""The parser of answers: splits text into reasoning, content and tool calls by a response template."""
+"""The answer parser: splits text into reasoning, content and tool calls by a response template."""
 
 import re
 from collections.abc import Mapping, Sequence

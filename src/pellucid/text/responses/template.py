@@ -1,4 +1,4 @@
-"""Response templates: what the text of a model's answer means, as data.
+"""Response templates: the marks of reasoning, content and tool calls in a model's answers, as data.
 
 The language is that of transformers (>= 5.13), where it stands in tokenizer_config.json as
 `response_template`: fields of a message, each with what opens it, what closes it, and the form of what

@@ -1,4 +1,4 @@
-"""Readers of tool calls: from the text within a field's delimiters to the deltas of calls."""
+"""Parses tool calls: from the text within a field's delimiters to the deltas of calls."""
 
 import json
 from collections.abc import Mapping, Sequence
