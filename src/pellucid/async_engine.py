@@ -172,13 +172,17 @@ class AsyncLLMEngine:
         """
         return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self, with_tokens: bool = False) -> Snapshot:
         """All requests and blocks between two steps, for a subscriber that begins now.
+
+        Args:
+            with_tokens: name the tokens of each request.
 
         Raises:
             EngineStoppedError: the engine was shut down, or failed.
         """
-        return await asyncio.wrap_future(self._thread.call(self._engine.snapshot))
+        snapshot = partial(self._engine.snapshot, with_tokens)
+        return await asyncio.wrap_future(self._thread.call(snapshot))
 
     async def inspect(self, look: Callable[[Inspector], Result]) -> Result:
         """What `look` finds in the engine between two steps. It runs on the engine's thread, so it should

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Interest:
+class Interest:
     """The events that a subscriber wants."""
 
     level: Level
@@ -21,8 +21,13 @@ class _Interest:
 
     def covers(self, event: Event) -> bool:
         if isinstance(event, Token) and self.tokens_of is not None:
-            return self.level >= Level.TOKEN and event.req in self.tokens_of
+            return self.level >= Level.TOKEN and _is_among(event.req, self.tokens_of)
         return self.level >= event.level
+
+
+def _is_among(completion: str, names: frozenset[str]) -> bool:
+    """Whether a completion ("r/0") or its request ("r") is named."""
+    return completion in names or completion.partition("/")[0] in names
 
 
 class EventBus:
@@ -50,11 +55,12 @@ class EventBus:
         self._clock = clock
         self._start = clock()
         self._lock = RLock()
-        self._subscribers: dict[Subscriber, _Interest] = {}  # in order of subscription
+        self._subscribers: dict[Subscriber, Interest] = {}  # in order of subscription
         self._level = -1  # the highest that anyone wants
         self._watched: frozenset[str] | None = frozenset()  # whose tokens; None: all
         self._num_emitted = 0
         self._hello: Hello | None = None
+        self._spent = 0.0  # seconds
 
     @property
     def last_seq(self) -> int:
@@ -76,11 +82,20 @@ class EventBus:
 
     def watches(self, request_id: str) -> bool:
         """Whether anyone listens to the tokens of a generation."""
-        return self._watched is None or request_id in self._watched
+        return self._watched is None or _is_among(request_id, self._watched)
 
     def to_us(self, time: float) -> int:
         """Microseconds since the start, as events have them, of a time on the bus's clock."""
         return round((time - self._start) * 1e6)
+
+    def spend(self, seconds: float) -> None:
+        """Somebody has spent time on events besides `emit`, for subscribers."""
+        self._spent += seconds
+
+    def take_spent(self) -> float:
+        """Seconds that events have cost since the last call."""
+        spent, self._spent = self._spent, 0.0
+        return spent
 
     def introduce(self, hello: Hello) -> None:
         """Sends `hello` to all subscribers, and later to each new one."""
@@ -107,8 +122,8 @@ class EventBus:
 
         Args:
             level: how much it wants to hear.
-            tokens_of: at level `TOKEN`, of which generations ("r/0") it wants the tokens, each of which
-                costs something; left out, of all.
+            tokens_of: at level `TOKEN`, of which completions ("r/0") or requests ("r") it wants the
+                tokens, each of which costs something; left out, of all.
 
         Returns:
             What ends it; may be called more than once.
@@ -120,23 +135,27 @@ class EventBus:
             if subscriber in self._subscribers:
                 raise ValueError("subscriber: has subscribed already")
             watched = None if tokens_of is None else frozenset(tokens_of)
-            self._subscribers[subscriber] = _Interest(level, watched)
+            self._subscribers[subscriber] = Interest(level, watched)
             self._count()
             if self._hello is not None:
                 self.emit(self._hello)
         return lambda: self._drop(subscriber)
 
-    def change_level(self, subscriber: Subscriber, level: Level) -> None:
+    def change_interest(
+        self, subscriber: Subscriber, level: Level, tokens_of: Collection[str] | None = None
+    ) -> None:
         """Lets a subscriber hear more or less from now on; ignores one that was dropped."""
         with self._lock:
-            if (interest := self._subscribers.get(subscriber)) is not None:
-                self._subscribers[subscriber] = _Interest(level, interest.tokens_of)
+            if subscriber in self._subscribers:
+                watched = None if tokens_of is None else frozenset(tokens_of)
+                self._subscribers[subscriber] = Interest(level, watched)
                 self._count()
 
     def emit(self, event: Event) -> None:
         """Hands an event to everyone who wants it."""
         with self._lock:
-            record = EventRecord(self._num_emitted, self.to_us(self._clock()), self._step, event)
+            started = self._clock()
+            record = EventRecord(self._num_emitted, self.to_us(started), self._step, event)
             self._num_emitted += 1
             failed = False
             for subscriber, interest in tuple(self._subscribers.items()):
@@ -147,6 +166,7 @@ class EventBus:
                         _log.exception("a subscriber to events failed and hears no more of them")
                         self._drop(subscriber)
                         failed = True
+            self._spent += self._clock() - started
             if failed and self.active:
                 self.emit(
                     Warn("subscriber_failed", "a subscriber to events failed and was dropped")

@@ -2,11 +2,11 @@
 they missed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from threading import Lock
 from typing import final
 
-from pellucid.event_bus import EventBus
+from pellucid.event_bus import EventBus, Interest
 from pellucid.events import EventRecord, Gap, Level
 
 DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
@@ -38,20 +38,26 @@ class EventFeed:
         self._readers: set[FeedReader] = set()
         self._unsubscribe: Callable[[], None] | None = None
 
-    def read(self, level: Level = Level.STAT, after_seq: int | None = None) -> "FeedReader":
+    def read(
+        self,
+        level: Level = Level.STAT,
+        after_seq: int | None = None,
+        tokens_of: Collection[str] | None = None,
+    ) -> "FeedReader":
         """A new reader.
 
         Args:
             level: how much it wants to hear.
+            tokens_of: as in `EventBus.subscribe`.
             after_seq: it has heard everything up to here, and goes on after that if the ring still has it;
                 None: it hears what comes from now on.
         """
         with self._readers_lock:
             if after_seq is None:
-                reader = FeedReader(self, level, self._end)
+                reader = FeedReader(self, level, self._end, tokens_of=tokens_of)
             else:
                 position, is_missing = self._position(after_seq)
-                reader = FeedReader(self, level, position, after_seq, is_missing)
+                reader = FeedReader(self, level, position, after_seq, is_missing, tokens_of)
             self._readers.add(reader)
             is_first = self._unsubscribe is None
             self._listen()
@@ -107,10 +113,15 @@ class EventFeed:
                 self._unsubscribe = None
             return
         level = max(reader.level for reader in self._readers)
+        tokens_of: frozenset[str] | None = frozenset()
+        for reader in self._readers:
+            if reader.level >= Level.TOKEN and tokens_of is not None:
+                few = reader.tokens_of
+                tokens_of = None if few is None else tokens_of | few
         if self._unsubscribe is None:
-            self._unsubscribe = self._bus.subscribe(self._put, level)
+            self._unsubscribe = self._bus.subscribe(self._put, level, tokens_of)
         else:
-            self._bus.change_level(self._put, level)
+            self._bus.change_interest(self._put, level, tokens_of)
 
 
 @final
@@ -119,6 +130,7 @@ class FeedReader:
 
     Attributes:
         level: how much it wants to hear.
+        tokens_of: whose tokens; None: of all.
         last_seq: of the last event that it was given or that it missed; None: none yet.
     """
 
@@ -129,8 +141,10 @@ class FeedReader:
         position: int,
         last_seq: int | None = None,
         is_missing: bool = False,
+        tokens_of: Collection[str] | None = None,
     ) -> None:
         self.level = level
+        self.tokens_of = None if tokens_of is None else frozenset(tokens_of)
         self.last_seq = last_seq
         self._feed = feed
         self._position = position
@@ -145,7 +159,8 @@ class FeedReader:
         if not records:
             return []
         missed = self._is_missing or first > self._position
-        given = [record for record in records if record.event.level <= self.level]
+        interest = Interest(self.level, self.tokens_of)
+        given = [record for record in records if interest.covers(record.event)]
         if missed:
             oldest = records[0]
             from_seq = 0 if self.last_seq is None else self.last_seq + 1

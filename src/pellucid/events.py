@@ -161,6 +161,15 @@ class Warn(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of measured times: half, 95 % and 99 % of them are at most so many microseconds."""
+
+    p50: int
+    p95: int
+    p99: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stat(Event):
     """How the engine does, twice a second while it steps and somebody listens.
 
@@ -171,6 +180,9 @@ class Stat(Event):
         hit_frac: of the prompts of requests admitted since the last one, the share found in the prefix
             cache; None: none was admitted.
         dur_us: since the last one.
+        obs_frac: of this time, the share that events have cost the engine.
+        ttft_us: from arrivals to first tokens, since the last one; None: there was none.
+        itl_us: between tokens of a completion, since the last one; None: there was none.
     """
 
     ev: ClassVar[str] = "stat"
@@ -184,6 +196,9 @@ class Stat(Event):
     out_tok_s: float
     dur_us: int
     hit_frac: float | None = None
+    obs_frac: float | None = None
+    ttft_us: Percentiles | None = None
+    itl_us: Percentiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,6 +520,8 @@ class SnapshotRequest:
         computed_tok: positions whose keys and values are in the cache.
         blocks: its block table.
         reason: why it waits, if the engine has said so.
+        max_new_tok, params: as in `req.add`.
+        prompt_ids, output_ids: its tokens so far, if they were asked for.
     """
 
     req: str
@@ -515,6 +532,10 @@ class SnapshotRequest:
     prio: int
     blocks: tuple[int, ...]
     reason: str | None = None
+    max_new_tok: int | None = None
+    params: SamplingSummary | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    output_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,6 +563,8 @@ class Snapshot(Event):
 
 # ---- tokens
 
+TokenSource = Literal["target", "draft", "bonus"]
+
 
 @dataclass(frozen=True, slots=True)
 class Token(Event):
@@ -567,7 +590,7 @@ class Token(Event):
     pos: int
     id: int
     text: str
-    src: Literal["target"]
+    src: TokenSource
     lp: float
     p_final: float
     rank: int

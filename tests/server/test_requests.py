@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pellucid.events import Level
+from pellucid.events import Level, Token
 from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits
 from support.bundled import bundled_engine
@@ -295,7 +295,46 @@ def test_events_are_streamed_and_go_on_where_a_reader_left_off() -> None:
         server.wait_until_idle()
 
 
-def test_events_are_for_admins(guarded: RunningServer) -> None:
+def test_a_caller_hears_of_its_own_requests(guarded: RunningServer) -> None:
+    everything = guarded.service.feed.read(Level.TOKEN)  # while nobody reads, nothing is kept
+    body = {**LONG, "max_tokens": 2}
+    for headers in (OTHER, USER):
+        name = guarded.call("POST", "/v1/completions", body, headers).json["id"]
+    own = name.removeprefix("cmpl-")
+    guarded.wait_until_idle()
+    heard: dict[str, set[str]] = {}
+    for key, user in ((USER_KEY, "user"), (ADMIN_KEY, "ops")):
+        events = read_events(
+            guarded, "/v1/events?level=token", "req.ledger", last_event_id="0", x_api_key=key
+        )
+        heard[user] = {event["req"].partition("/")[0] for event in events if "req" in event}
+        named = {event["ev"] for event in events}
+        assert ("kv" in named) == ("step" in named) == (user == "ops")
+        assert "req.add" in named
+    assert heard["user"] == {own} < heard["ops"]
+    everything.close()
+    snapshot = guarded.call("GET", "/v1/snapshot?level=token", None, USER).json
+    assert snapshot["requests"] == snapshot["blocks"] == []
+    assert guarded.call("GET", "/v1/events?req=nobody", None, USER).status == 400
+    assert guarded.call("GET", "/metrics", None, USER).status == 403
     for path in ("/v1/events", "/v1/snapshot", "/metrics"):
-        assert guarded.call("GET", path, None, USER).status == 403
         assert guarded.call("GET", path, None, {}).status == 401
+
+
+def test_tokens_of_one_request_are_watched_and_no_others() -> None:
+    with running_server(fake_engine(clock=time.monotonic)) as server:
+        engine = StoppedEngine(server)
+        threads = [post_in_thread(server, LONG, {}) for _ in range(2)]
+        server.wait_until(
+            lambda: sum(bool(g.streams) for g in server.service.under_way.values()) == 2,
+            "queued requests",
+        )
+        watched = next(iter(server.service.under_way))
+        reader = server.service.feed.read(Level.TOKEN, tokens_of=[watched])
+        engine.go_on()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        server.wait_until_idle()
+        tokens = [record.event for record in reader.take() if isinstance(record.event, Token)]
+        assert {token.req for token in tokens} == {f"{watched}/0"}
+        reader.close()

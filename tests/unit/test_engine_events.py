@@ -11,14 +11,17 @@ import pytest
 
 import pellucid
 from pellucid.engine import LLMEngine
+from pellucid.engine.engine_events import token_source
 from pellucid.events import (
     BlockOps,
     EventRecord,
     Hello,
     Level,
+    Percentiles,
     RequestAdded,
     RequestLedger,
     RequestStateChanged,
+    Stat,
     Step,
     Token,
 )
@@ -174,6 +177,50 @@ def test_every_token_comes_with_the_logits_that_it_was_chosen_from() -> None:
             assert sum(p_final > 0 for *_, p_final in token.cand) == 9
             assert [stage for stage, _, _ in token.funnel] == ["logits", "temperature", "top_k"]
             assert (token.itl_us is None) == (index == 0)
+
+
+def test_stat_has_the_times_of_tokens_and_the_cost_of_events() -> None:
+    engine = fake_engine(max_num_seqs=2)
+    records = listen(engine, Level.STAT)
+    for name in ("first", "second"):
+        engine.add_request([1] * 10, GREEDY, name)
+    while engine.has_unfinished_requests:
+        engine.clock.now += 0.1
+        engine.step()
+    stats = of_type(records, Stat)
+    # The clock stands still within a step, so events cost nothing on it.
+    assert stats and all(stat.obs_frac == 0 for stat in stats)
+    times = [stat.ttft_us for stat in stats if stat.ttft_us is not None]
+    assert times == [Percentiles(100_000, 100_000, 100_000)]
+    assert {stat.itl_us for stat in stats} == {Percentiles(100_000, 100_000, 100_000)}
+
+    engine = fake_engine()
+    engine.events.subscribe(lambda record: setattr(engine.clock, "now", engine.clock.now + 0.3))
+    records = listen(engine, Level.STAT)
+    engine.add_request([1] * 10, GREEDY)
+    run(engine)
+    assert of_type(records, Stat)[-1].obs_frac == pytest.approx(1)
+
+
+def test_a_snapshot_has_all_that_a_latecomer_has_missed() -> None:
+    engine = fake_engine(max_num_seqs=1)
+    params = SamplingParams(temperature=0.5, seed=9, max_tokens=30, ignore_eos=True)
+    outputs = [engine.add_request([1, 2, index], params, f"r{index}") for index in (3, 4)]
+    for _ in range(4):
+        engine.step()
+    plain, full = engine.snapshot(), engine.snapshot(with_tokens=True)
+    assert [request.prompt_ids for request in plain.requests] == [None, None]
+    for request, output in zip(full.requests, outputs, strict=True):
+        assert request.prompt_ids == tuple(output.prompt_token_ids)
+        assert request.output_ids == tuple(output.outputs[0].token_ids)
+        assert request.max_new_tok == 30
+        assert (request.params.temp, request.params.seed) == (0.5, 9)
+
+
+def test_a_token_says_whether_a_draft_gave_it() -> None:
+    assert token_source(0, 3, 2) == token_source(1, 3, 2) == "draft"
+    assert token_source(2, 3, 2) == "bonus"
+    assert token_source(1, 2, 2) == token_source(0, 1, 0) == token_source(0, 1, 3) == "target"
 
 
 def test_watching_changes_no_answer() -> None:

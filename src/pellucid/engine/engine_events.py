@@ -21,9 +21,9 @@ from pellucid.events import (
     Load,
     RequestAdded,
     RequestLedger,
-    SamplingSummary,
     Step,
     Token,
+    TokenSource,
 )
 from pellucid.execution.logprobs import TokenLogprob
 from pellucid.execution.token_observation import TokenObservation
@@ -32,6 +32,7 @@ from pellucid.loaded_model import LoadedModel
 from pellucid.loading.parameters import Progress
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduling_events import sampling_summary
 
 NUM_BOOT_ID_BYTES = 8
 
@@ -136,20 +137,12 @@ def request_added(
         arrive_us: since the engine's start.
         with_prompt: whether the token ids are wanted.
     """
-    params = request.params
     return RequestAdded(
         req=request.request_id,
         prompt_tok=request.num_prompt_tokens,
         max_new_tok=request.max_tokens,
         prio=request.priority,
-        params=SamplingSummary(
-            temp=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            rep=params.repetition_penalty,
-            seed=request.seed,
-        ),
+        params=sampling_summary(request),
         arrive_us=arrive_us,
         parent=parent_id,
         prompt_ids=request.prompt_token_ids if with_prompt else None,
@@ -178,9 +171,22 @@ def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
     )
 
 
+def token_source(index: int, num_tokens: int, num_drafts: int) -> TokenSource:
+    """Where a token of a step came from: drafts are right up to the last token, which no draft gave.
+
+    Args:
+        index: of the token among the `num_tokens` that the request takes from the step.
+        num_drafts: drafts that the step verified.
+    """
+    if index < num_tokens - 1:
+        return "draft"
+    return "bonus" if 0 < num_drafts < num_tokens else "target"
+
+
 def token_chosen(
     request: Request,
     position: int,
+    source: TokenSource,
     observation: TokenObservation,
     show: Callable[[int], str],
     itl_us: int | None,
@@ -202,7 +208,7 @@ def token_chosen(
         pos=position,
         id=chosen.token_id,
         text=show(chosen.token_id),
-        src="target",
+        src=source,
         lp=chosen.logprob,
         p_final=_final_probability(chosen),
         rank=chosen.rank,

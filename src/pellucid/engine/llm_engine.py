@@ -328,9 +328,13 @@ class LLMEngine:
         ended = self.scheduler.take_ended()
         return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
 
-    def snapshot(self) -> Snapshot:
-        """All requests and blocks between two steps, for a subscriber that begins now."""
-        return self.scheduler.snapshot(self.events.last_seq)
+    def snapshot(self, with_tokens: bool = False) -> Snapshot:
+        """All requests and blocks between two steps, for a subscriber that begins now.
+
+        Args:
+            with_tokens: name the tokens of each request.
+        """
+        return self.scheduler.snapshot(self.events.last_seq, with_tokens)
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

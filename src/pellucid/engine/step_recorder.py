@@ -11,6 +11,7 @@ from pellucid.engine.engine_events import (
     request_ledger,
     to_us,
     token_chosen,
+    token_source,
 )
 from pellucid.engine.output_processor import Completion
 from pellucid.event_bus import EventBus
@@ -134,13 +135,18 @@ class StepRecorder:
             token_ids: that the requests take of those that were sampled.
         """
         for request_id, observations in result.observations.items():
+            self._bus.spend(sum(observation.seconds for observation in observations))
             request = completions[request_id].request
-            for index in range(len(token_ids.get(request_id, ()))):
+            num_tokens = len(token_ids.get(request_id, ()))
+            for index in range(num_tokens):
                 before = self._token_times.get(request_id)
                 itl_us = None if before is None else to_us(now - before)
                 self._token_times[request_id] = now
                 show, position = self._tokenizer.token_text, request.num_known_tokens + index
-                self._bus.emit(token_chosen(request, position, observations[index], show, itl_us))
+                source = token_source(index, num_tokens, len(request.draft_token_ids))
+                self._bus.emit(
+                    token_chosen(request, position, source, observations[index], show, itl_us)
+                )
 
     def end_step(self, output: SchedulerOutput) -> None:
         """A step has ended; those who ended with it are still to be closed."""

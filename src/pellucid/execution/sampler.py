@@ -1,7 +1,8 @@
 """The sampler: chooses a token from one row of logits at a time, without state."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,11 +71,13 @@ class Sampler:
         self, logits: Logits, row: SamplingRow, drawn: int | None = None
     ) -> tuple[SampledToken, TokenObservation]:
         """What `sample` does, and a closer look at it. Arguments and errors are the same."""
+        started = time.perf_counter()
         passed = [("logits", Candidates.of(logits))]
         for stage in sampling_stages(row):
             passed.append((stage.name, _apply(stage, passed[-1][1], row)))
         sampled = _choose(logits, row, passed[-1][1], drawn)
-        return sampled, observe_token(logits, passed, sampled.token_id)
+        observation = observe_token(logits, passed, sampled.token_id)
+        return sampled, replace(observation, seconds=time.perf_counter() - started)
 
     def distribution(self, logits: Logits, row: SamplingRow) -> Candidates:
         """The distribution that `sample` draws from. Arguments and errors are the same."""

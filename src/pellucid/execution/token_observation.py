@@ -41,12 +41,14 @@ class TokenObservation:
         entropy_bits: of the model's own distribution.
         rest: probability, by the model, of all tokens but the likeliest ones.
         funnel: each active stage, in order.
+        seconds: that the observation took.
     """
 
     logprobs: TokenLogprobs
     entropy_bits: float
     rest: float
     funnel: tuple[FunnelStage, ...]
+    seconds: float = 0.0
 
 
 def observe_token(

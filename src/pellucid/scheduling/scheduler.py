@@ -177,6 +177,7 @@ class Scheduler:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
                 if watched:
+                    self._events.sampled(sampler, len(token_ids[sampler.request_id]), now)
                     self._events.computed(sampler)
                 if stop_strings and sampler.request_id in stop_strings:
                     end = FinishReason.STOP, stop_strings[sampler.request_id]
@@ -187,13 +188,14 @@ class Scheduler:
             num_sampled, running = sum(map(len, token_ids.values())), len(self.running)
             self._events.stat(output, num_sampled, now, running, len(self._queues) - running)
 
-    def snapshot(self, as_of_seq: int) -> Snapshot:
+    def snapshot(self, as_of_seq: int, with_tokens: bool = False) -> Snapshot:
         """All unfinished requests and all blocks in use; called between steps.
 
         Args:
             as_of_seq: the last event that was emitted.
+            with_tokens: name the tokens of each request.
         """
-        return self._events.snapshot(self._queues, as_of_seq)
+        return self._events.snapshot(self._queues, as_of_seq, with_tokens)
 
     def report_blocks(self) -> None:
         """Emits what happened to blocks since the last step, if anyone listens."""

@@ -7,10 +7,12 @@ from pellucid.events import (
     BlockOps,
     Event,
     Level,
+    Percentiles,
     Preempted,
     PrefixMatched,
     RequestState,
     RequestStateChanged,
+    SamplingSummary,
     Snapshot,
     SnapshotRequest,
     Stat,
@@ -41,6 +43,10 @@ class EventSink(Protocol):
         """Hands an event to everyone who wants it."""
         ...
 
+    def take_spent(self) -> float:
+        """Seconds that events have cost since the last call."""
+        ...
+
 
 class NoEvents:
     """Nobody listens."""
@@ -52,6 +58,9 @@ class NoEvents:
 
     def emit(self, event: Event) -> None:
         raise AssertionError("asked first, nobody would emit")
+
+    def take_spent(self) -> float:
+        return 0.0
 
 
 class SchedulingEvents:
@@ -71,12 +80,17 @@ class SchedulingEvents:
         self._stat_since: float | None = None
         self._num_prompt_positions = self._num_output_tokens = 0
         self._num_admitted_tokens = self._num_found_tokens = 0
+        self._first_token_seconds: list[float] = []
+        self._gaps: list[float] = []  # seconds between tokens
+        self._token_times: dict[str, float] = {}  # of the last token of each request
 
     @property
     def active(self) -> bool:
         return self._sink.active
 
-    def snapshot(self, requests: Iterable[Request], as_of_seq: int) -> Snapshot:
+    def snapshot(
+        self, requests: Iterable[Request], as_of_seq: int, with_tokens: bool = False
+    ) -> Snapshot:
         """All requests and blocks now. From now on no change of a block goes unnoted, if steps are watched."""
         pool = self._manager.block_pool
         pool.log.active = self._sink.wants(Level.STEP)
@@ -93,6 +107,10 @@ class SchedulingEvents:
                     prio=request.priority,
                     blocks=self._manager.block_ids(request),
                     reason=reason if request.request_id == blocked else None,
+                    max_new_tok=request.max_tokens,
+                    params=sampling_summary(request),
+                    prompt_ids=request.prompt_token_ids if with_tokens else None,
+                    output_ids=tuple(request.output_token_ids) if with_tokens else None,
                 )
                 for request in requests
             ),
@@ -137,6 +155,9 @@ class SchedulingEvents:
                 out_tok_s=self._num_output_tokens / seconds,
                 dur_us=round(seconds * 1e6),
                 hit_frac=self._num_found_tokens / admitted if admitted else None,
+                obs_frac=min(1.0, self._sink.take_spent() / seconds),
+                ttft_us=_percentiles(self._first_token_seconds),
+                itl_us=_percentiles(self._gaps),
                 **self._block_counts(),
             )
         )
@@ -146,6 +167,8 @@ class SchedulingEvents:
         self._stat_since = now
         self._num_prompt_positions = self._num_output_tokens = 0
         self._num_admitted_tokens = self._num_found_tokens = 0
+        self._first_token_seconds.clear()
+        self._gaps.clear()
 
     def _block_counts(self) -> dict[str, int]:
         pool = self._manager.block_pool
@@ -160,8 +183,10 @@ class SchedulingEvents:
         self._manager.block_pool.log.active = self._sink.wants(Level.STEP)
         if not self._sink.active:
             self._states.clear()
+            self._token_times.clear()
             self._stat_since = None
         elif self._stat_since is None:
+            self._sink.take_spent()
             self._begin_stat(now)
 
     def blocks(self) -> None:
@@ -213,6 +238,14 @@ class SchedulingEvents:
         """A request takes over what its sibling has computed."""
         self._tell(request, "forked")
 
+    def sampled(self, request: Request, num_tokens: int, now: float) -> None:
+        """A step has given a request `num_tokens` tokens, which it has now."""
+        if (before := self._token_times.get(request.request_id)) is not None:
+            self._gaps.append(now - before)
+        elif request.num_output_tokens == num_tokens:
+            self._first_token_seconds.append(now - request.arrival_time)
+        self._token_times[request.request_id] = now
+
     def computed(self, request: Request) -> None:
         """A request has caught up with its tokens and got one more."""
         if self._states.get(request.request_id) != "decode":
@@ -241,6 +274,7 @@ class SchedulingEvents:
         text = isinstance(request.stop_reason, str) and finish in ("length", "error")
         self._tell(request, str(request.stop_reason) if text else finish, finish=finish)
         del self._states[request.request_id]
+        self._token_times.pop(request.request_id, None)
 
     def _tell(
         self,
@@ -264,6 +298,27 @@ class SchedulingEvents:
                 finish=finish,
             )
         )
+
+
+def sampling_summary(request: Request) -> SamplingSummary:
+    params = request.params
+    return SamplingSummary(
+        temp=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        rep=params.repetition_penalty,
+        seed=request.seed,
+    )
+
+
+def _percentiles(seconds: Sequence[float]) -> Percentiles | None:
+    """By nearest rank; None: there are no times."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    ranks = (-(-len(ordered) * percent // 100) - 1 for percent in (50, 95, 99))
+    return Percentiles(*(max(0, round(ordered[rank] * 1e6)) for rank in ranks))
 
 
 def _state(request: Request) -> RequestState:

@@ -1,20 +1,22 @@
-"""/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue. For
-admins."""
+"""/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from pellucid.event_feed import FeedReader
-from pellucid.events import Event, EventRecord, Gap, Level
+from pellucid.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
+from pellucid.server.api_keys import Role
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
+from pellucid.server.request_records import completion_name
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import SSE_KEEPALIVE
 
 LEVELS = {level.name.lower(): level for level in Level}
 EVENT_NAMES = frozenset(event.ev for event in Event.__subclasses__())
+OPEN_EVENTS = (Hello, Load, Stat, Gap)  # of no request: everyone may hear them
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,10 @@ class EventRoutes:
         """Events from now on, or from where `Last-Event-ID` says that a reader left off.
 
         A reader that does not go on from somewhere gets a snapshot first, and so does one that has missed
-        events. `level` is stat, step or token; `ev` names the events that are wanted, between commas.
+        events. `level` is stat, step or token; `ev` names the events that are wanted, `req` the requests
+        whose tokens are wanted, between commas. A caller that is no admin hears of its own requests.
         """
-        name = call.query.get("level", "stat")
-        if name not in LEVELS:
-            raise refused(f"level={name[:64]!r}: must be one of {', '.join(LEVELS)}", "level")
+        level = _level(call)
         after = call.headers.get("last-event-id")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
             raise refused("Last-Event-ID: must be the id of an event", "Last-Event-ID")
@@ -40,34 +41,69 @@ class EventRoutes:
             raise refused(
                 f"ev={unknown[0][:64]!r}: must be among {', '.join(sorted(EVENT_NAMES))}", "ev"
             )
-        reader = self.serving.service.feed.read(LEVELS[name], None if after is None else int(after))
+        watched = frozenset(
+            map(completion_name, filter(None, call.query.get("req", "").split(",")))
+        )
+        reader = self.serving.service.feed.read(
+            level, None if after is None else int(after), watched or None
+        )
         call.resources.callback(reader.close)
-        frames = self._frames(reader, wanted, begins=after is None)
+        frames = self._frames(call, reader, wanted, begins=after is None)
         return StreamedReply(frames, lambda: SSE_KEEPALIVE)
 
     async def snapshot(self, call: Call) -> Reply:
-        """All requests and blocks after the step under way."""
-        return json_reply((await self.serving.service.engine.snapshot()).fields_as_dict())
+        """All requests and blocks after the step under way; at level token with the tokens so far."""
+        snapshot = await self._snapshot(call, _level(call))
+        return json_reply(snapshot.fields_as_dict())
 
     async def _frames(
-        self, reader: FeedReader, wanted: frozenset[str], begins: bool
+        self, call: Call, reader: FeedReader, wanted: frozenset[str], begins: bool
     ) -> AsyncGenerator[bytes, None]:
         if begins:
-            yield await self._snapshot_frame()
+            yield await self._snapshot_frame(call, reader.level)
         async for records in reader.batches():
             # All of a batch in one frame: a reader at level token gets thousands a second.
             frames = [
-                _frame(record) for record in records if not wanted or record.event.ev in wanted
+                _frame(record)
+                for record in records
+                if (not wanted or record.event.ev in wanted) and self._may_hear(call, record.event)
             ]
             if frames:
                 yield b"".join(frames)
             if isinstance(records[0].event, Gap):
-                yield await self._snapshot_frame()
+                yield await self._snapshot_frame(call, reader.level)
 
-    async def _snapshot_frame(self) -> bytes:
-        snapshot = await self.serving.service.engine.snapshot()
+    async def _snapshot_frame(self, call: Call, level: Level) -> bytes:
+        snapshot = await self._snapshot(call, level)
         data = msgspec.json.encode({"ev": snapshot.ev, **snapshot.fields_as_dict()})
         return b"event: snapshot\ndata: " + data + b"\n\n"
+
+    async def _snapshot(self, call: Call, level: Level) -> Snapshot:
+        snapshot = await self.serving.service.engine.snapshot(level >= Level.TOKEN)
+        if call.caller.role is Role.ADMIN:
+            return snapshot
+        own = tuple(request for request in snapshot.requests if self._is_own(call, request.req))
+        return replace(snapshot, requests=own, blocks=())
+
+    def _may_hear(self, call: Call, event: Event) -> bool:
+        """An admin hears everything; others what concerns their own requests, or no request."""
+        if call.caller.role is Role.ADMIN:
+            return True
+        if isinstance(event, OPEN_EVENTS):
+            return True
+        request_id = getattr(event, "req", None)
+        return isinstance(request_id, str) and self._is_own(call, request_id)
+
+    def _is_own(self, call: Call, completion: str) -> bool:
+        request_id = completion.partition("/")[0].partition("-")[0]
+        return self.serving.service.records.find(request_id, call.caller) is not None
+
+
+def _level(call: Call) -> Level:
+    name = call.query.get("level", "stat")
+    if name not in LEVELS:
+        raise refused(f"level={name[:64]!r}: must be one of {', '.join(LEVELS)}", "level")
+    return LEVELS[name]
 
 
 def _frame(record: EventRecord) -> bytes:

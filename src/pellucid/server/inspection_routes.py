@@ -3,7 +3,6 @@ block, the prefix tree."""
 
 import asyncio
 import base64
-import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,11 +17,9 @@ from pellucid.prompts import EncodedPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
-from pellucid.server.request_records import CallRecord
+from pellucid.server.request_records import COMPLETION_NAME, CallRecord
 from pellucid.server.serving import Serving
 
-# A completion by the engine's name, "ID/0" or "ID-PROMPT/0", or by what its protocol calls the reply.
-COMPLETION_NAME = re.compile(r"(?:[\w-]*[_-])?([0-9a-f]{24})(?:-(\d{1,6}))?(?:/(\d{1,6}))?")
 MAX_CANDIDATES = 200
 MAX_ATTENDED = 4096  # positions whose weights a reply has one by one
 DIGITS = 6  # of numbers in a reply; bf16 has 3

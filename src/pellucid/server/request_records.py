@@ -4,6 +4,7 @@ The engine's thread only appends to a queue; the event loop reads it when somebo
 request ends.
 """
 
+import re
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,14 @@ from pellucid.events import (
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import Caller
-from pellucid.server.errors import ApiError
+from pellucid.server.errors import ApiError, refused
 
 MAX_RECORDS = 1024  # calls that are remembered
 MAX_TOKENS = 4 << 20  # ... and tokens of prompts and completions, of 4 bytes
 MAX_NEWS = 1 << 17  # events that wait to be read; more come only if the event loop hangs
+
+# A completion by the engine's name, "ID/0" or "ID-PROMPT/0", or by what its protocol calls the reply.
+COMPLETION_NAME = re.compile(r"(?:[\w-]*[_-])?([0-9a-f]{24})(?:-(\d{1,6}))?(?:/(\d{1,6}))?")
 
 
 @dataclass
@@ -178,6 +182,20 @@ class RequestRecords:
                 completion.preemptions.append(event)
             elif isinstance(event, RequestLedger):
                 completion.ledger = event
+
+
+def completion_name(name: str) -> str:
+    """A request or completion as the engine names it: without what its protocol puts before the id.
+
+    Raises:
+        ApiError: 400.
+    """
+    found = COMPLETION_NAME.fullmatch(name)
+    if found is None:
+        raise refused(f"req={name[:64]!r}: must be the id of a request", "req")
+    request_id, prompt, index = found.groups()
+    request_id += f"-{prompt}" if prompt else ""
+    return f"{request_id}/{index}" if index else request_id
 
 
 def completion_facts(completion: CompletionRecord) -> dict[str, Any]:
