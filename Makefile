@@ -33,7 +33,7 @@ help:
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
 	@echo 'make soak         native traces for MINUTES=10 beside three busy processes'
 	@echo 'make test-neon    the C++ tests for Arm, under an emulator    (needs a cross compiler and qemu)'
-	@echo 'make check        formatting, lint, types, import layers, unit tests'
+	@echo 'make check        formatting, lint, types, import layers, workflows, unit tests'
 	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
 	@echo 'make test-oracle  compare live with transformers on torch'
@@ -91,6 +91,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	$(BIN)/zizmor --offline --quiet .github
 	$(BIN)/python -m pytest tests/unit
 
 # The page needs no Node to run, only to be checked.
