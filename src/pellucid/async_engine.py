@@ -9,7 +9,7 @@ from typing import TypeVar, final
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.engine.async_stream import AsyncTokenStream
+from pellucid.engine.async_stream import AsyncTokenStream, Signal
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
 from pellucid.engine.text_threads import TextThreads
@@ -25,6 +25,7 @@ __all__ = [
     "EngineStoppedError",
     "Inspector",
     "NoBlocksError",
+    "Signal",
     "TooManyRequestsError",
 ]
 

@@ -14,7 +14,8 @@ import pytest
 
 from pellucid.server.api_keys import ANYONE
 from pellucid.server.config import Limits
-from pellucid.server.endpoint import Call, Endpoint, StreamedReply
+from pellucid.server.endpoint import Call, Endpoint, GeneratedReply, StreamClock
+from pellucid.server.http_protocol import EXTENSION, BodyWriter
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
 
@@ -247,9 +248,9 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
         finally:
             events.append("frames closed")
 
-    async def handler(call: Call) -> StreamedReply:
+    async def handler(call: Call) -> GeneratedReply:
         call.resources.callback(events.append, "resources closed")
-        return StreamedReply(frames(), lambda: b"keepalive")
+        return GeneratedReply(frames(), lambda: b"keepalive")
 
     messages = [{"type": "http.request", "body": b""}]
 
@@ -258,14 +259,18 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
 
     async def send(message: dict[str, object]) -> None:
         events.append(message["type"])
-        if message["type"] == "http.response.body":
-            await asyncio.Future()
 
-    endpoint = Endpoint(handler, Limits(write_seconds=0.05), keepalive_seconds=15)
+    class FullConnection(BodyWriter):
+        def write(self, data: bytes) -> None:
+            events.append("written")
+            self.is_paused = True
+
+    endpoint = Endpoint(handler, Limits(), StreamClock(15, write_seconds=0.05))
     scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
     scope["query_string"] = b""
+    scope["extensions"] = {EXTENSION: {"body_writer": FullConnection(None)}}
     asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
-    assert events[:2] == ["http.response.start", "http.response.body"]
+    assert events[:2] == ["http.response.start", "written"]
     assert events[2:] == ["frames closed", "resources closed"]
 
 

@@ -119,6 +119,40 @@ def test_streams_are_the_answers() -> None:
     run(serve, max_num_seqs=8)
 
 
+def test_a_reader_that_is_called_back_gets_the_same_whatever_it_leaves_unread() -> None:
+    rng = random.Random(2)
+    requests = [random_request(rng) for _ in range(50)]
+
+    async def one(engine: AsyncLLMEngine, prompt: list[int], params: SamplingParams) -> None:
+        stream = await engine.add_request(prompt, params)
+        deltas: list[CompletionDelta] = []
+        num_ends = 0
+
+        def on_end() -> None:
+            nonlocal num_ends
+            num_ends += 1
+
+        def on_delta(delta: CompletionDelta) -> bool:
+            if rng.random() < 0.5:
+                return False  # the reader is busy
+            deltas.append(delta)
+            return True
+
+        stream.call_back(on_delta, on_end)
+        while not stream.has_ended:
+            deltas += stream.take()
+            await asyncio.sleep(0.001)
+        await stream.aclose()
+        assert num_ends <= 1  # 0: it had ended before
+        assert_joined(deltas, stream.output)
+        assert stream.output.outputs == alone(prompt, params).outputs
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        await asyncio.gather(*(one(engine, *request) for request in requests))
+
+    run(serve, max_num_seqs=8)
+
+
 def test_thousands_of_requests_that_end_at_any_moment() -> None:
     rng = random.Random(1)
     ended = {"read": 0, "closed": 0, "aborted": 0, "cancelled": 0}

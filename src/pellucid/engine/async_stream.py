@@ -9,6 +9,36 @@ from typing import final
 from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
 
 
+class Signal:
+    """Wakes the one task that waits for it: an `asyncio.Event`, which wakes many, takes three times as long.
+
+    Args:
+        loop: that the task runs on, and `set` is called on.
+    """
+
+    __slots__ = ("_is_set", "_loop", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Returns once it is set, at once if it was set since the last return."""
+        while not self._is_set:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._is_set = False
+
+
 @final
 class AsyncTokenStream:
     """What steps add to one request, for one reader. `AsyncLLMEngine.add_request` makes it.
@@ -29,12 +59,15 @@ class AsyncTokenStream:
 
     def __init__(self, abort: Callable[["AsyncTokenStream"], None]) -> None:
         self.loop = asyncio.get_running_loop()
+        self._changed = Signal(self.loop)
+        self._on_delta: Callable[[CompletionDelta], bool] | None = None
+        self._on_end: Callable[[], None] | None = None
         self._abort = abort
         self._output: RequestOutput | None = None
-        self._unread: dict[int, _Unread] = {}  # by completion, the one unread for longest first
+        # By completion, the one unread for longest first.
+        self._unread: dict[int, CompletionDelta | _MergedDeltas] = {}
         self._ended = False
         self._error: Exception | None = None
-        self._changed = asyncio.Event()
 
     @property
     def output(self) -> RequestOutput:
@@ -64,9 +97,45 @@ class AsyncTokenStream:
                 raise self._error
             if self._ended:
                 raise StopAsyncIteration
-            self._changed.clear()
             await self._changed.wait()
-        return self._unread.pop(next(iter(self._unread))).delta()
+        return _whole(self._unread.pop(next(iter(self._unread))))
+
+    def call_back(
+        self, on_delta: Callable[[CompletionDelta], bool], on_end: Callable[[], None]
+    ) -> None:
+        """Calls back from now on, in the event loop's callback that brings the deltas of a step: for readers to
+        which the waking of a task for each delta is too slow.
+
+        Args:
+            on_delta: is given each delta, unless an earlier one is unread. Returns whether it has read the delta;
+                otherwise `take` returns the delta. Must not raise.
+            on_end: nothing comes any more. Must not raise.
+        """
+        self._on_delta = on_delta
+        self._on_end = on_end
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether everything was read."""
+        return self._ended and not self._unread and self._error is None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is unread, or nothing will come any more."""
+        return bool(self._unread) or self._ended
+
+    def take(self) -> list[CompletionDelta]:
+        """What is unread now, without waiting: one delta at most for each completion.
+
+        Raises:
+            EngineStoppedError: nothing is unread, and the engine failed before the request ended.
+        """
+        if not self._unread:
+            if self._error is not None:
+                raise self._error
+            return []
+        unread, self._unread = self._unread, {}
+        return [_whole(each) for each in unread.values()]
 
     async def complete(self) -> RequestOutput:
         """Reads to the end; the whole output.
@@ -105,11 +174,15 @@ class AsyncTokenStream:
     def receive(self, delta: CompletionDelta) -> None:
         if self._ended:
             return  # closed by its reader
+        if self._on_delta is not None and not self._unread and self._on_delta(delta):
+            return
         unread = self._unread.get(delta.index)
         if unread is None:
-            self._unread[delta.index] = _Unread(delta)
-        else:
+            self._unread[delta.index] = delta
+        elif isinstance(unread, _MergedDeltas):
             unread.add(delta)
+        else:
+            self._unread[delta.index] = _MergedDeltas(unread, delta)
         self._changed.set()
 
     def end(self, error: Exception | None = None) -> None:
@@ -118,16 +191,19 @@ class AsyncTokenStream:
             self._ended = True
             self._error = error
             self._changed.set()
+            if self._on_end is not None:
+                self._on_end()
 
 
-class _Unread:
-    """Deltas of one completion, merged."""
+class _MergedDeltas:
+    """Deltas of one completion whose reader is slower than the engine."""
 
-    def __init__(self, delta: CompletionDelta) -> None:
-        self._last = delta
-        self._texts = [delta.text]
-        self._token_ids = list(delta.token_ids)
-        self._logprobs: list[LogprobsAt] | None = delta.logprobs and list(delta.logprobs)
+    def __init__(self, first: CompletionDelta, second: CompletionDelta) -> None:
+        self._last = first
+        self._texts = [first.text]
+        self._token_ids = list(first.token_ids)
+        self._logprobs: list[LogprobsAt] | None = first.logprobs and list(first.logprobs)
+        self.add(second)
 
     def add(self, delta: CompletionDelta) -> None:
         self._last = delta
@@ -137,11 +213,13 @@ class _Unread:
             self._logprobs = (self._logprobs or []) + delta.logprobs
 
     def delta(self) -> CompletionDelta:
-        if len(self._texts) == 1:  # its reader keeps up
-            return self._last
         return replace(
             self._last,
             text="".join(self._texts),
             token_ids=self._token_ids,
             logprobs=self._logprobs,
         )
+
+
+def _whole(unread: CompletionDelta | _MergedDeltas) -> CompletionDelta:
+    return unread.delta() if isinstance(unread, _MergedDeltas) else unread

@@ -12,7 +12,7 @@ from pellucid.async_engine import AsyncLLMEngine
 from pellucid.server.access import Access
 from pellucid.server.api_keys import Role
 from pellucid.server.config import ServerConfig
-from pellucid.server.endpoint import Endpoint, Handler
+from pellucid.server.endpoint import Endpoint, Handler, StreamClock
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.event_routes import EventRoutes
 from pellucid.server.generation import GenerationService
@@ -67,9 +67,10 @@ def make_app(serving: Serving) -> ASGIApp:
 
 def _routes(serving: Serving) -> list[Route]:
     config = serving.config
+    clock = StreamClock(config.keepalive_seconds, config.limits.write_seconds)
 
     def route(method: str, path: str, handler: Handler, role: Role = Role.INFERENCE) -> Route:
-        endpoint = Endpoint(handler, config.limits, config.keepalive_seconds, role)
+        endpoint = Endpoint(handler, config.limits, clock, role)
         return Route(path, endpoint, methods=[method])
 
     health, models, responses, messages, tokens, ollama = (

@@ -6,18 +6,20 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from pellucid.async_engine import Signal
 from pellucid.server.api_keys import Caller, Role
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, ErrorShape, error_of
+from pellucid.server.http_protocol import EXTENSION, BodyWriter
 
 _log = logging.getLogger("pellucid.server")
 CALL_LOG = logging.getLogger("pellucid.calls")  # a JSON object for each call, at the level INFO
@@ -60,18 +62,38 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class StreamedReply(Protocol):
+    """A reply that is sent as it is made."""
+
+    @property
+    def media_type(self) -> str: ...
+
+    def keepalive(self) -> bytes:
+        """Makes a frame without meaning, sent when there was nothing to send for some time."""
+
+    async def send_to(self, sender: "ReplySender") -> None:
+        """Writes whole frames of the protocol, and returns after the last one. Does not raise: a failure is
+        a frame too."""
+
+
 @dataclass(frozen=True)
-class StreamedReply:
-    """A reply that is sent as it is made.
+class GeneratedReply:
+    """A streamed reply whose frames come from a generator.
 
     Attributes:
-        frames: whole frames of the protocol. They do not raise: a failure is a frame too.
-        keepalive: makes a frame without meaning, sent when there was nothing to send for some time.
+        frames: each is written when the client has taken most of the earlier ones.
+        keepalive: see `StreamedReply`.
     """
 
     frames: AsyncGenerator[bytes, None]
     keepalive: Callable[[], bytes]
     media_type: str = "text/event-stream"
+
+    async def send_to(self, sender: "ReplySender") -> None:
+        async with aclosing(self.frames):
+            async for frame in self.frames:
+                sender.write(frame)
+                await sender.writable()
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamedReply]]
@@ -86,8 +108,8 @@ class Endpoint:
 
     Args:
         handler: from the call to its reply; a call whose client goes away cancels it.
-        limits: of the body, and of the time to send and take it.
-        keepalive_seconds: silence after which a stream is sent its keepalive.
+        limits: of the body, and of the time to send it.
+        clock: watches the streams of all routes.
         role: what a caller needs.
     """
 
@@ -95,12 +117,12 @@ class Endpoint:
         self,
         handler: Handler,
         limits: Limits,
-        keepalive_seconds: float,
+        clock: "StreamClock",
         role: Role = Role.INFERENCE,
     ) -> None:
         self._handler = handler
         self._limits = limits
-        self._keepalive_seconds = keepalive_seconds
+        self._clock = clock
         self._role = role
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +136,8 @@ class Endpoint:
             {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
             b"",
         )
-        sender = _Sender(call, send, scope["method"] == "HEAD")
+        body_writer = scope["extensions"][EXTENSION]["body_writer"]
+        sender = ReplySender(call, send, body_writer, scope["method"] == "HEAD")
         started = time.monotonic()
         try:
             async with call.resources:
@@ -135,7 +158,7 @@ class Endpoint:
                 seconds = time.monotonic() - started
                 CALL_LOG.info(_call_line(call, scope["method"], sender.status, seconds))
 
-    async def _answer(self, call: Call, receive: Receive, sender: "_Sender") -> None:
+    async def _answer(self, call: Call, receive: Receive, sender: "ReplySender") -> None:
         if self._role is Role.ADMIN and call.caller.role is not Role.ADMIN:
             raise ApiError(
                 403, f"{call.path} needs a key with the role admin", code="admin_key_needed"
@@ -147,7 +170,7 @@ class Endpoint:
             raise ApiError(
                 408, f"the body did not arrive within {self._limits.body_seconds:g} s"
             ) from None
-        await _unless_gone(receive, self._reply(call, sender))
+        await _unless_gone(receive, sender, self._reply(call, sender))
 
     async def _read_body(self, call: Call, receive: Receive) -> bytes:
         limit = self._limits.max_body_bytes
@@ -170,55 +193,66 @@ class Endpoint:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    async def _reply(self, call: Call, sender: "_Sender") -> None:
+    async def _reply(self, call: Call, sender: "ReplySender") -> None:
         reply = await self._handler(call)
         if isinstance(reply, Reply):
             await sender.send_whole(reply)
             return
-        keeping = asyncio.create_task(self._keep_alive(reply.keepalive, sender))
-        call.resources.push_async_callback(_cancel, keeping)
-        call.resources.push_async_callback(reply.frames.aclose)
         await sender.start(200, reply.media_type, {"cache-control": "no-store"})
-        frames = asyncio.ensure_future(_send_frames(reply.frames, sender))
-        call.resources.push_async_callback(_cancel, frames)
-        # The keepalive ends first only if the client takes nothing.
-        await asyncio.wait({frames, keeping}, return_when=asyncio.FIRST_COMPLETED)
-        if not frames.done():
-            raise _ClientGoneError
-        frames.result()
-        await _cancel(keeping)
+        call.resources.callback(self._clock.watch(sender, reply.keepalive))
+        await reply.send_to(sender)
         await sender.end()
-
-    async def _keep_alive(self, keepalive: Callable[[], bytes], sender: "_Sender") -> None:
-        """Sends a keepalive after each silence, until the client has not read for too long."""
-        loop = asyncio.get_running_loop()
-        patience = min(self._keepalive_seconds, self._limits.write_seconds)
-        while True:
-            await asyncio.sleep(patience / 4)
-            silence = loop.time() - sender.last_time
-            if sender.is_sending:
-                if silence > self._limits.write_seconds:
-                    return
-            elif sender.has_started and silence >= self._keepalive_seconds * 0.75:
-                await sender.send(keepalive())
 
 
 class _ClientGoneError(Exception):
     """Nobody waits for the reply any more."""
 
 
-class _Sender:
-    """Sends one reply, and knows when it last did."""
+class ReplySender:
+    """Sends one reply, and knows when it last did.
 
-    def __init__(self, call: Call, send: Send, is_head: bool) -> None:
+    Attributes:
+        status: None: nothing was sent.
+        last_time: when the last frame was written, on the event loop's clock.
+        given_up: is done once the client has taken nothing for too long.
+    """
+
+    def __init__(self, call: Call, send: Send, body_writer: BodyWriter, is_head: bool) -> None:
+        loop = asyncio.get_running_loop()
         self._call = call
         self._send = send
+        self._body_writer = body_writer
         self._is_head = is_head
+        self._clock = loop.time
         self.has_started = False
-        self.status: int | None = None  # None: nothing was sent
-        self.is_sending = False
-        self.last_time = asyncio.get_running_loop().time()
-        self._clock = asyncio.get_running_loop().time
+        self.status: int | None = None
+        self.last_time = loop.time()
+        self.given_up: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has not taken what was sent."""
+        return self._body_writer.is_paused
+
+    def write(self, frame: bytes) -> None:
+        """Sends a frame of a reply that has started; held in memory while the client takes nothing."""
+        self.last_time = self._clock()
+        self._body_writer.write(frame)
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called each time when the client has taken what was sent."""
+        self._body_writer.on_writable = callback
+
+    async def writable(self) -> None:
+        """Waits until the client has taken what was sent."""
+        if self._body_writer.is_paused:
+            taken = Signal(asyncio.get_running_loop())
+            self._body_writer.on_writable = taken.set
+            await taken.wait()
+
+    def give_up(self) -> None:
+        if not self.given_up.done():
+            self.given_up.set_result(None)
 
     async def send_whole(self, reply: Reply) -> None:
         headers = {**reply.headers, "content-length": str(len(reply.body))}
@@ -241,14 +275,55 @@ class _Sender:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def send(self, frame: bytes) -> None:
-        self.is_sending = True
-        self.last_time = self._clock()
-        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
-        self.is_sending = False
-
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
+
+
+class StreamClock:
+    """Sends each silent stream of a server its keepalive, and gives up clients that take nothing.
+
+    One task does so for all streams, and ends when there are none.
+
+    Args:
+        keepalive_seconds: silence after which a stream is sent its keepalive, a quarter less at the soonest.
+        write_seconds: time in which a client must take what was sent to it.
+    """
+
+    def __init__(self, keepalive_seconds: float, write_seconds: float) -> None:
+        self._keepalive_seconds = keepalive_seconds
+        self._write_seconds = write_seconds
+        self._keepalives: dict[ReplySender, Callable[[], bytes]] = {}
+        self._ticking: asyncio.Task[None] | None = None
+
+    def watch(self, sender: ReplySender, keepalive: Callable[[], bytes]) -> Callable[[], None]:
+        """Begins to watch a stream that has started.
+
+        Args:
+            keepalive: makes a frame without meaning.
+
+        Returns:
+            What ends it.
+        """
+        self._keepalives[sender] = keepalive
+        if self._ticking is None or self._ticking.done():
+            self._ticking = asyncio.create_task(self._tick())
+        return lambda: self._forget(sender)
+
+    def _forget(self, sender: ReplySender) -> None:
+        del self._keepalives[sender]
+
+    async def _tick(self) -> None:
+        period = min(self._keepalive_seconds, self._write_seconds) / 4
+        while self._keepalives:
+            await asyncio.sleep(period)
+            now = asyncio.get_running_loop().time()
+            for sender, keepalive in self._keepalives.items():
+                silence = now - sender.last_time
+                if sender.is_paused:
+                    if silence > self._write_seconds:
+                        sender.give_up()
+                elif silence >= self._keepalive_seconds * 0.75:
+                    sender.write(keepalive())
 
 
 def _call_line(call: Call, method: str, status: int | None, seconds: float) -> str:
@@ -267,21 +342,19 @@ def _call_line(call: Call, method: str, status: int | None, seconds: float) -> s
     )
 
 
-async def _send_frames(frames: AsyncGenerator[bytes, None], sender: _Sender) -> None:
-    async for frame in frames:
-        await sender.send(frame)
-
-
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Does `work`, unless the client goes away before it is done: then it is cancelled.
+async def _unless_gone(
+    receive: Receive, sender: ReplySender, work: Coroutine[Any, Any, None]
+) -> None:
+    """Does `work`, unless the client goes away or takes nothing before it is done: then it is cancelled.
 
     Raises:
-        _ClientGoneError: the client went away.
+        _ClientGoneError: nobody waits for the reply any more.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        waited_for = {working, watching, sender.given_up}
+        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise _ClientGoneError
         working.result()

@@ -8,7 +8,7 @@ import msgspec
 from pellucid.event_feed import FeedReader
 from pellucid.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
 from pellucid.server.api_keys import Role
-from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
+from pellucid.server.endpoint import Call, GeneratedReply, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.request_records import completion_name
 from pellucid.server.serving import Serving
@@ -25,7 +25,7 @@ class EventRoutes:
 
     serving: Serving
 
-    async def events(self, call: Call) -> StreamedReply:
+    async def events(self, call: Call) -> GeneratedReply:
         """Events from now on, or from where `Last-Event-ID` says that a reader left off.
 
         A reader that does not go on from somewhere gets a snapshot first, and so does one that has missed
@@ -49,7 +49,7 @@ class EventRoutes:
         )
         call.resources.callback(reader.close)
         frames = self._frames(call, reader, wanted, begins=after is None)
-        return StreamedReply(frames, lambda: SSE_KEEPALIVE)
+        return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
 
     async def snapshot(self, call: Call) -> Reply:
         """All requests and blocks after the step under way; at level token with the tokens so far."""

@@ -5,7 +5,7 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -227,29 +227,12 @@ class Generation:
             ApiError: an answer failed.
             EngineStoppedError: the engine failed.
         """
-        await asyncio.gather(*(stream.complete() for stream in self.streams))
+        for stream in self.streams:
+            await stream.complete()
         for output in self.outputs:
             for completion in output.outputs:
                 check_ended_well(completion.finish_reason, completion.stop_reason)
         return self.outputs
-
-    async def deltas(self) -> AsyncIterator[tuple[int, CompletionDelta]]:
-        """What is added to the completions, with the number of the prompt; any number of tokens each.
-
-        Raises:
-            ApiError: an answer failed.
-            EngineStoppedError: the engine failed.
-        """
-        if len(self.streams) == 1:
-            async for delta in self.streams[0]:
-                check_ended_well(delta.finish_reason, delta.stop_reason)
-                yield 0, delta
-            return
-        merged = _Merged(self.streams)
-        self.call.resources.push_async_callback(merged.aclose)
-        async for index, delta in merged:
-            check_ended_well(delta.finish_reason, delta.stop_reason)
-            yield index, delta
 
     def cancel(self) -> None:
         """Ends the completions after the step under way, with finish_reason "abort"."""
@@ -284,42 +267,6 @@ def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelt
         completion.finish_reason,
         completion.stop_reason,
     )
-
-
-class _Merged:
-    """Deltas of several streams as they come."""
-
-    def __init__(self, streams: Sequence[AsyncTokenStream]) -> None:
-        self._deltas: asyncio.Queue[tuple[int, CompletionDelta] | Exception | None] = (
-            asyncio.Queue()
-        )
-        self._num_open = len(streams)
-        self._tasks = [
-            asyncio.create_task(self._read(index, stream)) for index, stream in enumerate(streams)
-        ]
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, CompletionDelta]]:
-        while self._num_open:
-            item = await self._deltas.get()
-            if item is None:
-                self._num_open -= 1
-            elif isinstance(item, Exception):
-                raise item
-            else:
-                yield item
-
-    async def _read(self, index: int, stream: AsyncTokenStream) -> None:
-        try:
-            async for delta in stream:
-                self._deltas.put_nowait((index, delta))
-            self._deltas.put_nowait(None)
-        except Exception as error:
-            self._deltas.put_nowait(error)
-
-    async def aclose(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _cache_salt(caller: Caller, salt: str | None) -> str | None:

@@ -1,11 +1,40 @@
-"""uvicorn's HTTP protocol with bounds on what comes before a body: its size and its time."""
+"""uvicorn's HTTP protocol with bounds on what comes before a body, and with a way to write parts of a reply at once."""
 
 from asyncio import TimerHandle, Transport
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pellucid.server.config import Limits
+
+EXTENSION = "pellucid"  # of ASGI: each scope has a body_writer by this name
+
+
+class BodyWriter:
+    """Writes chunks of a reply's body to its connection without waiting.
+
+    ASGI's `send` is a coroutine, so a token would cost the waking of a task: more than to write its frame.
+    `send` begins and ends the reply.
+
+    Attributes:
+        is_paused: the client has not taken what was sent; what is written meanwhile is held in memory.
+        on_writable: called when the client has taken it.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.is_paused = False
+        self.on_writable: Callable[[], None] = _nothing
+
+    def write(self, data: bytes) -> None:
+        """Sends a chunk (RFC 9112, section 7.1); does nothing if the client has gone."""
+        if not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def _nothing() -> None:
+    pass
 
 
 def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
@@ -25,6 +54,7 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self._body_writer = BodyWriter(transport)
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -42,8 +72,18 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
                 )
                 self.transport.close()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._body_writer.is_paused = True
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._body_writer.is_paused = False
+            self._body_writer.on_writable()
+
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self.scope["extensions"] = {EXTENSION: {"body_writer": self._body_writer}}
             if not self._in_head:  # a later request of this connection
                 self._in_head, self._head_bytes = True, 0
                 self._await_head()

@@ -4,10 +4,12 @@ Requests are counted when they end, from the times that the engine notes anyway:
 token while it is made.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pellucid.outputs import RequestOutput
 
@@ -27,22 +29,25 @@ REQUEST_SECONDS = (
 TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 
 
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
 class Histogram:
     """Counts of values up to each bound. Values come many at a time."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        self._bounds = np.array(bounds)
+        self._counts = np.zeros(len(bounds) + 1, np.int64)
         self._sum = 0.0
 
-    def add(self, values: Iterable[float]) -> None:
-        for value in values:
-            self._counts[bisect_left(self._bounds, value)] += 1
-            self._sum += value
+    def add(self, values: FloatArray) -> None:
+        places = np.searchsorted(self._bounds, values)
+        self._counts += np.bincount(places, minlength=len(self._counts))
+        self._sum += float(values.sum())
 
     def buckets(self) -> list[tuple[str, float]]:
         names = [*(f"{bound:g}" for bound in self._bounds), "+Inf"]
-        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
+        return list(zip(names, self._counts.cumsum().astype(float).tolist(), strict=True))
 
     @property
     def sum(self) -> float:
@@ -114,9 +119,9 @@ class Metrics:
                 "vllm:e2e_request_latency_seconds", metrics.finished_time - metrics.arrival_time
             )
         if len(output.outputs) == 1:
-            gaps = (later - earlier for earlier, later in pairwise(metrics.token_times))
+            gaps = np.diff(np.array(metrics.token_times))
             self.histograms["vllm:inter_token_latency_seconds"].add(gaps)
 
     def _add(self, name: str, value: float | None) -> None:
         if value is not None:
-            self.histograms[name].add((value,))
+            self.histograms[name].add(np.array([value], np.float64))

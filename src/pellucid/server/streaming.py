@@ -3,12 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from pellucid.outputs import CompletionDelta
+from pellucid.server.endpoint import ReplySender
 from pellucid.server.errors import ApiError, error_of
-from pellucid.server.generation import Generation
+from pellucid.server.generation import Generation, check_ended_well
 
 _log = logging.getLogger("pellucid.server")
 
@@ -25,26 +29,136 @@ def sse_event(name: bytes, data: bytes) -> bytes:
     return b"event: " + name + b"\ndata: " + data + b"\n\n"
 
 
-async def failing_with_a_frame(
-    frames: AsyncGenerator[bytes, None],
-    failure_frame: Callable[[ApiError, str], bytes],
-    request_id: str,
-) -> AsyncGenerator[bytes, None]:
-    """Frames, and if they fail on their way one that says so: the status was sent long ago.
+class StreamWriter(ABC):
+    """Writes the frames of one streamed reply in its protocol. `CompletionsReply` calls it."""
+
+    media_type = "text/event-stream"
+
+    def first(self) -> bytes:
+        """What comes before the completions."""
+        return b""
+
+    @abstractmethod
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        """What a delta adds to a completion of a prompt; empty: nothing that the client would see."""
+
+    def last(self) -> bytes:
+        """What comes after all completions."""
+        return b""
+
+    @abstractmethod
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        """The end of a stream that fails on its way: the status was sent long ago."""
+
+    def keepalive(self) -> bytes:
+        """Means nothing; sent when there was nothing to send for some time."""
+        return SSE_KEEPALIVE
+
+
+class CompletionsReply:
+    """The reply that streams the completions of a request.
+
+    What a step adds is written where it arrives: in the one callback of the event loop that brings the deltas
+    of all requests of the step. If the client takes less than the engine makes, deltas are left with the engine's
+    stream, which merges them, and are written when the client can take them.
 
     Args:
-        frames: of one reply.
-        failure_frame: the end of a failed stream in its protocol.
-        request_id: of the call.
+        generation: the request.
+        writer: of the protocol.
+        progress: makes a frame of the progress before the first token; None: the client did not ask.
     """
-    try:
-        async for frame in frames:
-            yield frame
-    except Exception as error:
-        refusal = error_of(error)
-        if refusal.code == "internal_error":
-            _log.exception("%s: failed within a stream", request_id)
-        yield failure_frame(refusal, request_id)
+
+    def __init__(
+        self,
+        generation: Generation,
+        writer: StreamWriter,
+        progress: Callable[["Progress"], bytes] | None = None,
+    ) -> None:
+        self.media_type = writer.media_type
+        self.keepalive = writer.keepalive
+        self._generation = generation
+        self._writer = writer
+        self._progress = progress
+
+    async def send_to(self, sender: ReplySender) -> None:
+        generation, writer = self._generation, self._writer
+        try:
+            if first := writer.first():
+                sender.write(first)
+            if self._progress is not None:
+                await self._send_progress(sender, self._progress)
+            await self._send_completions(sender)
+            if last := writer.last():
+                sender.write(last)
+        except Exception as error:
+            refusal = error_of(error)
+            if refusal.code == "internal_error":
+                _log.exception("%s: failed within a stream", generation.id)
+            sender.write(writer.failure(refusal, generation.id))
+
+    async def _send_progress(
+        self, sender: ReplySender, progress: Callable[["Progress"], bytes]
+    ) -> None:
+        """Sends the progress of the prompts until the first token, some times a second."""
+        has_news = asyncio.Event()
+
+        def on_delta(delta: CompletionDelta) -> bool:
+            has_news.set()
+            return False
+
+        for stream in self._generation.streams:
+            stream.call_back(on_delta, has_news.set)
+        while not any(stream.has_news for stream in self._generation.streams):
+            sender.write(progress(progress_of(self._generation)))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(has_news.wait(), PROGRESS_SECONDS)
+
+    async def _send_completions(self, sender: ReplySender) -> None:
+        """Sends what is unread and what comes.
+
+        Raises:
+            ApiError: a completion failed.
+            EngineStoppedError: the engine failed.
+        """
+        streams, added = self._generation.streams, self._writer.added
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def send(prompt_index: int, delta: CompletionDelta) -> None:
+            if delta.finish_reason is not None:
+                check_ended_well(delta.finish_reason, delta.stop_reason)
+            if frame := added(prompt_index, delta):
+                sender.write(frame)
+
+        def on_delta(prompt_index: int, delta: CompletionDelta) -> bool:
+            if sender.is_paused:
+                return False
+            try:
+                send(prompt_index, delta)
+            except Exception as error:
+                fail(error)
+            return True
+
+        def send_unread() -> None:
+            if sender.is_paused or ended.done():
+                return
+            try:
+                for prompt_index, stream in enumerate(streams):
+                    for delta in stream.take():
+                        send(prompt_index, delta)
+                if all(stream.has_ended for stream in streams):
+                    ended.set_result(None)
+            except Exception as error:
+                fail(error)
+
+        def fail(error: Exception) -> None:
+            if not ended.done():
+                ended.set_exception(error)
+
+        for prompt_index, stream in enumerate(streams):
+            stream.call_back(partial(on_delta, prompt_index), send_unread)
+        sender.when_writable(send_unread)
+        send_unread()
+        await ended
 
 
 @dataclass(frozen=True)
@@ -79,23 +193,3 @@ def progress_of(generation: Generation) -> Progress:
         (time.monotonic() - arrival) * 1e3,
         generation.queue_position,
     )
-
-
-async def with_progress(
-    generation: Generation,
-) -> AsyncIterator[tuple[int, CompletionDelta] | Progress]:
-    """The deltas of a request, and before the first one its progress, some times a second."""
-    deltas = generation.deltas()
-    first = asyncio.ensure_future(anext(deltas, None))
-    try:
-        while not first.done():
-            yield progress_of(generation)
-            await asyncio.wait({first}, timeout=PROGRESS_SECONDS)
-    finally:
-        if not first.done():
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-    if (delta := first.result()) is not None:
-        yield delta
-        async for delta in deltas:
-            yield delta

@@ -2,10 +2,10 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pellucid.conversation import Tool
 from pellucid.outputs import CompletionDelta
@@ -16,7 +16,6 @@ from pellucid.server.protocols.answer_rules import AnswerRule
 from pellucid.text.responses.deltas import (
     ContentText,
     ReasoningText,
-    ResponseDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
@@ -73,36 +72,17 @@ class AnswerForm:
             return params
         return replace(params, skip_special_tokens=False)
 
-    def reader(self, generation: Generation) -> "AnswerReader":
-        """The reader of one answer of a request with one prompt."""
-        if self.is_plain:
-            return AnswerReader(None)
+    def blocks(self, generation: Generation) -> "AnswerBlocks":
+        """The blocks of one answer of a request with one prompt; none yet."""
+        return AnswerBlocks(None if self.is_plain else self._parser(generation))
+
+    def _parser(self, generation: Generation) -> ResponseParser:
         if self.rule is not None and self.rule.begins_anew:
-            return AnswerReader(self.tokenizer.response_format.parser("", self.tools))
+            return self.tokenizer.response_format.parser("", self.tools)
         token_ids = generation.prompts[0].token_ids
         tail = token_ids if self.is_continued else token_ids[-PROMPT_TAIL:]
         text = self.tokenizer.decode(tail, skip_special_tokens=False)
-        return AnswerReader(self.tokenizer.response_format.parser(text, self.tools))
-
-
-class AnswerReader:
-    """Reads one answer as it comes.
-
-    Args:
-        parser: None: all of it is text.
-    """
-
-    def __init__(self, parser: ResponseParser | None) -> None:
-        self._parser = parser
-
-    def read(self, delta: CompletionDelta) -> list[ResponseDelta]:
-        """What a delta adds for certain; the last one brings all that was held back."""
-        if self._parser is None:
-            return [ContentText(delta.text)] if delta.text else []
-        deltas = self._parser.push(delta.text)
-        if delta.finish_reason is not None:
-            deltas += self._parser.flush()
-        return deltas
+        return self.tokenizer.response_format.parser(text, self.tools)
 
 
 class BlockKind(Enum):
@@ -111,21 +91,30 @@ class BlockKind(Enum):
     CALL = "call"
 
 
-@dataclass
 class Block:
     """A text, a reasoning or a call of an answer, so far.
 
-    Attributes:
-        text: of a call, its arguments in JSON.
+    Args:
         call_id: of a call.
         name: of a call's function.
+
+    Attributes:
+        parts: of its text. Joined when somebody asks: to add to a text copies it.
     """
 
-    index: int
-    kind: BlockKind
-    text: str = ""
-    call_id: str | None = None
-    name: str | None = None
+    def __init__(
+        self, index: int, kind: BlockKind, call_id: str | None = None, name: str | None = None
+    ) -> None:
+        self.index = index
+        self.kind = kind
+        self.call_id = call_id
+        self.name = name
+        self.parts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """Of a call, its arguments in JSON."""
+        return "".join(self.parts)
 
 
 class Change(Enum):
@@ -136,9 +125,8 @@ class Change(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True)
-class BlockEvent:
-    """One change of one block.
+class BlockEvent(NamedTuple):
+    """One change of one block. A tuple, because every token makes one.
 
     Attributes:
         text: what it grew by.
@@ -150,14 +138,18 @@ class BlockEvent:
 
 
 class AnswerBlocks:
-    """Makes blocks of what a reader gives: one ends where something of another kind begins.
+    """Reads one answer as it comes, and makes blocks of it: a block ends where something of another kind begins.
+
+    Args:
+        parser: None: all of it is text.
 
     Attributes:
         blocks: all, in their order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parser: ResponseParser | None) -> None:
         self.blocks: list[Block] = []
+        self._parser = parser
         self._open: Block | None = None
 
     @property
@@ -168,39 +160,53 @@ class AnswerBlocks:
         """All blocks of a kind, joined."""
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
-    def push(self, deltas: Iterable[ResponseDelta]) -> Iterator[BlockEvent]:
-        for delta in deltas:
-            if isinstance(delta, ContentText):
-                yield from self._grow(BlockKind.TEXT, delta.text)
-            elif isinstance(delta, ReasoningText):
-                yield from self._grow(BlockKind.REASONING, delta.text)
-            elif isinstance(delta, ToolCallStart):
-                yield from self._begin(BlockKind.CALL, new_call_id(), delta.name)
-            elif isinstance(delta, ToolCallArguments):
-                yield from self._grow(BlockKind.CALL, delta.text)
-            elif isinstance(delta, ToolCallEnd):
-                yield from self.close()
+    def read(self, delta: CompletionDelta) -> list[BlockEvent]:
+        """What a delta changes for certain; the last delta brings all that was held back."""
+        events: list[BlockEvent] = []
+        if self._parser is None:
+            if delta.text:
+                self._grow(BlockKind.TEXT, delta.text, events)
+            return events
+        parsed = self._parser.push(delta.text)
+        if delta.finish_reason is not None:
+            parsed += self._parser.flush()
+        for part in parsed:
+            if isinstance(part, ContentText):
+                self._grow(BlockKind.TEXT, part.text, events)
+            elif isinstance(part, ReasoningText):
+                self._grow(BlockKind.REASONING, part.text, events)
+            elif isinstance(part, ToolCallStart):
+                self._begin(BlockKind.CALL, events, new_call_id(), part.name)
+            elif isinstance(part, ToolCallArguments):
+                self._grow(BlockKind.CALL, part.text, events)
+            elif isinstance(part, ToolCallEnd):
+                events += self.close()
+        return events
 
-    def close(self) -> Iterator[BlockEvent]:
+    def close(self) -> list[BlockEvent]:
         """Ends the block that is open, if any."""
-        if self._open is not None:
-            yield BlockEvent(Change.CLOSED, self._open)
-            self._open = None
+        block, self._open = self._open, None
+        return [] if block is None else [BlockEvent(Change.CLOSED, block)]
 
-    def _grow(self, kind: BlockKind, text: str) -> Iterator[BlockEvent]:
-        if self._open is None or self._open.kind is not kind:
-            yield from self._begin(kind)
-        assert self._open is not None
-        self._open.text += text
-        yield BlockEvent(Change.GREW, self._open, text)
+    def _grow(self, kind: BlockKind, text: str, events: list[BlockEvent]) -> None:
+        block = self._open
+        if block is None or block.kind is not kind:
+            block = self._begin(kind, events)
+        block.parts.append(text)
+        events.append(BlockEvent(Change.GREW, block, text))
 
     def _begin(
-        self, kind: BlockKind, call_id: str | None = None, name: str | None = None
-    ) -> Iterator[BlockEvent]:
-        yield from self.close()
-        self._open = Block(len(self.blocks), kind, "", call_id, name)
+        self,
+        kind: BlockKind,
+        events: list[BlockEvent],
+        call_id: str | None = None,
+        name: str | None = None,
+    ) -> Block:
+        events += self.close()
+        self._open = Block(len(self.blocks), kind, call_id, name)
         self.blocks.append(self._open)
-        yield BlockEvent(Change.OPENED, self._open)
+        events.append(BlockEvent(Change.OPENED, self._open))
+        return self._open
 
 
 def new_call_id() -> str:

@@ -4,13 +4,13 @@ https://docs.claude.com/en/api/messages
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from pellucid.outputs import RequestOutput
+from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import CacheOutcome, aspects_of, compare_with
@@ -31,7 +31,6 @@ from pellucid.server.protocols.answer_rules import (
     openai_format_rule,
 )
 from pellucid.server.protocols.answers import (
-    AnswerBlocks,
     AnswerForm,
     Block,
     BlockEvent,
@@ -41,7 +40,7 @@ from pellucid.server.protocols.answers import (
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import failing_with_a_frame, sse_event
+from pellucid.server.streaming import CompletionsReply, StreamWriter, sse_event
 from pellucid.text.tokenizer import Tokenizer
 
 _log = logging.getLogger("pellucid.server")
@@ -210,8 +209,7 @@ class Messages:
             generation, name, form, lambda: _diagnostics(earlier_id, generation, self.serving)
         )
         if body.stream:
-            frames = failing_with_a_frame(writer.frames(), _failure_event, call.request_id)
-            return StreamedReply(frames, lambda: PING)
+            return CompletionsReply(generation, writer)
         return Reply(writer.whole(await generation.finish()))
 
     async def count_tokens(self, call: Call) -> Reply:
@@ -404,7 +402,7 @@ def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingPa
     return with_given(defaults, given)
 
 
-class _Writer:
+class _Writer(StreamWriter):
     """Writes one message, whole or as events."""
 
     def __init__(
@@ -417,34 +415,36 @@ class _Writer:
         self._generation = generation
         self._model = model
         self._diagnose = diagnose
-        self._reader = form.reader(generation)
-        self._blocks = AnswerBlocks()
+        self._blocks = form.blocks(generation)
+        self._num_tokens = 0
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (completion,) = outputs[0].outputs
         delta = whole_delta(outputs[0].request_id, completion)
-        for _ in self._blocks.push(self._reader.read(delta)):
-            pass
+        self._blocks.read(delta)
         message = self._message(len(completion.token_ids))
         message["content"] = [_content_block(block) for block in self._blocks.blocks]
         message |= self._ending(completion.finish_reason, completion.stop_reason)
         return msgspec.json.encode(message)
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        num_tokens = 0
-        async for _, delta in self._generation.deltas():
-            if num_tokens == 0:  # now it is known what was found in the cache
-                yield _event("message_start", message=self._message(0))
-            num_tokens += len(delta.token_ids)
-            for change in self._blocks.push(self._reader.read(delta)):
-                yield _block_event(change)
-            if delta.finish_reason is not None:
-                for change in self._blocks.close():
-                    yield _block_event(change)
-                ending = self._ending(delta.finish_reason, delta.stop_reason)
-                usage = self._usage(num_tokens)
-                yield _event("message_delta", delta=ending, usage=usage)
-                yield _event("message_stop")
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        events = []
+        if self._num_tokens == 0:  # now it is known what was found in the cache
+            events.append(_event("message_start", message=self._message(0)))
+        self._num_tokens += len(delta.token_ids)
+        events += map(_block_event, self._blocks.read(delta))
+        if delta.finish_reason is not None:
+            events += map(_block_event, self._blocks.close())
+            ending = self._ending(delta.finish_reason, delta.stop_reason)
+            usage = self._usage(self._num_tokens)
+            events += [_event("message_delta", delta=ending, usage=usage), _event("message_stop")]
+        return b"".join(events)
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        return sse_event(b"error", ErrorShape.ANTHROPIC.body(error, request_id))
+
+    def keepalive(self) -> bytes:
+        return PING
 
     def _message(self, num_tokens: int) -> dict[str, Any]:
         return {
@@ -499,7 +499,7 @@ def _diagnostics(
 
 def _opened(block: Block) -> dict[str, Any]:
     """A block without what it grows by."""
-    return _content_block(Block(block.index, block.kind, "", block.call_id, block.name))
+    return _content_block(Block(block.index, block.kind, block.call_id, block.name))
 
 
 def _content_block(block: Block) -> dict[str, Any]:
@@ -531,7 +531,3 @@ def _block_event(event: BlockEvent) -> bytes:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return sse_event(kind.encode(), msgspec.json.encode({"type": kind, **fields}))
-
-
-def _failure_event(error: ApiError, request_id: str) -> bytes:
-    return sse_event(b"error", ErrorShape.ANTHROPIC.body(error, request_id))

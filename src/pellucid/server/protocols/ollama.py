@@ -4,7 +4,7 @@ https://docs.ollama.com/api
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
@@ -22,7 +22,6 @@ from pellucid.server.protocols.answer_rules import ToolChoice, answer_rule, olla
 from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
-    AnswerReader,
     Block,
     BlockKind,
     Change,
@@ -31,7 +30,7 @@ from pellucid.server.protocols.answers import (
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import failing_with_a_frame
+from pellucid.server.streaming import CompletionsReply, StreamWriter
 from pellucid.text.tokenizer import Tokenizer
 
 API_VERSION = "0.13.0"  # of the Ollama whose protocol this is; clients compare it
@@ -324,12 +323,11 @@ class Ollama:
             [prompt], answer_form.adapt(params), rule_field=answer_form.rule_field
         )
         generation = await self.serving.service.start(request, call)
-        reader = answer_form.reader(generation)
-        lines = _Lines(generation, name, form, reader, tokenizer, body.top_logprobs or 0)
+        blocks = answer_form.blocks(generation)
+        lines = _Lines(generation, name, form, blocks, tokenizer, body.top_logprobs or 0)
         if body.stream is False:
             return Reply(lines.whole(await generation.finish()))
-        frames = failing_with_a_frame(lines.frames(), _failure_line, call.request_id)
-        return StreamedReply(frames, lambda: lines.line(Added()), MEDIA_TYPE)
+        return CompletionsReply(generation, lines)
 
     def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
         if body.think is None:
@@ -371,23 +369,24 @@ class Ollama:
         }
 
 
-class _Lines:
+class _Lines(StreamWriter):
     """Writes one answer as lines of JSON, or as one."""
+
+    media_type = MEDIA_TYPE
 
     def __init__(
         self,
         generation: Generation,
         name: str,
         form: _Form,
-        reader: AnswerReader,
+        blocks: AnswerBlocks,
         tokenizer: Tokenizer,
         num_top: int,
     ) -> None:
         self._generation = generation
         self._name = name
         self._form = form
-        self._reader = reader
-        self._blocks = AnswerBlocks()
+        self._blocks = blocks
         self._tokenizer = tokenizer
         self._num_top = num_top
 
@@ -396,15 +395,19 @@ class _Lines:
         (completion,) = output.outputs
         return self._line_of(whole_delta(output.request_id, completion)) or b""
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        async for _, delta in self._generation.deltas():
-            if (line := self._line_of(delta)) is not None:
-                yield line
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        return self._line_of(delta) or b""
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
+
+    def keepalive(self) -> bytes:
+        return self.line(Added())
 
     def _line_of(self, delta: CompletionDelta) -> bytes | None:
         """None: nothing that the client would see."""
         added = Added()
-        for event in self._blocks.push(self._reader.read(delta)):
+        for event in self._blocks.read(delta):
             if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
                 added.calls.append(event.block)
             elif event.block.kind is BlockKind.TEXT:
@@ -485,10 +488,6 @@ def _is_unfinished(message: Any) -> bool:
         and bool(message.get("content"))
         and not message.get("tool_calls")
     )
-
-
-def _failure_line(error: ApiError, request_id: str) -> bytes:
-    return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
 
 
 def _details(model: ServedModel) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from pellucid.server.protocols.answer_rules import ToolChoice, answer_rule, open
 from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
-    AnswerReader,
     Block,
     BlockKind,
     Change,
@@ -143,6 +142,9 @@ class ChatDelta(msgspec.Struct):
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
+NOTHING = ChatDelta()
+
+
 class ChunkChoice(msgspec.Struct):
     index: int
     delta: ChatDelta
@@ -183,7 +185,7 @@ class ChatCompletions:
             name,
             ("chat.completion", "chat.completion.chunk"),
             lambda number, output: _Choice(
-                number, body, model.tokenizer, output, form.reader(generation)
+                number, body, model.tokenizer, output, form.blocks(generation)
             ),
         )
         return await writer.reply()
@@ -240,21 +242,19 @@ class _Choice:
         body: ChatBody,
         tokenizer: Tokenizer,
         output: RequestOutput,
-        reader: AnswerReader,
+        blocks: AnswerBlocks,
     ) -> None:
         self._number = number
         self._body = body
         self._tokenizer = tokenizer
         self._output = output
-        self._reader = reader
-        self._blocks = AnswerBlocks()
+        self._blocks = blocks
         self._is_first = True
         self.num_tokens = 0
 
     def whole(self, delta: CompletionDelta) -> ChatChoice:
         self.num_tokens += len(delta.token_ids)
-        for _ in self._blocks.push(self._reader.read(delta)):
-            pass
+        self._blocks.read(delta)
         choice = ChatChoice(
             self._number,
             self._message(),
@@ -268,20 +268,20 @@ class _Choice:
     def part(self, delta: CompletionDelta) -> ChunkChoice | None:
         self.num_tokens += len(delta.token_ids)
         added = self._added(delta)
-        choice = ChunkChoice(self._number, added, self._logprobs(delta))
+        choice = ChunkChoice(self._number, added)
+        if delta.logprobs is not None:
+            choice.logprobs = self._logprobs(delta)
         if delta.finish_reason is not None:
             choice.finish_reason = self._finish_reason(delta)
             choice.stop_reason = delta.stop_reason
-        says_nothing = (
-            added == ChatDelta() and delta.finish_reason is None and choice.logprobs is None
-        )
-        if says_nothing and not self._body.return_token_ids:
+        elif added == NOTHING and delta.logprobs is None and not self._body.return_token_ids:
             return None  # half a character, or what may become a stop string or a tool call
         if self._is_first:
             added.role = "assistant"
             if added.content is UNSET:
                 added.content = ""
-        self._add_tokens(choice, delta)
+        if self._is_first or self._body.return_token_ids:
+            self._add_tokens(choice, delta)
         self._is_first = False
         return choice
 
@@ -305,7 +305,7 @@ class _Choice:
     def _added(self, delta: CompletionDelta) -> ChatDelta:
         """What a delta adds to the message."""
         added = ChatDelta()
-        for event in self._blocks.push(self._reader.read(delta)):
+        for event in self._blocks.read(delta):
             block = event.block
             if block.kind is BlockKind.CALL and event.change is not Change.CLOSED:
                 call = ToolCall(CallFunction(UNSET, event.text), index=self._call_index(block))

@@ -1,7 +1,8 @@
 """Shared by OpenAI's completions and chat completions: sampling, usage, timings, errors."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -22,14 +23,14 @@ from pellucid.server.protocols.answer_rules import (
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.streaming import (
-    SSE_KEEPALIVE,
+    CompletionsReply,
     Progress,
-    failing_with_a_frame,
+    StreamWriter,
     sse,
-    with_progress,
 )
 
 DONE = b"data: [DONE]\n\n"
+EMPTY_CHOICES = b'"choices":[]'
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -302,7 +303,7 @@ class ChoiceWriter(Protocol):
     """Writes one choice: all of it, or what a delta adds to it."""
 
     def part(self, delta: CompletionDelta) -> msgspec.Struct | None:
-        """None: nothing that the client would see."""
+        """None: nothing that the client would see; never for the last delta."""
 
     def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
 
@@ -311,7 +312,7 @@ class ChoiceWriter(Protocol):
         """Tokens that were written so far."""
 
 
-class ReplyWriter:
+class ReplyWriter(StreamWriter):
     """Writes one reply, whole or as a stream.
 
     Args:
@@ -339,17 +340,19 @@ class ReplyWriter:
         self._model = model
         self._object_names = object_names
         self._make_choice = make_choice
-        self._choices: dict[int, ChoiceWriter] = {}
+        self._choices: dict[tuple[int, int], ChoiceWriter] = {}  # by prompt and completion
+        self._stream_options = fields.stream_options or StreamOptions()
+        self._num_ended = 0
 
     async def reply(self) -> Reply | StreamedReply:
         if self._fields.stream:
-            frames = failing_with_a_frame(self._frames(), failure_frame, self._generation.id)
-            return StreamedReply(frames, lambda: SSE_KEEPALIVE)
+            progress = self._progress if self._fields.return_progress else None
+            return CompletionsReply(self._generation, self, progress)
         return Reply(msgspec.json.encode(self._whole(await self._generation.finish())))
 
     def _whole(self, outputs: Sequence[RequestOutput]) -> ReplyObject:
         choices = [
-            self._choice(prompt_index, completion.index, output).whole(
+            self._new_choice(prompt_index, completion.index, output).whole(
                 whole_delta(output.request_id, completion)
             )
             for prompt_index, output in enumerate(outputs)
@@ -363,38 +366,52 @@ class ReplyWriter:
             warnings=self._generation.call.warnings or UNSET,
         )
 
-    async def _frames(self) -> AsyncGenerator[bytes, None]:
-        generation, options = self._generation, self._fields.stream_options
-        include_usage = options is not None and options.include_usage
-        continuous = options is not None and options.continuous_usage_stats
-        usage: Usage | UnsetType | None = None if include_usage else UNSET
-        num_ended = 0
-        source = with_progress(generation) if self._fields.return_progress else generation.deltas()
-        async for item in source:
-            if isinstance(item, Progress):
-                yield self._frame([], prompt_progress=prompt_progress(item))
-                continue
-            prompt_index, delta = item
-            writer = self._choice(
-                prompt_index, delta.index, generation.streams[prompt_index].output
-            )
-            part = writer.part(delta)
-            if continuous:
-                usage = self._usage()
-            num_ended += delta.finish_reason is not None
-            if delta.finish_reason is not None and num_ended == num_choices(generation.outputs):
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        choice = self._choices.get((prompt_index, delta.index))
+        if choice is None:
+            output = self._generation.outputs[prompt_index]
+            choice = self._new_choice(prompt_index, delta.index, output)
+        part = choice.part(delta)
+        if part is None:
+            return b""
+        if delta.finish_reason is not None:
+            self._num_ended += 1
+            if self._num_ended == num_choices(self._generation.outputs):
                 # With the last choice: clients expect one in every frame.
-                yield self._frame(
+                return self._frame(
                     [part],
-                    usage=usage,
-                    timings=timings_of(generation.outputs),
-                    warnings=generation.call.warnings or UNSET,
+                    usage=self._frame_usage(),
+                    timings=timings_of(self._generation.outputs),
+                    warnings=self._generation.call.warnings or UNSET,
                 )
-            elif part is not None:
-                yield self._frame([part], usage=usage)
-        if include_usage:
-            yield self._frame([], usage=self._usage())
-        yield DONE
+        if self._stream_options.continuous_usage_stats:
+            return self._frame([part], usage=self._frame_usage())
+        head, tail = self._envelope
+        return b"%b%b%b" % (head, msgspec.json.encode(part), tail)
+
+    def last(self) -> bytes:
+        if self._stream_options.include_usage:
+            return self._frame([], usage=self._usage()) + DONE
+        return DONE
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        return sse(ErrorShape.OPENAI.body(error, request_id)) + DONE
+
+    def _progress(self, progress: Progress) -> bytes:
+        return self._frame([], prompt_progress=prompt_progress(progress))
+
+    @cached_property
+    def _envelope(self) -> tuple[bytes, bytes]:
+        """What comes before and after the choice in most frames: of a token only the choice is written."""
+        frame = self._frame([], usage=self._frame_usage())
+        before, after = frame.split(EMPTY_CHOICES)  # within a string its quotes would be escaped
+        return before + EMPTY_CHOICES[:-1], EMPTY_CHOICES[-1:] + after
+
+    def _frame_usage(self) -> Usage | UnsetType | None:
+        """The usage in a frame with choices: null if the client asked for it at the end."""
+        if self._stream_options.continuous_usage_stats:
+            return self._usage()
+        return None if self._stream_options.include_usage else UNSET
 
     def _frame(self, choices: list[Any], **others: Any) -> bytes:
         return sse(msgspec.json.encode(self._object(self._object_names[1], choices, **others)))
@@ -413,17 +430,11 @@ class ReplyWriter:
         num_tokens = sum(choice.num_tokens for choice in self._choices.values())
         return usage_of(self._generation.outputs, num_tokens)
 
-    def _choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
+    def _new_choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
         number = prompt_index * self._generation.request.params.n + index
-        if number not in self._choices:
-            self._choices[number] = self._make_choice(number, output)
-        return self._choices[number]
+        self._choices[prompt_index, index] = choice = self._make_choice(number, output)
+        return choice
 
 
 def num_choices(outputs: Sequence[RequestOutput]) -> int:
     return sum(len(output.outputs) for output in outputs)
-
-
-def failure_frame(error: ApiError, request_id: str) -> bytes:
-    """The end of a stream that failed."""
-    return sse(ErrorShape.OPENAI.body(error, request_id)) + DONE

@@ -4,13 +4,13 @@ https://platform.openai.com/docs/api-reference/responses
 """
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from pellucid.outputs import RequestOutput
+from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import (
@@ -36,7 +36,6 @@ from pellucid.server.protocols.answer_rules import (
     openai_tool_choice,
 )
 from pellucid.server.protocols.answers import (
-    AnswerBlocks,
     AnswerForm,
     Block,
     BlockEvent,
@@ -46,7 +45,7 @@ from pellucid.server.protocols.answers import (
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.request_records import RequestRecords
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import failing_with_a_frame, sse_event
+from pellucid.server.streaming import CompletionsReply, StreamWriter, sse_event
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -231,8 +230,7 @@ class Responses:
         generation = await self.serving.service.start(request, call)
         writer = _Writer(generation, body, name, form, self.serving.service.records)
         if body.stream:
-            frames = failing_with_a_frame(writer.frames(), writer.failure, call.request_id)
-            return StreamedReply(frames, writer.in_progress)
+            return CompletionsReply(generation, writer)
         return json_reply(writer.whole(await generation.finish()))
 
     async def input_tokens(self, call: Call) -> Reply:
@@ -393,7 +391,7 @@ def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingP
     )
 
 
-class _Writer:
+class _Writer(StreamWriter):
     """Writes one response, whole or as events."""
 
     def __init__(
@@ -409,41 +407,36 @@ class _Writer:
         self._body = body
         self._model = model
         self._params = generation.request.params
-        self._reader = form.reader(generation)
         self._created = int(time.time())
-        self._blocks = AnswerBlocks()
+        self._blocks = form.blocks(generation)
         self._num_events = 0
+        self._num_tokens = 0
 
     def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         (completion,) = outputs[0].outputs
         delta = whole_delta(outputs[0].request_id, completion)
-        for _ in self._blocks.push(self._reader.read(delta)):
-            pass
+        self._blocks.read(delta)
         return self._ended(completion.finish_reason, len(completion.token_ids))
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        yield self._event("response.created", response=self._response("in_progress"))
-        yield self.in_progress()
-        num_tokens = 0
-        async for _, delta in self._generation.deltas():
-            num_tokens += len(delta.token_ids)
-            for change in self._blocks.push(self._reader.read(delta)):
-                for frame in self._block_frames(change):
-                    yield frame
-            if delta.finish_reason is not None:
-                for change in self._blocks.close():
-                    for frame in self._block_frames(change):
-                        yield frame
-                response = self._ended(delta.finish_reason, num_tokens)
-                kind = (
-                    "response.completed"
-                    if response["status"] == "completed"
-                    else "response.incomplete"
-                )
-                yield self._event(kind, response=response)
+    def first(self) -> bytes:
+        created = self._event("response.created", response=self._response("in_progress"))
+        return created + self.keepalive()
 
-    def in_progress(self) -> bytes:
-        """Also the sign of life: clients' idle timers are reset by events, not by comments."""
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        self._num_tokens += len(delta.token_ids)
+        changes = self._blocks.read(delta)
+        if delta.finish_reason is not None:
+            changes += self._blocks.close()
+        frames = [frame for change in changes for frame in self._block_frames(change)]
+        if delta.finish_reason is not None:
+            response = self._ended(delta.finish_reason, self._num_tokens)
+            is_whole = response["status"] == "completed"
+            kind = "response.completed" if is_whole else "response.incomplete"
+            frames.append(self._event(kind, response=response))
+        return b"".join(frames)
+
+    def keepalive(self) -> bytes:
+        """Clients' idle timers are reset by events, not by comments."""
         return self._event("response.in_progress", response=self._response("in_progress"))
 
     def failure(self, error: ApiError, request_id: str) -> bytes:
