@@ -14,19 +14,14 @@ Tool: TypeAlias = Mapping[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_DEPTH = 64  # of lists and objects within each other
-_KEYS_BY_ROLE = {
-    "system": {"role", "content", "name"},
-    "developer": {"role", "content", "name"},
-    "user": {"role", "content", "name"},
-    "assistant": {
-        "role",
-        "content",
-        "name",
-        "tool_calls",
-        "reasoning_content",
-        "reasoning",
-    },
-    "tool": {"role", "content", "name", "tool_call_id"},
+KEYS_BY_ROLE = {
+    "system": frozenset({"role", "content", "name"}),
+    "developer": frozenset({"role", "content", "name"}),
+    "user": frozenset({"role", "content", "name"}),
+    "assistant": frozenset(
+        {"role", "content", "name", "tool_calls", "reasoning_content", "reasoning"}
+    ),
+    "tool": frozenset({"role", "content", "name", "tool_call_id"}),
 }
 
 
@@ -110,8 +105,8 @@ def _checked_message(message: Message, name: str) -> dict[str, Any]:
         _refuse(f"{name}.role", role, f"must be one of {', '.join(ROLES)}")
     given = {key: value for key, value in message.items() if value is not None}
     for key in given:
-        if key not in _KEYS_BY_ROLE[role]:
-            allowed = ", ".join(sorted(_KEYS_BY_ROLE[role]))
+        if key not in KEYS_BY_ROLE[role]:
+            allowed = ", ".join(sorted(KEYS_BY_ROLE[role]))
             _refuse(f"{name}.{key}", given[key], f"a message of the role {role} may have {allowed}")
     checked: dict[str, Any] = {}
     for key in message:

@@ -7,6 +7,7 @@ import pytest
 
 from pellucid.outputs import RequestOutput
 from pellucid.prompts import ChatPrompt
+from pellucid.server.protocols.messages import readable_messages
 from support.bundled import bundled_model
 from support.http_server import RunningServer
 from support.offline import offline
@@ -322,6 +323,46 @@ def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.Ope
         assert refused.value.param == name, refused.value
     with pytest.raises(openai.BadRequestError, match=r"messages\[0\].role='nobody'"):
         client.chat.completions.create(model="tested", messages=[{"role": "nobody"}])  # type: ignore
+
+
+def test_what_a_client_notes_in_messages_has_no_effect(server: RunningServer) -> None:
+    """LiteLLM and others send an assistant's message back with keys of their own."""
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "caller": {"type": "direct"},
+        "function": {"name": "f", "arguments": "{}", "note": "x"},
+    }
+    noted = [
+        {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"a": "b"}}]},
+        {
+            "role": "assistant",
+            "content": "Hello",
+            "refusal": None,
+            "annotations": [],
+            "provider_specific_fields": {"a": 1},
+        },
+        *QUESTION,
+    ]
+    plain = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    body = {"max_tokens": 4, "temperature": 0}
+    reply = server.post("/v1/chat/completions", {**body, "messages": noted}).json
+    expected = server.post("/v1/chat/completions", {**body, "messages": [*plain, *QUESTION]}).json
+    assert reply["choices"] == expected["choices"]
+    assert reply["warnings"] == [
+        "messages.content: cache_control has no effect",
+        "messages: provider_specific_fields has no effect",
+    ]
+    warnings: list[str] = []
+    (kept,) = readable_messages([{"role": "assistant", "tool_calls": [call]}], warnings)
+    assert kept["tool_calls"] == [
+        {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ]
+    assert len(warnings) == 2
+    for key in ("function_call", "audio"):
+        wrong = {"role": "assistant", "content": "Hello", key: {"id": "x"}}
+        refused = server.post("/v1/chat/completions", {**body, "messages": [wrong, *QUESTION]})
+        assert refused.status == 400 and key in refused.json["error"]["message"]
 
 
 def test_every_error_of_a_prompt_has_its_place(server: RunningServer) -> None:

@@ -28,6 +28,7 @@ from pellucid.server.protocols.answers import (
     arguments_of,
 )
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
+from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply, StreamWriter
@@ -301,7 +302,7 @@ class Ollama:
             return self._loaded(name, _chat_form)
         messages = [_message(message, index) for index, message in enumerate(body.messages)]
         prompt = ChatPrompt(
-            messages,
+            readable_messages(messages, call.warnings),
             body.tools or None,
             chat_template_kwargs=self._variables(body, call),
             continue_final_message=_is_unfinished(messages[-1]),

@@ -25,6 +25,7 @@ from pellucid.server.protocols.answers import (
     Change,
 )
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
+from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.protocols.openai_common import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
@@ -57,7 +58,8 @@ CHAT_FIELDS = FieldTable(
     ChatBody,
     (
         *honoured(
-            messages="roles system, developer, user, assistant, tool; text or text parts; tool calls",
+            messages="roles system, developer, user, assistant, tool; text or text parts; tool calls; other keys"
+            " that a client's library noted in them have no effect",
             max_tokens="left out, the rest of the context; what the context does not hold is not"
             " generated",
             max_completion_tokens="the same by its newer name",
@@ -209,7 +211,7 @@ def chat_prompt(
                 "reasoning_effort: has no effect: the model's template does not read it"
             )
     return ChatPrompt(
-        body.messages,
+        readable_messages(body.messages, warnings),
         (body.tools or None) if choice.offers else None,
         chat_template_kwargs=variables,
         add_generation_prompt=body.add_generation_prompt,

@@ -9,6 +9,7 @@ from pellucid.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
+from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.serving import Serving
 
@@ -81,7 +82,7 @@ class Tokens:
         if len(given) != 1:
             raise refused("prompt: give one of prompt, content and messages", "prompt")
         if body.messages is not None:
-            conversation = conversation_of(body)
+            conversation = conversation_of(body, call.warnings)
             work = lambda: tokenizer.encode_conversation(conversation)  # noqa: E731
         else:
             text = body.prompt if body.content is None else body.content
@@ -116,7 +117,7 @@ class Tokens:
     async def apply_template(self, call: Call) -> Reply:
         body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
-        conversation = conversation_of(body)
+        conversation = conversation_of(body, call.warnings)
         text = await self.serving.service.work_on_text(
             lambda: self.serving.model.tokenizer.render_chat(conversation)
         )
@@ -161,10 +162,10 @@ class Tokens:
         )
 
 
-def conversation_of(body: ConversationFields) -> ChatPrompt:
+def conversation_of(body: ConversationFields, warnings: list[str]) -> ChatPrompt:
     """Raises ValueError, naming the message, the key, the value and what is allowed."""
     return ChatPrompt(
-        body.messages or [],
+        readable_messages(body.messages or [], warnings),
         body.tools or None,
         chat_template_kwargs=body.chat_template_kwargs or {},
         add_generation_prompt=body.add_generation_prompt,

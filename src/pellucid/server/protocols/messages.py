@@ -1,0 +1,61 @@
+"""Messages as clients send them back: keys that a model does not read are left out, with a warning.
+
+Clients repeat an assistant's message with all that their own library noted in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pellucid.conversation import KEYS_BY_ROLE
+from pellucid.server.fields import warn_of_others
+
+# Left in, so that they are refused: without them the conversation would be another one
+_REFUSED = frozenset({"audio", "function_call", "images"})
+_CALL_KEYS = frozenset({"id", "type", "function", "index"})
+_FUNCTION_KEYS = frozenset({"name", "arguments"})
+_PART_KEYS = frozenset({"type", "text"})
+
+
+def readable_messages(messages: Sequence[Any], warnings: list[str]) -> list[Any]:
+    """Copies of messages without the keys that nobody reads.
+
+    Args:
+        messages: as a client sent them. What is wrong with them otherwise is left for their check.
+        warnings: gets a line for each key that is left out and has a value.
+    """
+    return [_message(message, warnings) for message in messages]
+
+
+def _message(message: Any, warnings: list[str]) -> Any:
+    known = KEYS_BY_ROLE.get(message.get("role", "")) if isinstance(message, Mapping) else None
+    if known is None:
+        return message
+    kept = _kept(message, known, "messages", warnings)
+    if isinstance(content := kept.get("content"), list):
+        kept["content"] = [_part(part, warnings) for part in content]
+    if isinstance(calls := kept.get("tool_calls"), list):
+        kept["tool_calls"] = [_call(call, warnings) for call in calls]
+    return kept
+
+
+def _part(part: Any, warnings: list[str]) -> Any:
+    if not isinstance(part, Mapping) or part.get("type") != "text":
+        return part
+    return _kept(part, _PART_KEYS, "messages.content", warnings)
+
+
+def _call(call: Any, warnings: list[str]) -> Any:
+    if not isinstance(call, Mapping):
+        return call
+    kept = _kept(call, _CALL_KEYS, "messages.tool_calls", warnings)
+    if isinstance(function := kept.get("function"), Mapping):
+        kept["function"] = _kept(function, _FUNCTION_KEYS, "messages.tool_calls", warnings)
+    return kept
+
+
+def _kept(
+    given: Mapping[str, Any], known: "frozenset[str]", where: str, warnings: list[str]
+) -> dict[str, Any]:
+    known = known | _REFUSED
+    warn_of_others(given, known, where, warnings)
+    return {key: value for key, value in given.items() if key in known and value is not None}
