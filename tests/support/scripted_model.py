@@ -31,7 +31,7 @@ HERMES_TEMPLATE = """\
 
 
 class ScriptedDecoder(CompiledDecoder):
-    """Answers each request with the same tokens, whatever its prompt is: greedy requests alone.
+    """Answers each request with the same tokens, whatever its prompt and its temperature are.
 
     Args:
         token_ids: the answer.
@@ -56,7 +56,7 @@ class ScriptedDecoder(CompiledDecoder):
             if is_prefill:
                 self._prompt_ends[block] = position
             place = position - self._prompt_ends[block]
-            row[self.token_ids[min(place, len(self.token_ids) - 1)]] = 1.0
+            row[self.token_ids[min(place, len(self.token_ids) - 1)]] = 100.0
         return logits
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
@@ -68,8 +68,14 @@ class ScriptedDecoder(CompiledDecoder):
         return StepLogits(self.forward(batch, kv_cache))
 
 
-def scripted_engine(text: str, **knobs: Any) -> LLMEngine:
-    """An engine that answers every conversation with a text, in the tokens of the bundled model."""
+def scripted_engine(text: str, context_length: int = 2048, **knobs: Any) -> LLMEngine:
+    """An engine that answers every conversation with a text, in the tokens of the bundled model.
+
+    Args:
+        text: the answer.
+        context_length: of the model.
+        knobs: fields of `EngineConfig`.
+    """
     model: LoadedModel = bundled_model()
     files = read_tokenizer_files(BUNDLED_MODEL)
     vocab_size = model.config.vocab_size
@@ -77,5 +83,8 @@ def scripted_engine(text: str, **knobs: Any) -> LLMEngine:
     (end_of_turn,) = tokenizer.encode("<|end_of_turn|>", add_special_tokens=False)
     script = [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
     decoder = ScriptedDecoder(script, vocab_size)
-    scripted = replace(model, tokenizer=tokenizer, decoder=decoder, backend=FakeBackend())
-    return LLMEngine(EngineConfig(enable_prefix_caching=False, **knobs), scripted)
+    config = replace(model.config, max_position_embeddings=context_length)
+    scripted = replace(
+        model, config=config, tokenizer=tokenizer, decoder=decoder, backend=FakeBackend()
+    )
+    return LLMEngine(EngineConfig(**{"enable_prefix_caching": False, **knobs}), scripted)
