@@ -209,8 +209,8 @@ class Inspector:
         model_runner: ModelRunner,
         request_maker: RequestMaker,
     ) -> None:
-        self._config = config
-        self._model = model
+        self.config = config
+        self.model = model
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
         self._runner = model_runner
@@ -247,7 +247,7 @@ class Inspector:
         pool = self._manager.block_pool
         if not 0 <= block_id < pool.num_blocks:
             raise ValueError(f"block_id={block_id}: must be in 0..{pool.num_blocks - 1}")
-        num_layers = self._model.config.num_layers
+        num_layers = self.model.config.num_layers
         if not 0 <= layer < num_layers:
             raise ValueError(f"layer={layer}: must be in 0..{num_layers - 1}")
         block = pool.block(block_id)
@@ -270,7 +270,7 @@ class Inspector:
             None if block.key is None else block.key.block_hash.hex()[:16],
             filled,
             token_ids,
-            self._config.kv_cache_dtype,
+            self.config.kv_cache_dtype,
             k[:filled],
             v[:filled],
         )
@@ -294,10 +294,10 @@ class Inspector:
 
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
-        if self._model.decoder_on is None:
+        if self.model.decoder_on is None:
             raise ValueError("attention: a model of random weights has no second decoder")
-        capture = AttentionCapture(self._model.backend.ops)
-        decoder = self._model.decoder_on(cast(Ops, capture))
+        capture = AttentionCapture(self.model.backend.ops)
+        decoder = self.model.decoder_on(cast(Ops, capture))
         request = self._request(answer)
         with self._blocks_for(request) as (scheduled, cost):
             started = time.perf_counter()
@@ -332,10 +332,10 @@ class Inspector:
         try:
             request.num_computed_tokens = start = manager.match_prefix(request)
             num_rows = request.num_tokens - start
-            if num_rows > self._config.max_num_batched_tokens:
+            if num_rows > self.config.max_num_batched_tokens:
                 raise ValueError(
                     f"position: {num_rows} positions before it would have to be computed again;"
-                    f" at most {self._config.max_num_batched_tokens} are"
+                    f" at most {self.config.max_num_batched_tokens} are"
                 )
             if num_lacking := manager.num_lacking_blocks(request, request.num_tokens):
                 raise NoBlocksError(f"{num_lacking} blocks lack to look at this token now")

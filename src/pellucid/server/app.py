@@ -14,6 +14,7 @@ from pellucid.server.api_keys import Role
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler, StreamClock
 from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.estimate_routes import EstimateRoutes
 from pellucid.server.event_routes import EventRoutes
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
@@ -92,6 +93,7 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/kv", requests.kv, Role.ADMIN),
         route("GET", "/v1/kv/blocks/{block_id}", inspection.block, Role.ADMIN),
         route("GET", "/v1/kv/tree", inspection.tree, Role.ADMIN),
+        route("GET", "/v1/estimate", EstimateRoutes(serving).estimate),
         route("GET", "/v1/logits/{id:path}/{position}", inspection.logits),
         route("GET", "/v1/attn/{id:path}/{position}", inspection.attention),
         route("GET", "/metrics", MetricsRoute(serving), Role.ADMIN),

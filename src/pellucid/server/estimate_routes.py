@@ -1,0 +1,161 @@
+"""/v1/estimate: what a model needs and how fast it can be, on this machine or another one."""
+
+import asyncio
+import math
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+from pellucid.benchmark.ceilings import measure_ceilings
+from pellucid.benchmark.estimate import (
+    MACHINES,
+    MachineFacts,
+    ModelFormats,
+    Workload,
+    estimate,
+)
+from pellucid.memory.process_memory import available_memory
+from pellucid.server.endpoint import Call, Reply, json_reply
+from pellucid.server.errors import ApiError, not_serving, refused
+from pellucid.server.serving import Serving
+from pellucid.shapes import SHAPES, find_shape
+
+Numeric = TypeVar("Numeric", int, float)
+FIELDS = frozenset(
+    [
+        "shape",
+        "machine",
+        "quantization",
+        "kv_cache_dtype",
+        "block_size",
+        "prompt",
+        "output",
+        "batch",
+        "price_per_hour",
+        "memory_bytes",
+        "bandwidth",
+        "flops",
+        "acceptance",
+        "num_drafts",
+        "draft_cost",
+        "verify_cost",
+    ]
+)
+MAX_TOKENS = 1 << 24
+
+
+@dataclass
+class EstimateRoutes:
+    """The handlers of the routes."""
+
+    serving: Serving
+    _measured: MachineFacts | None = None
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def estimate(self, call: Call) -> Reply:
+        """All numbers for the loaded model or a known shape, on this machine or a preset."""
+        if unknown := sorted(call.query.keys() - FIELDS):
+            raise refused(
+                f"{unknown[0][:64]!r} is not a field of this request; known are"
+                f" {', '.join(sorted(FIELDS))}",
+                unknown[0][:64],
+            )
+        engine = self.serving.service.engine
+        shape = call.query.get("shape")
+        model = engine.model_config if shape is None else find_shape(shape)
+        own = engine.config
+        quantization = call.query.get("quantization", own.quantization)
+        dtype = call.query.get("kv_cache_dtype", own.kv_cache_dtype)
+        block_size = _number(call, "block_size", own.block_size, 1, 1 << 16)
+        is_own = (quantization, dtype, block_size) == (
+            own.quantization,
+            own.kv_cache_dtype,
+            own.block_size,
+        )
+        plan = engine.memory_plan
+        as_loaded = shape is None and is_own
+        formats = ModelFormats(
+            quantization,
+            dtype,
+            block_size,
+            plan.weights if as_loaded else None,
+            plan.bytes_per_block if as_loaded else None,
+        )
+        machine = await self._machine(call)
+        work = Workload(
+            _number(call, "prompt", 512, 1, MAX_TOKENS),
+            _number(call, "output", 128, 1, MAX_TOKENS),
+            _number(call, "batch", 1, 1, 1 << 20),
+            _number(call, "price_per_hour", 0.0, 0.0, 1e9),
+            _number(call, "acceptance", 0.7, 0.0, 1.0),
+            _number(call, "num_drafts", 0, 0, 64),
+            _number(call, "draft_cost", 0.05, 0.0, 100.0),
+            _number(call, "verify_cost", 1.0, 1e-6, 100.0),
+        )
+        return json_reply(
+            {
+                "model": shape or self.serving.model.name,
+                "machine": asdict(machine),
+                "machines": ["this", *MACHINES],
+                "shapes": list(SHAPES),
+                "numbers": [asdict(number) for number in estimate(model, formats, machine, work)],
+            }
+        )
+
+    async def _machine(self, call: Call) -> MachineFacts:
+        """The machine that is asked for; given ceilings replace its own."""
+        name = call.query.get("machine", "this")
+        if name != "this" and name not in MACHINES:
+            known = ", ".join(("this", *MACHINES))
+            raise refused(f"machine={name[:64]!r}: must be one of {known}", "machine")
+        given = {
+            key: _number(call, key, 1.0, 1.0, 1e18)
+            for key in ("bandwidth", "flops", "memory_bytes")
+            if key in call.query
+        }
+        if name == "this" and len(given) == 3:
+            machine = MachineFacts("given", "E", 1.0, 1.0, 1.0)
+        else:
+            machine = MACHINES[name] if name != "this" else await self._this_machine()
+        return MachineFacts(
+            machine.name,
+            "E" if {"bandwidth", "flops"} & given.keys() else machine.provenance,
+            given.get("bandwidth", machine.bandwidth_bytes_per_second),
+            given.get("flops", machine.flops_per_second),
+            given.get("memory_bytes", machine.memory_bytes),
+        )
+
+    async def _this_machine(self) -> MachineFacts:
+        """Measured once, when nothing runs: it takes the engine's threads for a second or two."""
+        async with self._one_at_a_time:
+            if self._measured is None:
+                service = self.serving.service
+                if service.under_way:
+                    raise not_serving("this machine is measured when no request runs")
+                ceilings = await service.engine.inspect(
+                    lambda inspector: measure_ceilings(inspector.config, inspector.model)
+                )
+                plan = service.engine.memory_plan
+                pool = plan.num_blocks * plan.bytes_per_block
+                memory = plan.weights + pool + (available_memory() or 0)
+                self._measured = MachineFacts(
+                    "this machine",
+                    "M",
+                    ceilings.bandwidth_bytes_per_second,
+                    ceilings.flops_per_second,
+                    memory,
+                )
+            return self._measured
+
+
+def _number(call: Call, name: str, default: Numeric, low: Numeric, high: Numeric) -> Numeric:
+    text = call.query.get(name)
+    if text is None:
+        return default
+    kind = "a whole number" if isinstance(default, int) else "a number"
+    try:
+        value = type(default)(text[:64])
+    except ValueError:
+        value = type(default)(low) - 1
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ApiError(400, f"{name}={text[:64]!r}: must be {kind} in {low:g}..{high:g}", name)
+    return value

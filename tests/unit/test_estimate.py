@@ -1,0 +1,82 @@
+"""Estimates: the numbers that people quote of known models, and where each comes from."""
+
+import pytest
+
+from pellucid.benchmark.estimate import (
+    MACHINES,
+    MachineFacts,
+    ModelFormats,
+    Number,
+    Workload,
+    estimate,
+    kv_position_bytes,
+)
+from pellucid.shapes import find_shape
+
+LAPTOP = MachineFacts("laptop", "M", 20e9, 500e9, 16e9)
+
+
+def numbers(
+    shape: str = "qwen2.5-0.5b",
+    formats: ModelFormats | None = None,
+    machine: MachineFacts = LAPTOP,
+    **work: float,
+) -> dict[str, Number]:
+    formats = formats or ModelFormats("none", "bf16", 32)
+    workload = Workload(**{"prompt": 50, "output": 200, **work})  # type: ignore[arg-type]
+    found = estimate(find_shape(shape), formats, machine, workload)
+    assert len({number.name for number in found}) == len(found)
+    assert all(number.formula and number.provenance in "MCE" for number in found)
+    return {number.name: number for number in found}
+
+
+def test_a_cache_passes_each_token_once() -> None:
+    found = numbers()
+    assert found["cached_token_passes"].value == 249
+    assert found["naive_token_passes"].value == 29_900
+
+
+def test_keys_and_values_of_a_token() -> None:
+    """Published: 12 KiB for Qwen2.5-0.5B; 8.5 and 4.5 bits a number with one 16-bit scale for 32."""
+    shape = find_shape("qwen2.5-0.5b")
+    assert kv_position_bytes(shape, "bf16") == 12 * 1024
+    assert kv_position_bytes(shape, "int4") == 12 * 1024 * 4.5 / 16
+    assert kv_position_bytes(shape, "int8") == 12 * 1024 * (8 + 16 / 64) / 16
+    found = numbers(prompt=1000, output=24)
+    assert found["kv_blocks_per_request"].value == 32
+    assert found["kv_bytes_per_request"].value == 1024 * 12 * 1024
+
+
+def test_times_are_the_larger_of_operations_and_bytes() -> None:
+    found = numbers(batch=1)
+    decode = found["decode_seconds"]
+    assert decode.inputs["bound"] == "memory"
+    assert decode.value == found["decode_bytes"].value / LAPTOP.bandwidth_bytes_per_second
+    assert decode.value == pytest.approx(found["weight_bytes"].value / 20e9, rel=0.02)
+    assert found["prefill_seconds"].inputs["bound"] == "compute"
+    assert found["tokens_per_second"].value == 1 / decode.value
+    many = numbers(batch=64)
+    assert many["tokens_per_second"].value > 10 * found["tokens_per_second"].value
+    assert found["bandwidth"].provenance == "M"
+    assert numbers(machine=MACHINES["h100-80g"])["bandwidth"].provenance == "E"
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "cost", "speedup"),
+    [(0.6, 0.05, 1.92), (0.8, 0.05, 2.80), (1.0, 0.05, 4.17), (0.6, 0.1, 1.65), (0.8, 0.1, 2.40)],
+)
+def test_speculation_counts_the_bonus_token(acceptance: float, cost: float, speedup: float) -> None:
+    found = numbers(acceptance=acceptance, num_drafts=4, draft_cost=cost)
+    assert found["draft_speedup"].value == pytest.approx(speedup, abs=0.005)
+
+
+def test_what_does_not_fit_is_zero_and_prices_follow_the_rate() -> None:
+    small = MachineFacts("small", "E", 20e9, 500e9, 1e6)
+    assert numbers(machine=small)["requests_that_fit"].value == 0
+    found = numbers(price_per_hour=2.0)
+    rate = found["tokens_per_second"].value
+    assert found["price_per_million_tokens"].value == pytest.approx(2 / 3600 / rate * 1e6)
+    with pytest.raises(ValueError, match="quantization='int3'"):
+        numbers(formats=ModelFormats("int3", "bf16", 32))
+    with pytest.raises(ValueError, match="kv_cache_dtype='int3'"):
+        numbers(formats=ModelFormats("none", "int3", 32))
