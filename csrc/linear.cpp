@@ -2,6 +2,7 @@
 #include "linear.h"
 
 #include <cassert>
+#include <cstring>
 
 #include "memory_units.h"
 #include "rounding.h"
@@ -60,6 +61,23 @@ void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const flo
   assert(0 <= row_begin && row_begin <= row_end && row_end <= num_rows);
   kernel_of(kernels, w)
       .prepare(w.view(), x, x_stride, row_begin, row_end, rows_in(scratch, w, num_rows));
+}
+
+bool share_prepared_rows(const PackedMatrix& a, const PackedMatrix& b) {
+  return a.format() == b.format() && a.activations() == b.activations() &&
+         a.num_inputs() == b.num_inputs();
+}
+
+void copy_prepared_row(const PackedMatrix& w, const void* from, std::int64_t num_from,
+                       std::int64_t from_row, void* to, std::int64_t num_to, std::int64_t to_row) {
+  const std::int64_t stride = row_stride_bytes(w);
+  const auto* const source = static_cast<const std::byte*>(from);
+  auto* const target = static_cast<std::byte*>(to);
+  std::memcpy(target + to_row * stride, source + from_row * stride,
+              static_cast<std::size_t>(row_bytes(w)));
+  if (!is_quantized(w)) return;
+  std::memcpy(target + num_to * stride + to_row * std::int64_t{sizeof(float)},
+              source + num_from * stride + from_row * std::int64_t{sizeof(float)}, sizeof(float));
 }
 
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,

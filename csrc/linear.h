@@ -30,6 +30,14 @@ void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const flo
                     std::int64_t x_stride, std::int64_t row_begin, std::int64_t row_end,
                     std::int64_t num_rows, void* scratch);
 
+// Whether both matrices take the same prepared rows.
+bool share_prepared_rows(const PackedMatrix& a, const PackedMatrix& b);
+
+// Copies a row prepared for w: row `from_row` of `from`, which has num_from rows, to row `to_row`
+// of `to`.
+void copy_prepared_row(const PackedMatrix& w, const void* from, std::int64_t num_from,
+                       std::int64_t from_row, void* to, std::int64_t num_to, std::int64_t to_row);
+
 // Phase 2: computes rows [row_begin, row_end), which must be prepared, in the columns of the panels
 // [panel_begin, panel_end).
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,

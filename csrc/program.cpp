@@ -115,6 +115,10 @@ void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> b
   stage.grain = [grain](const Step&) { return grain; };
   stage.num_pieces = static_cast<std::uint32_t>((num_columns + grain - 1) / grain);
   stage.stream = stream;
+  stage.find_weights = [stream](const Step&, const Worker& worker) {
+    return WeightSpan{stream.data + worker.share_begin(stream.num_items) * stream.item_bytes,
+                      stream.num_items * stream.item_bytes / worker.num_threads()};
+  };
   Run run = [rows, run_block](const Step& step, const Share& share) {
     run_block(step, {0, step.num_rows(rows)}, {share.begin, share.end});
   };
@@ -123,12 +127,13 @@ void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> b
 }
 
 void Program::add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain,
-                        Run run) {
+                        Run run, FindWeights find_weights) {
   check_open();
   segments_.push_back({false, RowSet::kTokens, {}, num_stages_});
   Stage& stage = add_stage(segments_.back());
   stage.num_items = std::move(num_items);
   stage.grain = std::move(grain);
+  stage.find_weights = std::move(find_weights);
   stage.phases.push_back({std::move(name), std::move(run), nullptr});
   use(buffers);
 }
@@ -176,11 +181,11 @@ std::vector<std::string> Program::stage_names() const {
 void Program::finish() {
   check_open();
   is_finished_ = true;
-  Stream next;
+  const FindWeights* next = nullptr;
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     for (auto stage = segment->stages.rbegin(); stage != segment->stages.rend(); ++stage) {
-      stage->next_stream = next;
-      if (stage->stream.data != nullptr) next = stage->stream;
+      stage->next_weights = next;
+      if (stage->find_weights) next = &stage->find_weights;
     }
   }
   place_buffers();

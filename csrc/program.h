@@ -58,10 +58,11 @@ struct Step {
   std::vector<ConstRows> frequencies;  // per rotation: radians per position [1 or T, dim / 2]
   std::vector<ConstRows> inputs;       // per input: [T, width]
   KVCache* kv_cache = nullptr;
-  float* output = nullptr;          // [rows, width] of the program's output
-  LargestMark* largest = nullptr;   // [R], zeros: set to the largest logits' columns; or null
-  std::vector<RowDraws> draws;      // one for each row that has any
-  double* stage_seconds = nullptr;  // [num_stages], or null: stages are not timed
+  float* output = nullptr;               // [rows, width] of the program's output
+  LargestMark* largest = nullptr;        // [R], zeros: set to the largest logits' columns; or null
+  std::vector<RowDraws> draws;           // one for each row that has any
+  double* stage_seconds = nullptr;       // [num_stages], or null: stages are not timed
+  std::int64_t* expert_bytes = nullptr;  // bytes of experts' weights that are read; or null
 
   std::int64_t num_rows(RowSet rows) const {
     return rows == RowSet::kTokens ? num_tokens : num_logits;
@@ -93,12 +94,19 @@ struct Stream {
   std::int64_t num_items = 0;
 };
 
+// Weights that a thread reads one after the other.
+struct WeightSpan {
+  const std::uint8_t* data = nullptr;
+  std::int64_t num_bytes = 0;
+};
+
 class Program {
  public:
   using Run = std::function<void(const Step&, const Share&)>;
   using RunRow = std::function<void(const Step&, std::int64_t row)>;
   using RunBlock = std::function<void(const Step&, Range rows, Range columns)>;
   using Count = std::function<std::int64_t(const Step&)>;
+  using FindWeights = std::function<WeightSpan(const Step&, const Worker&)>;
 
   // For steps of at most `max_rows` tokens and `max_rows` rows of logits. A step that reads fewer
   // bytes of weights than `small_step_bytes` runs on the caller's thread alone. The table must
@@ -136,8 +144,10 @@ class Program {
                         std::int64_t grain, RunBlock run);
 
   // Adds a phase with items of its own: num_items(step), which threads take `grain(step)` at a
-  // time.
-  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run);
+  // time. Threads that wait before it prefetch the weights that find_weights returns, if it is
+  // given; they call it once the phase before has begun.
+  void add_phase(std::string name, std::vector<int> buffers, Count num_items, Count grain, Run run,
+                 FindWeights find_weights = nullptr);
 
   // Adds to the bytes of weights that each step reads, from which a step's size is estimated.
   void add_weight_bytes(std::size_t num_bytes) { weight_bytes_ += num_bytes; }
@@ -206,7 +216,8 @@ class Program {
     std::uint32_t num_pieces;  // `grain` columns each
     std::vector<Phase> phases;
     Stream stream;
-    Stream next_stream;  // of the first stage behind this one that has any
+    FindWeights find_weights;
+    const FindWeights* next_weights;  // of the first stage behind this one that has any; or null
   };
   // Either consecutive stages through which a thread can take its own rows without a barrier
   // (is_by_row), or one stage with items of its own.

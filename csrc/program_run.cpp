@@ -31,18 +31,15 @@ double seconds_now() {
   return std::chrono::duration<double>(now).count();
 }
 
-// Prefetches the beginning of a thread's share of a stream into the second-level cache, some lines
-// at a time: otherwise memory would be idle while threads wait for each other.
+// Prefetches the beginning of a thread's weights into the second-level cache, some lines at a time:
+// otherwise memory would be idle while threads wait for each other.
 class WeightPrefetcher {
  public:
-  // Sets the stream to prefetch. Continues where it was if the stream is the same.
-  void turn_to(const Stream& stream, const Worker& worker) {
-    const std::uint8_t* const begin =
-        stream.data + worker.share_begin(stream.num_items) * stream.item_bytes;
-    if (begin == begin_) return;
-    const std::int64_t num_bytes = stream.num_items * stream.item_bytes;
-    begin_ = next_ = begin;
-    end_ = begin + std::min(num_bytes / worker.num_threads(), kMaxBytes);
+  // Sets the weights to prefetch. Continues where it was if they are the same.
+  void turn_to(const WeightSpan& weights) {
+    if (weights.data == begin_) return;
+    begin_ = next_ = weights.data;
+    end_ = begin_ + std::min(weights.num_bytes, kMaxBytes);
   }
 
   // Prefetches the next lines; false when all are prefetched.
@@ -217,7 +214,7 @@ void Program::run_segments(const Step& step, Worker& worker) const {
         stopwatch.end_stage(index++);
         continue;
       }
-      prefetcher.turn_to(stage.next_stream, worker);
+      prefetcher.turn_to(stage.next_weights ? (*stage.next_weights)(step, worker) : WeightSpan{});
       worker.parallel_for(
           stage.num_items(step), stage.grain(step),
           [&](std::int64_t first, std::int64_t last) {

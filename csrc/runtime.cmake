@@ -2,10 +2,12 @@
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/draw.cpp
+  csrc/expert_plan.cpp
   csrc/gguf_blocks.cpp
   csrc/largest.cpp
   csrc/program.cpp
   csrc/program_attention.cpp
+  csrc/program_experts.cpp
   csrc/program_ops.cpp
   csrc/program_run.cpp
   csrc/roofline.cpp

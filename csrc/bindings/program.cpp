@@ -7,6 +7,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
@@ -22,6 +23,7 @@
 #include "bindings/program_arguments.h"
 #include "bindings/run_program.h"
 #include "program_attention.h"
+#include "program_experts.h"
 #include "program_ops.h"
 #include "thread_pool.h"
 
@@ -41,6 +43,18 @@ ActivationFunction activation_named(const std::string& name) {
   if (name == "gelu_tanh") return ActivationFunction::kGeluTanh;
   throw nb::value_error(("activation='" + name + "': allowed are silu, gelu, gelu_tanh").c_str());
 }
+
+RouterScores router_named(const std::string& name) {
+  if (name == "softmax") return RouterScores::kSoftmax;
+  if (name == "softmax_chosen") return RouterScores::kSoftmaxChosen;
+  if (name == "sigmoid") return RouterScores::kSigmoid;
+  throw nb::value_error(
+      ("router='" + name + "': allowed are softmax, softmax_chosen, sigmoid").c_str());
+}
+
+using WeightList = std::vector<std::shared_ptr<LinearWeights>>;
+
+std::vector<Weights> weight_list(const WeightList& list) { return {list.begin(), list.end()}; }
 
 }  // namespace
 
@@ -129,6 +143,29 @@ void bind_program(nb::module_& m) {
           },
           "rows"_a, "x"_a, "activation"_a, "width"_a, "y"_a)
       .def(
+          "route",
+          [](Program& self, RowSet rows, const BufferView& x,
+             const std::optional<FloatVector>& bias, std::int64_t num_experts,
+             std::int64_t num_chosen, const std::string& router, bool normalize, float scale,
+             const BufferView& y) {
+            add_route(self, rows, view(x), bias ? floats(*bias) : nullptr,
+                      {router_named(router), num_experts, num_chosen, normalize, scale}, view(y));
+          },
+          "rows"_a, "x"_a, "bias"_a.none(), "num_experts"_a, "num_chosen"_a, "router"_a,
+          "normalize"_a, "scale"_a, "y"_a)
+      .def(
+          "expert_mlp",
+          [](Program& self, RowSet rows, const BufferView& x, const BufferView& weights,
+             std::int64_t num_chosen, const WeightList& gate, const WeightList& up,
+             const WeightList& down, const std::string& activation, const BufferView& y,
+             bool add_to_y) {
+            add_expert_mlp(self, rows, view(x), view(weights), num_chosen,
+                           {weight_list(gate), weight_list(up), weight_list(down)},
+                           activation_named(activation), view(y), add_to_y);
+          },
+          "rows"_a, "x"_a, "weights"_a, "num_chosen"_a, "gate"_a, "up"_a, "down"_a, "activation"_a,
+          "y"_a, "add_to_y"_a)
+      .def(
           "add",
           [](Program& self, RowSet rows, const BufferView& a, const BufferView& b,
              std::int64_t width,
@@ -183,7 +220,8 @@ void bind_program(nb::module_& m) {
            "One step. `stage_seconds` is filled if given. Returns where each row of logits is "
            "largest, the first of equals, the first NaN if there is one (nothing if the program "
            "does not note it); and the token of each of `draws`, pairs of a row of logits and a "
-           "Draw in order of rows: -1 where the request's parameters or logits leave none.");
+           "Draw in order of rows: -1 where the request's parameters or logits leave none; and the "
+           "bytes of experts' weights that the step read.");
 }
 
 }  // namespace pellucid

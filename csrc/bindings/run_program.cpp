@@ -61,7 +61,7 @@ void add_draws(const std::vector<RowDraw>& row_draws, std::int64_t vocab_size, S
 
 }  // namespace
 
-std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
+std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
     const IntMatrix& block_tables, const Ints& logits_indices,
@@ -101,6 +101,8 @@ std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
   if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
   std::vector<LargestMark> marks(logits_indices.size());
   step.largest = marks.data();
+  std::int64_t expert_bytes = 0;
+  step.expert_bytes = &expert_bytes;
   std::vector<Draw> draws;
   std::vector<std::int64_t> tokens(row_draws.size(), kUndrawn);
   add_draws(row_draws, self.output_width(), step, draws, tokens);
@@ -112,7 +114,7 @@ std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
   for (const LargestMark mark : marks) {
     if (mark != 0) columns.push_back(column_of(mark));
   }
-  return {columns, tokens};
+  return {columns, tokens, expert_bytes};
 }
 
 }  // namespace pellucid

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "bindings/arrays.h"
@@ -25,9 +25,9 @@ using Seconds =
     nanobind::ndarray<double, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 // Returns the column of the largest logit of each row, or nothing if the program does not find it;
-// and the token of each draw, kUndrawn where there is none. Raises ValueError if the arrays do not
-// fit each other, the program or the cache.
-std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> run_program(
+// the token of each draw, kUndrawn where there is none; and the bytes of experts' weights that the
+// step read. Raises ValueError if the arrays do not fit each other, the program or the cache.
+std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
     const IntMatrix& block_tables, const Ints& logits_indices,

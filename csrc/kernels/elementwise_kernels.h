@@ -1,6 +1,6 @@
-// The interface of the elementwise kernels of one level (norms, rotations, activations, sums):
-// plain data and pointers. A kernel computes one row, so a row's bits depend on that row alone; y
-// may be x.
+// The interface of the elementwise kernels of one level (norms, rotations, activations, routers,
+// sums): plain data and pointers. A kernel computes one row, so a row's bits depend on that row
+// alone; y may be x, except where experts are chosen and weighted.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,19 @@ namespace pellucid {
 enum class ActivationFunction : std::uint8_t { kSilu, kGelu, kGeluTanh };
 
 constexpr int kNumActivationFunctions = 3;
+
+// What a router makes of its logits: Ops.route in backends/ops.py.
+enum class RouterScores : std::uint8_t { kSoftmax, kSoftmaxChosen, kSigmoid };
+
+struct Router {
+  RouterScores scores;
+  std::int64_t num_experts;  // at most kMaxExperts
+  std::int64_t num_chosen;   // 1 to num_experts
+  bool normalize;
+  float scale;
+};
+
+constexpr std::int64_t kMaxExperts = 1024;
 
 struct ElementwiseKernels {
   // x / sqrt(mean(x^2) + eps) * weight for each of `num_vectors` vectors [size].
@@ -32,6 +45,11 @@ struct ElementwiseKernels {
   void (*softcap)(const float* x, float cap, std::int64_t size, float* y);
   // The largest of x [size], size >= 1; NaN if any is NaN.
   float (*largest)(const float* x, std::int64_t size);
+  // Weights [num_experts] of logits [num_experts]; `bias` likewise, or null.
+  void (*route)(const float* logits, const float* bias, const Router& router, float* weights);
+  // y = the sum of weights[i] * rows[i] [size] in order, added to y if `add_to_y`.
+  void (*weighted_sum)(const float* const* rows, const float* weights, std::int64_t count,
+                       std::int64_t size, bool add_to_y, float* y);
 };
 
 }  // namespace pellucid

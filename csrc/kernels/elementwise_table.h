@@ -109,6 +109,66 @@ inline float largest(const float* x, std::int64_t size) {
   return num_nans == 0.0f ? peak : __builtin_nanf("");
 }
 
+// exp(x - largest of x) of x [size], and the sum of these, in place.
+inline float exponentials(std::int64_t size, float* x) {
+  const float peak = largest(x, size);
+  map(size, x, [&](auto at) { return exp_of_negative(at(x) - peak); });
+  return sum(size, [&](auto at) { return at(x); });
+}
+
+inline void route(const float* logits, const float* bias, const Router& router, float* weights) {
+  const std::int64_t size = router.num_experts;
+  bool is_finite = true;
+  for (std::int64_t i = 0; i < size; ++i) is_finite &= logits[i] - logits[i] == 0.0f;
+
+  float scores[kMaxExperts], ranked[kMaxExperts];
+  for (std::int64_t i = 0; i < size; ++i) scores[i] = is_finite ? logits[i] : 0.0f;
+  if (router.scores == RouterScores::kSigmoid) {
+    map(size, scores, [&](auto at) { return sigmoid(at(scores)); });
+  }
+  for (std::int64_t i = 0; i < size; ++i) {
+    ranked[i] = bias == nullptr ? scores[i] : scores[i] + bias[i];
+  }
+  constexpr float kTaken = -__builtin_inff();
+  for (std::int64_t n = 0; n < router.num_chosen; ++n) {
+    std::int64_t best = 0;
+    for (std::int64_t i = 1; i < size; ++i) best = ranked[i] > ranked[best] ? i : best;
+    ranked[best] = kTaken;
+  }
+
+  float factor = 1.0f;
+  if (router.scores == RouterScores::kSoftmax) factor = 1.0f / exponentials(size, scores);
+  float chosen[kMaxExperts];
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    if (ranked[i] == kTaken) chosen[count++] = scores[i] * factor;
+  }
+  if (router.scores == RouterScores::kSoftmaxChosen) {
+    const float total = exponentials(count, chosen);
+    map(count, chosen, [&](auto at) { return at(chosen) / total; });
+  }
+  if (router.normalize) {
+    const float total = sum(count, [&](auto at) { return at(chosen); });
+    map(count, chosen, [&](auto at) { return at(chosen) / total; });
+  }
+  count = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const bool is_chosen = ranked[i] == kTaken;
+    weights[i] = is_chosen ? chosen[count] * router.scale : 0.0f;
+    if (is_chosen && !is_finite) weights[i] = __builtin_nanf("");
+    count += is_chosen ? 1 : 0;
+  }
+}
+
+inline void weighted_sum(const float* const* rows, const float* weights, std::int64_t count,
+                         std::int64_t size, bool add_to_y, float* y) {
+  map(size, y, [&](auto at) {
+    Lanes total = 0.0f;
+    for (std::int64_t i = 0; i < count; ++i) total += at(rows[i]) * weights[i];
+    return add_to_y ? at(y) + total : total;
+  });
+}
+
 constexpr ElementwiseKernels kernels() {
   return {&rms_norm,
           &layer_norm,
@@ -118,7 +178,9 @@ constexpr ElementwiseKernels kernels() {
           &add,
           &scale,
           &softcap,
-          &largest};
+          &largest,
+          &route,
+          &weighted_sum};
 }
 
 }  // namespace elementwise

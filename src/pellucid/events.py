@@ -82,7 +82,7 @@ class HelloModel:
     n_kv: int  # its kv-heads
     head_dim: int  # of its heads
     vocab: int
-    weight_bytes: int  # that a step with logits reads
+    weight_bytes: int  # that a step with logits reads; of experts, all
     dtype: str  # format of the matrices
     layer_kinds: tuple[Literal["full", "sliding"], ...]
 

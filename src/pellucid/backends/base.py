@@ -46,11 +46,20 @@ class Weights(ABC):
         return 0
 
     @abstractmethod
-    def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
-        """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N].
+    def matrix(
+        self,
+        weight: WeightMatrix,
+        bias: npt.NDArray[Any] | None = None,
+        rounds_activations: bool = True,
+    ) -> Matrix:
+        """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N]. A `MatrixStack`
+        is a sequence of such.
 
         The kind of the weight decides how it is kept: floats stay what they are or become the
         backend's dtype, integers stay the integers that they are.
+
+        Args:
+            rounds_activations: whether the backend may round rows where they meet weights of fewer bits.
         """
 
     @abstractmethod
@@ -117,28 +126,34 @@ class StepLogits:
         largest: [R] `rows.argmax(axis=1)`, as far as the backend computed it; else empty.
         drawn: the token of each draw that was asked for, None where parameters or logits leave none;
             empty without draws.
+        expert_bytes: of the experts' weights that the step read.
     """
 
     rows: Array
     largest: Sequence[int] = ()
     drawn: Sequence[int | None] = ()
+    expert_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class StepWeights:
-    """What a step reads of weights, however many tokens it has: each matrix once.
+    """What a step reads of weights, however many tokens it has: each matrix once. Of the experts it
+    reads those that its tokens choose: `StepLogits.expert_bytes`.
 
     Args:
-        layer_bytes: of all layers, scales and zero points included.
+        layer_bytes: of all layers without their experts, scales and zero points included.
         head_bytes: of the head, for steps that compute logits.
         arithmetic: in which most of them are multiplied.
+        expert_bytes: of all experts.
     """
 
     layer_bytes: int
     head_bytes: int
     arithmetic: Arithmetic
+    expert_bytes: int = 0
 
     def num_bytes(self, with_head: bool) -> int:
+        """Without the experts."""
         return self.layer_bytes + (self.head_bytes if with_head else 0)
 
 

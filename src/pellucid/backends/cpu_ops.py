@@ -13,12 +13,12 @@ import numpy as np
 
 from pellucid.backends import traced_ops
 from pellucid.backends.cpu_kv_cache import CpuKVCache, CpuKVLayer
-from pellucid.backends.cpu_weights import JoinedWeights
+from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import LinearWeights, Program
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.program_decoder import radians, run_program
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
-from pellucid.config import Activation, RopeConfig
+from pellucid.config import Activation, RopeConfig, Router
 
 Rows: TypeAlias = Any  # an Array, or a SymbolicArray while a forward is traced
 
@@ -70,6 +70,42 @@ class CpuOps(Ops):
         if not isinstance(gate_up, SymbolicArray):
             return self._run_on(lambda x: self.gated_activate(x, activation), gate_up)
         return traced_ops.gated_activate(gate_up, activation)
+
+    def route(
+        self,
+        logits: Rows,
+        num_chosen: int,
+        router: Router,
+        normalize: bool = False,
+        scale: float = 1.0,
+        bias: Array | None = None,
+    ) -> Rows:
+        if not isinstance(logits, SymbolicArray):
+            return self._run_on(
+                lambda x: self.route(x, num_chosen, router, normalize, scale, bias), logits
+            )
+        return traced_ops.route(logits, num_chosen, router, normalize, scale, bias)
+
+    def expert_mlp(
+        self,
+        x: Rows,
+        weights: Rows,
+        num_chosen: int,
+        gate: CpuStack,
+        up: CpuStack,
+        down: CpuStack,
+        activation: Activation,
+    ) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            assert (np.count_nonzero(weights, axis=-1) <= num_chosen).all()
+            return self._run_on(
+                lambda x, weights: self.expert_mlp(
+                    x, weights, num_chosen, gate, up, down, activation
+                ),
+                x,
+                weights,
+            )
+        return traced_ops.expert_mlp(x, weights, num_chosen, gate, up, down, activation)
 
     def store_kv(self, kv_layer: CpuKVLayer, k: Rows, v: Rows, slot_mapping: IntArray) -> None:
         if not isinstance(k, SymbolicArray):

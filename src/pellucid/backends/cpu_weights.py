@@ -1,9 +1,10 @@
 """Weights in the layout of the native kernels: packed while the model loads."""
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,8 @@ from pellucid.backends.native import (
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.backends.quantization.weights import check_scales
+
+CpuStack: TypeAlias = Sequence[LinearWeights]  # of one format
 
 _FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -80,19 +83,25 @@ class CpuWeights(Weights):
         self._memory = self._packer = None  # the matrices keep their memory
 
     def matrix(
-        self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None
+        self,
+        weight: WeightMatrix,
+        bias: npt.NDArray[Any] | None = None,
+        rounds_activations: bool = True,
     ) -> LinearWeights | JoinedWeights:
         """`weight` [N, K] and its bias [N] as a handle, no value changed."""
         own_bias = None if bias is None else self.vector(bias)
+        activations = self._activations if rounds_activations else "f32"
         if isinstance(weight, JoinedMatrix):
             parts = zip(weight.parts, weight.split(own_bias), strict=True)
-            return JoinedWeights(tuple(self._pack(part, own) for part, own in parts))
-        return self._pack(weight, own_bias)
+            return JoinedWeights(tuple(self._pack(part, own, activations) for part, own in parts))
+        return self._pack(weight, own_bias, activations)
 
     def vector(self, weight: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return np.ascontiguousarray(weight, np.float32)
 
-    def _pack(self, weight: UniformMatrix, bias: npt.NDArray[np.float32] | None) -> LinearWeights:
+    def _pack(
+        self, weight: UniformMatrix, bias: npt.NDArray[np.float32] | None, activations: str
+    ) -> LinearWeights:
         parts: dict[str, Any] = {}
         if isinstance(weight, QuantizedMatrix):
             arrays = {name: np.ascontiguousarray(array) for name, array in weight.arrays.items()}
@@ -107,7 +116,7 @@ class CpuWeights(Weights):
             rows,
             **parts,
             bias=bias,
-            activations=self._activations,
+            activations=activations,
             pool=self._pool,
             memory=self._memory,
             packer=self._packer if may_wait else None,

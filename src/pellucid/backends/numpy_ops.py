@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_cache import NumpyKVLayer
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
-from pellucid.backends.numpy_weights import NumpyJoinedMatrix, NumpyWeight
+from pellucid.backends.numpy_weights import NumpyJoinedMatrix, NumpyStack, NumpyWeight
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
-from pellucid.config import Activation, RopeConfig
+from pellucid.config import Activation, RopeConfig, Router
 
 TILE = 16  # rows that go through a matrix product together
 
@@ -91,6 +91,53 @@ class NumpyOps(Ops):
         half = gate_up.shape[1] // 2
         return self.activate(gate_up[:, :half], activation) * gate_up[:, half:]
 
+    def route(
+        self,
+        logits: Array,
+        num_chosen: int,
+        router: Router,
+        normalize: bool = False,
+        scale: float = 1.0,
+        bias: Array | None = None,
+    ) -> Array:
+        is_finite = np.isfinite(logits).all(axis=-1, keepdims=True)
+        logits = np.where(is_finite, logits, 0)
+        scores = _sigmoid(logits) if router == "sigmoid" else logits
+        ranked = scores if bias is None else scores + bias
+        # A stable sort of what is negated: of equal scores the lowest expert comes first.
+        order = np.argsort(-ranked, axis=-1, kind="stable")
+        is_chosen = np.zeros(logits.shape, np.bool_)
+        np.put_along_axis(is_chosen, order[:, :num_chosen], True, axis=-1)
+        match router:
+            case "softmax":
+                scores = _softmax(logits)
+            case "softmax_chosen":
+                scores = _softmax(np.where(is_chosen, logits, -np.inf))
+        weights = np.where(is_chosen, scores, 0)
+        if normalize:
+            weights = weights / weights.sum(axis=-1, keepdims=True)
+        return np.asarray(np.where(is_chosen & ~is_finite, np.nan, weights * scale), self.dtype)
+
+    def expert_mlp(
+        self,
+        x: Array,
+        weights: Array,
+        num_chosen: int,
+        gate: NumpyStack,
+        up: NumpyStack,
+        down: NumpyStack,
+        activation: Activation,
+    ) -> Array:
+        assert (np.count_nonzero(weights, axis=-1) <= num_chosen).all()
+        y = np.zeros_like(x)
+        for expert in range(len(gate)):
+            rows = np.flatnonzero(weights[:, expert])
+            if rows.size:
+                gated = self.activate(self.linear(x[rows], gate[expert]), activation)
+                inner = gated * self.linear(x[rows], up[expert])
+                y[rows] += weights[rows, expert, None] * self.linear(inner, down[expert])
+        return y
+
     def store_kv(self, kv_layer: NumpyKVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
         kv_layer.write(k, v, slot_mapping)
 
@@ -154,6 +201,18 @@ class NumpyOps(Ops):
 
     def logits(self, x: Array, weight: NumpyWeight, softcap: float | None = None) -> Array:
         return _cap(self.linear(x, weight), softcap)
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), with an exponential that cannot overflow."""
+    decay = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, decay, 1) / (1 + decay), x.dtype)
+
+
+def _softmax(scores: Array) -> Array:
+    """exp(score) / sum of exp(score) over the last axis."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 def _first_key(tile: int, sliding_window: int | None) -> int:

@@ -1,5 +1,6 @@
 """Weights in NumPy arrays."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ class NumpyJoinedMatrix:
 
 
 NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix | NumpyJoinedMatrix
+NumpyStack: TypeAlias = Sequence[NumpyWeight]
 
 
 class NumpyWeights(Weights):
@@ -50,13 +52,21 @@ class NumpyWeights(Weights):
     def expect(self, num_bytes: int) -> None:
         pass
 
-    def matrix(self, weight: WeightMatrix, bias: npt.NDArray[Any] | None = None) -> NumpyWeight:
+    def matrix(
+        self,
+        weight: WeightMatrix,
+        bias: npt.NDArray[Any] | None = None,
+        rounds_activations: bool = True,
+    ) -> NumpyWeight:
         if isinstance(weight, JoinedMatrix):
             biases = weight.split(bias)
-            return NumpyJoinedMatrix(tuple(map(self.matrix, weight.parts, biases)))
+            parts = zip(weight.parts, biases, strict=True)
+            return NumpyJoinedMatrix(
+                tuple(self.matrix(part, own, rounds_activations) for part, own in parts)
+            )
         own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, QuantizedMatrix):
-            if self._quantize_activations:
+            if self._quantize_activations and rounds_activations:
                 return make_numpy_quantized(weight, own_bias)
             weight = weight.dequantize()
         return NumpyMatrix(self.vector(weight), own_bias)

@@ -1,7 +1,7 @@
 """The ops contract: the functions that a decoder may call on arrays of T tokens, and the forward batch.
 
 Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, H query heads,
-K kv-heads, D head dim, V vocabulary. Decoders use `+`, slicing and `.reshape`; everything else is an
+K kv-heads, D head dim, E experts, V vocabulary. Decoders use `+`, slicing and `.reshape`; everything else is an
 op. Every op computes each row the same way whatever other rows stand beside it: that is what makes a
 request's answer independent of its batch.
 """
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import Activation, RopeConfig
+from pellucid.config import Activation, RopeConfig, Router
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -22,6 +22,7 @@ BlockBytes: TypeAlias = npt.NDArray[np.uint8]  # [bytes_per_block]
 
 # Handles are opaque outside the backend that made them, so formats never show in a decoder.
 Matrix: TypeAlias = Any
+MatrixStack: TypeAlias = Any  # one matrix per expert
 Vector: TypeAlias = Any
 KVLayer: TypeAlias = Any
 
@@ -101,6 +102,20 @@ class Parameters(Protocol):
         """
         ...
 
+    def router(
+        self, name: str, num_experts: int, num_columns: int, bias: bool = False
+    ) -> Matrix:
+        """As `matrix`, for the scores of experts: kept in the checkpoint's floats, whatever the other
+        matrices become, and multiplied with rows that are not rounded."""
+        ...
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        """`name`.weight [num_experts, num_rows, num_columns] and, if asked for, `name`.bias
+        [num_experts, num_rows]: one matrix of each expert."""
+        ...
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         """A norm's weight or bias, [size], times `scale`."""
         ...
@@ -144,6 +159,51 @@ class Ops(ABC):
     @abstractmethod
     def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
         """activation(gate) * up of gate_up = [gate | up]: [T, 2 M] -> [T, M] (Shazeer 2020)."""
+
+    @abstractmethod
+    def route(
+        self,
+        logits: Array,
+        num_chosen: int,
+        router: Router,
+        normalize: bool = False,
+        scale: float = 1.0,
+        bias: Vector | None = None,
+    ) -> Array:
+        """Chooses experts and weights them (Shazeer et al. 2017): logits [T, E] -> weights [T, E], 0
+        for experts that are not chosen. In f32 at least.
+
+        A row chooses the `num_chosen` experts with the largest logits; of equal ones the lowest. Their
+        weights are, by `router`:
+
+        * "softmax": softmax of all logits;
+        * "softmax_chosen": softmax of the chosen logits;
+        * "sigmoid": sigmoid of each logit. The largest sums of sigmoid and bias [E] are chosen
+          (DeepSeek-AI 2024); the weights are without the bias.
+
+        If `normalize`, the weights of a row are then divided by their sum. `scale` multiplies them. A row
+        with a NaN or an infinity gives NaN to the experts that a row of zeros chooses: its output shows
+        it, and other rows do not see it.
+        """
+
+    @abstractmethod
+    def expert_mlp(
+        self,
+        x: Array,
+        weights: Array,
+        num_chosen: int,
+        gate: MatrixStack,
+        up: MatrixStack,
+        down: MatrixStack,
+        activation: Activation,
+    ) -> Array:
+        """The sum over experts e, from the lowest to the highest, of
+
+            weights[:, e] * down[e](activation(gate[e](x)) * up[e](x))
+
+        x [T, M], weights [T, E] -> [T, M]. An expert of weight 0 is not computed: at most `num_chosen`
+        weights of a row are not 0. Each row is one sum in this order, whatever the other rows choose.
+        """
 
     @abstractmethod
     def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:

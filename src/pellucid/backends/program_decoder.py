@@ -25,7 +25,7 @@ def run_program(
     inputs: Sequence[Array] = (),
     stage_seconds: npt.NDArray[np.float64] | None = None,
     draws: Sequence[tuple[int, NativeDraw]] = (),
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[int], list[int], int]:
     """One call of `program`.
 
     Args:
@@ -39,8 +39,8 @@ def run_program(
         draws: in order of the rows of logits that they belong to.
 
     Returns:
-        [R] where each row of logits is largest, empty if the program does not note it; and the token of
-        each draw, -1 where there is none.
+        [R] where each row of logits is largest, empty if the program does not note it; the token of
+        each draw, -1 where there is none; and the bytes of experts' weights that were read.
     """
     return program.run(
         output,
@@ -92,6 +92,9 @@ class ProgramDecoder(CompiledDecoder):
             for rope in trace.ropes
         )
         self._weights = tuple(trace.weights)  # in the order of the step; the last one is the head
+        self._experts = tuple(
+            weight for layer in trace.experts for stack in layer for weight in stack
+        )
         self._program = program
         self._quantize_activations = quantize_activations
         self._before_step = before_step
@@ -105,7 +108,7 @@ class ProgramDecoder(CompiledDecoder):
     def step_weights(self) -> StepWeights:
         *layers, head = self._weights
         bytes_by_arithmetic: dict[Arithmetic, int] = {}
-        for weight in self._weights:
+        for weight in (*self._weights, *self._experts):
             arithmetic = self._arithmetic(weight.format)
             counted = bytes_by_arithmetic.get(arithmetic, 0)
             bytes_by_arithmetic[arithmetic] = counted + weight.num_bytes
@@ -113,6 +116,7 @@ class ProgramDecoder(CompiledDecoder):
             sum(weight.num_bytes for weight in layers),
             head.num_bytes,
             max(bytes_by_arithmetic, key=lambda arithmetic: bytes_by_arithmetic[arithmetic]),
+            sum(weight.num_bytes for weight in self._experts),
         )
 
     def _arithmetic(self, weight_format: str) -> Arithmetic:
@@ -132,17 +136,20 @@ class ProgramDecoder(CompiledDecoder):
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
         native = [(draw.row, native_draw(draw)) for draw in draws]
         if len(batch.token_ids) <= self._program.max_rows:
-            largest, drawn = self._run(batch, kv_cache, logits, native)
-            return StepLogits(logits, largest, _tokens(drawn))
-        largest, drawn = [], []
+            largest, drawn, expert_bytes = self._run(batch, kv_cache, logits, native)
+            return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
+        largest, drawn, expert_bytes = [], [], 0
         for part in slices(batch, self._program.max_rows):
             # Slices are in order, and so are their rows of logits and what is drawn from them.
             first, end = len(largest), len(largest) + len(part.logits_rows)
             own = [(row - first, draw) for row, draw in native if first <= row < end]
-            part_largest, part_drawn = self._run(part.batch, kv_cache, logits[first:end], own)
+            part_largest, part_drawn, part_bytes = self._run(
+                part.batch, kv_cache, logits[first:end], own
+            )
             largest += part_largest
             drawn += part_drawn
-        return StepLogits(logits, largest, _tokens(drawn))
+            expert_bytes += part_bytes
+        return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
 
     def profile(self, batch: ForwardBatch, kv_cache: CpuKVCache) -> list[tuple[str, float]]:
         """Runs a step of at most `max_rows` rows; the name and the seconds of each stage, that is of
@@ -160,7 +167,7 @@ class ProgramDecoder(CompiledDecoder):
         logits: Array,
         draws: Sequence[tuple[int, NativeDraw]],
         stage_seconds: npt.NDArray[np.float64] | None = None,
-    ) -> tuple[list[int], list[int]]:
+    ) -> tuple[list[int], list[int], int]:
         frequencies = [
             radians(rope, batch.rope_lens) if fixed is None else fixed
             for rope, fixed in self._ropes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pellucid.backends.cpu_kv_cache import CpuKVLayer
-from pellucid.backends.cpu_weights import JoinedWeights
+from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import Indices, LinearWeights, RowSet
 from pellucid.backends.ops import Array
 from pellucid.backends.tracing import (
@@ -14,7 +14,7 @@ from pellucid.backends.tracing import (
     SymbolicArray,
     SymbolicIndices,
 )
-from pellucid.config import Activation, RopeConfig
+from pellucid.config import Activation, RopeConfig, Router
 
 _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
 
@@ -105,6 +105,51 @@ def gated_activate(gate_up: SymbolicArray, activation: Activation) -> SymbolicAr
         (width,),
         lambda to, x, y: to.program.gated_activate(rows, x[0], activation, width, y),
         can_overwrite=True,
+    )
+
+
+def route(
+    logits: SymbolicArray,
+    num_chosen: int,
+    router: Router,
+    normalize: bool,
+    scale: float,
+    bias: Array | None,
+) -> SymbolicArray:
+    rows, num_experts = logits.rows, logits.operand.width
+    return logits.trace.record(
+        "route",
+        [logits],
+        (num_experts,),
+        lambda to, x, y: to.program.route(
+            rows, x[0], bias, num_experts, num_chosen, router, normalize, scale, y
+        ),
+    )
+
+
+def expert_mlp(
+    x: SymbolicArray,
+    weights: SymbolicArray,
+    num_chosen: int,
+    gate: CpuStack,
+    up: CpuStack,
+    down: CpuStack,
+    activation: Activation,
+) -> SymbolicArray:
+    rows = x.rows
+    x.trace.experts.append((gate, up, down))
+
+    def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
+        to.program.expert_mlp(
+            rows, x[0], x[1], num_chosen, gate, up, down, activation, y, add_to_y
+        )
+
+    return x.trace.record(
+        "expert_mlp",
+        [x, weights],
+        x.shape,
+        partial(emit, add_to_y=False),
+        accumulate=partial(emit, add_to_y=True),
     )
 
 

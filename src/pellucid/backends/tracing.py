@@ -160,6 +160,7 @@ class Trace:
         self.instructions: list[Instruction] = []
         self.ropes: dict[RopeConfig, SymbolicArray] = {}  # cos and sin of each, in order of use
         self.weights: list[LinearWeights] = []  # of the products, in order of use
+        self.experts: list[tuple[Sequence[LinearWeights], ...]] = []  # gate, up, down of each layer
 
     def record(
         self,

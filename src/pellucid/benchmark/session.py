@@ -37,10 +37,12 @@ OnRun = Callable[[int, int], None]  # (runs done, runs in all)
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a workload: how long it took, and what its steps were."""
+    """One run of a workload: how long it took, what its steps were, and the bytes of experts' weights that
+    all of them read."""
 
     seconds: float
     steps: tuple[tuple[ScheduledRequest, ...], ...]
+    expert_bytes: int
 
 
 class Session:
@@ -123,7 +125,7 @@ class Session:
         config = self._model.config
         position_bytes = self._kv_plan.bytes_per_block / self._config.block_size
         kv_bytes = formulas.KVBytes(config, position_bytes)
-        num_bytes, flops = 0.0, 0
+        num_bytes, flops = float(run.expert_bytes), 0
         for step in run.steps:
             num_bytes += self._model.decoder.step_weights.num_bytes(
                 any(scheduled.samplers for scheduled in step)
@@ -140,6 +142,7 @@ class Session:
             self._runner, scheduler, self._events, self._clock, speculation=self._speculation
         )
         steps: list[tuple[ScheduledRequest, ...]] = []
+        expert_bytes = 0
         start = self._clock()
         while scheduler.has_unfinished_requests and len(steps) < max_steps:
             output = executor.schedule(now=0.0)
@@ -148,7 +151,8 @@ class Session:
                 raise error
             scheduler.update(output, result.token_ids, now=0.0)
             steps.append(output.scheduled)
-        return Run(self._clock() - start, tuple(steps))
+            expert_bytes += result.expert_bytes
+        return Run(self._clock() - start, tuple(steps), expert_bytes)
 
     def _scheduler(self, workload: Workload) -> Scheduler:
         """A scheduler with the requests of `workload` at their depth."""

@@ -78,7 +78,7 @@ def hello(
             n_kv=attention.num_kv_heads,
             head_dim=attention.head_dim,
             vocab=model_config.vocab_size,
-            weight_bytes=weights.num_bytes(with_head=True),
+            weight_bytes=weights.num_bytes(with_head=True) + weights.expert_bytes,
             dtype=engine_config.quantization,
             layer_kinds=tuple(
                 "full" if layer.attention.window is None else "sliding"
@@ -250,10 +250,13 @@ class StepCosts:
         self._budget = budget
         self._ceilings = ceilings
 
-    def step(self, works: Sequence[Work], times: StepTimes, idle_seconds: float) -> Step:
-        """A step that has ended."""
+    def step(
+        self, works: Sequence[Work], times: StepTimes, idle_seconds: float, expert_bytes: int
+    ) -> Step:
+        """A step that has ended, which read `expert_bytes` of experts' weights."""
         flops = sum(work.flops for work in works)
         weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
+        weight_bytes += expert_bytes
         kv_bytes = sum(self._kv_bytes(work.start, work.end) for work in works)
         num_tokens = sum(work.end - work.start for work in works)
         kv_write_bytes = num_tokens * self._position_bytes

@@ -315,7 +315,7 @@ class LLMEngine:
         ended = self.scheduler.take_ended()
         deltas = self._completions.deltas(new.token_ids, ended)
         times.emitted = self.clock()
-        self._recorder.end_step(output)
+        self._recorder.end_step(output, result.expert_bytes)
         return deltas + self._completions.close(ended, times.emitted)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:

@@ -148,8 +148,12 @@ class StepRecorder:
                     token_chosen(request, position, source, observations[index], show, itl_us)
                 )
 
-    def end_step(self, output: SchedulerOutput) -> None:
-        """A step has ended; those who ended with it are still to be closed."""
+    def end_step(self, output: SchedulerOutput, expert_bytes: int) -> None:
+        """A step has ended; those who ended with it are still to be closed.
+
+        Args:
+            expert_bytes: of the experts' weights that it read.
+        """
         times = self._times
         preempted = [request.request_id for request in output.preempted]
         self._ledgers.step(times, self._works, preempted, self._left_out)
@@ -158,7 +162,8 @@ class StepRecorder:
                 self._ledgers.fork(scheduled.request.request_id, sampler.request_id)
         if self._works and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
-            self._bus.emit(self._costs.step(self._works, times, times.started - last))
+            idle = times.started - last
+            self._bus.emit(self._costs.step(self._works, times, idle, expert_bytes))
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:

@@ -24,10 +24,12 @@ class ComputedStep:
         rows: [R, V] logits of all `logits_rows`.
         drawn: tokens that the decoder has drawn, by request id and row of the logits. None: the parameters
             or the logits leave no token.
+        expert_bytes: bytes of the experts' weights that the step read.
     """
 
     rows: Array
     drawn: Mapping[tuple[str, int], int | None]
+    expert_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class StepResult:
         draft_targets: of the same requests, for each draft the model's distribution, given the drafts before
             it; none from the first draft on whose parameters leave no token.
         errors: the errors of requests that failed.
+        expert_bytes: as in `ComputedStep`.
     """
 
     sampled: dict[str, list[SampledToken]] = field(default_factory=dict)
@@ -49,6 +52,7 @@ class StepResult:
     observations: dict[str, list[TokenObservation]] = field(default_factory=dict)
     draft_targets: dict[str, list[Candidates]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
+    expert_bytes: int = 0
 
     @property
     def token_ids(self) -> dict[str, list[int]]:
@@ -97,7 +101,8 @@ class ModelRunner:
         batch = build_forward_batch(scheduled_requests, self.block_size)
         if self.decoder.draws_tokens:
             return self._execute_and_draw(batch, scheduled_requests)
-        return ComputedStep(self.decoder.step(batch, self.kv_cache).rows, {})
+        logits = self.decoder.step(batch, self.kv_cache)
+        return ComputedStep(logits.rows, {}, logits.expert_bytes)
 
     def _execute_and_draw(
         self, batch: ForwardBatch, scheduled_requests: Sequence[ScheduledRequest]
@@ -123,7 +128,7 @@ class ModelRunner:
         logits = self.decoder.step(batch, self.kv_cache, list(draws.values()))
         drawn = dict(zip(draws, logits.drawn, strict=True))
         drawn.update((key, logits.largest[key[1]]) for key in takes_largest)
-        return ComputedStep(logits.rows, drawn)
+        return ComputedStep(logits.rows, drawn, logits.expert_bytes)
 
     def sample(
         self,
@@ -138,7 +143,7 @@ class ModelRunner:
             computed: the result of `execute`.
             watches: whether to observe the tokens of a request, by its id; None: no request's.
         """
-        result = StepResult()
+        result = StepResult(expert_bytes=computed.expert_bytes)
         end = 0
         for scheduled in scheduled_requests:
             begin, end = end, end + scheduled.num_logits
