@@ -299,6 +299,10 @@ class Program:
 
     def gated_activate(self, rows: RowSet, x: tuple[int, int], activation: str, width: int, y: tuple[int, int]) -> None: ...
 
+    def route(self, rows: RowSet, x: tuple[int, int], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, num_experts: int, num_chosen: int, router: str, normalize: bool, scale: float, y: tuple[int, int]) -> None: ...
+
+    def expert_mlp(self, rows: RowSet, x: tuple[int, int], weights: tuple[int, int], num_chosen: int, gate: Sequence[LinearWeights], up: Sequence[LinearWeights], down: Sequence[LinearWeights], activation: str, y: tuple[int, int], add_to_y: bool) -> None: ...
+
     def add(self, rows: RowSet, a: tuple[int, int], b: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
 
     def softcap(self, rows: RowSet, x: tuple[int, int], cap: float, width: int, y: tuple[int, int]) -> None: ...
@@ -330,9 +334,9 @@ class Program:
     def stage_names(self) -> list[str]:
         """What runs between two barriers."""
 
-    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, draws: Sequence[tuple[int, Draw]] = []) -> tuple[list[int], list[int]]:
+    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, draws: Sequence[tuple[int, Draw]] = []) -> tuple[list[int], list[int], int]:
         """
-        One step. `stage_seconds` is filled if given. Returns where each row of logits is largest, the first of equals, the first NaN if there is one (nothing if the program does not note it); and the token of each of `draws`, pairs of a row of logits and a Draw in order of rows: -1 where the request's parameters or logits leave none.
+        One step. `stage_seconds` is filled if given. Returns where each row of logits is largest, the first of equals, the first NaN if there is one (nothing if the program does not note it); and the token of each of `draws`, pairs of a row of logits and a Draw in order of rows: -1 where the request's parameters or logits leave none; and the bytes of experts' weights that the step read.
         """
 
 class ProgramAttention:

@@ -5,10 +5,13 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from pellucid.backends.base import Weights
 from pellucid.backends.choice import make_backend
-from pellucid.backends.ops import Matrix, Vector
+from pellucid.backends.ops import Matrix, MatrixStack, Vector
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.weights import QuantizationError, quantization_error
 from pellucid.config import EngineConfig
@@ -191,20 +194,40 @@ class _QuantizingParameters:
         parts: tuple[int, ...] = (),
     ) -> Matrix:
         shape = (num_rows, num_columns)
-        weight = as_floats(self._source.weight(f"{name}.weight", shape, parts))
+        self._write_matrix(name, as_floats(self._source.weight(f"{name}.weight", shape, parts)))
+        self._source.release()
+        if bias:
+            self._write_vector(f"{name}.bias", num_rows, parts)
+
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
+        weight = self._source.weight(f"{name}.weight", (num_experts, num_columns))
+        self._writer.add_floats(f"{name}.weight", as_floats(weight))
+        if bias:
+            self._write_vector(f"{name}.bias", num_experts)
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        shape = (num_experts, num_rows, num_columns)
+        for expert, weight in enumerate(self._source.expert_weights(f"{name}.weight", shape)):
+            self._write_matrix(f"{name}.{expert}", as_floats(weight))
+        if bias:
+            biases = self._source.expert_weights(f"{name}.bias", shape[:2])
+            for expert, own_bias in enumerate(biases):
+                self._writer.add_floats(f"{name}.{expert}.bias", as_floats(own_bias))
+        self._source.release()
+
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
+        return self._write_vector(name, size)  # `scale` is applied when the written file is loaded
+
+    def _write_matrix(self, name: str, weight: npt.NDArray[Any]) -> None:
         try:
             matrix = self._weights.quantize(weight, self._format)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         self._writer.add_matrix(f"{name}.weight", matrix)
         moved = quantization_error(weight, matrix)
-        self.reports.append(MatrixReport(name, num_rows, num_columns, moved))
-        self._source.release()
-        if bias:
-            self._write_vector(f"{name}.bias", num_rows, parts)
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        return self._write_vector(name, size)  # `scale` is applied when the written file is loaded
+        self.reports.append(MatrixReport(name, *matrix.shape, moved))
 
     def _write_vector(self, name: str, size: int, parts: tuple[int, ...] = ()) -> Vector:
         self._writer.add_floats(name, as_floats(self._source.weight(name, (size,), parts)))

@@ -135,11 +135,15 @@ def test_operands_that_do_not_fit():
     other = random_experts(rng, 3, 8, 16, store("bf16")).handles(backend)
     with pytest.raises(ValueError, match="up: has 2 matrices for 3 experts"):
         backend.ops.expert_mlp(x, weights, 2, gate, up[:2], down, "silu")
-    with pytest.raises(ValueError, match=r"down: must be \[16, 8\] for each expert, one is \[8, 16\]"):
+    with pytest.raises(
+        ValueError, match=r"down: must be \[16, 8\] for each expert, one is \[8, 16\]"
+    ):
         backend.ops.expert_mlp(x, weights, 2, gate, up, up, "silu")
     with pytest.raises(ValueError, match="gate: must have one format for all experts"):
         backend.ops.expert_mlp(x, weights, 2, (*gate[:2], other[0][2]), up, down, "silu")
     with pytest.raises(ValueError, match="num_chosen=4: allowed are 1 to 3"):
         backend.ops.route(weights, 4, "softmax")
-    with pytest.raises(ValueError, match="router='tanh': allowed are softmax, softmax_chosen, sigmoid"):
+    with pytest.raises(
+        ValueError, match="router='tanh': allowed are softmax, softmax_chosen, sigmoid"
+    ):
         backend.ops.route(weights, 2, "tanh")

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Weights
-from pellucid.backends.ops import Matrix, Vector
+from pellucid.backends.ops import Matrix, MatrixStack, Vector
 
 
 class FakeParameters:
@@ -26,6 +26,17 @@ class FakeParameters:
     ) -> Matrix:
         weight = _normal(f"{name}.weight", num_rows, num_columns) * 1.5 / np.sqrt(num_columns)
         return self._weights.matrix(weight, _normal(f"{name}.bias", num_rows) / 4 if bias else None)
+
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
+        return self.matrix(name, num_experts, num_columns, bias)
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        return tuple(
+            self.matrix(f"{name}.{expert}", num_rows, num_columns, bias)
+            for expert in range(num_experts)
+        )
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         mean = 1.0 if name.endswith(".weight") else 0.0

@@ -102,9 +102,7 @@ class Parameters(Protocol):
         """
         ...
 
-    def router(
-        self, name: str, num_experts: int, num_columns: int, bias: bool = False
-    ) -> Matrix:
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
         """As `matrix`, for the scores of experts: kept in the checkpoint's floats, whatever the other
         matrices become, and multiplied with rows that are not rounded."""
         ...

@@ -1,6 +1,6 @@
 """Passes weights from a checkpoint to a decoder, and checks each of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from pellucid.backends.joined_matrix import (
     WeightMatrix,
     join_matrices,
 )
-from pellucid.backends.ops import Matrix, Parameters, Vector
+from pellucid.backends.ops import Matrix, MatrixStack, Parameters, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import ModelConfig
@@ -89,6 +89,31 @@ class CheckpointParameters:
         self.release()
         return handle
 
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
+        """`name`.weight [num_experts, num_columns] as the floats that the checkpoint has, and its bias.
+        Raises as `matrix` does."""
+        weight = as_floats(self.weight(f"{name}.weight", (num_experts, num_columns)))
+        bias_vector = as_floats(self.weight(f"{name}.bias", (num_experts,))) if bias else None
+        handle = self._weights.matrix(weight, bias_vector, rounds_activations=False)
+        self.release()
+        return handle
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        """`name`.weight [num_rows, num_columns] of each expert and, if asked for, `name`.bias [num_rows].
+        Raises as `matrix` does."""
+        shape = (num_experts, num_rows, num_columns)
+        weights = self.expert_weights(f"{name}.weight", shape)
+        no_biases = [None] * num_experts
+        biases = self.expert_weights(f"{name}.bias", shape[:2]) if bias else no_biases
+        handles = []
+        for weight, own_bias in zip(weights, biases, strict=True):
+            bias_vector = None if own_bias is None else as_floats(own_bias)
+            handles.append(self._weights.matrix(self._quantized(name, weight), bias_vector))
+        self.release()
+        return tuple(handles)
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         """`name` [size] times `scale`; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
         numbers = as_floats(self.weight(name, (size,)))
@@ -115,6 +140,22 @@ class CheckpointParameters:
         if recipe.offset and kind == "weight":
             weight = as_floats(weight).astype(np.float32) + np.float32(recipe.offset)
         return weight
+
+    def expert_weights(self, name: str, shape: tuple[int, ...]) -> Iterator[UniformMatrix]:
+        """Our weight `name` [experts, ...] as it is stored, expert by expert: in a tensor of each, or in
+        one of all. Raises as `matrix` does."""
+        module, kind = name.rsplit(".", 1)
+        [source] = self._names.recipe(module).sources
+        num_experts, *own_shape = shape
+        together = f"{source.replace('.{e}', '')}.{kind}"
+        if any(candidate in self._checkpoint for candidate in self._candidates(together)):
+            yield from _parts(self._source(together, shape, False, name), num_experts)
+            return
+        for expert in range(num_experts):
+            if expert:
+                self.release()
+            tensor = f"{source.replace('{e}', str(expert))}.{kind}"
+            yield self._source(tensor, tuple(own_shape), False, name)
 
     def release(self) -> None:
         """Gives back the memory of the tensors read so far; `matrix` and `vector` do it themselves."""
@@ -181,13 +222,16 @@ class CheckpointParameters:
         return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
 
     def _name_in_checkpoint(self, name: str, our_name: str) -> str:
-        candidates = dict.fromkeys((self._names.prefix + name, name))
+        candidates = self._candidates(name)
         for candidate in candidates:
             if candidate in self._checkpoint:
                 return candidate
         raise ValueError(
             f"{self._checkpoint.location}: tensor {' or '.join(candidates)} (our {our_name}) is missing"
         )
+
+    def _candidates(self, name: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self._names.prefix + name, name)))
 
     def _mark_read(self, name: str) -> None:
         self._unread.discard(name)
@@ -247,3 +291,13 @@ class KeptParameters:
         if name not in self._handles:
             self._handles[name] = self._source.vector(name, size, scale)
         return self._handles[name]
+
+
+def _parts(tensor: UniformMatrix, count: int) -> Iterator[UniformMatrix]:
+    """The matrices [N, K] of a tensor [count, N, K], whose codes stand in rows [count * N]."""
+    if not isinstance(tensor, QuantizedMatrix):
+        yield from tensor
+        return
+    num_rows = tensor.shape[0] // count
+    for index in range(count):
+        yield tensor.rows(slice(index * num_rows, (index + 1) * num_rows))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Weights
-from pellucid.backends.ops import Matrix, Vector
+from pellucid.backends.ops import Matrix, MatrixStack, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
@@ -46,13 +46,34 @@ class RandomParameters:
             weight = _random_bf16(rng, num_rows, num_columns)
         else:
             weight = _random_codes(rng, self._format, num_rows, num_columns)
-        bias_vector = rng.uniform(-0.1, 0.1, num_rows).astype(np.float32) if bias else None
-        return self._weights.matrix(weight, bias_vector)
+        return self._weights.matrix(weight, _random_bias(rng, num_rows, bias))
+
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
+        """As `matrix`, in bf16."""
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        weight = _random_bf16(rng, num_experts, num_columns)
+        bias_vector = _random_bias(rng, num_experts, bias)
+        return self._weights.matrix(weight, bias_vector, rounds_activations=False)
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        """A matrix as `matrix` makes it for each expert."""
+        return tuple(
+            self.matrix(f"{name}.{expert}", num_rows, num_columns, bias)
+            for expert in range(num_experts)
+        )
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         """Ones for a norm's weight, zeros for its bias, times `scale`."""
         fill = np.ones if name.endswith(".weight") else np.zeros
         return self._weights.vector(fill(size, np.float32) * np.float32(scale))
+
+
+def _random_bias(
+    rng: np.random.Generator, size: int, is_wanted: bool
+) -> npt.NDArray[np.float32] | None:
+    return rng.uniform(-0.1, 0.1, size).astype(np.float32) if is_wanted else None
 
 
 def _random_bf16(

@@ -14,7 +14,8 @@ class Recipe:
     """How one weight of ours is made.
 
     Args:
-        sources: the checkpoint's modules whose rows follow each other; "{i}" is the layer.
+        sources: the checkpoint's modules whose rows follow each other; "{i}" is the layer, "{e}" the
+            expert. Where one tensor has the matrices of all experts, ".{e}" is not in its name.
         transposed: the weight is stored [in, out], as GPT-2's Conv1D does.
         offset: added to the weight; Gemma stores how far its norms are from 1.
     """
@@ -71,6 +72,20 @@ _QWEN3 = _LLAMA | {
     "layers.{i}.k_norm": Recipe(("layers.{i}.self_attn.k_norm",)),
 }
 
+_QWEN3_MOE = _QWEN3 | {
+    "layers.{i}.router": Recipe(("layers.{i}.mlp.gate",)),
+    "layers.{i}.experts.gate_proj": Recipe(("layers.{i}.mlp.experts.{e}.gate_proj",)),
+    "layers.{i}.experts.up_proj": Recipe(("layers.{i}.mlp.experts.{e}.up_proj",)),
+    "layers.{i}.experts.down_proj": Recipe(("layers.{i}.mlp.experts.{e}.down_proj",)),
+}
+
+_MIXTRAL = _LLAMA | {
+    "layers.{i}.router": Recipe(("layers.{i}.block_sparse_moe.gate",)),
+    "layers.{i}.experts.gate_proj": Recipe(("layers.{i}.block_sparse_moe.experts.{e}.w1",)),
+    "layers.{i}.experts.up_proj": Recipe(("layers.{i}.block_sparse_moe.experts.{e}.w3",)),
+    "layers.{i}.experts.down_proj": Recipe(("layers.{i}.block_sparse_moe.experts.{e}.w2",)),
+}
+
 _PHI3 = _LLAMA | {
     "layers.{i}.qkv_proj": Recipe(("layers.{i}.self_attn.qkv_proj",)),
     "layers.{i}.gate_up_proj": Recipe(("layers.{i}.mlp.gate_up_proj",)),
@@ -111,6 +126,9 @@ _FAMILIES = {
     "MistralForCausalLM": WeightNames(_LLAMA, "model.", _ROTARY_BUFFERS),
     "Qwen2ForCausalLM": WeightNames(_LLAMA, "model.", _ROTARY_BUFFERS),
     "Qwen3ForCausalLM": WeightNames(_QWEN3, "model.", _ROTARY_BUFFERS),
+    "Qwen3MoeForCausalLM": WeightNames(_QWEN3_MOE, "model.", _ROTARY_BUFFERS),
+    "OlmoeForCausalLM": WeightNames(_QWEN3_MOE, "model.", _ROTARY_BUFFERS),
+    "MixtralForCausalLM": WeightNames(_MIXTRAL, "model.", _ROTARY_BUFFERS),
     "Phi3ForCausalLM": WeightNames(_PHI3, "model.", _ROTARY_BUFFERS),
     "Gemma2ForCausalLM": WeightNames(_GEMMA2, "model.", _ROTARY_BUFFERS),
     "GPT2LMHeadModel": WeightNames(_GPT2, "transformer.", _MASK_BUFFERS),
@@ -124,7 +142,10 @@ def weight_names(architecture: str) -> WeightNames:
 
 def own_weight_names(architecture: str) -> WeightNames:
     """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
-    recipes = {module: Recipe((module,)) for module in _FAMILIES[architecture].recipes}
+    recipes = {
+        module: Recipe((f"{module}.{{e}}" if "{e}" in recipe.sources[0] else module,))
+        for module, recipe in _FAMILIES[architecture].recipes.items()
+    }
     return WeightNames(recipes, prefix="", unused=_NOTHING)
 
 
@@ -138,6 +159,7 @@ def gguf_weight_names(architecture: str, gguf_name: Callable[[str], str | None])
     family = _FAMILIES[architecture]
 
     def rename(source: str) -> str:
+        source = source.replace(".{e}", "")
         name = gguf_name(family.prefix + source.replace("{i}", "0")) or gguf_name(source) or source
         return name.replace("blk.0.", "blk.{i}.", 1)
 

@@ -1,4 +1,4 @@
-"""Layers that decoders share: attention over the paged cache, the gated MLP, the head's weights."""
+"""Layers that decoders share: attention over the paged cache, the gated MLP, experts, the head's weights."""
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters
 from pellucid.config import ModelConfig
@@ -89,6 +89,48 @@ class GatedMLP:
         """x [T, hidden] -> [T, hidden]."""
         gate_up = self.ops.linear(x, self.gate_up_proj)  # [T, 2 M]
         return self.ops.linear(self.ops.gated_activate(gate_up, self.activation), self.down_proj)
+
+
+class Experts:
+    """Gated MLPs of which a router chooses a few for each token (Shazeer et al. 2017)."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        facts = config.layers[layer].experts
+        assert facts is not None
+        self.facts = facts
+        self.ops = ops
+        hidden, inner, prefix = config.hidden_size, facts.intermediate_size, f"layers.{layer}"
+        num_experts, bias = facts.num_experts, facts.expert_bias
+        self.router = parameters.router(
+            f"{prefix}.router", num_experts, hidden, bias=facts.router_bias
+        )
+        name = f"{prefix}.experts"
+        self.gate_proj = parameters.experts(f"{name}.gate_proj", num_experts, inner, hidden, bias)
+        self.up_proj = parameters.experts(f"{name}.up_proj", num_experts, inner, hidden, bias)
+        self.down_proj = parameters.experts(f"{name}.down_proj", num_experts, hidden, inner, bias)
+
+    def __call__(self, x: Array) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        facts, ops = self.facts, self.ops
+        logits = ops.linear(x, self.router)  # [T, E]
+        weights = ops.route(logits, facts.num_chosen, facts.router, facts.normalize, facts.scale)
+        return ops.expert_mlp(
+            x,
+            weights,
+            facts.num_chosen,
+            self.gate_proj,
+            self.up_proj,
+            self.down_proj,
+            facts.activation,
+        )
+
+
+def feed_forward(
+    config: ModelConfig, parameters: Parameters, ops: Ops, layer: int
+) -> GatedMLP | Experts:
+    """The part of a layer that each token passes alone: dense, or experts."""
+    kind = GatedMLP if config.layers[layer].experts is None else Experts
+    return kind(config, parameters, ops, layer)
 
 
 def lm_head(config: ModelConfig, parameters: Parameters, embed_tokens: Matrix) -> Matrix:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
 from pellucid.config import ModelConfig
-from pellucid.models.layers import Attention, GatedMLP, lm_head
+from pellucid.models.layers import Attention, feed_forward, lm_head
 
 
 class LlamaLayer:
@@ -21,7 +21,7 @@ class LlamaLayer:
         self.attention_norm = parameters.vector(f"layers.{layer}.attention_norm.weight", hidden)
         self.attention = Attention(config, parameters, ops, layer)
         self.mlp_norm = parameters.vector(f"layers.{layer}.mlp_norm.weight", hidden)
-        self.mlp = GatedMLP(config, parameters, ops, layer)
+        self.mlp = feed_forward(config, parameters, ops, layer)
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
