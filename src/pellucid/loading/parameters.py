@@ -287,6 +287,20 @@ class KeptParameters:
             self._handles[name] = self._source.matrix(name, num_rows, num_columns, bias, parts)
         return self._handles[name]
 
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
+        if name not in self._handles:
+            self._handles[name] = self._source.router(name, num_experts, num_columns, bias)
+        return self._handles[name]
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        if name not in self._handles:
+            self._handles[name] = self._source.experts(
+                name, num_experts, num_rows, num_columns, bias
+            )
+        return self._handles[name]
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         if name not in self._handles:
             self._handles[name] = self._source.vector(name, size, scale)
