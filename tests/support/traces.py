@@ -191,7 +191,7 @@ class Faults:
         return self._read(block_hash)
 
 
-class ScriptedProposer:
+class ScriptedProposer(Proposer):
     """Drafts of every length that are right, wrong, or right up to a point; or it fails.
 
     Attributes:

@@ -22,12 +22,20 @@ class Machine:
         self.acceptance, self.row_cost, self.draft_cost = acceptance, row_cost, draft_cost
         self.seconds, self.num_tokens = 0.0, 0
         self.drafts: list[int] = []  # of each step
+        self.num_rested = 0
         self._rng = random.Random(seed)
 
     def plain(self, num_requests: int) -> float:
         return 1.0 + self.row_cost * (num_requests - 1)
 
     def step(self, policy: DraftPolicy, names: list[str]) -> None:
+        if self.num_rested < policy.rest:
+            self.num_rested += 1
+            self.seconds += self.plain(len(names))
+            self.num_tokens += len(names)
+            self.drafts.append(0)
+            return
+        num_rested, self.num_rested = self.num_rested, 0
         chosen = policy.max_drafts(names)
         outcomes = []
         for name, num_drafts in chosen.items():
@@ -39,7 +47,8 @@ class Machine:
         num_drafts = sum(chosen.values())
         seconds = self.plain(len(names)) + self.row_cost * num_drafts
         drafting = self.draft_cost * num_drafts
-        policy.record(outcomes, len(names), len(names) + num_drafts, seconds, drafting)
+        num_rows = len(names) + num_drafts
+        policy.record(outcomes, len(names), num_rows, seconds, drafting, num_rested)
         self.seconds += seconds + drafting
         self.num_tokens += len(names)
         self.drafts.append(num_drafts)

@@ -15,6 +15,7 @@ from pellucid.events import (
     Step,
     Token,
 )
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -130,7 +131,7 @@ def test_a_prompt_and_a_request_that_waits_take_no_drafts() -> None:
     assert prompt.draft_token_ids == waiting.draft_token_ids == ()
 
 
-class Oracle:
+class Oracle(Proposer):
     """Proposes what it is told to."""
 
     def __init__(
@@ -277,14 +278,14 @@ def test_steps_with_drafts_tell_what_they_cost_and_brought() -> None:
     assert output.ledger.drafting_seconds == 0.25 * num_drafting > 0
 
 
-class Failing:
+class Failing(Proposer):
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
     ) -> Mapping[str, Sequence[int]]:
         raise RuntimeError("no drafts today")
 
 
-class Nonsense:
+class Nonsense(Proposer):
     """Token ids that there are not, of requests that there are not."""
 
     def propose(

@@ -4,7 +4,13 @@ import random
 
 import pytest
 
-from pellucid.execution.proposers.prompt_lookup import NGRAM_LENGTHS, PromptLookup
+from pellucid.execution.proposers.ngram_index import MAX_MATCH, MAX_TRIED, MIN_MATCH
+from pellucid.execution.proposers.prompt_lookup import (
+    MAX_RECENT_TOKENS,
+    MAX_SALTS,
+    PromptLookup,
+    RecentAnswers,
+)
 from pellucid.scheduling.request import Request
 from support.scheduling import make_request
 
@@ -17,15 +23,20 @@ def request_with(name: str, prompt: list[int], output: list[int]) -> Request:
 
 def definition(text: list[int], count: int) -> list[int]:
     """By search, in O(n) a token."""
-    for length in NGRAM_LENGTHS:
-        end = text[len(text) - length :]
-        for start in range(len(text) - length - 1, -1, -1):
-            if len(text) > length and text[start : start + length] == end:
-                drafts = list(text)
-                for _ in range(count):
-                    drafts.append(drafts[start + length + len(drafts) - len(text)])
-                return drafts[len(text) :]
-    return []
+    best, best_place, num_tried = 0, 0, 0
+    for place in range(len(text) - 1, MIN_MATCH - 1, -1):
+        if text[place - MIN_MATCH : place] != text[-MIN_MATCH:] or num_tried == MAX_TRIED:
+            continue
+        num_tried += 1
+        length = MIN_MATCH
+        while length < min(place, MAX_MATCH) and text[place - 1 - length] == text[-1 - length]:
+            length += 1
+        if length > best:
+            best, best_place = length, place
+    drafts = list(text)
+    for index in range(count if best else 0):
+        drafts.append(drafts[best_place + index])
+    return drafts[len(text) :]
 
 
 @pytest.mark.parametrize("num_values", [1, 2, 4, 30])
@@ -57,7 +68,76 @@ def test_texts_of_requests_are_apart() -> None:
 
 
 def test_requests_that_have_ended_are_forgotten() -> None:
-    lookup = PromptLookup()
+    lookup = PromptLookup(uses_recent_answers=False)
     for number in range(500):
-        lookup.propose([request_with(f"r{number}", [1, 2, 3], [4])], {f"r{number}": 1})
-    assert len(lookup._texts) <= 67
+        request = request_with(f"r{number % 7}", [1, 2, 3], [4])
+        lookup.propose([request], {request.request_id: 1})
+        if number % 3:
+            lookup.forget([request])
+            assert request.request_id not in lookup._texts
+    assert len(lookup._texts) <= 7
+
+
+def test_another_request_of_that_name_keeps_its_text() -> None:
+    lookup = PromptLookup()
+    old, new = (request_with("a", [1, 2, 3, 1], [2]) for _ in range(2))
+    lookup.propose([old], {"a": 1})
+    lookup.propose([new], {"a": 1})
+    text = lookup._texts["a"]
+    lookup.forget([old])
+    assert lookup._texts["a"] is text
+
+
+def ended(prompt: list[int], output: list[int], salt: bytes = b"") -> Request:
+    request = request_with("ended", prompt, output)
+    request.cache_salt = salt
+    return request
+
+
+def test_recent_answers_are_found_by_requests_with_the_same_salt_alone() -> None:
+    lookup = PromptLookup()
+    lookup.forget([ended([8, 9], [1, 2, 3, 4, 5], salt=b"mine"), ended([8], [1, 2, 3, 7, 7], b"")])
+    asking = request_with("a", [20, 21], [1, 2, 3])
+    for salt, expected in ((b"mine", [4, 5]), (b"", [7, 7]), (b"yours", None)):
+        asking.cache_salt = salt
+        assert lookup.propose([asking], {"a": 6}).get("a") == expected
+    asking.cache_salt = b"mine"
+    assert "a" not in PromptLookup(uses_recent_answers=False).propose([asking], {"a": 6})
+
+
+def test_the_beginning_of_an_answer_is_found_by_the_end_of_its_prompt() -> None:
+    lookup = PromptLookup()
+    lookup.forget([ended([5, 6, 7, 8], [1, 2, 3])])
+    assert lookup.propose([request_with("a", [9, 6, 7, 8], [1])], {"a": 6}) == {"a": [2, 3]}
+
+
+def test_the_own_text_is_preferred_unless_an_answer_agrees_longer() -> None:
+    lookup = PromptLookup()
+    lookup.forget([ended([], [1, 2, 3, 4, 50])])
+    own = request_with("a", [3, 4, 60, 0, 9, 9], [3, 4])
+    assert lookup.propose([own], {"a": 1}) == {"a": [60]}
+    longer = request_with("b", [3, 4, 60, 0, 9, 9], [2, 3, 4])
+    assert lookup.propose([longer], {"b": 1}) == {"b": [50]}
+    enough = request_with("c", [1, 2, 3, 4, 70, 0], [1, 2, 3, 4])
+    assert lookup.propose([enough], {"c": 1}) == {"c": [70]}
+
+
+def test_no_draft_reaches_from_one_answer_into_the_next() -> None:
+    lookup = PromptLookup()
+    lookup.forget([ended([], [1, 2, 3, 4]), ended([], [5, 6, 7, 8])])
+    assert lookup.propose([request_with("a", [0], [2, 3, 4])], {"a": 6}) == {}
+    assert lookup.propose([request_with("b", [0], [1, 2, 3])], {"b": 6}) == {"b": [4]}
+
+
+def test_recent_answers_are_bounded() -> None:
+    rng = random.Random(1)
+    recent = RecentAnswers()
+    for number in range(200):
+        output = [rng.randrange(1000) for _ in range(rng.choice([10, 500, 40_000]))]
+        recent.add(ended([1, 2, 3], output, salt=b"%d" % (number % 11)))
+        assert recent.num_tokens <= MAX_SALTS * MAX_RECENT_TOKENS
+        salt = b"%d" % (number % 11)
+        start = max(0, min(len(output), MAX_RECENT_TOKENS // 2 - 10) - 10)
+        end = output[start : start + 4]
+        assert recent.find(salt, end, 3, 2) == output[start + 4 : start + 6]
+    assert recent.find(b"0", [1], 1, 2) == []

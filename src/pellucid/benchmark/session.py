@@ -152,6 +152,8 @@ class Session:
             scheduler.update(output, result.token_ids, now=0.0)
             steps.append(output.scheduled)
             expert_bytes += result.expert_bytes
+            if (ended := scheduler.take_ended()) and self._speculation is not None:
+                self._speculation.forget(ended)
         return Run(self._clock() - start, tuple(steps), expert_bytes)
 
     def _scheduler(self, workload: Workload) -> Scheduler:

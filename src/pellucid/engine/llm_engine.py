@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
@@ -33,6 +33,7 @@ from pellucid.outputs import (
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 
 
@@ -312,7 +313,7 @@ class LLMEngine:
         self.scheduler.update(output, new.token_ids, times.sampled, new.stop_strings)
         self._completions.advance_searches(result, times.sampled)
         self._executor.save_blocks()
-        ended = self.scheduler.take_ended()
+        ended = self._take_ended()
         deltas = self._completions.deltas(new.token_ids, ended)
         times.emitted = self.clock()
         self._recorder.end_step(output, result.expert_bytes)
@@ -325,7 +326,7 @@ class LLMEngine:
             The last deltas of its completions that were unfinished.
         """
         self._completions.abort(request_id)
-        ended = self.scheduler.take_ended()
+        ended = self._take_ended()
         return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
 
     def snapshot(self, with_tokens: bool = False) -> Snapshot:
@@ -335,6 +336,13 @@ class LLMEngine:
             with_tokens: name the tokens of each request.
         """
         return self.scheduler.snapshot(self.events.last_seq, with_tokens)
+
+    def _take_ended(self) -> Sequence[Request]:
+        """The requests that have ended since the last call."""
+        ended = self.scheduler.take_ended()
+        if ended and self._speculation is not None:
+            self._speculation.forget(ended)
+        return ended
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from types import MappingProxyType
 
 from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig
 from pellucid.engine.engine_events import to_us
@@ -15,9 +16,11 @@ from pellucid.execution.model_runner import StepResult
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.prompt_lookup import PromptLookup
 from pellucid.execution.proposers.proposer import Proposer
-from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy
+from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy, Verdict
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+NO_DRAFTS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +74,7 @@ class Speculation:
         bus: where events go.
 
     Attributes:
-        statistics: the counters so far.
-        drafting_seconds: that the last call of `propose` took to make drafts.
+        drafting_seconds: that the last call of `propose` took to decide and to make drafts.
     """
 
     def __init__(
@@ -83,13 +85,23 @@ class Speculation:
         clock: Callable[[], float],
         bus: EventBus,
     ) -> None:
-        self.statistics = SpeculationStatistics()
+        self._statistics = SpeculationStatistics()
         self._proposer = proposer
         self._policy = policy
         self._vocab_size = vocab_size
         self._clock = clock
         self._bus = bus
+        self._newest: Request | None = None  # of the running requests at the last decision
+        self._num_rested = 0  # steps since the last decision
+        self._rested_before = 0  # steps between the decision before and the last one
+        self._verdict: Verdict | None = None  # that subscribers know of
         self.drafting_seconds = 0.0
+
+    @property
+    def statistics(self) -> SpeculationStatistics:
+        """The counters so far."""
+        self._statistics.reason = self._policy.reason
+        return self._statistics
 
     def propose(self, running: Sequence[Request]) -> Mapping[str, Sequence[int]]:
         """Drafts for the next step, by request id. If the proposer fails, there are none.
@@ -98,25 +110,43 @@ class Speculation:
             running: all requests that run.
         """
         self.drafting_seconds = 0.0
+        newest = running[-1] if running else None
+        if self._num_rested < self._policy.rest and newest is self._newest:
+            self._num_rested += 1
+            return NO_DRAFTS
         requests = [request for request in running if request.may_have_drafts]
         if not requests:
-            return {}
-        max_drafts = self._policy.max_drafts([request.request_id for request in requests])
-        self._tell_reason()
-        if not max_drafts:
-            return {}
+            return NO_DRAFTS
         started = self._clock()
+        self._newest = newest
+        self._rested_before, self._num_rested = self._num_rested, 0
+        drafts = self._ask(requests)
+        self.drafting_seconds = self._clock() - started
+        return drafts
+
+    def _ask(self, requests: Sequence[Request]) -> Mapping[str, Sequence[int]]:
+        """Asks the policy how many drafts there may be, and the proposer for as many."""
+        max_drafts = self._policy.max_drafts([request.request_id for request in requests])
+        self._tell_verdict()
+        if not max_drafts:
+            return NO_DRAFTS
+        wanted = [request for request in requests if request.request_id in max_drafts]
         drafts: dict[str, list[int]] = {}
         try:
-            wanted = [request for request in requests if request.request_id in max_drafts]
             for request_id, token_ids in self._proposer.propose(wanted, max_drafts).items():
                 known = takewhile(range(self._vocab_size).__contains__, token_ids)
                 drafts[request_id] = list(known)[: max_drafts.get(request_id, 0)]
         except Exception:
             _log.exception("no drafts in this step: the proposer failed")
-            drafts = {}
-        self.drafting_seconds = self._clock() - started
+            return NO_DRAFTS
         return drafts
+
+    def forget(self, requests: Sequence[Request]) -> None:
+        """Forgets requests that have ended."""
+        try:
+            self._proposer.forget(requests)
+        except Exception:
+            _log.exception("the proposer of drafts could not forget requests")
 
     def observe(
         self,
@@ -131,24 +161,31 @@ class Speculation:
             result: of the step.
             seconds: that forward and sampling took.
         """
-        if not scheduled_requests:
+        # How long a step with prompts takes says nothing of drafts.
+        is_decode = all(each.request.is_decoding for each in scheduled_requests)
+        if is_decode and scheduled_requests:
+            self._statistics.seconds += seconds + self.drafting_seconds
+        if self._num_rested:
             return
         outcomes = [
             self._outcome(each.request, result)
             for each in scheduled_requests
             if each.num_draft_tokens
         ]
-        # How long a step with prompts takes says nothing of drafts.
         plain = won = None
-        if all(each.request.is_decoding for each in scheduled_requests):
+        if is_decode and scheduled_requests:
             num_requests = len(scheduled_requests)
-            num_rows = sum(each.num_scheduled_tokens for each in scheduled_requests)
             won = self._policy.record(
-                outcomes, num_requests, num_rows, seconds, self.drafting_seconds
+                outcomes,
+                num_requests,
+                sum(each.num_scheduled_tokens for each in scheduled_requests),
+                seconds,
+                self.drafting_seconds,
+                self._rested_before,
             )
+            self._rested_before = 0
+            self._statistics.won_seconds += won
             plain = self._policy.step_seconds(num_requests)
-            self.statistics.seconds += seconds + self.drafting_seconds
-            self.statistics.won_seconds += won
         if outcomes and self._bus.wants(Level.STEP):
             self._bus.emit(
                 DraftStep(
@@ -171,7 +208,7 @@ class Speculation:
             if draft != token_id:
                 break
             num_right += 1
-        statistics = self.statistics
+        statistics = self._statistics
         statistics.num_rounds += 1
         statistics.num_drafts += len(drafts)
         statistics.num_right += num_right
@@ -212,11 +249,11 @@ class Speculation:
             return self._proposer.distributions.get(request_id, ())
         return ()
 
-    def _tell_reason(self) -> None:
-        if self._policy.reason.partition(":")[0] != self.statistics.reason.partition(":")[0]:
+    def _tell_verdict(self) -> None:
+        if self._policy.verdict is not self._verdict:
+            self._verdict = self._policy.verdict
             if self._bus.active:
                 self._bus.emit(Speculating(self._policy.reason, self._policy.acceptance))
-        self.statistics.reason = self._policy.reason
 
 
 def make_speculation(
@@ -240,6 +277,9 @@ def make_speculation(
     elif config.speculation == "draft" and draft_model is None:
         raise ValueError("speculation='draft': needs a draft model; LLMEngine.from_config loads it")
     else:
-        proposer = PromptLookup() if draft_model is None else draft_model
+        if draft_model is None:  # answers are shared where prompts are
+            proposer = PromptLookup(config.enable_prefix_caching and config.use_kv_cache)
+        else:
+            proposer = draft_model
         policy = DraftPolicy(config.num_draft_tokens, decides=config.speculation == "auto")
     return Speculation(proposer, policy, vocab_size, clock, bus)

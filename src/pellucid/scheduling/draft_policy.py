@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -17,6 +18,19 @@ MIN_STEPS_BETWEEN_LOOKS = 48
 MAX_LOSS_SHARE = 0.003
 FIRST_LOSS, MAX_LOSS = 0.6, 8.0  # plain steps that drafts may lose at first, and after they won
 NUM_LOOKING = 2  # drafts of a look
+# Steps without a new decision, where drafts do not pay or none were found: deciding takes time as well.
+MAX_REST = 8
+MAX_SURPRISE = 0.5  # of an estimate, that one measured step may change it by: steps are interrupted
+
+
+class Verdict(Enum):
+    """Whether the next step may have drafts, and why."""
+
+    UNKNOWN = "nothing measured yet"
+    ALWAYS = "speculation is always on"
+    PAY = "drafts pay"
+    DO_NOT_PAY = "drafts do not pay"
+    LOST = "drafts have cost more than they brought"
 
 
 class DraftOutcome(NamedTuple):
@@ -46,7 +60,9 @@ class StepSeconds:
             self._rows.insert(bisect_left(self._rows, num_rows), num_rows)
             self._seconds[num_rows] = seconds
         weight = max(1 / (count + 1), 1 - FORGETTING)
-        self._seconds[num_rows] += weight * (seconds - self._seconds[num_rows])
+        estimate = self._seconds[num_rows]
+        bound = MAX_SURPRISE * estimate
+        self._seconds[num_rows] += weight * min(max(seconds - estimate, -bound), bound)
         self._counts[num_rows] = count + 1
 
     def __call__(self, num_rows: int) -> float | None:
@@ -92,7 +108,8 @@ class DraftPolicy:
     Attributes:
         step_seconds: how long decode steps take, by their number of rows.
         acceptance: share of drafts that were right lately, of all requests.
-        reason: of the last decision.
+        verdict: the last decision.
+        rest: steps after the last decision in which it need not be asked again.
     """
 
     def __init__(self, max_drafts: int, decides: bool = True) -> None:
@@ -104,8 +121,18 @@ class DraftPolicy:
         self._trials: dict[str, tuple[float, float]] = {}  # by request: right ones, all
         self._steps_with_drafts = 0  # in a row
         self._steps_without = 0
+        self._num_looks = 0
+        self._num_misses = 0  # decisions in a row to draft that found no drafts
         self._allowance: float | None = None  # seconds that drafts may still lose
-        self.reason = "nothing measured yet"
+        self.verdict = Verdict.UNKNOWN
+        self.rest = 0
+
+    @property
+    def reason(self) -> str:
+        """Of the last decision, with what was measured."""
+        if self.verdict in (Verdict.PAY, Verdict.DO_NOT_PAY):
+            return f"{self.verdict.value}: {self.acceptance:.0%} of them right"
+        return str(self.verdict.value)
 
     def max_drafts(self, request_ids: Sequence[str]) -> dict[str, int]:
         """By request id, the most drafts of the next step; requests without any are left out.
@@ -113,29 +140,32 @@ class DraftPolicy:
         Args:
             request_ids: of all requests that decode.
         """
+        self.rest = 0
         if not self._decides:
-            self.reason = "speculation is always on"
+            self.verdict = Verdict.ALWAYS
             return dict.fromkeys(request_ids, self._max_drafts)
-        num_requests = len(request_ids)
-        plain = self.step_seconds(num_requests)
+        plain = self.step_seconds(len(request_ids))
         if not plain or self._allowance is None:
             return {}
         if self._steps_with_drafts >= MAX_STEPS_WITH_DRAFTS:
             return {}  # how long do steps take without?
         if self._allowance <= 0:
-            self.reason = "drafts have cost more than they brought"
+            self.verdict = Verdict.LOST
+            self.rest = MAX_REST
             return {}
         chosen = self._worthwhile(request_ids, plain, self._allowance)
         if chosen:
-            share = f"{self.acceptance:.0%} of drafts right"
-            self.reason = f"drafts pay: {share}, one costs {self._row_seconds(num_requests) / plain:.0%} of a step"
+            self.verdict = Verdict.PAY
+            self.rest = min(self._num_misses, MAX_REST)
             return chosen
-        self.reason = f"drafts do not pay: {self.acceptance:.0%} of them right"
+        self.verdict = Verdict.DO_NOT_PAY
+        self.rest = MAX_REST
         num_drafts = min(NUM_LOOKING, self._max_drafts)
-        cost = num_drafts * self._row_seconds(num_requests)
+        cost = num_drafts * self._row_seconds(len(request_ids))
         if self._steps_without < MIN_STEPS_BETWEEN_LOOKS or cost > self._allowance:
             return {}
-        return dict.fromkeys(request_ids[:1], num_drafts)
+        self._num_looks += 1
+        return {request_ids[self._num_looks % len(request_ids)]: num_drafts}
 
     def record(
         self,
@@ -144,6 +174,7 @@ class DraftPolicy:
         num_rows: int,
         seconds: float,
         drafting_seconds: float,
+        num_rested: int = 0,
     ) -> float:
         """Takes note of a step of decodes.
 
@@ -152,7 +183,8 @@ class DraftPolicy:
             num_requests: that decoded.
             num_rows: of the step, drafts included.
             seconds: that the step took, without drafting.
-            drafting_seconds: that proposing took.
+            drafting_seconds: that deciding and proposing took.
+            num_rested: steps before this one, without drafts, that were not recorded.
 
         Returns:
             Seconds that drafts have won in this step, by measured times; negative if they lost.
@@ -174,12 +206,13 @@ class DraftPolicy:
             self._draft_seconds += (1 - FORGETTING) * (per_draft - self._draft_seconds)
             won = num_right / num_requests * plain - max(0.0, with_drafts - plain)
             self._steps_with_drafts += 1
-            self._steps_without = 0
+            self._steps_without = self._num_misses = self.rest = 0
         else:
             self._steps_with_drafts = 0
-            self._steps_without += 1
+            self._steps_without += 1 + num_rested
+            self._num_misses += self.verdict is Verdict.PAY
         won -= drafting_seconds
-        allowance = self._allowance + won + MAX_LOSS_SHARE * plain
+        allowance = self._allowance + won + (1 + num_rested) * MAX_LOSS_SHARE * plain
         self._allowance = min(allowance, MAX_LOSS * plain)
         return won
 

@@ -122,9 +122,10 @@ class Request:
 
     @property
     def may_have_drafts(self) -> bool:
-        """Whether its next tokens may be guessed: it runs, and its prompt is behind it."""
+        """Whether its next tokens may be guessed: it decodes. While it computes again what a preemption
+        took, drafts would only wait for that."""
         running = self.status is RequestStatus.RUNNING
-        return running and bool(self.output_token_ids) and not self.waits_for_group
+        return running and self.is_decoding and not self.waits_for_group
 
     @property
     def has_started(self) -> bool:

@@ -56,6 +56,7 @@ class Scheduler:
         self._deadlines = RequestHeap()
         self._num_added = 0
         self._ended: list[Request] = []
+        self._has_drafts = False  # some running request may have some
 
     @property
     def running(self) -> Sequence[Request]:
@@ -229,6 +230,9 @@ class Scheduler:
         Args:
             draft_token_ids: by request id; those of requests that may not have drafts are dropped.
         """
+        if not draft_token_ids and not self._has_drafts:
+            return
+        self._has_drafts = bool(draft_token_ids)
         for request in self._queues.running:
             drafts = draft_token_ids.get(request.request_id, ())
             request.draft_token_ids = tuple(drafts) if request.may_have_drafts else ()

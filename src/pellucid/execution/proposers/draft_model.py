@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
@@ -19,7 +20,7 @@ class DraftBlocks(Protocol):
     def forget(self, request: Request) -> None: ...
 
 
-class DraftModel:
+class DraftModel(Proposer):
     """Runs a model of its own over the requests' texts, all requests together.
 
     Each request has a twin here, with the same text, parameters, seed and index, so that a token that
@@ -81,6 +82,12 @@ class DraftModel:
                 if len(drafts[name]) < wanted[name] and twin.num_computed_tokens < twin.num_tokens
             }
         return drafts
+
+    def forget(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            original, _ = self._twins.get(request.request_id, (None, None))
+            if original is request:
+                self._forget(request.request_id)
 
     def _twin(self, request: Request) -> Request:
         """The request's twin, with its text and as much of it computed as is still right."""

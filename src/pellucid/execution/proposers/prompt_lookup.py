@@ -3,71 +3,116 @@
 
 from collections.abc import Mapping, Sequence
 
+from pellucid.execution.proposers.ngram_index import MAX_MATCH, NgramIndex
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.request import Request
 
-# Longer n-grams first: what follows them is right more often.
-NGRAM_LENGTHS = (4, 3, 2)
+# Other answers are looked at if fewer tokens than this agree within the request's own text.
+ENOUGH = 4
+# Tokens that have to agree with another answer: pairs are right too seldom.
+MIN_MATCH_ELSEWHERE = 3
+# Of ended requests, for each salt; the oldest half is dropped when there are more.
+MAX_RECENT_TOKENS = 16_384
+MAX_SALTS = 8
+NO_TOKEN = -1  # between two answers
 
 
-class PromptLookup:
-    """Looks n-grams up in prompt and output of the request itself.
+class PromptLookup(Proposer):
+    """Looks the end of each text up in the request's own prompt and output, and in recent answers to requests
+    with the same salt.
 
-    An n-gram is found in O(1) and a token is added in O(1): a table says where the text goes on behind
-    the last occurrence of each n-gram.
+    Args:
+        uses_recent_answers: False looks at the request's own text alone.
     """
 
-    def __init__(self) -> None:
-        self._texts: dict[str, _IndexedText] = {}
+    def __init__(self, uses_recent_answers: bool = True) -> None:
+        self._texts: dict[str, tuple[Request, NgramIndex]] = {}
+        self._recent = RecentAnswers() if uses_recent_answers else None
 
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
     ) -> dict[str, list[int]]:
-        if len(self._texts) > 2 * len(requests) + 64:  # of requests that have ended, mostly
-            running = {request.request_id for request in requests}
-            self._texts = {name: self._texts[name] for name in self._texts.keys() & running}
         drafts: dict[str, list[int]] = {}
         for request in requests:
-            text = self._texts.get(request.request_id)
-            if text is None or text.request is not request:  # or another one of that name
-                text = self._texts[request.request_id] = _IndexedText(request)
+            name = request.request_id
+            text = self._text(request)
+            length, place = text.find(text.token_ids)
+            found = _continuation(text.token_ids, place, max_drafts[name])
+            if length < ENOUGH and self._recent is not None:
+                shortest = max(length + 1, MIN_MATCH_ELSEWHERE)
+                end = text.token_ids[-MAX_MATCH:]
+                elsewhere = self._recent.find(request.cache_salt, end, shortest, max_drafts[name])
+                found = elsewhere or found
+            if found:
+                drafts[name] = found
+        return drafts
+
+    def forget(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            own, _ = self._texts.get(request.request_id, (None, None))
+            if own is request:
+                del self._texts[request.request_id]
+            if self._recent is not None and not request.waits_for_group:
+                self._recent.add(request)
+
+    def _text(self, request: Request) -> NgramIndex:
+        """The request's text as it is now."""
+        own, text = self._texts.get(request.request_id, (None, None))
+        if text is None or own is not request:
+            text = NgramIndex()
+            self._texts[request.request_id] = request, text
+        if len(text) < request.num_known_tokens:
             text.extend(request.token_ids(len(text), request.num_known_tokens))
-            if found := text.continuation(max_drafts[request.request_id]):
-                drafts[request.request_id] = found
-        return drafts
+        return text
 
 
-class _IndexedText:
-    """A text that grows, and where it goes on behind the last earlier occurrence of its own end."""
+class RecentAnswers:
+    """The answers to requests that have ended, apart for each salt. Holds a bounded number of tokens."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self._token_ids: list[int] = []
-        self._tables: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in NGRAM_LENGTHS)
-        self._next: int | None = None  # place behind the earlier occurrence
+    def __init__(self) -> None:
+        # The least recently added salt first; of each the newer half of its texts and the older one.
+        self._by_salt: dict[bytes, list[NgramIndex]] = {}
 
-    def __len__(self) -> int:
-        return len(self._token_ids)
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(text) for texts in self._by_salt.values() for text in texts)
 
-    def extend(self, token_ids: Sequence[int]) -> None:
-        text = self._token_ids
-        for token_id in token_ids:
-            text.append(token_id)
-            self._next = None
-            for length, table in zip(NGRAM_LENGTHS, self._tables, strict=True):
-                if len(text) < length:
-                    continue
-                ngram = tuple(text[-length:])
-                if self._next is None:
-                    self._next = table.get(ngram)
-                table[ngram] = len(text)
+    def add(self, request: Request) -> None:
+        """Adds the answer to a request, and the prompt's last tokens, so that its beginning is found."""
+        half = MAX_RECENT_TOKENS // 2
+        answer = [*request.prompt_token_ids[-MAX_MATCH:], *request.output_token_ids]
+        answer = [*answer[: half - 1], NO_TOKEN]
+        texts = self._by_salt.pop(request.cache_salt, [])
+        if not texts or len(texts[0]) + len(answer) > half:
+            texts = [NgramIndex(), *texts[:1]]
+        texts[0].extend(answer)
+        self._by_salt[request.cache_salt] = texts
+        if len(self._by_salt) > MAX_SALTS:
+            del self._by_salt[next(iter(self._by_salt))]
 
-    def continuation(self, count: int) -> list[int]:
-        """Up to `count` tokens. A continuation that reaches the end of the text goes on with itself: a
-        loop is continued for as long as is wanted."""
-        if self._next is None:
-            return []
-        text, period = self._token_ids, len(self._token_ids) - self._next
-        drafts: list[int] = []
-        for index in range(count):
-            drafts.append(text[self._next + index] if index < period else drafts[index - period])
-        return drafts
+    def find(self, salt: bytes, end: Sequence[int], shortest: int, count: int) -> list[int]:
+        """Up to `count` tokens that followed an end like this in an answer.
+
+        Args:
+            salt: of the request that asks.
+            end: the last tokens of its text.
+            shortest: tokens that have to agree.
+        """
+        for text in self._by_salt.get(salt, ()):
+            length, place = text.find(end)
+            if length >= shortest:
+                found = text.token_ids[place : place + count]
+                return found[: found.index(NO_TOKEN)] if NO_TOKEN in found else found
+        return []
+
+
+def _continuation(text: Sequence[int], place: int, count: int) -> list[int]:
+    """Up to `count` tokens from `place` on; none for place 0. A continuation that reaches the end of the text goes
+    on with itself: a loop is continued for as long as is wanted."""
+    if not place:
+        return []
+    drafts = list(text[place : place + count])
+    period = len(text) - place
+    while len(drafts) < count:
+        drafts.append(drafts[-period])
+    return drafts

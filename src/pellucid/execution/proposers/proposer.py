@@ -1,18 +1,19 @@
 """The interface of proposers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from pellucid.scheduling.request import Request
 
 
-class Proposer(Protocol):
+class Proposer(ABC):
     """Proposes drafts. Right or wrong, they change no token of an answer, only the number of steps."""
 
+    @abstractmethod
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
     ) -> Mapping[str, Sequence[int]]:
-        """Guesses the next output tokens of requests; called before each step that may have drafts.
+        """Guesses the next output tokens of requests.
 
         Args:
             requests: running, with output.
@@ -21,4 +22,7 @@ class Proposer(Protocol):
         Returns:
             Draft token ids by request id. A request may be left out; drafts beyond `max_drafts` are dropped.
         """
-        ...
+
+    def forget(self, requests: Sequence[Request]) -> None:
+        """Forgets requests that have ended. Among them are requests that `propose` was never called with."""
+        return

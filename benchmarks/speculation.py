@@ -1,0 +1,440 @@
+"""Speculation against none: whether `auto` is ever slower, and whether set acceptance gives the speed of the formula.
+
+    python benchmarks/speculation.py auto [--shape qwen2.5-0.5b] [--quantization int4] [--turns 24]
+    python benchmarks/speculation.py formula [--shape llama-3.2-1b] [--quantization int8] [--turns 12]
+
+Both kinds of engine live in one process, on the same weights, and take turns of a request (or of 32) each, in
+the order off, on, on, off. The ratio of two neighbouring turns says little of what else the machine does; its
+median over all pairs is what counts.
+
+auto     Free text, a text that is being edited, 32 requests together, and free text beside busy processes. The
+         bundled model writes free text of its own. Where a text is given (an edit, and all texts of random
+         weights), every step is computed in full, and its greedy tokens are then replaced by those of the text.
+formula  The tokens of random weights are known from a run without drafts: the text is the same with them. A
+         draft model is really run for each draft, and its token is then replaced by the right one with
+         probability a, by a wrong one otherwise. c and v are measured in the same turns.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+
+import pellucid
+from pellucid import formulas
+from pellucid.backends.quantization.formats import FORMATS
+from pellucid.benchmark.random_model import random_model
+from pellucid.benchmark.workloads import Decode
+from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine import LLMEngine
+from pellucid.execution.model_runner import ComputedStep, ModelRunner
+from pellucid.execution.proposers.draft_model import DraftModel
+from pellucid.execution.proposers.proposer import Proposer
+from pellucid.execution.sampler import Sampler
+from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.loading.random_parameters import RandomParameters
+from pellucid.models.registry import decoder_class
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
+
+HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
+TOGETHER = 32
+NUM_BUSY = 3
+WORDS_PER_EDIT = 25
+# Of the draft model of `formula`: the target's vocabulary and head dim, and little else.
+DRAFT_SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_layers": 2,
+    "num_heads": 8,
+    "num_kv_heads": 8,
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A request of a turn; `text` is what its answer will be, None leaves that to the model."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    text: Sequence[int] | None = None
+
+
+class Script:
+    """Replaces the greedy tokens of an engine by those of given texts, after its steps have been computed."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.texts: dict[str, Sequence[int]] = {}
+        self._execute = engine.model_runner.execute
+        engine.model_runner.execute = self.execute  # type: ignore[method-assign]
+
+    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
+        computed = self._execute(scheduled_requests)
+        if not self.texts:
+            return computed
+        drawn, end = dict(computed.drawn), 0
+        for scheduled in scheduled_requests:
+            end += scheduled.num_logits
+            request = scheduled.request
+            text = self.texts[request.request_id]
+            first = end - len(scheduled.sampled_rows)
+            for row in range(first, end):
+                index = request.num_output_tokens + row - first
+                drawn[request.request_id, row] = text[min(index, len(text) - 1)]
+        return ComputedStep(computed.rows, drawn)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn took: wall time and CPU time of the whole process, in seconds."""
+
+    num_tokens: int
+    seconds: float
+    cpu_seconds: float
+
+
+class Contestant:
+    """An engine that takes turns."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.engine = engine
+        self._script = Script(engine)
+
+    def turn(self, works: Sequence[Work]) -> Turn:
+        """Runs requests to their ends."""
+        self._script.texts = {
+            f"{number}/0": work.text for number, work in enumerate(works) if work.text is not None
+        }
+        begin, cpu = time.perf_counter(), time.process_time()
+        outputs = [
+            self.engine.add_request(list(work.prompt), work.params, str(number))
+            for number, work in enumerate(works)
+        ]
+        while self.engine.has_unfinished_requests:
+            self.engine.step()
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        return Turn(sum(len(each.outputs[0].token_ids) for each in outputs), seconds, cpu)
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Keeps `count` processes busy."""
+    processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def pairs(
+    off: Contestant, on: Contestant, works: Callable[[int], Sequence[Work]], num_pairs: int
+) -> list[tuple[Turn, Turn]]:
+    """Turns (without, with) on the same work, in the order off, on, on, off. The first pair warms up."""
+    found = []
+    for number in range(num_pairs + 1):
+        order = (off, on) if number % 2 else (on, off)
+        turns = {each: each.turn(works(number)) for each in order}
+        assert turns[off].num_tokens == turns[on].num_tokens
+        found.append((turns[off], turns[on]))
+    return found[1:]
+
+
+def describe(name: str, found: Sequence[tuple[Turn, Turn]], contestant: Contestant) -> str:
+    ratios = sorted(without.seconds / with_.seconds for without, with_ in found)
+    cpu = statistics.median(without.cpu_seconds / with_.cpu_seconds for without, with_ in found)
+    total = sum(turn.seconds for turn, _ in found) / sum(turn.seconds for _, turn in found)
+    quarter = len(ratios) // 4
+    rate = statistics.median(turn.num_tokens / turn.seconds for turn, _ in found)
+    statistics_ = contestant.engine.speculation
+    assert statistics_ is not None
+    return (
+        f"{name:34s} {statistics.median(ratios):6.3f}x   {ratios[quarter]:.3f} .. {ratios[-1 - quarter]:.3f}"
+        f"  {total:6.3f}  {cpu:6.3f}  {rate:8.1f}  {statistics_.num_drafts:6d}"
+        f"  {statistics_.acceptance:6.1%}  {statistics_.reason}"
+    )
+
+
+# ---- auto
+
+
+def texts_of(tokenizer_model: LoadedModel) -> list[list[int]]:
+    held_out = json.loads(HELD_OUT.read_text())
+    return [tokenizer_model.tokenizer.encode(text) for text in held_out["texts"]]
+
+
+def edited(token_ids: Sequence[int], rng: random.Random) -> list[int]:
+    """The text with a token changed here and there, as one that is being edited."""
+    return [
+        rng.randrange(300, 4000) if rng.random() < 1 / WORDS_PER_EDIT else token_id
+        for token_id in token_ids
+    ]
+
+
+def measure_auto(args: argparse.Namespace) -> None:
+    bundled = load_model(EngineConfig(num_threads=args.num_threads))
+    model = bundled
+    if args.shape is not None:
+        config = EngineConfig(quantization=args.quantization, num_threads=args.num_threads)
+        model = random_model(args.shape, config, [Decode(64, 512, TOGETHER)])
+    texts = texts_of(bundled)
+    rng = random.Random(0)
+    num_tokens = args.tokens
+
+    def params(**fields: object) -> SamplingParams:
+        return SamplingParams(max_tokens=num_tokens, ignore_eos=True, **fields)  # type: ignore[arg-type]
+
+    def free(number: int) -> list[Work]:
+        text = texts[number % len(texts)]
+        prompt, rest = text[:32], list(islice(cycle(text[32:]), num_tokens))
+        if args.shape is None:  # a text of its own
+            return [Work(prompt, params(temperature=0.8, seed=number))]
+        return [Work(prompt, params(temperature=0), rest)]
+
+    def edit(number: int) -> list[Work]:
+        text = texts[number % len(texts)]
+        rng.seed(number)
+        answer = list(islice(cycle(edited(text, rng)), num_tokens))
+        return [Work([*text, *range(40, 56)], params(temperature=0), answer)]
+
+    def together(number: int) -> list[Work]:
+        return [free(TOGETHER * number + index)[0] for index in range(TOGETHER)]
+
+    def engine(speculation: str) -> Contestant:
+        return Contestant(
+            LLMEngine(
+                EngineConfig(
+                    quantization=args.quantization,
+                    speculation=speculation,
+                    num_kv_blocks=TOGETHER * 24,
+                    # The same texts come again and again: no engine may find what it has seen.
+                    enable_prefix_caching=False,
+                ),
+                model,
+            )
+        )
+
+    print(f"{model.name}, {args.quantization}: off / on, medians of {args.turns} pairs of turns")
+    print(
+        "                                    median   quartiles       total     CPU  off tok/s  drafts   right"
+    )
+    cases: dict[str, tuple[str, Callable[[int], list[Work]], int]] = {
+        "free text": ("auto", free, 0),
+        "a text being edited": ("auto", edit, 0),
+        "a text being edited, ngram": ("ngram", edit, 0),
+        f"{TOGETHER} together": ("auto", together, 0),
+        "free text, busy machine": ("auto", free, NUM_BUSY),
+        "a text being edited, busy machine": ("auto", edit, NUM_BUSY),
+    }
+    for name, (speculation, works, num_busy) in cases.items():
+        if args.only and args.only not in name:
+            continue
+        on = engine(speculation)
+        with busy_processes(num_busy):
+            num_turns = args.turns // 4 if works is together else args.turns
+            print(
+                describe(name, pairs(engine("off"), on, works, max(4, num_turns)), on), flush=True
+            )
+
+
+# ---- formula
+
+
+class SetAcceptance(Proposer):
+    """Runs a draft model, and replaces its tokens: by the right one with a set probability.
+
+    Args:
+        draft_model: makes as many drafts as are wanted.
+        text: the request's output.
+        acceptance: of each draft, given those before it.
+        vocab_size: for wrong tokens.
+    """
+
+    def __init__(
+        self, draft_model: DraftModel, text: Sequence[int], acceptance: float, vocab_size: int
+    ) -> None:
+        self._draft_model = draft_model
+        self._text = text
+        self._acceptance = acceptance
+        self._vocab_size = vocab_size
+        self._rng = random.Random(0)
+        self.seconds: list[float] = []  # for a draft, in each round
+        self.num_drafts = 0
+
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        begin = time.perf_counter()
+        drafts = self._draft_model.propose(requests, dict.fromkeys(max_drafts, self.num_drafts))
+        duration = time.perf_counter() - begin
+        for request in requests:
+            drafted = drafts.get(request.request_id, [])
+            if drafted:
+                self.seconds.append(duration / len(drafted))
+            right = self._text[request.num_output_tokens :][: len(drafted)]
+            drafts[request.request_id] = [
+                token_id
+                if self._rng.random() < self._acceptance
+                else (token_id + 1) % self._vocab_size
+                for token_id in right
+            ]
+        return drafts
+
+    def forget(self, requests: Sequence[Request]) -> None:
+        self._draft_model.forget(requests)
+
+
+class ForwardTimes:
+    """Seconds of the forwards of decode steps."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.seconds: list[float] = []
+        self._execute = engine.model_runner.execute
+        engine.model_runner.execute = self.execute  # type: ignore[method-assign]
+
+    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
+        begin = time.perf_counter()
+        computed = self._execute(scheduled_requests)
+        if all(each.request.is_decoding for each in scheduled_requests):
+            self.seconds.append(time.perf_counter() - begin)
+        return computed
+
+
+def small_model(target: LoadedModel, quantization: str) -> LoadedModel:
+    """A draft model of random weights, with the target's vocabulary and on its backend."""
+    config: ModelConfig = replace(
+        target.config, **DRAFT_SIZES, sliding_windows=(None,) * DRAFT_SIZES["num_layers"]
+    )
+    parameters = RandomParameters(target.backend.weights, FORMATS.get(quantization))
+    decoder = decoder_class(config.architecture)(config, parameters, target.backend.ops)
+    compiled = target.backend.compile(decoder, config)
+    return replace(target, name="draft", config=config, decoder=compiled)
+
+
+def measure_formula(args: argparse.Namespace) -> None:
+    target = random_model(
+        args.shape, EngineConfig(quantization=args.quantization), [Decode(64, 512, 8)]
+    )
+    draft = small_model(target, args.draft_quantization)
+    config = EngineConfig(
+        quantization=args.quantization, num_kv_blocks=64, enable_prefix_caching=False
+    )
+    prompt = np.random.default_rng(0).integers(300, 4000, args.depth).tolist()
+    work = Work(prompt, SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True))
+    off = Contestant(LLMEngine(config, target))
+    forwards = ForwardTimes(off.engine)
+    output = off.engine.add_request(prompt, work.params)
+    while off.engine.has_unfinished_requests:
+        off.engine.step()
+    text = output.outputs[0].token_ids
+    print(
+        f"{target.name}, {args.quantization}; draft model {args.draft_quantization}, {DRAFT_SIZES}"
+    )
+    print("  a  k     c      v   formula  measured  measured / formula   quartiles   acceptance")
+    for acceptance in args.acceptances:
+        for num_drafts in args.drafts:
+            draft_model = DraftModel(
+                ModelRunner(
+                    draft.decoder,
+                    draft.backend.make_kv_cache(draft.config, 64, config.block_size, "bf16"),
+                    config.block_size,
+                    Sampler(),
+                ),
+                KVCacheManager(BlockPool(64), config.block_size, enable_prefix_caching=False),
+                config.max_num_batched_tokens,
+                draft.config.context_length,
+            )
+            proposer = SetAcceptance(draft_model, text, acceptance, target.config.vocab_size)
+            proposer.num_drafts = num_drafts
+            on = Contestant(LLMEngine(config, target, proposer=proposer))
+            verifications = ForwardTimes(on.engine)
+            forwards.seconds.clear()
+            decode_ratios = [
+                without / with_ for without, with_ in decode_pairs(off, on, work, args.turns, text)
+            ]
+            plain = statistics.median(forwards.seconds)
+            c = statistics.median(proposer.seconds) / plain
+            v = statistics.median(verifications.seconds) / plain
+            expected = formulas.draft_speedup(acceptance, num_drafts, c, v)
+            decode_ratios.sort()
+            measured = statistics.median(decode_ratios)
+            quarter = len(decode_ratios) // 4
+            counters = on.engine.speculation
+            assert counters is not None
+            rounds = counters.tokens_per_round
+            print(
+                f"{acceptance:.1f}  {num_drafts}  {c:.3f}  {v:.3f}  {expected:6.2f}x  {measured:7.2f}x"
+                f"  {measured / expected:17.2f}  {decode_ratios[quarter]:.2f} .. {decode_ratios[-1 - quarter]:.2f}"
+                f"   {rounds:.2f} of {formulas.expected_tokens(acceptance, num_drafts):.2f} tokens a round",
+                flush=True,
+            )
+
+
+def decode_pairs(
+    off: Contestant, on: Contestant, work: Work, num_pairs: int, text: Sequence[int]
+) -> Iterator[tuple[float, float]]:
+    """Seconds of decode, from the first token to the last, without and with drafts."""
+    for number in range(num_pairs + 1):
+        seconds = {}
+        for each in (off, on) if number % 2 else (on, off):
+            output = each.engine.add_request(list(work.prompt), work.params)
+            while each.engine.has_unfinished_requests:
+                each.engine.step()
+            assert output.outputs[0].token_ids == text, "drafts changed the answer"
+            assert output.metrics.decode_seconds is not None
+            seconds[each] = output.metrics.decode_seconds
+        if number:  # the first pair warms up
+            yield seconds[off], seconds[on]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    auto = commands.add_parser("auto", help="auto against off")
+    auto.add_argument("--shape", help="random weights instead of the bundled model")
+    auto.add_argument("--quantization", default="none")
+    auto.add_argument("--turns", type=int, default=24, help="pairs of turns")
+    auto.add_argument("--tokens", type=int, default=128, help="output tokens of each request")
+    auto.add_argument("--only", help="cases whose names have this in them")
+    auto.add_argument(
+        "--num-threads",
+        type=int,
+        help="1: CPU time then is what the work takes, on a busy machine too",
+    )
+    auto.set_defaults(measure=measure_auto)
+    formula = commands.add_parser("formula", help="set acceptance against the formula")
+    formula.add_argument("--shape", default="llama-3.2-1b")
+    formula.add_argument("--quantization", default="int8")
+    formula.add_argument("--draft-quantization", default="int4")
+    formula.add_argument("--turns", type=int, default=8, help="pairs of turns for each a and k")
+    formula.add_argument("--tokens", type=int, default=64)
+    formula.add_argument("--depth", type=int, default=64, help="tokens of the prompt")
+    formula.add_argument("--acceptances", type=float, nargs="+", default=[0.6, 0.8, 0.9])
+    formula.add_argument("--drafts", type=int, nargs="+", default=[2, 4, 6])
+    formula.set_defaults(measure=measure_formula)
+    args = parser.parse_args()
+    args.measure(args)
+
+
+if __name__ == "__main__":
+    main()
