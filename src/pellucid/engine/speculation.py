@@ -161,11 +161,7 @@ class Speculation:
             result: of the step.
             seconds: that forward and sampling took.
         """
-        # How long a step with prompts takes says nothing of drafts.
-        is_decode = all(each.request.is_decoding for each in scheduled_requests)
-        if is_decode and scheduled_requests:
-            self._statistics.seconds += seconds + self.drafting_seconds
-        if self._num_rested:
+        if self._num_rested or not scheduled_requests:
             return
         outcomes = [
             self._outcome(each.request, result)
@@ -173,7 +169,8 @@ class Speculation:
             if each.num_draft_tokens
         ]
         plain = won = None
-        if is_decode and scheduled_requests:
+        # How long a step with prompts takes says nothing of drafts.
+        if all(each.request.is_decoding for each in scheduled_requests):
             num_requests = len(scheduled_requests)
             won = self._policy.record(
                 outcomes,
@@ -183,8 +180,10 @@ class Speculation:
                 self.drafting_seconds,
                 self._rested_before,
             )
-            self._rested_before = 0
+            # Those between two decisions have taken as long as this one, about.
+            self._statistics.seconds += (1 + self._rested_before) * seconds + self.drafting_seconds
             self._statistics.won_seconds += won
+            self._rested_before = 0
             plain = self._policy.step_seconds(num_requests)
         if outcomes and self._bus.wants(Level.STEP):
             self._bus.emit(

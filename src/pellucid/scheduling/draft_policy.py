@@ -19,7 +19,8 @@ MAX_LOSS_SHARE = 0.003
 FIRST_LOSS, MAX_LOSS = 0.6, 8.0  # plain steps that drafts may lose at first, and after they won
 NUM_LOOKING = 2  # drafts of a look
 # Steps without a new decision, where drafts do not pay or none were found: deciding takes time as well.
-MAX_REST = 8
+MAX_REST = 16
+MAX_REST_AFTER_MISSES = 8
 MAX_SURPRISE = 0.5  # of an estimate, that one measured step may change it by: steps are interrupted
 
 
@@ -156,7 +157,7 @@ class DraftPolicy:
         chosen = self._worthwhile(request_ids, plain, self._allowance)
         if chosen:
             self.verdict = Verdict.PAY
-            self.rest = min(self._num_misses, MAX_REST)
+            self.rest = min(self._num_misses, MAX_REST_AFTER_MISSES)
             return chosen
         self.verdict = Verdict.DO_NOT_PAY
         self.rest = MAX_REST
