@@ -209,6 +209,21 @@ class AnswerBlocks:
         return self._open
 
 
+def shown_tools(
+    tools: list[dict[str, Any]], tokenizer: Tokenizer, warnings: list[str]
+) -> list[dict[str, Any]] | None:
+    """The tools of a call, if the model's chat template shows tools to the model.
+
+    Otherwise adds a warning, and does not refuse the call: agents send tools with every request.
+    """
+    if not tools:
+        return None
+    if not tokenizer.chat_template_mentions("tools"):
+        warnings.append("tools: has no effect: the model's template does not show tools")
+        return None
+    return tools
+
+
 def new_call_id() -> str:
     """Nine letters and digits: the form that the strictest templates (Mistral's) ask for."""
     return f"c{secrets.token_hex(4)}"

@@ -37,6 +37,7 @@ from pellucid.server.protocols.answers import (
     BlockKind,
     Change,
     arguments_of,
+    shown_tools,
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
@@ -382,13 +383,7 @@ def _tools(
         }
         given = {key: value for key, value in function.items() if value is not None}
         tools.append({"type": "function", "function": given})
-    if not tools:
-        return None
-    if not tokenizer.chat_template_mentions("tools"):
-        # Not refused: the agents that speak this protocol send tools with every request.
-        warnings.append("tools: has no effect: the model's template does not show tools")
-        return None
-    return tools
+    return shown_tools(tools, tokenizer, warnings)
 
 
 def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingParams:

@@ -41,6 +41,7 @@ from pellucid.server.protocols.answers import (
     BlockEvent,
     BlockKind,
     Change,
+    shown_tools,
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.request_records import RequestRecords
@@ -371,13 +372,7 @@ def _functions(
         warn_of_others(tool, {"type", *keys}, "tools", warnings)
         given = {key: tool[key] for key in keys if tool.get(key)}
         functions.append({"type": "function", "function": given})
-    if not functions:
-        return None
-    if not tokenizer.chat_template_mentions("tools"):
-        # Not refused: the agents that speak this protocol send tools with every request.
-        warnings.append("tools: has no effect: the model's template does not show tools")
-        return None
-    return functions
+    return shown_tools(functions, tokenizer, warnings)
 
 
 def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingParams:
