@@ -17,7 +17,7 @@ from pellucid.backends.quantization.weights import QuantizationError, quantizati
 from pellucid.config import EngineConfig
 from pellucid.loading.hf_config import CONFIG_FILE
 from pellucid.loading.hub import find_model
-from pellucid.loading.json_object import read_json_object
+from pellucid.loading.json_file import read_json_object
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters, Progress
 from pellucid.loading.quantized_layout import CONFIG_KEY, quantization_config

@@ -37,7 +37,7 @@ from pellucid.config import LongRopeScaling
 from pellucid.loading.checksums import weights_identity
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
-from pellucid.loading.gguf_config import read_gguf_config
+from pellucid.loading.gguf_config import read_gguf_config, read_gguf_metadata
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.open_model import open_stored_model
@@ -157,7 +157,7 @@ def tensor_of(tmp_path: Path, data: np.ndarray, tensor_type: Type) -> Any:
     writer = GGUFWriter(tmp_path / "one.gguf", "llama")
     writer.add_tensor("t.weight", data, raw_dtype=tensor_type)
     finish(writer)
-    return GgufTensors(GgufCheckpoint(tmp_path / "one.gguf"), {}).tensor("t.weight")
+    return GgufTensors(GgufCheckpoint(tmp_path / "one.gguf")).tensor("t.weight")
 
 
 @pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
@@ -199,7 +199,7 @@ def test_a_file_can_be_quantized_again(tmp_path: Path) -> None:
     file = write_both(tmp_path, matrix_type=Type.Q4_1)
     backend = RecordingBackend()
     load_decoder(file, backend, quantization="int4-zp")
-    stored = GgufTensors(GgufCheckpoint(file), {}).tensor("blk.0.ffn_down.weight")
+    stored = GgufTensors(GgufCheckpoint(file)).tensor("blk.0.ffn_down.weight")
     expected = quantize_matrix(stored.dequantize(), FORMATS["int4-zp"])
     matrices = [weight for weight in backend.arrays if isinstance(weight, QuantizedMatrix)]
     assert any(
@@ -233,7 +233,7 @@ def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> N
     file = write_both(tmp_path, matrix_type=Type.Q8_0, other_types={"attn_v": Type.Q4_1})
     weights = RecordingBackend()
     load_decoder(file, weights, quantization="int8")
-    stored = GgufTensors(GgufCheckpoint(file), {})
+    stored = GgufTensors(GgufCheckpoint(file))
     v = quantize_matrix(stored.tensor("blk.0.attn_v.weight").dequantize(), INT8)
     k = stored.tensor("blk.0.attn_k.weight")
     qkv = weights.arrays[2]  # behind the embedding and a norm
@@ -258,7 +258,7 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
     tensor_of(
         tmp_path, data if tensor_type == Type.F16 else random_blocks(tensor_type), tensor_type
     )
-    tensors = GgufTensors(GgufCheckpoint(tmp_path / "one.gguf"), {})
+    tensors = GgufTensors(GgufCheckpoint(tmp_path / "one.gguf"))
     tensor = tensors.tensor("t.weight")
     taken = tensor.num_bytes if isinstance(tensor, QuantizedMatrix) else tensor.nbytes
     assert tensors.memory_bytes("t.weight") == taken
@@ -348,7 +348,7 @@ def test_absurd_facts_are_refused_by_name_or_make_a_config(family: str, tmp_path
         for value in ABSURD:
             file.metadata = good | {key: value}
             try:
-                read_gguf_config(file, {})
+                read_gguf_config(read_gguf_metadata(file, {}))
             except ValueError as error:
                 if "model.gguf: " not in str(error):
                     raise AssertionError(f"{key}={value}: {error}: which file?") from error

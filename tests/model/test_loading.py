@@ -18,7 +18,7 @@ from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.parameters import CheckpointParameters
-from pellucid.loading.weight_names import weight_names
+from pellucid.models.registry import family_of
 from support.checkpoints import FAMILIES, Weights, write_checkpoint
 from support.recording_backend import RecordingBackend
 
@@ -35,7 +35,7 @@ def load(directory: Path) -> list[npt.NDArray[Any]]:
 def parameters(directory: Path) -> tuple[CheckpointParameters, RecordingBackend]:
     backend = RecordingBackend()
     config = read_model_config(directory)
-    names = weight_names(config.architecture)
+    names = family_of(config.architecture).hf_names()
     return CheckpointParameters(Checkpoint(directory), names, config, backend.weights), backend
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
-from pellucid.loading.json_object import JsonObject
 from pellucid.text.tokenizer import Tokenizer as OurTokenizer
 from support.tokenizer_kinds import KINDS
 

@@ -18,7 +18,8 @@ from pellucid.config import (
     RopeConfig,
     YarnRopeScaling,
 )
-from pellucid.loading.hf_config import read_model_config, supported_architectures
+from pellucid.loading.hf_config import read_model_config
+from pellucid.models.registry import supported_architectures
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.uniform_model import uniform_model
 

@@ -2,13 +2,25 @@
 
 import pytest
 
-from pellucid.loading.hf_config import supported_architectures
-from pellucid.models.registry import decoder_class
+from pellucid.models.registry import FAMILIES, decoder_class
 
 
-@pytest.mark.parametrize("architecture", supported_architectures())
-def test_everything_that_loads_has_a_decoder(architecture):
-    assert callable(decoder_class(architecture))
+def test_each_architecture_belongs_to_one_family():
+    names = [name for family in FAMILIES for name in family.architectures]
+    assert len(set(names)) == len(names)
+    assert all(callable(decoder_class(name)) for name in names)
+
+
+def test_each_text_model_belongs_to_one_family():
+    model_types = [name for family in FAMILIES for name in family.model_types]
+    assert len(set(model_types)) == len(model_types)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.architectures[0])
+def test_each_weight_has_its_names(family):
+    for weight in family.weights.values():
+        assert weight.hf
+        assert bool(weight.gguf) or family.gguf is None
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known():

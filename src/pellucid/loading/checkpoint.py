@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from pellucid.loading.json_object import read_json_object
+from pellucid.loading.json_file import read_json_object
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 
 SINGLE_FILE = "model.safetensors"

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
 from pellucid.loading.gguf_names import part_names
-from pellucid.loading.json_object import JsonObject
 
 _COUNT, _NUMBER, _NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
 

@@ -37,15 +37,11 @@ class GgufTensors:
 
     Args:
         checkpoint: the files.
-        num_heads: by tensor module ("blk.0.attn_q"): heads whose rows stand in the order that GGUF
-            files of the Llama architecture have, pairs that rotate together side by side. They come
-            back as everywhere else: the first halves of all pairs, then the second ones.
     """
 
-    def __init__(self, checkpoint: GgufCheckpoint, num_heads: Mapping[str, int]) -> None:
+    def __init__(self, checkpoint: GgufCheckpoint) -> None:
         self.location = checkpoint.path
         self._checkpoint = checkpoint
-        self._num_heads = num_heads
 
     @cached_property
     def _matrix_from_blocks(self) -> Callable[[Bytes, Type], QuantizedMatrix]:
@@ -83,20 +79,6 @@ class GgufTensors:
         Raises:
             ValueError: it is stored in a type that we do not read.
         """
-        tensor = self._stored(name)
-        num_heads = self._num_heads.get(name.rpartition(".")[0])
-        if num_heads is None:
-            return tensor
-        order = _halves_order(tensor.shape[0], num_heads)
-        if isinstance(tensor, QuantizedMatrix):
-            return tensor.rows(order)
-        return np.asarray(tensor[order])
-
-    def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
-        self._checkpoint.release(name)
-
-    def _stored(self, name: str) -> UniformMatrix:
         info = self.info(name)
         rows = self._checkpoint.rows(name)
         if info.type in _FLOATS:
@@ -112,11 +94,9 @@ class GgufTensors:
             f"supported are {', '.join(supported)}"
         )
 
-
-def _halves_order(num_rows: int, num_heads: int) -> npt.NDArray[np.intp]:
-    """The rows of a matrix [heads * D, ...] whose heads have interleaved pairs, halves first."""
-    pairs = np.arange(num_rows).reshape(num_heads, -1, 2)  # [heads, D / 2, 2]
-    return np.asarray(pairs.transpose(0, 2, 1).reshape(-1), np.intp)
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        self._checkpoint.release(name)
 
 
 def _dequantize(rows: npt.NDArray[np.uint8], info: GgufTensorInfo) -> npt.NDArray[np.float32]:

@@ -21,7 +21,7 @@ from tokenizers import (
     processors,
 )
 
-from pellucid.loading.json_object import JsonObject
+from pellucid.json_object import JsonObject
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 from pellucid.parameter_checks import MAX_SHOWN, shown
 

@@ -1,5 +1,6 @@
 """Opens a checkpoint: a directory in Hugging Face layout or a GGUF file."""
 
+import warnings
 from pathlib import Path
 
 from pellucid.loading.checkpoint import Checkpoint, has_weights
@@ -10,11 +11,11 @@ from pellucid.loading.hf_config import (
     read_default_sampling_params,
     read_model_config,
 )
-from pellucid.loading.json_object import read_json_object
+from pellucid.loading.json_file import read_json_object
 from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
-from pellucid.loading.weight_names import own_weight_names, weight_names
+from pellucid.models.registry import family_of
 
 
 def open_stored_model(path: Path) -> StoredModel:
@@ -42,12 +43,18 @@ def _open_directory(directory: Path) -> StoredModel:
     checkpoint = Checkpoint(directory)
     sampling_params = read_default_sampling_params(directory)
     if weight_format is None:
-        names = weight_names(config.architecture)
+        names = family_of(config.architecture).hf_names(checkpoint)
+        if skipped := names.unused_parts(checkpoint):
+            warnings.warn(
+                f"{directory}: only the text model is loaded, without {', '.join(skipped)}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return StoredModel(
             directory, config, checkpoint, names, default_sampling_params=sampling_params
         )
     tensors = QuantizedCheckpoint(checkpoint, weight_format)
-    names = own_weight_names(config.architecture)
+    names = family_of(config.architecture).own_names()
     return StoredModel(directory, config, tensors, names, weight_format, sampling_params)
 
 

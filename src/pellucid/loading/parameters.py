@@ -16,10 +16,10 @@ from pellucid.backends.joined_matrix import (
 from pellucid.backends.ops import Matrix, MatrixStack, Parameters, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.config import ModelConfig
+from pellucid.config import AttentionConfig, ModelConfig
 from pellucid.loading.non_finite import first_non_finite
 from pellucid.loading.tensor_source import TensorSource, as_floats
-from pellucid.loading.weight_names import WeightNames
+from pellucid.models.family import WeightNames
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 
@@ -130,12 +130,14 @@ class CheckpointParameters:
         module, kind = name.rsplit(".", 1)
         recipe = self._names.recipe(module)
         rows_of_sources = shape[:1] if len(recipe.sources) == 1 else parts
-        weight = join_matrices(
-            [
-                self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
-                for source, num_rows in zip(recipe.sources, rows_of_sources, strict=True)
-            ]
-        )
+        sources = [
+            self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
+            for source, num_rows in zip(recipe.sources, rows_of_sources, strict=True)
+        ]
+        if recipe.interleaved:
+            facts = self._config.layers[int(module.split(".")[1])].attention
+            sources = [*(_halves_first(each, facts) for each in sources[:2]), *sources[2:]]
+        weight = join_matrices(sources)
         assert weight.shape == shape
         if recipe.offset and kind == "weight":
             weight = as_floats(weight).astype(np.float32) + np.float32(recipe.offset)
@@ -231,7 +233,7 @@ class CheckpointParameters:
         )
 
     def _candidates(self, name: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self._names.prefix + name, name)))
+        return tuple(dict.fromkeys(prefix + name for prefix in self._names.prefixes))
 
     def _mark_read(self, name: str) -> None:
         self._unread.discard(name)
@@ -242,8 +244,9 @@ class CheckpointParameters:
 
     def _drop_tied_head(self) -> None:
         """Some checkpoints hold the shared matrix twice."""
-        head = "lm_head.weight"
-        if head not in self._unread:
+        heads = [f"{prefix}lm_head.weight" for prefix in self._names.prefixes]
+        head = next((name for name in heads if name in self._unread), None)
+        if head is None:
             return
         embedding = self._name_in_checkpoint(
             f"{self._names.recipe('embed_tokens').sources[0]}.weight", "embed_tokens.weight"
@@ -255,6 +258,19 @@ class CheckpointParameters:
                 "config.json says tie_word_embeddings=true: must be false to use it"
             )
         self._mark_read(head)
+
+
+def _halves_first(tensor: UniformMatrix, facts: AttentionConfig) -> UniformMatrix:
+    """q or k [heads * D, ...] whose rotated pairs of rows stand side by side: the first halves of all
+    pairs of a head first, then the second ones."""
+    heads = np.arange(tensor.shape[0]).reshape(-1, facts.head_dim)
+    dim = facts.head_dim if facts.rope is None else facts.rope.dim
+    pairs = heads[:, :dim].reshape(len(heads), -1, 2)
+    halves = pairs.transpose(0, 2, 1).reshape(len(heads), dim)
+    order = np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1)
+    if isinstance(tensor, QuantizedMatrix):
+        return tensor.rows(order)
+    return np.asarray(tensor[order])
 
 
 def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:

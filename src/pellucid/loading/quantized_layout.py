@@ -16,8 +16,8 @@ import numpy.typing as npt
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 from pellucid.parameter_checks import shown
 

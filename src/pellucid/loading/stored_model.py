@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.config import ModelConfig
 from pellucid.loading.tensor_source import TensorSource
-from pellucid.loading.weight_names import WeightNames
+from pellucid.models.family import WeightNames
 from pellucid.sampling_params import SamplingParams
 
 # For each the tokenizers library takes 70 bytes.

@@ -1,7 +1,29 @@
 """GPT-2 (Radford et al. 2019): learned positions, layer norms with biases, an MLP without a gate."""
 
+from typing import Any
+
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters, Vector
-from pellucid.config import ModelConfig
+from pellucid.config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    MAX_LAYERS,
+    even_share,
+    read_activation,
+    read_bos_token_id,
+)
+from pellucid.models.family import QKV, Family, GgufFamily, StoredWeight
+from pellucid.models.gguf_metadata import (
+    BLOCK_COUNT,
+    CONTEXT,
+    EMBEDDING,
+    EPSILON,
+    FEED_FORWARD,
+    HEADS,
+    KEY_LENGTH,
+    KV_HEADS,
+    VALUE_LENGTH,
+    GgufMetadata,
+)
 from pellucid.models.layers import Attention, lm_head
 
 
@@ -58,3 +80,86 @@ class GPT2Decoder:
 
 def _norm(parameters: Parameters, name: str, size: int) -> tuple[Vector, Vector]:
     return parameters.vector(f"{name}.weight", size), parameters.vector(f"{name}.bias", size)
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        if config.boolean(key, False):
+            raise config.error(key, "not supported: must be false")
+    hidden_size = config.integer("n_embd")
+    num_heads = config.integer("n_head")
+    num_layers = config.integer("n_layer", maximum=MAX_LAYERS)
+    head_dim = even_share(config, "n_embd", hidden_size, num_heads)
+    layer = LayerConfig(
+        AttentionConfig(
+            num_heads,
+            num_heads,
+            head_dim,
+            scale=head_dim**-0.5 if config.boolean("scale_attn_weights", True) else 1.0,
+            rope=None,
+            qkv_bias=True,
+            o_bias=True,
+        ),
+        MLPConfig(
+            config.optional_integer("n_inner") or 4 * hidden_size,
+            read_activation(config, "activation_function", "gelu_new"),
+            gated=False,
+            bias=True,
+        ),
+    )
+    return ModelConfig(
+        architecture="GPT2LMHeadModel",
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=hidden_size,
+        layers=(layer,) * num_layers,
+        max_position_embeddings=config.integer("n_positions", 1024),
+        norm_eps=config.number("layer_norm_epsilon", 1e-5),
+        tie_word_embeddings=config.boolean("tie_word_embeddings", True),
+        bos_token_id=read_bos_token_id(config, 50_256),
+        eos_token_ids=config.token_ids("eos_token_id", 50_256),
+    )
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    """config.json of GPT-2."""
+    for key in (KV_HEADS, KEY_LENGTH, VALUE_LENGTH):
+        expected = metadata.integer(HEADS)
+        if key != KV_HEADS:
+            expected = metadata.integer(EMBEDDING) // expected
+        if metadata.get(key, expected) != expected:
+            raise metadata.error(key, f"must be {expected}")
+    return {
+        **metadata.model_values(),
+        "n_embd": metadata.integer(EMBEDDING),
+        "n_inner": metadata.integer(FEED_FORWARD),
+        "n_layer": metadata.integer(BLOCK_COUNT),
+        "n_head": metadata.integer(HEADS),
+        "n_positions": metadata.integer(CONTEXT),
+        "layer_norm_epsilon": metadata.number(EPSILON),
+    }
+
+
+def _stored(name: str, gguf: str, transposed: bool = False) -> StoredWeight:
+    return StoredWeight((f"h.{{i}}.{name}",), (f"blk.{{i}}.{gguf}",), transposed=transposed)
+
+
+GPT2 = Family(
+    architectures=("GPT2LMHeadModel",),
+    read_config=_read_config,
+    decoder=GPT2Decoder,
+    weights={
+        "embed_tokens": StoredWeight(("wte",), ("token_embd",)),
+        "embed_positions": StoredWeight(("wpe",), ("position_embd",)),
+        "layers.{i}.attention_norm": _stored("ln_1", "attn_norm"),
+        QKV: _stored("attn.c_attn", "attn_qkv", transposed=True),
+        "layers.{i}.o_proj": _stored("attn.c_proj", "attn_output", transposed=True),
+        "layers.{i}.mlp_norm": _stored("ln_2", "ffn_norm"),
+        "layers.{i}.up_proj": _stored("mlp.c_fc", "ffn_up", transposed=True),
+        "layers.{i}.down_proj": _stored("mlp.c_proj", "ffn_down", transposed=True),
+        "norm": StoredWeight(("ln_f",), ("output_norm",)),
+        "lm_head": StoredWeight(("lm_head",), ("output",)),
+    },
+    prefix="transformer.",
+    unused=r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",  # masks, known from the definition
+    gguf=GgufFamily("gpt2", frozenset({EPSILON}), _gguf_config),
+)

@@ -1,13 +1,23 @@
-"""Llama, and what differs from it by facts of the checkpoint alone: Mistral, Qwen2, Qwen3, Phi-3.
+"""Llama, whose decoder runs every family that differs from it by facts of the checkpoint alone.
 
-Biases on q, k, v (Qwen2), norms of each head's q and k (Qwen3), sliding windows (Mistral, Qwen2,
-Phi-3), partial and scaled rotations (Llama 3.1, Phi-3) all stand in `ModelConfig`.
+Biases, norms of q and k, windows, partial, scaled or missing rotations of single layers all stand in
+`ModelConfig`.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
 from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import attention_biases, llama_like
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.gguf_metadata import (
+    RMS_EPSILON,
+    ROPE_KEYS,
+    YARN_KEYS,
+    GgufMetadata,
+    llama_like_values,
+)
 from pellucid.models.layers import Attention, feed_forward, lm_head
 
 
@@ -55,3 +65,38 @@ class LlamaDecoder:
             x = layer(x, batch, kv_layer)
         x = ops.rms_norm(x[batch.logits_indices], self.norm, config.norm_eps)
         return ops.logits(x, self.lm_head, config.logits_softcap)
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=2048,
+        attention=attention_biases(config),
+        mlp_bias=config.boolean("mlp_bias", False),
+    )
+
+
+def llama_gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    """config.json of a file of llama.cpp's architecture "llama"."""
+    return {
+        **llama_like_values(metadata),
+        "attention_bias": metadata.has_tensor("blk.0.attn_q.bias"),
+        "mlp_bias": metadata.has_tensor("blk.0.ffn_gate.bias"),
+    }
+
+
+LLAMA_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
+
+LLAMA = Family(
+    architectures=("LlamaForCausalLM",),
+    model_types=("llama",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights=LLAMA_WEIGHTS,
+    gguf=GgufFamily(
+        "llama",
+        LLAMA_GGUF_KEYS,
+        llama_gguf_config,
+        interleaved=True,
+    ),
+)

@@ -1,33 +1,136 @@
-"""The registry: the decoder of each architecture, by its name in config.json."""
+"""The registry of families: the family of a checkpoint, by config.json or GGUF metadata."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+import re
+from collections.abc import Mapping
 
-from pellucid.backends.ops import Decoder, Ops, Parameters
 from pellucid.config import ModelConfig
-from pellucid.models.gemma2 import Gemma2Decoder
-from pellucid.models.gpt2 import GPT2Decoder
-from pellucid.models.llama import LlamaDecoder
+from pellucid.json_object import MAX_INTEGER, JsonObject
+from pellucid.models.family import DecoderClass, Family
+from pellucid.models.gemma import GEMMA2, GEMMA3
+from pellucid.models.gguf_metadata import GgufMetadata
+from pellucid.models.gpt2 import GPT2
+from pellucid.models.llama import LLAMA
+from pellucid.models.mistral import MINISTRAL, MISTRAL
+from pellucid.models.phi3 import PHI3
+from pellucid.models.qwen import QWEN2, QWEN3
 
-DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
+# Of families with one GGUF architecture a later one is told from an earlier one by its metadata.
+FAMILIES: tuple[Family, ...] = (
+    LLAMA,
+    MISTRAL,
+    MINISTRAL,
+    QWEN2,
+    QWEN3,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    GPT2,
+)
 
-_DECODERS: dict[str, DecoderClass] = {
-    "GPT2LMHeadModel": GPT2Decoder,
-    "Gemma2ForCausalLM": Gemma2Decoder,
-    "LlamaForCausalLM": LlamaDecoder,
-    "MistralForCausalLM": LlamaDecoder,
-    "Phi3ForCausalLM": LlamaDecoder,
-    "Qwen2ForCausalLM": LlamaDecoder,
-    "Qwen3ForCausalLM": LlamaDecoder,
+# Models of text and more, whose `text_config` says which family their text model is.
+_MULTIMODAL = (
+    "Gemma3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+)
+
+# What models that do not load would need, by a pattern of their architecture.
+_NEEDS: Mapping[str, str] = {
+    r"Mamba|Jamba|Bamba|Nemotron_?H|FalconH1|GraniteMoeHybrid|Zamba|Rwkv": "layers with a recurrent state",
+    r"Qwen3Next|Qwen3_5|Lfm2|KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
+    r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
+    r"Moe|MoE|Mixtral|GptOss|Dbrx|Llama4|Jet": "experts",
+    r"T5|Bart|Whisper|Marian|EncoderDecoder": "an encoder beside the decoder",
+    r"Bert|Embedding|SequenceClassification|Reward": "answers that are no tokens",
 }
 
 
-def decoder_class(architecture: str) -> DecoderClass:
-    """The decoder of `ModelConfig.architecture`.
+def find_family(config: JsonObject) -> tuple[Family, JsonObject]:
+    """The family of a checkpoint, and the part of its config.json that is about the text model.
 
     Raises:
-        ValueError: no decoder is written for it.
+        ValueError: the architecture is missing or not supported.
     """
-    if architecture not in _DECODERS:
-        raise ValueError(f"architecture={architecture!r}: known are {', '.join(_DECODERS)}")
-    return _DECODERS[architecture]
+    architectures = config.optional_strings("architectures")
+    if not architectures:
+        raise config.error("architectures", f"supported are {', '.join(supported_architectures())}")
+    architecture = architectures[0]
+    for family in FAMILIES:
+        if architecture in family.architectures:
+            return family, config
+    if architecture in _MULTIMODAL and (text := config.optional_object("text_config")) is not None:
+        return _text_model(config, text)
+    needs = next((need for names, need in _NEEDS.items() if re.search(names, architecture)), None)
+    needed = f"; this one needs {needs}, which no family here has" if needs else ""
+    raise config.error(
+        "architectures", f"supported are {', '.join(supported_architectures())}{needed}"
+    )
+
+
+def _text_model(config: JsonObject, text: JsonObject) -> tuple[Family, JsonObject]:
+    model_types = {name: family for family in FAMILIES for name in family.model_types}
+    if (model_type := text.string("model_type")) not in model_types:
+        raise text.error("model_type", f"supported are {', '.join(model_types)}")
+    family = model_types[model_type]
+    shared = {
+        key: config.values[key]
+        for key in ("bos_token_id", "eos_token_id", "tie_word_embeddings")
+        if config.values.get(key) is not None
+    }
+    values = {**shared, **text.values, "architectures": list(family.architectures)}
+    return family, JsonObject(text.path, values, text.name)
+
+
+def parse_model_config(config: JsonObject) -> ModelConfig:
+    """The facts that config.json alone holds.
+
+    Raises:
+        ValueError: its architecture is not supported, or a key has a value that we do not support. The
+            message names the file, the key, the value and what is allowed.
+    """
+    family, text = find_family(config)
+    model = family.read_config(text)
+    if model.context_length > MAX_INTEGER:
+        raise ValueError(
+            f"{config.path}: max_position_embeddings times the rope factor is a context of"
+            f" {model.context_length} tokens: at most {MAX_INTEGER}"
+        )
+    return model
+
+
+def gguf_architectures() -> tuple[str, ...]:
+    """The values of `general.architecture` that load."""
+    return tuple(dict.fromkeys(each.gguf.architecture for each in FAMILIES if each.gguf))
+
+
+def find_gguf_family(metadata: GgufMetadata) -> Family:
+    """The family of a file whose `general.architecture` is one of `gguf_architectures`."""
+    return next(
+        family
+        for family in reversed(FAMILIES)
+        if family.gguf is not None
+        and family.gguf.architecture == metadata.architecture
+        and family.gguf.matches(metadata)
+    )
+
+
+def family_of(architecture: str) -> Family:
+    """The family of `ModelConfig.architecture`.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    for family in FAMILIES:
+        if architecture in family.architectures:
+            return family
+    known = ", ".join(supported_architectures())
+    raise ValueError(f"architecture={architecture!r}: known are {known}")
+
+
+def decoder_class(architecture: str) -> DecoderClass:
+    """The decoder of `ModelConfig.architecture`. Raises as `family_of` does."""
+    return family_of(architecture).decoder
+
+
+def supported_architectures() -> tuple[str, ...]:
+    """The values of `architectures` in config.json that load."""
+    return (*(name for family in FAMILIES for name in family.architectures), *_MULTIMODAL)

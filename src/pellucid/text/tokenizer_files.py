@@ -11,8 +11,9 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import BPE
 
+from pellucid.json_object import MAX_INTEGER
 from pellucid.loading.files import read_bytes
-from pellucid.loading.json_object import MAX_INTEGER, read_json_object
+from pellucid.loading.json_file import read_json_object
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 from pellucid.parameter_checks import MAX_SHOWN, shown
 from pellucid.text.text_encoder import is_panic

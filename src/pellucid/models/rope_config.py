@@ -17,9 +17,10 @@ from pellucid.config import (
     RopeScaling,
     YarnRopeScaling,
 )
-from pellucid.loading.json_object import JsonObject
+from pellucid.json_object import JsonObject
 
 DEFAULT_THETA = 10_000.0
+FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers in config.json
 
 _COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _NO_EFFECT = {"finetuned"}  # a note that YaRN's authors left in their checkpoints
@@ -30,7 +31,10 @@ def read_rope(
     head_dim: int,
     max_position: int,
     *,
-    partial_rotary: bool = False,
+    default_theta: float = DEFAULT_THETA,
+    theta_key: str = "rope_theta",
+    layer_type: str | None = None,
+    partial_rotary: float | None = None,
     default_original_max_position: int | None = None,
     type_aliases: Mapping[str, str] | None = None,
 ) -> RopeConfig:
@@ -40,14 +44,19 @@ def read_rope(
         config: config.json.
         head_dim: D.
         max_position: config.json's max_position_embeddings.
-        partial_rotary: whether the family can rotate only a share of each head.
+        default_theta: the base where it is not said.
+        theta_key: at the top level of config.json.
+        layer_type: of `FULL` or `SLIDING` layers, where these are rotated differently: each may have an
+            object of its own; one for all scales the full layers alone.
+        partial_rotary: the share of each head that is rotated, where it is not said; None: the family
+            rotates whole heads.
         default_original_max_position: where the top level of config.json does not say it.
         type_aliases: names that the family reads as another rope type.
 
     Raises:
         ValueError: a rope type, key or value that we do not support.
     """
-    rope = _rope_object(config)
+    rope = _rope_object(config, layer_type)
     type_key = "rope_type" if "rope_type" in rope.values else "type"
     rope_type = rope.string(type_key, "default")
     rope_type = (type_aliases or {}).get(rope_type, rope_type)
@@ -60,11 +69,10 @@ def read_rope(
                 key, f"rope type {rope_type} has no such key; it has {', '.join(sorted(own_keys))}"
             )
 
-    theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
+    theta = rope.number("rope_theta", config.number(theta_key, default_theta))
     if theta <= 1:
-        raise (rope if "rope_theta" in rope.values else config).error(
-            "rope_theta", "must be above 1"
-        )
+        own = "rope_theta" in rope.values
+        raise (rope if own else config).error("rope_theta" if own else theta_key, "must be above 1")
     dim = _rotated_components(config, rope, head_dim, partial_rotary)
     original = config.optional_integer(
         "original_max_position_embeddings", default_original_max_position
@@ -74,20 +82,27 @@ def read_rope(
     return RopeConfig(theta, dim, read_scaling(rope, dim, max_position, original))
 
 
-def _rope_object(config: JsonObject) -> JsonObject:
+def _rope_object(config: JsonObject, layer_type: str | None) -> JsonObject:
     for key in ("rope_scaling", "rope_parameters"):  # the older one first, as transformers does
         rope = config.optional_object(key)
-        if rope is not None and rope.values:
-            return rope
+        if rope is None or not rope.values:
+            continue
+        if layer_type is not None and {FULL, SLIDING} & rope.values.keys():
+            own = rope.optional_object(layer_type)
+            return own if own is not None else JsonObject(config.path, {}, f"{key}.{layer_type}")
+        if layer_type == SLIDING:
+            bases = {key: value for key, value in rope.values.items() if key == "rope_theta"}
+            return JsonObject(config.path, bases, key)
+        return rope
     return JsonObject(config.path, {}, "rope_parameters")
 
 
 def _rotated_components(
-    config: JsonObject, rope: JsonObject, head_dim: int, partial_rotary: bool
+    config: JsonObject, rope: JsonObject, head_dim: int, partial_rotary: float | None
 ) -> int:
     holder = rope if "partial_rotary_factor" in rope.values else config
-    factor = holder.number("partial_rotary_factor", 1.0)
-    if factor != 1.0 and not partial_rotary:
+    factor = holder.number("partial_rotary_factor", partial_rotary or 1.0)
+    if factor != 1.0 and partial_rotary is None:
         raise holder.error(
             "partial_rotary_factor", "must be 1.0: this architecture rotates whole heads"
         )

@@ -6,12 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pellucid.loading.files import read_bytes
-
-# A list takes up to fifty times the memory of its two characters.
-_MAX_BYTES = 16 << 20
-_MAX_CONTAINERS = 100_000
-
 _MAX_TOKEN_IDS = 10_000
 MAX_INTEGER = 2**31 - 1
 MAX_NUMBER = 1e12
@@ -131,30 +125,6 @@ class JsonObject:
 
     def _dotted(self, key: str) -> str:
         return f"{self.name}.{key}" if self.name else key
-
-
-def read_json_object(path: Path, max_bytes: int = _MAX_BYTES) -> JsonObject:
-    """Reads a file that holds one JSON object.
-
-    Raises:
-        ValueError: the file is missing or too large, is not JSON, or holds something else than an object.
-        OSError: it cannot be read.
-    """
-    data = read_bytes(path, max_bytes)
-    num_containers = data.count(b"[") + data.count(b"{")
-    if num_containers > _MAX_CONTAINERS:
-        raise ValueError(
-            f"{path}: has {num_containers} lists and objects: at most {_MAX_CONTAINERS} are read"
-        )
-    try:
-        values = json.loads(data)
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # JSON's and UTF-8's
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: must hold a JSON object, holds {type(values).__name__}")
-    return JsonObject(path, values)
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,164 @@
+"""Reads config.json: what families share. A missing key means what it means in transformers' configuration
+of the family, except for sizes, which have no default here: a guess would only be wrong later."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from pellucid.config import (
+    Activation,
+    AttentionConfig,
+    LayerConfig,
+    MLPConfig,
+    ModelConfig,
+    RopeConfig,
+)
+from pellucid.json_object import JsonObject
+from pellucid.models.rope_config import FULL, SLIDING, read_rope
+
+MAX_LAYERS = 10_000  # far above any model: a damaged count must not fill the memory
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+_NOTHING_MORE: Mapping[str, Any] = {}
+
+Windows: TypeAlias = Sequence[int | None]  # of each layer
+WindowsReader: TypeAlias = Callable[[JsonObject, int], Windows]  # and the number of layers
+# D, max_position_embeddings, the windows -> the rotation of each layer.
+RopesReader: TypeAlias = Callable[[JsonObject, int, int, Windows], Sequence[RopeConfig | None]]
+
+
+def same_rope(
+    config: JsonObject, head_dim: int, max_position: int, windows: Windows, **options: Any
+) -> Sequence[RopeConfig | None]:
+    """One rotation for all layers; `options` are those of `read_rope`."""
+    return [read_rope(config, head_dim, max_position, **options)] * len(windows)
+
+
+def one_window(window: int | None) -> WindowsReader:
+    """All layers have this window."""
+    return partial(_one_window, window=window)
+
+
+def llama_like(
+    config: JsonObject,
+    *,
+    max_position: int,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6),
+    activation: tuple[str, str] = ("hidden_act", "silu"),
+    bos_token_id: int | None = 1,
+    eos_token_id: int | None = 2,
+    tie_word_embeddings: bool = False,
+    windows: WindowsReader | None = None,
+    ropes: RopesReader = same_rope,
+    attention: Mapping[str, Any] = _NOTHING_MORE,
+    mlp_bias: bool = False,
+) -> ModelConfig:
+    """Llama and what descends from it.
+
+    Args:
+        config: config.json.
+        max_position: positions where config.json does not say, as the next seven.
+        num_kv_heads: None is one per query head.
+        head_dim: None is an even share of the hidden size.
+        norm_eps: the key that says it, and the number where that is missing.
+        activation: the key that names it, and the name where that is missing.
+        bos_token_id: None is none.
+        eos_token_id: None is none.
+        tie_word_embeddings: whether the head is the embedding.
+        windows: reads each layer's window; None: there are none.
+        ropes: reads the rotation of each layer.
+        attention: further fields of `AttentionConfig`.
+        mlp_bias: whether the matrices of the MLP have biases.
+    """
+    hidden_size = config.integer("hidden_size")
+    num_heads = config.integer("num_attention_heads")
+    num_layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    num_kv_heads = config.optional_integer("num_key_value_heads", num_kv_heads) or num_heads
+    if num_heads % num_kv_heads:
+        raise config.error("num_key_value_heads", f"must divide num_attention_heads={num_heads}")
+    head_dim = config.optional_integer("head_dim", head_dim)
+    if head_dim is None:
+        head_dim = even_share(config, "hidden_size", hidden_size, num_heads)
+    max_position = config.integer("max_position_embeddings", max_position)
+    layer_windows = (windows or one_window(None))(config, num_layers)
+    layer_ropes = ropes(config, head_dim, max_position, layer_windows)
+    fields: dict[str, Any] = {"scale": head_dim**-0.5, **attention}
+    mlp = MLPConfig(
+        config.integer("intermediate_size"), read_activation(config, *activation), bias=mlp_bias
+    )
+    layers = tuple(
+        LayerConfig(
+            AttentionConfig(num_heads, num_kv_heads, head_dim, rope=rope, window=window, **fields),
+            mlp,
+        )
+        for window, rope in zip(layer_windows, layer_ropes, strict=True)
+    )
+    return ModelConfig(
+        architecture=config.values["architectures"][0],
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=hidden_size,
+        layers=layers,
+        max_position_embeddings=max_position,
+        norm_eps=config.number(*norm_eps),
+        tie_word_embeddings=config.boolean("tie_word_embeddings", tie_word_embeddings),
+        bos_token_id=read_bos_token_id(config, bos_token_id),
+        eos_token_ids=config.token_ids("eos_token_id", eos_token_id),
+    )
+
+
+def even_share(config: JsonObject, key: str, size: int, num_heads: int) -> int:
+    """The width of one of `num_heads` heads that make up `size`."""
+    if size % num_heads:
+        raise config.error(key, f"must be a multiple of the number of attention heads, {num_heads}")
+    return size // num_heads
+
+
+def read_activation(config: JsonObject, key: str, default: str) -> Activation:
+    """The activation that `key` names."""
+    name = config.string(key, default)
+    if name not in _ACTIVATIONS:
+        raise config.error(key, f"supported are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def read_bos_token_id(config: JsonObject, default: int | None) -> int | None:
+    """The one token that begins a text."""
+    token_ids = config.token_ids("bos_token_id", default)
+    if len(token_ids) > 1:
+        raise config.error("bos_token_id", "must be one token id or null")
+    return token_ids[0] if token_ids else None
+
+
+def attention_biases(config: JsonObject, default: bool = False) -> dict[str, bool]:
+    """`attention_bias` as fields of `AttentionConfig`: of q, k, v and of the output."""
+    bias = config.boolean("attention_bias", default)
+    return {"qkv_bias": bias, "o_bias": bias}
+
+
+def mixed_windows(config: JsonObject, window: int | None, default: Sequence[str]) -> Windows:
+    """`window` where `layer_types` says sliding; `default` are the types if it says nothing."""
+    layer_types = config.optional_strings("layer_types") or default
+    if len(layer_types) != len(default) or not {FULL, SLIDING}.issuperset(layer_types):
+        raise config.error("layer_types", f"must be {len(default)} times {FULL} or {SLIDING}")
+    return tuple(window if layer_type == SLIDING else None for layer_type in layer_types)
+
+
+def every_nth_full(num_layers: int, period: int) -> list[str]:
+    """Layer types of which the last of each `period` is full."""
+    return [FULL if (i + 1) % period == 0 else SLIDING for i in range(num_layers)]
+
+
+def _one_window(config: JsonObject, num_layers: int, window: int | None) -> Windows:
+    only = FULL if window is None else SLIDING
+    if set(config.optional_strings("layer_types") or [only]) != {only}:
+        raise config.error(
+            "layer_types", f"this architecture has one type, with this sliding_window: {only}"
+        )
+    return (window,) * num_layers

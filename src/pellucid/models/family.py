@@ -1,0 +1,233 @@
+"""The record of a family of models: its names in checkpoints, how its facts are read, its decoder.
+
+Decoders know one set of names: `layers.{i}.qkv_proj` holds the rows of q, then k, then v, even
+where they are stored apart. The names here leave out ".weight" and ".bias", which both sides share.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from pellucid.backends.ops import Decoder, Ops, Parameters
+from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.gguf_metadata import GgufMetadata
+
+DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
+
+QKV = "layers.{i}.qkv_proj"
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """Where checkpoints hold one weight of ours.
+
+    Args:
+        hf: modules in Hugging Face layout whose rows follow each other; "{i}" is the layer, "{e}" the
+            expert. Where one tensor has the matrices of all experts, ".{e}" is not in its name.
+        gguf: the same in a GGUF file.
+        transposed: whether Hugging Face's are stored [in, out], as GPT-2's Conv1D does.
+        offset: added to Hugging Face's; Gemma stores how far its norms are from 1.
+    """
+
+    hf: tuple[str, ...]
+    gguf: tuple[str, ...] = ()
+    transposed: bool = False
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one weight of ours is made of a checkpoint's.
+
+    Args:
+        sources: the checkpoint's modules whose rows follow each other; "{i}" is the layer, "{e}" the
+            expert.
+        transposed: whether they are stored [in, out].
+        offset: added to the weight.
+        interleaved: whether the first two sources, q and k, hold the two rows of a rotated pair side by
+            side; ours are the first halves of all pairs of a head, then the second ones.
+    """
+
+    sources: tuple[str, ...]
+    transposed: bool = False
+    offset: float = 0.0
+    interleaved: bool = False
+
+
+@dataclass(frozen=True)
+class WeightNames:
+    """The names in one checkpoint.
+
+    Args:
+        recipes: our module, with "{i}" for the layer -> how it is made.
+        prefixes: what may stand before the checkpoint's names.
+        unused: names of tensors that some checkpoints hold although the decoder does not need them.
+    """
+
+    recipes: Mapping[str, Recipe]
+    prefixes: tuple[str, ...]
+    unused: re.Pattern[str]
+
+    def unused_parts(self, tensors: Iterable[str]) -> tuple[str, ...]:
+        """The parts of a larger model that `unused` leaves out, by the first part of their names."""
+        found = (name for name in tensors if re.fullmatch(_OTHER_PARTS, name))
+        unused = (name for name in found if self.unused.fullmatch(name))
+        return tuple(dict.fromkeys(name.removeprefix("model.").split(".")[0] for name in unused))
+
+    def recipe(self, module: str) -> Recipe:
+        """How `module` of ours is made, with its layer filled in."""
+        match = re.match(r"layers\.(\d+)\.", module)
+        if match is None:
+            return self.recipes[module]
+        layer = match.group(1)
+        recipe = self.recipes[module.replace(layer, "{i}", 1)]
+        return replace(recipe, sources=tuple(s.replace("{i}", layer) for s in recipe.sources))
+
+
+@dataclass(frozen=True)
+class GgufFamily:
+    """How llama.cpp writes a family.
+
+    Args:
+        architecture: `general.architecture`.
+        keys: of the metadata, "<architecture>." left out, that it may have beside the sizes.
+        to_config: the metadata -> config.json of the same model, without `architectures`.
+        interleaved: whether the rows of a rotated pair stand side by side in q and k.
+        matches: tells the family from others with the same architecture.
+    """
+
+    architecture: str
+    keys: frozenset[str]
+    to_config: Callable[[GgufMetadata], dict[str, Any]]
+    interleaved: bool = False
+    matches: Callable[[GgufMetadata], bool] = lambda _: True
+
+
+# Rotary frequencies follow from config.json.
+ROTARY_BUFFERS = r".*\.rotary_emb\.inv_freq"
+_GGUF_BUFFERS = r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.rot_embd\.weight"
+# What stands beside the text model in checkpoints of several modalities, and heads that draft.
+_OTHER_PARTS = (
+    r"(model\.)?(vision_tower|vision_model|vision_encoder|visual|vit|multi_modal_projector"
+    r"|audio_tower|embed_vision|embed_audio)\..*|mtp\..*"
+)
+_TEXT_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
+_NOTHING = re.compile("(?!)")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is known of the models of a family.
+
+    Args:
+        architectures: in config.json; all are read the same way.
+        read_config: config.json -> the facts.
+        decoder: runs them.
+        weights: our module, with "{i}" for the layer -> where it is stored.
+        model_types: of `text_config` in config.json, where the family is the text model of a larger one.
+        prefix: stands before Hugging Face's names; absent where the inner model alone was saved.
+        unused: matches names of tensors that some checkpoints hold although nothing needs them.
+        interleaved: whether the rows of a rotated pair stand side by side in Hugging Face's q and k.
+        gguf: how llama.cpp writes it; None: it does not.
+    """
+
+    architectures: tuple[str, ...]
+    read_config: Callable[[JsonObject], ModelConfig]
+    decoder: DecoderClass
+    weights: Mapping[str, StoredWeight] = field(repr=False)
+    model_types: tuple[str, ...] = ()
+    prefix: str = "model."
+    unused: str = ROTARY_BUFFERS
+    interleaved: bool = False
+    gguf: GgufFamily | None = None
+
+    def hf_names(self, tensors: Iterable[str] = ()) -> WeightNames:
+        """The names in a checkpoint in Hugging Face layout.
+
+        Args:
+            tensors: all of its names, which show whether it is a larger model around the text model.
+        """
+        recipes = {
+            module: Recipe(
+                weight.hf, weight.transposed, weight.offset, self.interleaved and module == QKV
+            )
+            for module, weight in self.weights.items()
+        }
+        prefixes: tuple[str, ...] = (self.prefix, "")
+        unused = self.unused
+        if any(name.startswith(_TEXT_PREFIXES) for name in tensors):
+            prefixes, unused = (*_TEXT_PREFIXES, ""), f"{unused}|{_OTHER_PARTS}"
+        return WeightNames(recipes, prefixes, re.compile(unused))
+
+    def gguf_names(self) -> WeightNames:
+        """The names in a GGUF file, whose converters transpose and add offsets themselves."""
+        assert self.gguf is not None
+        interleaved = self.gguf.interleaved
+        recipes = {
+            module: Recipe(weight.gguf, interleaved=interleaved and module == QKV)
+            for module, weight in self.weights.items()
+        }
+        return WeightNames(recipes, ("",), re.compile(_GGUF_BUFFERS))
+
+    def own_names(self) -> WeightNames:
+        """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
+        recipes = {
+            module: Recipe((f"{module}.{{e}}" if "{e}" in weight.hf[0] else module,))
+            for module, weight in self.weights.items()
+        }
+        return WeightNames(recipes, ("",), _NOTHING)
+
+
+# -- names that families share ---------------------------------------------------------------------
+
+LLAMA_WEIGHTS: Mapping[str, StoredWeight] = {
+    "embed_tokens": StoredWeight(("embed_tokens",), ("token_embd",)),
+    "layers.{i}.attention_norm": StoredWeight(
+        ("layers.{i}.input_layernorm",), ("blk.{i}.attn_norm",)
+    ),
+    QKV: StoredWeight(
+        tuple(f"layers.{{i}}.self_attn.{x}_proj" for x in "qkv"),
+        tuple(f"blk.{{i}}.attn_{x}" for x in "qkv"),
+    ),
+    "layers.{i}.o_proj": StoredWeight(("layers.{i}.self_attn.o_proj",), ("blk.{i}.attn_output",)),
+    "layers.{i}.mlp_norm": StoredWeight(
+        ("layers.{i}.post_attention_layernorm",), ("blk.{i}.ffn_norm",)
+    ),
+    "layers.{i}.gate_up_proj": StoredWeight(
+        ("layers.{i}.mlp.gate_proj", "layers.{i}.mlp.up_proj"),
+        ("blk.{i}.ffn_gate", "blk.{i}.ffn_up"),
+    ),
+    "layers.{i}.down_proj": StoredWeight(("layers.{i}.mlp.down_proj",), ("blk.{i}.ffn_down",)),
+    "norm": StoredWeight(("norm",), ("output_norm",)),
+    "lm_head": StoredWeight(("lm_head",), ("output",)),
+}
+
+QK_NORM_WEIGHTS: Mapping[str, StoredWeight] = {
+    "layers.{i}.q_norm": StoredWeight(("layers.{i}.self_attn.q_norm",), ("blk.{i}.attn_q_norm",)),
+    "layers.{i}.k_norm": StoredWeight(("layers.{i}.self_attn.k_norm",), ("blk.{i}.attn_k_norm",)),
+}
+
+EXPERT_WEIGHTS: Mapping[str, StoredWeight] = {
+    "layers.{i}.router": StoredWeight(("layers.{i}.mlp.gate",), ("blk.{i}.ffn_gate_inp",)),
+    **{
+        f"layers.{{i}}.experts.{x}_proj": StoredWeight(
+            (f"layers.{{i}}.mlp.experts.{{e}}.{x}_proj",), (f"blk.{{i}}.ffn_{x}_exps",)
+        )
+        for x in ("gate", "up", "down")
+    },
+}
+
+# Gate and up are stored as one matrix.
+FUSED_GATE_UP: Mapping[str, StoredWeight] = {
+    "layers.{i}.gate_up_proj": StoredWeight(("layers.{i}.mlp.gate_up_proj",), ("blk.{i}.ffn_up",)),
+}
+
+
+def with_offset(weights: Mapping[str, StoredWeight], offset: float) -> Mapping[str, StoredWeight]:
+    """`weights` whose norms are stored as their distance from `offset`."""
+    return {
+        module: replace(weight, offset=offset) if module.endswith("norm") else weight
+        for module, weight in weights.items()
+    }

@@ -1,0 +1,255 @@
+"""Gemma 2 and 3: Llama with a norm behind each part of a layer as well.
+
+Gemma 2 caps scores and logits; Gemma 3 norms q and k of each head, and rotates layers with a window on
+another base than full ones. Checkpoints store how far norms are from 1.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
+from pellucid.config import ModelConfig, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    RopesReader,
+    Windows,
+    WindowsReader,
+    attention_biases,
+    every_nth_full,
+    llama_like,
+    mixed_windows,
+    same_rope,
+)
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    Family,
+    GgufFamily,
+    StoredWeight,
+    with_offset,
+)
+from pellucid.models.gguf_metadata import (
+    ATTENTION_SCALE,
+    BLOCK_COUNT,
+    RMS_EPSILON,
+    ROPE_BASE,
+    ROPE_DIM,
+    ROPE_KEYS,
+    WINDOW,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import LlamaDecoder, LlamaLayer
+from pellucid.models.rope_config import FULL, SLIDING, read_rope
+
+
+class SandwichLayer(LlamaLayer):
+    """One layer: attention, then the MLP, normed before and after, and added to the input."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        super().__init__(config, parameters, ops, layer)
+        prefix, hidden = f"layers.{layer}", config.hidden_size
+        self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)
+        self.mlp_post_norm = parameters.vector(f"{prefix}.mlp_post_norm.weight", hidden)
+
+    def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
+        ops = self.ops
+        y = self.attention(ops.rms_norm(x, self.attention_norm, self.eps), batch, kv_layer)
+        x = x + ops.rms_norm(y, self.attention_post_norm, self.eps)
+        y = self.mlp(ops.rms_norm(x, self.mlp_norm, self.eps))
+        return x + ops.rms_norm(y, self.mlp_post_norm, self.eps)
+
+
+class SandwichDecoder(LlamaDecoder):
+    """Llama's embedding, norm and head around layers that norm before and after each part."""
+
+    layer_class = SandwichLayer
+
+
+SANDWICH_WEIGHTS: Mapping[str, StoredWeight] = {
+    **LLAMA_WEIGHTS,
+    "layers.{i}.attention_post_norm": StoredWeight(
+        ("layers.{i}.post_attention_layernorm",), ("blk.{i}.post_attention_norm",)
+    ),
+    "layers.{i}.mlp_norm": StoredWeight(
+        ("layers.{i}.pre_feedforward_layernorm",), ("blk.{i}.ffn_norm",)
+    ),
+    "layers.{i}.mlp_post_norm": StoredWeight(
+        ("layers.{i}.post_feedforward_layernorm",), ("blk.{i}.post_ffw_norm",)
+    ),
+}
+
+
+# -- config.json -----------------------------------------------------------------------------------
+
+
+def _read_gemma2(config: JsonObject) -> ModelConfig:
+    return _gemma(
+        config,
+        max_position=8192,
+        windows=_gemma2_windows,
+        ropes=same_rope,
+        attention={"softcap": config.optional_number("attn_logit_softcapping", 50.0)},
+        default_logits_softcap=30.0,
+    )
+
+
+def _read_gemma3(config: JsonObject) -> ModelConfig:
+    return _gemma(
+        config,
+        max_position=131_072,
+        windows=_gemma3_windows,
+        ropes=_gemma3_ropes,
+        attention={
+            "softcap": config.optional_number("attn_logit_softcapping"),
+            "qk_norm": "head",
+        },
+        default_logits_softcap=None,
+    )
+
+
+def _gemma(
+    config: JsonObject,
+    *,
+    max_position: int,
+    windows: WindowsReader,
+    ropes: RopesReader,
+    attention: Mapping[str, Any],
+    default_logits_softcap: float | None,
+) -> ModelConfig:
+    if config.values.get("use_bidirectional_attention"):
+        raise config.error(
+            "use_bidirectional_attention",
+            "only causal attention is supported: must be false or null",
+        )
+    model = llama_like(
+        config,
+        max_position=max_position,
+        num_kv_heads=4,
+        head_dim=256,
+        activation=("hidden_activation", "gelu_pytorch_tanh"),
+        bos_token_id=2,
+        eos_token_id=1,
+        tie_word_embeddings=True,
+        windows=windows,
+        ropes=ropes,
+        attention={
+            "scale": config.number("query_pre_attn_scalar", 256) ** -0.5,
+            **attention_biases(config),
+            **attention,
+        },
+    )
+    return replace(
+        model,
+        logits_softcap=config.optional_number("final_logit_softcapping", default_logits_softcap),
+        embedding_scale=math.sqrt(model.hidden_size),
+    )
+
+
+def _gemma2_windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 4096)
+    return mixed_windows(config, window, every_nth_full(num_layers, 2))
+
+
+def _gemma3_windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 4096)
+    period = config.integer("sliding_window_pattern", 6)
+    return mixed_windows(config, window, every_nth_full(num_layers, period))
+
+
+def _gemma3_ropes(
+    config: JsonObject, head_dim: int, max_position: int, windows: Windows
+) -> Sequence[RopeConfig | None]:
+    full = read_rope(config, head_dim, max_position, layer_type=FULL, default_theta=1e6)
+    sliding = read_rope(
+        config, head_dim, max_position, layer_type=SLIDING, theta_key="rope_local_base_freq"
+    )
+    return [full if window is None else sliding for window in windows]
+
+
+# -- GGUF ------------------------------------------------------------------------------------------
+
+_SOFTCAP, _LOGITS_SOFTCAP = "attn_logit_softcapping", "final_logit_softcapping"
+_SLIDING_ROPE_BASE = "rope.freq_base_swa"
+_SLIDING_PATTERN = "attention.sliding_window_pattern"
+# llama.cpp knows by the number of layers which models scale scores by the share of the hidden size.
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+
+
+def _gguf_gemma2(metadata: GgufMetadata) -> dict[str, Any]:
+    values = llama_like_values(metadata)
+    return {
+        **values,
+        "query_pre_attn_scalar": _query_scalar(metadata, values, _GEMMA2_27B_LAYERS),
+        **metadata.given(attn_logit_softcapping=_SOFTCAP, final_logit_softcapping=_LOGITS_SOFTCAP),
+    }
+
+
+def _gguf_gemma3(metadata: GgufMetadata) -> dict[str, Any]:
+    values = llama_like_values(metadata)
+    base = metadata.optional_number(_SLIDING_ROPE_BASE) or 10_000.0
+    values["rope_parameters"] = {
+        FULL: {"rope_theta": 1e6, **values["rope_parameters"]},
+        SLIDING: {"rope_type": "default", "rope_theta": base},
+    }
+    return {
+        **values,
+        "query_pre_attn_scalar": _query_scalar(metadata, values, _GEMMA3_27B_LAYERS),
+        **metadata.given(final_logit_softcapping=_LOGITS_SOFTCAP),
+        **sliding_pattern(metadata),
+    }
+
+
+def sliding_pattern(metadata: GgufMetadata) -> dict[str, Any]:
+    """`layer_types` of config.json where the file says which layers have the window."""
+    key = "attention.sliding_window_pattern"
+    pattern = metadata.get(key)
+    if pattern is None:
+        return {}
+    if isinstance(pattern, int) and not isinstance(pattern, bool):
+        return {"layer_types": every_nth_full(metadata.integer(BLOCK_COUNT), metadata.integer(key))}
+    if not isinstance(pattern, list) or not all(isinstance(item, bool) for item in pattern):
+        raise metadata.error(key, "must be a number of layers or a list of booleans")
+    return {"layer_types": [SLIDING if item else FULL for item in pattern]}
+
+
+def _query_scalar(metadata: GgufMetadata, values: Mapping[str, Any], layers_of_27b: int) -> float:
+    if (scale := metadata.optional_number(ATTENTION_SCALE)) is not None:
+        return scale**-2
+    if values["num_hidden_layers"] == layers_of_27b:
+        return float(values["hidden_size"] // values["num_attention_heads"])
+    return float(values["head_dim"])
+
+
+GEMMA2 = Family(
+    architectures=("Gemma2ForCausalLM",),
+    model_types=("gemma2",),
+    read_config=_read_gemma2,
+    decoder=SandwichDecoder,
+    weights=with_offset(SANDWICH_WEIGHTS, 1.0),
+    gguf=GgufFamily(
+        "gemma2",
+        frozenset(
+            {RMS_EPSILON, WINDOW, _SOFTCAP, _LOGITS_SOFTCAP, ATTENTION_SCALE, ROPE_DIM, ROPE_BASE}
+        ),
+        _gguf_gemma2,
+    ),
+)
+
+GEMMA3 = Family(
+    architectures=("Gemma3ForCausalLM",),
+    model_types=("gemma3_text",),
+    read_config=_read_gemma3,
+    decoder=SandwichDecoder,
+    weights=with_offset({**SANDWICH_WEIGHTS, **QK_NORM_WEIGHTS}, 1.0),
+    gguf=GgufFamily(
+        "gemma3",
+        frozenset(
+            {RMS_EPSILON, WINDOW, _LOGITS_SOFTCAP, ATTENTION_SCALE, *ROPE_KEYS}
+            | {_SLIDING_ROPE_BASE, _SLIDING_PATTERN}
+        ),
+        _gguf_gemma3,
+    ),
+)

@@ -1,0 +1,206 @@
+"""The metadata of a GGUF file as facts of a model: typed access to its keys, and what families share."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.json_object import JsonObject
+
+BLOCK_COUNT, CONTEXT, WINDOW = "block_count", "context_length", "attention.sliding_window"
+EMBEDDING, FEED_FORWARD = "embedding_length", "feed_forward_length"
+HEADS, KV_HEADS = "attention.head_count", "attention.head_count_kv"
+KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
+RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+ROPE_DIM, ROPE_BASE = "rope.dimension_count", "rope.freq_base"
+ATTENTION_SCALE = "attention.scale"
+_SCALING, _SCALING_FACTOR = "rope.scaling.type", "rope.scaling.factor"
+_ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
+_ATTENTION_FACTOR = "rope.scaling.attn_factor"
+_BETA_FAST, _BETA_SLOW = "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"
+
+_SIZES = {BLOCK_COUNT, CONTEXT, EMBEDDING, FEED_FORWARD, HEADS, KV_HEADS, KEY_LENGTH, VALUE_LENGTH}
+ROPE_KEYS = frozenset(
+    {ROPE_DIM, ROPE_BASE, _SCALING, _SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
+)
+YARN_KEYS = frozenset({_BETA_FAST, _BETA_SLOW})
+# Keys that no decoder reads, and keys that change nothing with the one value given here.
+_NOTES = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
+_NO_EFFECT: Mapping[str, float] = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0,
+    "attention.max_alibi_bias": 0,
+    "embedding_scale": 1,
+    "expert_count": 0,
+    "expert_shared_count": 0,
+    "expert_used_count": 0,
+    "logit_scale": 1,
+    "nextn_predict_layers": 0,
+    "residual_scale": 1,
+    "rope.scale_linear": 1,
+    "rope.scaling.yarn_log_multiplier": 0,
+}
+
+
+@dataclass(frozen=True)
+class GgufMetadata:
+    """The keys of a file that belong to its architecture, and its tensors' shapes.
+
+    Args:
+        values: all keys; floats are the shortest decimals of their f32.
+        architecture: `general.architecture`.
+        shapes: of all tensors by name, rows first.
+        rope_factors: the tensors that are facts rather than weights, by name: rotary divisors.
+    """
+
+    values: JsonObject
+    architecture: str
+    shapes: Mapping[str, Sequence[int]]
+    rope_factors: Mapping[str, list[float]]
+
+    def check_keys(self, known: frozenset[str]) -> None:
+        """Raises a ValueError for a key that may change what the model computes, in a way unknown here."""
+        for full_key, value in self.values.values.items():
+            key = full_key.removeprefix(self._prefix)
+            if key == full_key or key in known or key in _SIZES or key in _NOTES:
+                continue
+            if key not in _NO_EFFECT:
+                raise self.error(key, "not supported")
+            if value != _NO_EFFECT[key]:
+                raise self.error(key, f"supported is {json.dumps(_NO_EFFECT[key])}")
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.architecture}."
+
+    def error(self, key: str, allowed: str) -> ValueError:
+        return self.values.error(self._prefix + key, allowed)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.values.get(self._prefix + key, default)
+
+    def integer(self, key: str) -> int:
+        return self.values.integer(self._prefix + key)
+
+    def optional_integer(self, key: str) -> int | None:
+        """None also for 0, which stands for none."""
+        return self.integer(key) if self.get(key) else None
+
+    def number(self, key: str) -> float:
+        return self.values.number(self._prefix + key)
+
+    def optional_number(self, key: str) -> float | None:
+        return self.values.optional_number(self._prefix + key)
+
+    def optional_string(self, key: str) -> str | None:
+        return self.values.string(self._prefix + key) if self.get(key) is not None else None
+
+    def given(self, **keys: str) -> dict[str, Any]:
+        """Keys of config.json -> numbers of the metadata that are there."""
+        numbers = ((name, self.optional_number(key)) for name, key in keys.items())
+        return {name: number for name, number in numbers if number is not None}
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self.shapes
+
+    def model_values(self) -> dict[str, Any]:
+        """What config.json of every family says."""
+        if not self.has_tensor("token_embd.weight"):
+            raise ValueError(f"{self.values.path}: tensor token_embd.weight is missing")
+        return {
+            # Files name it in several ways; the embedding decides.
+            "vocab_size": self.shapes["token_embd.weight"][0],
+            "tie_word_embeddings": not self.has_tensor("output.weight"),
+            "bos_token_id": self.values.values.get("tokenizer.ggml.bos_token_id"),
+            "eos_token_id": None,
+        }
+
+
+def llama_like_values(
+    metadata: GgufMetadata, *, partial_rotary: bool = False, has_window: bool = True
+) -> dict[str, Any]:
+    """config.json of Llama and what descends from it.
+
+    Args:
+        partial_rotary: whether the family can rotate only a share of each head.
+        has_window: whether `sliding_window` in config.json is `attention.sliding_window`.
+    """
+    hidden_size, num_heads = metadata.integer(EMBEDDING), metadata.integer(HEADS)
+    head_dim = metadata.optional_integer(KEY_LENGTH) or hidden_size // num_heads
+    if head_dim == 0:
+        raise metadata.error(HEADS, f"must be at most the embedding's {hidden_size}")
+    if metadata.get(VALUE_LENGTH, head_dim) != head_dim:
+        raise metadata.error(VALUE_LENGTH, f"must be the head's {head_dim}")
+    rope = rope_values(metadata, head_dim, partial_rotary)
+    values: dict[str, Any] = {
+        **metadata.model_values(),
+        "hidden_size": hidden_size,
+        "intermediate_size": metadata.integer(FEED_FORWARD),
+        "num_hidden_layers": metadata.integer(BLOCK_COUNT),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": metadata.optional_integer(KV_HEADS) or num_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": metadata.integer(CONTEXT),
+        "rope_parameters": rope,
+    }
+    epsilon = EPSILON if metadata.get(EPSILON) is not None else RMS_EPSILON
+    values["layer_norm_eps" if epsilon == EPSILON else "rms_norm_eps"] = metadata.number(epsilon)
+    if "original_max_position_embeddings" in rope:  # where Phi-3 has it
+        values["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+    if has_window and (window := metadata.optional_integer(WINDOW)) is not None:
+        values["sliding_window"] = window
+    return values
+
+
+def rope_values(
+    metadata: GgufMetadata, head_dim: int, partial_rotary: bool = False
+) -> dict[str, Any]:
+    """`rope_parameters` of config.json."""
+    dim = metadata.optional_integer(ROPE_DIM) or head_dim
+    rope: dict[str, Any] = {"rope_theta": metadata.optional_number(ROPE_BASE) or 10_000.0}
+    if dim != head_dim:
+        if not partial_rotary:
+            raise metadata.error(ROPE_DIM, f"must be the head's {head_dim}")
+        rope["partial_rotary_factor"] = dim / head_dim
+    scaling = metadata.optional_string(_SCALING) or "none"
+    factor = metadata.optional_number(_SCALING_FACTOR)
+    original = metadata.optional_integer(_ORIGINAL_CONTEXT) or metadata.integer(CONTEXT)
+    attention_factor = metadata.optional_number(_ATTENTION_FACTOR)
+    factors = metadata.rope_factors
+    if {"rope_factors_long.weight", "rope_factors_short.weight"} <= factors.keys():
+        rope |= {
+            "rope_type": "longrope",
+            "long_factor": factors["rope_factors_long.weight"],
+            "short_factor": factors["rope_factors_short.weight"],
+            "original_max_position_embeddings": original,
+            "attention_factor": attention_factor,
+        }
+    elif "rope_freqs.weight" in factors:
+        # Llama 3.1's interpolation, worked out by the converter. Divisors of each frequency are what
+        # LongRoPE has, here the same at all lengths.
+        rope |= {
+            "rope_type": "longrope",
+            "long_factor": factors["rope_freqs.weight"],
+            "short_factor": factors["rope_freqs.weight"],
+            "original_max_position_embeddings": original,
+            "attention_factor": 1.0,
+        }
+    elif scaling == "linear":
+        rope |= {"rope_type": "linear", "factor": factor}
+    elif scaling == "yarn":
+        if factor is not None and attention_factor is not None:  # llama.cpp multiplies YaRN's own
+            attention_factor *= 0.1 * math.log(factor) + 1.0
+        rope |= {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original,
+            "attention_factor": attention_factor,
+            "beta_fast": metadata.optional_number(_BETA_FAST),
+            "beta_slow": metadata.optional_number(_BETA_SLOW),
+        }
+    elif scaling != "none":
+        raise metadata.error(_SCALING, "supported are none, linear and yarn")
+    elif attention_factor not in (None, 1.0):
+        raise metadata.error(_ATTENTION_FACTOR, "must be 1 where nothing is scaled")
+    return rope

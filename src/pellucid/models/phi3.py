@@ -1,0 +1,57 @@
+"""Phi-3, Phi-4 and Phi-4-mini: Llama with joined matrices, windows, partial rotations and LongRoPE."""
+
+from functools import partial
+from typing import Any
+
+from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import llama_like, one_window, same_rope
+from pellucid.models.family import (
+    FUSED_GATE_UP,
+    LLAMA_WEIGHTS,
+    QKV,
+    Family,
+    GgufFamily,
+    StoredWeight,
+)
+from pellucid.models.gguf_metadata import (
+    RMS_EPSILON,
+    ROPE_KEYS,
+    WINDOW,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import LlamaDecoder
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=4096,
+        norm_eps=("rms_norm_eps", 1e-5),
+        eos_token_id=32_000,
+        windows=one_window(config.optional_integer("sliding_window")),
+        ropes=partial(
+            same_rope,
+            partial_rotary=1.0,
+            default_original_max_position=4096,
+            type_aliases={"su": "longrope", "yarn": "longrope"},  # early checkpoints' names
+        ),
+    )
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    return llama_like_values(metadata, partial_rotary=True)
+
+
+PHI3 = Family(
+    architectures=("Phi3ForCausalLM",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights={
+        **LLAMA_WEIGHTS,
+        **FUSED_GATE_UP,
+        QKV: StoredWeight(("layers.{i}.self_attn.qkv_proj",), ("blk.{i}.attn_qkv",)),
+    },
+    gguf=GgufFamily("phi3", frozenset({RMS_EPSILON, WINDOW, *ROPE_KEYS}), _gguf_config),
+)

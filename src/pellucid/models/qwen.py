@@ -1,0 +1,67 @@
+"""Qwen 2 and 3: Llama with biases of q, k and v, or norms of each head's q and k."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
+from pellucid.models.family import LLAMA_WEIGHTS, QK_NORM_WEIGHTS, Family, GgufFamily
+from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.rope_config import FULL, SLIDING
+
+
+def _read_qwen2(config: JsonObject) -> ModelConfig:
+    return qwen_like(config, head_dim=None, attention={"qkv_bias": True})
+
+
+def _read_qwen3(config: JsonObject) -> ModelConfig:
+    attention = {**attention_biases(config), "qk_norm": "head"}
+    return qwen_like(config, head_dim=128, attention=attention)
+
+
+def qwen_like(
+    config: JsonObject, head_dim: int | None, attention: Mapping[str, Any]
+) -> ModelConfig:
+    """What Qwen's families share. Arguments are those of `llama_like`."""
+    return llama_like(
+        config,
+        max_position=32_768,
+        num_kv_heads=32,
+        head_dim=head_dim,
+        bos_token_id=None,
+        eos_token_id=None,
+        windows=_windows,
+        attention=attention,
+    )
+
+
+def _windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 4096)
+    if not config.boolean("use_sliding_window", False):
+        window = None
+    num_full = config.integer("max_window_layers", 28, minimum=0)
+    default = [FULL if i < num_full else SLIDING for i in range(num_layers)]
+    return mixed_windows(config, window, default)
+
+
+_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
+
+QWEN2 = Family(
+    architectures=("Qwen2ForCausalLM",),
+    model_types=("qwen2",),
+    read_config=_read_qwen2,
+    decoder=LlamaDecoder,
+    weights=LLAMA_WEIGHTS,
+    gguf=GgufFamily("qwen2", _GGUF_KEYS, llama_like_values),
+)
+
+QWEN3 = Family(
+    architectures=("Qwen3ForCausalLM",),
+    model_types=("qwen3",),
+    read_config=_read_qwen3,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS},
+    gguf=GgufFamily("qwen3", _GGUF_KEYS, llama_like_values),
+)
