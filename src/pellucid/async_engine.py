@@ -12,6 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream, Signal
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
+from pellucid.engine.side_engine import SideEngine
 from pellucid.engine.text_threads import TextThreads
 from pellucid.events import Snapshot
 from pellucid.outputs import CompletionDelta, KVCacheUsage
@@ -25,6 +26,7 @@ __all__ = [
     "EngineStoppedError",
     "Inspector",
     "NoBlocksError",
+    "SideEngine",
     "Signal",
     "TooManyRequestsError",
 ]
@@ -219,6 +221,15 @@ class AsyncLLMEngine:
         prepare = partial(self._engine.prepare, prompt, params)
         prepared = await self._texts.run(prepare) if _has_text(prompt, params) else prepare()
         return AnswerSoFar(prepared, seed, index, output_token_ids, cache_salt)
+
+    async def side_engine(self, config: EngineConfig) -> SideEngine:
+        """Another engine over the same weights, which steps in turns with this one. The caller closes it.
+
+        Raises:
+            ValueError: the memory does not allow a setting.
+            EngineStoppedError: the engine was shut down, or failed.
+        """
+        return await SideEngine.make(self._thread, config)
 
     def abort(self, request_id: str) -> None:
         """Ends a request, after the step under way: its stream ends with finish_reason "abort".

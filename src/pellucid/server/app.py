@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.server.access import Access
 from pellucid.server.api_keys import Role
+from pellucid.server.compare_routes import CompareRoutes
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler, StreamClock
 from pellucid.server.errors import ApiError, ErrorShape
@@ -93,6 +94,7 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/kv", requests.kv, Role.ADMIN),
         route("GET", "/v1/kv/blocks/{block_id}", inspection.block, Role.ADMIN),
         route("GET", "/v1/kv/tree", inspection.tree, Role.ADMIN),
+        route("POST", "/v1/compare", CompareRoutes(serving).compare, Role.ADMIN),
         route("GET", "/v1/estimate", EstimateRoutes(serving).estimate),
         route("GET", "/v1/logits/{id:path}/{position}", inspection.logits),
         route("GET", "/v1/attn/{id:path}/{position}", inspection.attention),

@@ -1,5 +1,6 @@
 """The tables of fields of all routes."""
 
+from pellucid.server import run_bodies
 from pellucid.server.protocols import (
     anthropic,
     ollama,
@@ -31,4 +32,5 @@ FIELD_TABLES = (
     tokens.TOKENIZE_FIELDS,
     tokens.DETOKENIZE_FIELDS,
     tokens.APPLY_TEMPLATE_FIELDS,
+    run_bodies.COMPARE_FIELDS,
 )

@@ -1,0 +1,86 @@
+"""A side engine: another engine over the same weights, stepped on the thread of the main one, in turns with it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar, final
+
+from pellucid.config import EngineConfig
+from pellucid.engine.engine_thread import EngineThread
+from pellucid.engine.llm_engine import LLMEngine
+from pellucid.event_bus import Subscriber
+from pellucid.events import Level
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.sampling_params import SamplingParams
+
+Result = TypeVar("Result")
+
+
+@final
+class SideEngine:
+    """Runs requests for a demonstration beside the requests of users. `make` it on an event loop.
+
+    The native threads serve one engine at a time, so its steps run between those of the main engine: both
+    slow each other down, and neither waits for a reader. Each step's own times are in its events.
+    """
+
+    def __init__(self, thread: EngineThread, engine: LLMEngine) -> None:
+        self._thread = thread
+        self._engine = engine
+        self.memory_plan = engine.memory_plan
+        self.config = engine.config
+
+    @classmethod
+    async def make(cls, thread: EngineThread, config: EngineConfig) -> "SideEngine":
+        """An engine for the model of the thread's engine.
+
+        Raises:
+            ValueError: the memory does not allow a setting.
+        """
+        return cls(thread, await _on(thread, lambda: LLMEngine(config, thread.engine.model)))
+
+    def subscribe(self, subscriber: Subscriber, level: Level) -> None:
+        """Calls `subscriber` with the engine's events, on the engine's thread."""
+        self._engine.events.subscribe(subscriber, level)
+
+    async def add_request(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str
+    ) -> RequestOutput:
+        """Queues a request. Its output fills as steps run.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served.
+        """
+        add = partial(self._engine.add_request, list(prompt_token_ids), params, request_id)
+        return await _on(self._thread, add)
+
+    async def step(self) -> list[CompletionDelta]:
+        """One step; nothing if no request is unfinished."""
+        return await _on(
+            self._thread,
+            lambda: self._engine.step() if self._engine.has_unfinished_requests else [],
+        )
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return self._engine.has_unfinished_requests
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        """Of blocks with an owner, between two steps."""
+        usage = self._engine.kv_cache_usage()
+        return usage.num_used_blocks * self.memory_plan.bytes_per_block
+
+    async def close(self) -> None:
+        """Aborts its requests and closes it."""
+
+        def close() -> None:
+            for request_id in list(self._engine.unfinished_request_ids):
+                self._engine.abort(request_id)
+            self._engine.close()
+
+        await _on(self._thread, close)
+
+
+async def _on(thread: EngineThread, function: Callable[[], Result]) -> Result:
+    return await asyncio.wrap_future(thread.call(function))

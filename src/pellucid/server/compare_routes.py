@@ -1,0 +1,281 @@
+"""/v1/compare: the same work in several arms, really run on engines over the same weights."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from pellucid import formulas
+from pellucid.async_engine import SideEngine
+from pellucid.events import BlockOps, EventRecord, Level, Step
+from pellucid.outputs import RequestOutput
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, GeneratedReply
+from pellucid.server.errors import error_of, overloaded, refused
+from pellucid.server.run_bodies import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import SSE_KEEPALIVE, sse
+
+MAX_SECONDS = 120.0
+SEED_BITS = 48
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to do the work.
+
+    Attributes:
+        name: for people and programs.
+        num_seats: requests that run together.
+    """
+
+    name: str
+    use_kv_cache: bool = True
+    kv_cache_dtype: str | None = None
+    num_seats: int = 1
+
+
+def arms_of(body: CompareBody, dtype: str) -> tuple[Arm, ...]:
+    """The arms of a comparison; `dtype` is the engine's format of the KV cache."""
+    match body.kind:
+        case "cache":
+            return (Arm("cached"), Arm("naive", use_kv_cache=False))
+        case "kv_dtype":
+            names = dict.fromkeys(("bf16", dtype, "int8", "int4"))
+            return tuple(Arm(name, kv_cache_dtype=name) for name in names)
+        case "batch":
+            return (Arm("one"), Arm("many", num_seats=body.batch))
+
+
+@dataclass
+class ArmTotals:
+    """What an arm has done so far.
+
+    Attributes:
+        pass_tok: tokens that went through the model.
+        t_us: of its steps, without the time of other engines between them.
+        kv_step_bytes: blocks in use within the last step; kv_peak_bytes: the most of them.
+        held_peak_bytes: the most that were in use between two steps.
+    """
+
+    pass_tok: int = 0
+    flops: int = 0
+    moved_bytes: int = 0
+    t_us: int = 0
+    step_us: int = 0
+    kv_step_bytes: int = 0
+    kv_peak_bytes: int = 0
+    held_peak_bytes: int = 0
+
+    def take(self, record: EventRecord, block_bytes: int) -> None:
+        event = record.event
+        if isinstance(event, BlockOps):
+            self.kv_step_bytes = event.used * block_bytes
+            self.kv_peak_bytes = max(self.kv_peak_bytes, self.kv_step_bytes)
+        elif isinstance(event, Step):
+            self.pass_tok += sum(num_tokens for _, num_tokens, _ in event.batch)
+            self.flops += event.flops
+            self.moved_bytes += event.w_bytes + event.kv_read_bytes + event.kv_write_bytes
+            self.step_us = event.sched_us + event.fwd_us + event.sample_us + event.emit_us
+            self.t_us += self.step_us
+
+
+@dataclass
+class CompareRoutes:
+    """The handler of the route."""
+
+    serving: Serving
+    _running: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def compare(self, call: Call) -> GeneratedReply:
+        body = COMPARE_FIELDS.decode(call.body, call.warnings)
+        body.check()
+        engine = self.serving.service.engine
+        prompt = await engine.encode(body.prompt)
+        if len(prompt.token_ids) > MAX_PROMPT_TOKENS:
+            raise refused(
+                f"prompt: has {len(prompt.token_ids)} tokens; at most {MAX_PROMPT_TOKENS} are allowed",
+                "prompt",
+            )
+        if len(prompt.token_ids) + body.max_tokens > engine.max_model_len:
+            raise refused(
+                f"max_tokens={body.max_tokens}: with the prompt's {len(prompt.token_ids)} tokens more than"
+                f" the context of {engine.max_model_len}",
+                "max_tokens",
+            )
+        if self._running.locked():
+            raise overloaded("another comparison runs", 5)
+        frames = self._frames(body, prompt.token_ids)
+        return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
+
+    async def _frames(
+        self, body: CompareBody, prompt_token_ids: Sequence[int]
+    ) -> AsyncGenerator[bytes, None]:
+        async with self._running:
+            run = secrets.token_hex(4)
+            async with aclosing(self._run(run, body, prompt_token_ids)) as events:
+                try:
+                    async for event in events:
+                        yield sse(msgspec.json.encode({"run": run, **event}))
+                except Exception as error:
+                    message = error_of(error).message
+                    yield sse(msgspec.json.encode({"run": run, "ev": "cmp.failed", "msg": message}))
+
+    async def _run(
+        self, run: str, body: CompareBody, prompt_token_ids: Sequence[int]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        arms = arms_of(body, self.serving.service.engine.config.kv_cache_dtype)
+        num_requests = body.batch if body.kind == "batch" else 1
+        yield {
+            "ev": "cmp.begin",
+            "kind": body.kind,
+            "arms": [
+                {
+                    "arm": arm.name,
+                    "use_kv_cache": arm.use_kv_cache,
+                    "kv_cache_dtype": arm.kv_cache_dtype,
+                    "seats": arm.num_seats,
+                }
+                for arm in arms
+            ],
+            "requests": num_requests,
+            "prompt_ids": prompt_token_ids,
+            "max_new_tok": body.max_tokens,
+        }
+        seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
+        deadline = time.monotonic() + MAX_SECONDS
+        outputs: dict[str, list[RequestOutput]] = {}
+        summaries: dict[str, dict[str, Any]] = {}
+        for arm in arms:
+            totals = ArmTotals()
+            outputs[arm.name] = []
+            events = self._run_arm(
+                arm, totals, body, prompt_token_ids, seed, deadline, outputs[arm.name]
+            )
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+            summaries[arm.name] = _summary(arm, totals, outputs[arm.name])
+        yield {"ev": "cmp.end", "arms": summaries, **_agreement(list(outputs.values()))}
+
+    async def _run_arm(
+        self,
+        arm: Arm,
+        totals: ArmTotals,
+        body: CompareBody,
+        prompt_token_ids: Sequence[int],
+        seed: int,
+        deadline: float,
+        outputs: list[RequestOutput],
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Runs an arm; `outputs` gets what its requests become, and what they are if time runs out."""
+        service = self.serving.service
+        own = service.engine.config
+        num_requests = body.batch if body.kind == "batch" else 1
+        length = len(prompt_token_ids) + body.max_tokens
+        blocks = -(-length // own.block_size)
+        engine = await service.engine.side_engine(
+            replace(
+                own,
+                use_kv_cache=arm.use_kv_cache,
+                kv_cache_dtype=arm.kv_cache_dtype or own.kv_cache_dtype,
+                max_num_seqs=arm.num_seats,
+                max_model_len=max(2, length),
+                num_kv_blocks=num_requests * blocks,
+                kv_cache_memory=None,
+                enable_prefix_caching=False,
+                prefix_cache_dir=None,
+                swap_space=0,
+                speculation="off",
+                draft_model=None,
+            )
+        )
+        try:
+            block_bytes = engine.memory_plan.bytes_per_block
+            await self._warm_up(engine)
+            engine.subscribe(lambda record: totals.take(record, block_bytes), Level.STEP)
+            for number in range(num_requests):
+                params = SamplingParams(
+                    temperature=body.temperature,
+                    seed=seed + number,
+                    max_tokens=body.max_tokens,
+                    ignore_eos=body.ignore_eos,
+                    logprobs=0,
+                )
+                name = f"{arm.name}-{number}"
+                outputs.append(await engine.add_request(prompt_token_ids, params, name))
+            while engine.has_unfinished_requests and time.monotonic() < deadline:
+                deltas = await engine.step()
+                held = engine.kv_bytes_in_use
+                totals.held_peak_bytes = max(totals.held_peak_bytes, held)
+                yield {
+                    "ev": "cmp",
+                    "arm": arm.name,
+                    "n_tok": sum(len(each.outputs[0].token_ids) for each in outputs),
+                    "ctx_tok": len(prompt_token_ids) + len(outputs[0].outputs[0].token_ids),
+                    "pass_tok": totals.pass_tok,
+                    "flops": totals.flops,
+                    "moved_bytes": totals.moved_bytes,
+                    "step_us": totals.step_us,
+                    "t_us": totals.t_us,
+                    "kv_step_bytes": totals.kv_step_bytes,
+                    "kv_held_bytes": held,
+                    "new": [[each.request_id, each.token_ids, each.text] for each in deltas],
+                }
+        finally:
+            await engine.close()
+
+    async def _warm_up(self, engine: SideEngine) -> None:
+        """First steps allocate; no arm shall pay for that."""
+        params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+        if engine.config.max_model_len is None or engine.config.max_model_len > 2:
+            await engine.add_request([0], params, "warm-up")
+            while engine.has_unfinished_requests:
+                await engine.step()
+
+
+def _summary(arm: Arm, totals: ArmTotals, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    num_tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    return {
+        "n_tok": num_tokens,
+        "pass_tok": totals.pass_tok,
+        "pass_tok_formula": sum(
+            formulas.token_passes(
+                len(output.prompt_token_ids), len(output.outputs[0].token_ids), arm.use_kv_cache
+            )
+            for output in outputs
+            if output.outputs[0].token_ids
+        ),
+        "flops": totals.flops,
+        "moved_bytes": totals.moved_bytes,
+        "t_us": totals.t_us,
+        "us_per_tok": totals.t_us / num_tokens if num_tokens else None,
+        "kv_peak_bytes": totals.kv_peak_bytes,
+        "kv_held_peak_bytes": totals.held_peak_bytes,
+        "finished": all(output.finished for output in outputs),
+        "texts": [output.outputs[0].text for output in outputs],
+    }
+
+
+def _agreement(arms: Sequence[Sequence[RequestOutput]]) -> dict[str, Any]:
+    """How far the answers of the arms agree with those of the first one, as far as all of them got."""
+    same, first_difference, largest = 0, None, 0.0
+    for others in zip(*arms, strict=True):
+        completions = [output.outputs[0] for output in others]
+        for index, token_ids in enumerate(zip(*(each.token_ids for each in completions))):  # noqa: B905
+            if len(set(token_ids)) > 1:
+                first_difference = index if first_difference is None else first_difference
+                break
+            same += 1
+            logprobs = [
+                each.logprobs[index][token_ids[0]].logprob
+                for each in completions
+                if each.logprobs is not None
+            ]
+            largest = max(largest, max(logprobs) - min(logprobs))
+    return {"same_tok": same, "first_diff": first_difference, "dlogprob_max": largest}

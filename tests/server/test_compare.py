@@ -1,0 +1,61 @@
+"""/v1/compare: both arms really run, count what the formulas say, and give the same tokens."""
+
+from typing import Any
+
+from support.http_server import RunningServer
+
+PROMPT = "Once upon a time, Mira went to the market."
+
+
+def run(server: RunningServer, **body: Any) -> tuple[list[Any], Any]:
+    """The events of the arms, and the last one."""
+    reply = server.post("/v1/compare", {"prompt": PROMPT, **body})
+    assert reply.status == 200, reply.body
+    begin, *events, end = reply.events
+    assert begin["ev"] == "cmp.begin" and end["ev"] == "cmp.end"
+    assert len({event["run"] for event in reply.events}) == 1
+    return events, end
+
+
+def test_the_cache_saves_passes_and_costs_memory(server: RunningServer) -> None:
+    events, end = run(server, max_tokens=24)
+    cached, naive = end["arms"]["cached"], end["arms"]["naive"]
+    for arm in (cached, naive):
+        assert arm["n_tok"] == 24 and arm["finished"]
+        assert arm["pass_tok"] == arm["pass_tok_formula"]
+    assert naive["pass_tok"] > 5 * cached["pass_tok"]
+    assert naive["flops"] > 5 * cached["flops"]
+    # Without the cache nothing is held from one step to the next.
+    assert naive["kv_held_peak_bytes"] == 0 < cached["kv_held_peak_bytes"]
+    assert end["same_tok"] == 24 and end["first_diff"] is None and end["dlogprob_max"] == 0
+    assert cached["texts"] == naive["texts"]
+    own = [event for event in events if event["arm"] == "cached"]
+    assert [event["n_tok"] for event in own] == list(range(1, 25))
+    assert [event["t_us"] for event in own] == sorted(event["t_us"] for event in own)
+    assert sum(event["step_us"] for event in own) == cached["t_us"]
+
+
+def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:
+    _, end = run(server, kind="kv_dtype", max_tokens=8)
+    peaks = [end["arms"][dtype]["kv_peak_bytes"] for dtype in ("bf16", "int8", "int4")]
+    assert peaks[0] > peaks[1] > peaks[2]
+    events, end = run(server, kind="batch", batch=4, max_tokens=8, temperature=0.8, seed=3)
+    assert end["same_tok"] == 32 and end["dlogprob_max"] == 0
+    one, many = (sum(event["arm"] == arm for event in events) for arm in ("one", "many"))
+    assert (one, many) == (32, 8)
+    assert end["arms"]["one"]["moved_bytes"] > 3 * end["arms"]["many"]["moved_bytes"]
+    assert server.engine.events.last_seq >= -1 and not server.engine.has_unfinished_requests
+
+
+def test_what_is_too_much_is_refused(server: RunningServer) -> None:
+    for wrong, name in (
+        ({"max_tokens": 100_000}, "max_tokens"),
+        ({"batch": 1}, "batch"),
+        ({"kind": "speed"}, "kind"),
+        ({"prompt": ""}, "prompt"),
+        ({"tokens": 3}, "tokens"),
+        ({"prompt": [5] * 2040, "max_tokens": 100}, "max_tokens"),
+    ):
+        reply = server.post("/v1/compare", {"prompt": PROMPT, **wrong})
+        assert reply.status == 400 and name in reply.json["error"]["message"], wrong
+    server.wait_until_idle()
