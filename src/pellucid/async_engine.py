@@ -102,6 +102,7 @@ class AsyncLLMEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        continues: tuple[str, int] | None = None,
     ) -> AsyncTokenStream:
         """Queues a request.
 
@@ -112,6 +113,7 @@ class AsyncLLMEngine:
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
+            continues: as in `LLMEngine.add_prepared`.
 
         Returns:
             What becomes of it. Close it if it is not read to its end.
@@ -137,6 +139,7 @@ class AsyncLLMEngine:
             request_id,
             priority=priority,
             cache_salt=cache_salt,
+            continues=continues,
         )
         added = self._thread.add(stream, add)
         try:

@@ -272,8 +272,15 @@ class LLMEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        continues: tuple[str, int] | None = None,
     ) -> RequestOutput:
-        """Queues a request that `prepare` made. All else is as in `add_request`."""
+        """Queues a request that `prepare` made. All else is as in `add_request`.
+
+        Args:
+            continues: an unfinished completion ("r/0") with whose first tokens the prompt begins, and how
+                many these are: their blocks are shared. Left out, or once that completion has ended, the
+                prefix cache alone is asked for them.
+        """
         encoded, params = prepared.prompt, prepared.params
         if request_id is None:
             request_id = self._unused_request_id()
@@ -292,6 +299,10 @@ class LLMEngine:
         self._completions.start(output, requests, prepared)
         for request in requests:
             self._recorder.add(request, request_id, encoded.encoded_time)
+        if continues is not None:
+            parent = self._completions.unfinished.get(continues[0])
+            if parent is not None and len(requests) == 1:
+                self.scheduler.continue_from(requests[0], parent.request, continues[1])
         return output
 
     def step(self) -> list[CompletionDelta]:

@@ -315,13 +315,13 @@ class KVCacheManager:
 
     # ---- forks
 
-    def fork(self, parent: Request, child: Request) -> None:
+    def fork(self, parent: Request, child: Request, num_tokens: int | None = None) -> None:
         """Gives a child without blocks what the parent has computed: it shares the parent's blocks.
 
         The partial last one is shared too; the first of them to write into it gets a copy.
         """
         assert self.num_blocks(child) == 0
-        self._tables[child.request_id] = self._fork(parent, child)
+        self._tables[child.request_id] = self._fork(parent, child, num_tokens)
 
     def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> None:
         """Makes each request i a fork of requests[parents[i]] as it is now, all at once."""
@@ -424,8 +424,10 @@ class KVCacheManager:
         self.block_pool.release([source])
         table.replace(index, copy)
 
-    def _fork(self, parent: Request, child: Request) -> BlockTable:
+    def _fork(self, parent: Request, child: Request, num_tokens: int | None = None) -> BlockTable:
         source, num_computed = self._table(parent), parent.num_computed_tokens
+        if num_tokens is not None:
+            num_computed = min(num_computed, num_tokens)
         table = BlockTable(
             child,
             self.block_size,

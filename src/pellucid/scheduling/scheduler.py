@@ -198,6 +198,30 @@ class Scheduler:
         """
         return self._events.snapshot(self._queues, as_of_seq, with_tokens)
 
+    def continue_from(self, request: Request, parent: Request, num_tokens: int) -> int:
+        """Gives a new request the blocks of an unfinished one, as far as both have the same tokens.
+
+        The block in which they part is shared too: the first of them to write into it gets a copy.
+
+        Args:
+            request: waits, and has no blocks yet.
+            parent: whose blocks are shared.
+            num_tokens: how many leading tokens both have.
+
+        Returns:
+            How many of these are computed; 0 if nothing can be shared.
+        """
+        num_shared = min(num_tokens, parent.num_computed_tokens, request.num_tokens - 1)
+        same_text = request.token_ids(0, num_shared) == parent.token_ids(0, num_shared)
+        same_salt = request.cache_salt == parent.cache_salt
+        if not (self.use_kv_cache and same_salt and same_text and num_shared > 0):
+            return 0
+        self.kv_cache_manager.fork(parent, request, num_shared)
+        request.num_computed_tokens = request.num_computed_once = num_shared
+        self._queues.note_blocks(request)
+        self.report_blocks()
+        return num_shared
+
     def report_blocks(self) -> None:
         """Emits what happened to blocks since the last step, if anyone listens."""
         if self._events.active:

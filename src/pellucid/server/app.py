@@ -17,9 +17,11 @@ from pellucid.server.endpoint import Endpoint, Handler, StreamClock
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.estimate_routes import EstimateRoutes
 from pellucid.server.event_routes import EventRoutes
+from pellucid.server.fork_routes import ForkRoutes
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
 from pellucid.server.inspection_routes import InspectionRoutes
+from pellucid.server.load_routes import LoadRoutes
 from pellucid.server.metrics_route import MetricsRoute
 from pellucid.server.openapi import OpenApi
 from pellucid.server.page_routes import PageRoutes
@@ -94,6 +96,8 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/kv", requests.kv, Role.ADMIN),
         route("GET", "/v1/kv/blocks/{block_id}", inspection.block, Role.ADMIN),
         route("GET", "/v1/kv/tree", inspection.tree, Role.ADMIN),
+        route("POST", "/v1/page/fork", ForkRoutes(serving).fork, Role.ADMIN),
+        route("POST", "/v1/load", LoadRoutes(serving).load, Role.ADMIN),
         route("POST", "/v1/compare", CompareRoutes(serving).compare, Role.ADMIN),
         route("GET", "/v1/estimate", EstimateRoutes(serving).estimate),
         route("GET", "/v1/logits/{id:path}/{position}", inspection.logits),

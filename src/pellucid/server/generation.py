@@ -36,14 +36,16 @@ class GenerationRequest:
         cache_salt: the client's; callers with different keys never share cached prompts anyway.
         aspects: see `CallRecord`.
         rule_field: the field by which the client gave `params.structured_outputs`.
+        continues: as in `LLMEngine.add_prepared`.
     """
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[Prompt | EncodedPrompt]
     params: SamplingParams
     priority: int = 0
     cache_salt: str | None = None
     aspects: Mapping[str, bytes] = field(default_factory=dict)
     rule_field: str = "structured_outputs"
+    continues: tuple[str, int] | None = None
 
     @property
     def num_completions(self) -> int:
@@ -116,7 +118,9 @@ class GenerationService:
         call.resources.push_async_callback(generation.aclose)
         self.under_way[generation.id] = generation
         for prompt in request.prompts:
-            generation.prompts.append(await self.engine.encode(prompt))
+            if not isinstance(prompt, EncodedPrompt):
+                prompt = await self.engine.encode(prompt)
+            generation.prompts.append(prompt)
         lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
         generation.place.add_tokens(lengths)
         salt = _cache_salt(call.caller, request.cache_salt)
@@ -142,6 +146,7 @@ class GenerationService:
                     f"{generation.id}-{index}" if index else generation.id,
                     priority=request.priority,
                     cache_salt=salt,
+                    continues=request.continues,
                 )
             except ValueError as error:
                 raise rule_refused(error, request.rule_field) from None

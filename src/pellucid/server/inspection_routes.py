@@ -3,21 +3,18 @@ block, the prefix tree."""
 
 import asyncio
 import base64
-from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pellucid.async_engine import Inspector, NoBlocksError
-from pellucid.outputs import RequestOutput
-from pellucid.prompts import EncodedPrompt
 from pellucid.sampling_params import SamplingParams
+from pellucid.server.completion_lookup import Completion, find_completion
 from pellucid.server.endpoint import Call, Reply, json_reply
-from pellucid.server.errors import ApiError, not_serving, refused
-from pellucid.server.request_records import COMPLETION_NAME, CallRecord
+from pellucid.server.errors import not_serving, refused
 from pellucid.server.serving import Serving
 
 MAX_CANDIDATES = 200
@@ -25,45 +22,6 @@ MAX_ATTENDED = 4096  # positions whose weights a reply has one by one
 DIGITS = 6  # of numbers in a reply; bf16 has 3
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A completion that the server remembers.
-
-    Attributes:
-        name: the engine's.
-        prompt_token_ids, output_token_ids: so far.
-        index: which of its prompt's completions it is.
-    """
-
-    name: str
-    record: CallRecord
-    prompt_index: int
-    index: int
-    seed: int
-    prompt_token_ids: Sequence[int]
-    output_token_ids: Sequence[int]
-
-    @property
-    def params(self) -> SamplingParams:
-        assert self.record.params is not None
-        return self.record.params
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
-
-    def tokens(self, end: int) -> list[int]:
-        """The first `end` tokens of prompt and output."""
-        num_outputs = max(0, end - len(self.prompt_token_ids))
-        return [*self.prompt_token_ids[:end], *self.output_token_ids[:num_outputs]]
-
-    def prompt(self, end: int) -> EncodedPrompt:
-        """As the engine takes it: the prompt, or its first `end` tokens if that is less."""
-        prompt = self.record.prompts[self.prompt_index]
-        token_ids = tuple(self.prompt_token_ids[:end])
-        return EncodedPrompt(None, prompt.is_chat, token_ids, prompt.end_token_ids, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -282,7 +240,7 @@ class InspectionRoutes:
 
     def _completion(self, call: Call) -> Completion:
         """The completion that the path names; another caller's is as if it were not there."""
-        return find_completion(self.serving, call, call.path_params["id"])
+        return find_completion(self.serving.service, call.caller, call.path_params["id"])
 
     def _position(self, call: Call, completion: Completion, low: int, high: int) -> int:
         name = call.path_params["position"]
@@ -306,46 +264,6 @@ class InspectionRoutes:
                 "dur_us": round(cost.seconds * 1e6),
             },
         }
-
-
-def find_completion(serving: Serving, call: Call, name: str) -> Completion:
-    """A completion that is under way or remembered.
-
-    Raises:
-        ApiError: 404 if there is none of this name, or it is another caller's; 409 if the engine does not
-            have it yet.
-    """
-    service = serving.service
-    found = COMPLETION_NAME.fullmatch(name)
-    record = None if found is None else service.records.find(found[1], call.caller)
-    if found is None or record is None:
-        raise ApiError(404, f"{name[:64]!r}: no such request is remembered", code="not_found")
-    prompt_index, index = int(found[2] or 0), int(found[3] or 0)
-    outputs: Sequence[RequestOutput] = ()
-    if (generation := service.under_way.get(record.id)) is not None:
-        outputs = generation.outputs
-    if prompt_index >= len(record.prompts):
-        raise ApiError(404, f"{name[:64]!r}: has {len(record.prompts)} prompts", code="not_found")
-    prompt = record.prompts[prompt_index]
-    completions: Sequence[Sequence[int]] = prompt.outputs
-    seed = prompt.seed
-    if prompt_index < len(outputs):
-        seed = outputs[prompt_index].seed
-        completions = [each.token_ids for each in outputs[prompt_index].outputs]
-    if seed is None or record.params is None:
-        raise ApiError(409, f"{name[:64]!r}: is not in the engine", code="not_started")
-    if index >= len(completions):
-        raise ApiError(404, f"{name[:64]!r}: has {len(completions)} completions", code="not_found")
-    engine_id = f"{record.id}-{prompt_index}" if prompt_index else record.id
-    return Completion(
-        f"{engine_id}/{index}",
-        record,
-        prompt_index,
-        index,
-        seed,
-        prompt.token_ids,
-        array("I", completions[index]),
-    )
 
 
 def _stage_parameters(params: SamplingParams) -> dict[str, float]:

@@ -33,4 +33,6 @@ FIELD_TABLES = (
     tokens.DETOKENIZE_FIELDS,
     tokens.APPLY_TEMPLATE_FIELDS,
     run_bodies.COMPARE_FIELDS,
+    run_bodies.LOAD_FIELDS,
+    run_bodies.FORK_FIELDS,
 )
