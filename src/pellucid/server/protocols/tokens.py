@@ -112,7 +112,9 @@ class Tokens:
         text = await self.serving.service.work_on_text(
             lambda: decode(body.tokens, skip_special_tokens=False)
         )
-        return json_reply({"prompt": text, "content": text})
+        tokenizer = self.serving.model.tokenizer
+        pieces = [tokenizer.token_text(token_id) for token_id in body.tokens]
+        return json_reply({"prompt": text, "content": text, "token_strs": pieces})
 
     async def apply_template(self, call: Call) -> Reply:
         body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)

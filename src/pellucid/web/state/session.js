@@ -6,6 +6,7 @@ import { createApi } from "./api.js";
 import { createCursor } from "./cursor.js";
 import { createRoute } from "./route.js";
 import { createSettings } from "./settings.js";
+import { createRuns } from "./runs.js";
 import { createSource } from "./source.js";
 import { Store } from "./store.js";
 
@@ -23,13 +24,15 @@ export function createSession() {
     /** A block of the pool; -1: none. */
     block: signal(-1),
   };
+  const api = createApi(settings);
   return {
     store,
     cursor,
     source,
     settings,
     selection,
-    api: createApi(settings),
+    api,
+    runs: createRuns(api, store, cursor, selection),
     route: createRoute(),
     /** The request that is looked at: the chosen one, else the newest. */
     request: computed(() => {
@@ -40,6 +43,8 @@ export function createSession() {
     }),
     /** A sentence for people who do not see the screen; set it at most every two seconds. */
     spoken: signal(""),
+    /** What a view wants to find again when it is shown the next time, by the view's name. @type {Record<string, any>} */
+    views: {},
   };
 }
 

@@ -103,6 +103,8 @@ export class Store {
     this.words = [];
     /** @type {Map<string, number>} */
     this.wordIndex = new Map();
+    /** Texts of tokens by id, as events have shown them. @type {Map<number, string>} */
+    this.texts = new Map();
     /** Events that were missed, the stream having been faster than this page. */
     this.missed = 0;
   }
@@ -228,6 +230,14 @@ export class Store {
   }
 
   /**
+   * The text of a token, if an event has shown it; else "".
+   * @param {number} id
+   */
+  textOf(id) {
+    return this.texts.get(id) ?? "";
+  }
+
+  /**
    * How many of a request's tokens there were at a moment.
    * @param {Request} request
    * @param {number} seq
@@ -316,6 +326,9 @@ const HANDLERS = {
   "req.add"(event) {
     const request = this.request(event.req, event.seq);
     request.added = event;
+    event.prompt_texts?.forEach((/** @type {string} */ text, /** @type {number} */ index) =>
+      this.texts.set(event.prompt_ids[index], text),
+    );
     const { seq, t_us, step } = event;
     request.states.push({ seq, t_us, step, from: "", to: "waiting", reason: "arrived" });
   },
@@ -389,6 +402,7 @@ const HANDLERS = {
       const at = slot * MAX_CANDIDATES + i;
       c.cand_id[at] = id;
       c.cand_text[at] = this.intern(text);
+      if (!this.texts.has(id)) this.texts.set(id, text);
       c.cand_lp[at] = lp;
       c.cand_p[at] = p;
     }

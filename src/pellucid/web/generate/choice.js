@@ -1,0 +1,264 @@
+// @ts-check
+// How a token was chosen: its candidates before and after sampling, the funnel of stages, and the same step with other parameters.
+
+import { html, useEffect, useSignal } from "../html.js";
+import { count as counted, digits, percent } from "../parts/format.js";
+import { Badge } from "../parts/numbers.js";
+import { Empty, Panel, Slider, Why } from "../parts/panel.js";
+import { quoted, visible } from "../parts/token_text.js";
+import { decodeLogits, samplingStages } from "../state/sampling.js";
+
+const SHOWN = 8; // candidates
+
+/** @type {Record<string, string>} */
+const STAGE_NAMES = {
+  logits: "all tokens", temperature: "temperature", top_k: "top-k", top_p: "top-p", min_p: "min-p", typical_p: "typical-p",
+  repetition_penalty: "repetition", presence_penalty: "presence", frequency_penalty: "frequency", structured_outputs: "the form",
+  allowed_token_ids: "allowed", bad_words: "bad words", min_tokens: "no end yet", logit_bias: "bias",
+};
+
+/**
+ * A candidate as it is shown.
+ * @typedef {{id: number, text: string, p: number, final: number}} Candidate `p` by the model, `final` after the stages
+ */
+
+/**
+ * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
+ *   focus: import("./state.js").Focus | null}} props
+ */
+export function Choice({ session, state, focus }) {
+  const token = focus?.token;
+  const look = useLook(session, state, focus);
+  if (!focus || !token) {
+    return html`<${Panel} title="The choice" about="how a token was picked">
+      <${Empty}><p>
+        ${focus && focus.count > 0
+          ? "This token is the prompt's: nobody chose it. Choose one that follows."
+          : "For each token the model gives every word of its vocabulary a probability. Here are the likeliest, and how one of them was drawn."}
+      </p><//>
+    <//>`;
+  }
+  const params = focus.request.added?.params;
+  const changed = look.stages;
+  /** @type {Candidate[]} */
+  let candidates = token.cand.map(({ id, text, lp, p_final }) => ({ id, text, p: Math.exp(lp), final: p_final }));
+  let rest = token.rest_frac;
+  let funnel = token.funnel;
+  if (changed) {
+    const last = changed[changed.length - 1].odds;
+    candidates = candidates.map((each) => ({ ...each, final: last.get(each.id) ?? 0 }));
+    funnel = changed;
+  }
+  const listed = candidates.slice(0, SHOWN);
+  if (!listed.some(({ id }) => id === token.id)) {
+    listed.pop();
+    const final = changed ? (changed[changed.length - 1].odds.get(token.id) ?? 0) : token.p_final;
+    listed.push({ id: token.id, text: token.text, p: Math.exp(token.lp), final });
+  }
+  const inList = listed.reduce((sum, each) => sum + each.p, 0);
+  rest = Math.max(0, 1 - inList);
+  const restFinal = Math.max(0, 1 - listed.reduce((sum, each) => sum + each.final, 0));
+  const vocab = session.store.hello?.model.vocab ?? 0;
+  const about = html`position ${token.pos} · rank ${token.rank} · entropy ${digits(token.ent_bits)} bit<${Badge}
+    of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" note="From the logits of the step that chose this token; nothing was run again." />`;
+  return html`<${Panel} title=${html`The choice <q class="mono">${visible(token.text)}</q>`} about=${about}>
+    <${Candidates} session=${session} focus=${focus} listed=${listed} rest=${rest} restFinal=${restFinal} others=${vocab - listed.length} />
+    <${Funnel} funnel=${funnel} vocab=${vocab} params=${changed ? state.whatIf.value : params} />
+    <${WhatIf} session=${session} state=${state} focus=${focus} look=${look} params=${params} />
+    <${Told} token=${token} listed=${listed} changed=${changed} params=${params} />
+  <//>`;
+}
+
+/**
+ * @param {{session: import("../state/session.js").Session, focus: import("./state.js").Focus, listed: Candidate[], rest: number,
+ *   restFinal: number, others: number}} props
+ */
+function Candidates({ session, focus, listed, rest, restFinal, others }) {
+  const { runs, source } = session;
+  const token = /** @type {import("../state/store.js").Token} */ (focus.token);
+  const canFork = source.isLive && source.status.value === "open";
+  const forkTo = (/** @type {Candidate} */ candidate) => fork(session, focus, candidate.id);
+  let isFirstOther = true;
+  return html`<table class="candidates">
+    <caption class="spoken">The likeliest tokens: by the model, and after sampling</caption>
+    <thead><tr><th scope="col">token</th><th scope="col" class="wide">after sampling · <span class="faint">by the model</span></th><th class="number" scope="col">drawn with</th><th class="number" scope="col">model</th><th><span class="spoken">fork</span></th></tr></thead>
+    <tbody>
+      ${listed.map((each) => {
+        const isChosen = each.id === token.id;
+        const isFork = !isChosen && isFirstOther && each.final > 0;
+        if (isFork) isFirstOther = false;
+        return html`<tr class=${`${isChosen ? "chosen" : ""} ${each.final === 0 ? "removed" : ""}`} key=${each.id}>
+          <td class="mono text">${quoted(each.text)}</td>
+          <td class="wide"><${Bar} p=${each.p} final=${each.final} /></td>
+          <td class="number">${each.final === 0 ? "removed" : percent(each.final)}</td>
+          <td class="number faint">${percent(each.p)}</td>
+          <td>
+            ${!isChosen &&
+            html`<button
+              class=${`quiet ${isFork ? "fork" : ""}`}
+              disabled=${!canFork}
+              title=${`fork here: continue with ${quoted(each.text)} instead`}
+              aria-label=${`fork here: continue with ${quoted(each.text)} instead`}
+              onClick=${() => forkTo(each)}
+            >⑂</button>`}
+          </td>
+        </tr>`;
+      })}
+      <tr class="rest">
+        <td>${counted(others)} others</td>
+        <td class="wide"><${Bar} p=${rest} final=${restFinal} isRest /></td>
+        <td class="number">${percent(restFinal < 1e-9 ? 0 : restFinal)}</td>
+        <td class="number faint">${percent(rest)}</td>
+        <td></td>
+      </tr>
+    </tbody>
+  </table>
+  ${runs.problem.value && html`<p class="why trouble"><b>The server refused.</b> ${runs.problem.value}</p>`}`;
+}
+
+/**
+ * Continues the text up to a token with another one in its place.
+ * @param {import("../state/session.js").Session} session
+ * @param {import("./state.js").Focus} focus
+ * @param {number} id of the other token
+ */
+async function fork(session, focus, id) {
+  const { runs, selection, cursor } = session;
+  const token = /** @type {import("../state/store.js").Token} */ (focus.token);
+  runs.problem.value = "";
+  try {
+    const reply = await session.api.post("/v1/page/fork", { req: focus.request.req, position: token.pos, token_id: id });
+    cursor.goLive();
+    selection.req.value = reply.req;
+    selection.pos.value = -1;
+  } catch (error) {
+    runs.problem.value = error instanceof Error ? error.message : String(error);
+  }
+}
+
+/** @param {{p: number, final: number, isRest?: boolean}} props */
+function Bar({ p, final, isRest = false }) {
+  return html`<span class=${`bar ${isRest ? "rest" : ""}`}>
+    <i class="final" style=${{ width: `${final * 100}%` }}></i><i class="model" style=${{ width: `${p * 100}%` }}></i>
+  </span>`;
+}
+
+/**
+ * The funnel: how many tokens each stage left, on a logarithmic scale, and their probability.
+ * @param {{funnel: {stage: string, kept: number, mass_frac: number}[], vocab: number, params: any}} props
+ */
+function Funnel({ funnel, vocab, params }) {
+  const height = (/** @type {number} */ kept) => 6 + 58 * (Math.log(Math.max(1, kept)) / Math.log(Math.max(2, vocab)));
+  const given = (/** @type {string} */ stage) => {
+    const short = /** @type {Record<string, string>} */ ({ temperature: "temp", repetition_penalty: "rep" })[stage] ?? stage;
+    const value = params?.[stage] ?? params?.[short];
+    return value === undefined ? "" : ` ${digits(value)}`;
+  };
+  return html`<figure class="funnel" aria-label=${`The funnel: ${funnel.map((each) => `${STAGE_NAMES[each.stage] ?? each.stage} left ${each.kept}`).join(", ")}, one was drawn.`}>
+    ${funnel.map(
+      (each) => html`<div>
+        <span class="column"><i style=${{ height: `${height(each.kept)}px` }}></i></span>
+        <b>${counted(each.kept)}</b>
+        <small>${STAGE_NAMES[each.stage] ?? each.stage}${given(each.stage)}</small>
+        <small class="faint">${each.mass_frac < 1 ? `${percent(each.mass_frac)} of the odds` : "\u00a0"}</small>
+      </div>`,
+    )}
+    <div class="drawn"><span class="column"><i style=${{ height: "6px" }}></i></span><b>1</b><small>drawn</small><small>\u00a0</small></div>
+  </figure>`;
+}
+
+/**
+ * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
+ *   focus: import("./state.js").Focus, look: Look, params: any}} props
+ */
+function WhatIf({ session, state, focus, look, params }) {
+  if (!params) return null;
+  const now = state.whatIf.value ?? { temperature: params.temp, top_k: params.top_k, top_p: params.top_p, min_p: params.min_p };
+  const disabled = !session.source.isLive;
+  const set = (/** @type {string} */ name) => (/** @type {number} */ value) => {
+    state.whatIf.value = { ...now, [name]: value };
+  };
+  return html`<details class="knobs">
+    <summary><span>The same step with other parameters</span>${state.whatIf.value && html`<span class="chip">changed</span>`}</summary>
+    <div class="sliders">
+      <${Slider} label="temperature" min=${0} max=${2} step=${0.05} value=${now.temperature} disabled=${disabled} onInput=${set("temperature")} />
+      <${Slider} label="top-p" min=${0.05} max=${1} step=${0.01} value=${now.top_p} disabled=${disabled} onInput=${set("top_p")} />
+      <${Slider} label="top-k" min=${0} max=${100} value=${now.top_k} shown=${now.top_k || "all"} disabled=${disabled} onInput=${set("top_k")} />
+      <${Slider} label="min-p" min=${0} max=${0.5} step=${0.01} value=${now.min_p} disabled=${disabled} onInput=${set("min_p")} />
+    </div>
+    <p class="faint">
+      ${disabled
+        ? "A recorded run has the ten likeliest tokens only; this needs the engine."
+        : look.problem
+          ? look.problem
+          : look.us === null
+            ? "Move a slider: the engine gives this step's own logits again, and the funnel above is drawn from them."
+            : html`drawn from this step's own logits, recomputed in ${digits(look.us / 1000)} ms${focus.hasEnded ? "" : ", between two steps"}`}
+    </p>
+    ${state.whatIf.value && html`<button onClick=${() => (state.whatIf.value = null)}>as it was</button>`}
+  </details>`;
+}
+
+/** @typedef {{stages: import("../state/sampling.js").Stage[] | null, us: number | null, problem: string}} Look */
+
+/**
+ * The stages with the sliders' parameters; fetches the step's logits when somebody moves one.
+ * @param {import("../state/session.js").Session} session
+ * @param {import("./state.js").GenerateState} state
+ * @param {import("./state.js").Focus | null} focus
+ * @returns {Look}
+ */
+function useLook(session, state, focus) {
+  const fetched = useSignal(/** @type {any} */ (null));
+  const problem = useSignal("");
+  const wanted = state.whatIf.value !== null && focus?.token ? `${focus.request.req}/${focus.token.pos}` : "";
+  useEffect(() => {
+    if (!wanted || fetched.value?.key === wanted || !focus?.token) return undefined;
+    const stop = new AbortController();
+    const path = `/v1/logits/${encodeURI(focus.request.req)}/${focus.token.pos}?logits=1&top=1`;
+    session.api.get(path, stop.signal).then(
+      (reply) => {
+        problem.value = "";
+        fetched.value = { key: wanted, logits: decodeLogits(reply.logits_f32), reply };
+      },
+      (error) => {
+        if (!stop.signal.aborted) problem.value = error.message;
+      },
+    );
+    return () => stop.abort();
+  }, [wanted]);
+  const found = fetched.value;
+  if (!wanted || found?.key !== wanted) return { stages: null, us: null, problem: problem.value };
+  const { reply, logits } = found;
+  const params = { ...reply.params, ...state.whatIf.value };
+  const past = { promptIds: reply.prompt_ids, outputCounts: reply.output_counts };
+  return { stages: samplingStages(logits, params, past), us: reply.recomputed.dur_us, problem: "" };
+}
+
+/**
+ * @param {{token: import("../state/store.js").Token, listed: Candidate[], changed: import("../state/sampling.js").Stage[] | null, params: any}} props
+ */
+function Told({ token, listed, changed, params }) {
+  const p = Math.exp(token.lp);
+  const text = html`<q class="mono">${visible(token.text)}</q>`;
+  if (changed) {
+    const kept = changed[changed.length - 1];
+    const final = kept.odds.get(token.id) ?? 0;
+    return html`<${Why} lead="With these parameters">
+      ${final === 0
+        ? html`${text} could not have been drawn.`
+        : html`${text} would have been drawn with ${percent(final)}; it was ${percent(token.p_final)}.`}
+      ${" "}${counted(kept.kept)} ${kept.kept === 1 ? "token is" : "tokens are"} left to draw from.
+    <//>`;
+  }
+  const best = listed.reduce((found, each) => (each.p > found.p ? each : found), listed[0]);
+  if (token.rank === 1) {
+    return html`<${Why} lead=${html`The model's first choice was taken.`}>
+      It gave ${text} ${percent(p)}${params?.temp === 0 ? "; at temperature 0 the likeliest always wins." : `, and the draw followed with ${percent(token.p_final)}.`}
+    <//>`;
+  }
+  return html`<${Why} lead=${html`Chance had its say.`}>
+    The model's first choice was <q class="mono">${visible(best.text)}</q> with ${percent(best.p)}; the draw gave ${text}, rank ${token.rank}, which had
+    ${" "}${percent(token.p_final)} after sampling. A temperature below ${digits(params?.temp ?? 1)} makes this rarer.
+  <//>`;
+}

@@ -1,0 +1,129 @@
+// @ts-check
+// The text as it appears: prompt with template and special tokens, output tinted by probability, why it stopped, what it took.
+
+import * as formulas from "../formulas.js";
+import { html, useEffect } from "../html.js";
+import { count as counted, duration, percent } from "../parts/format.js";
+import { Fact, Facts } from "../parts/numbers.js";
+import { Empty, Panel, RequestName } from "../parts/panel.js";
+import { TokenText } from "../parts/token_text.js";
+
+const MAX_SHOWN = 4096; // tokens: of longer texts the end
+
+/**
+ * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
+ *   focus: import("./state.js").Focus | null, read: Map<number, number> | undefined}} props
+ */
+export function Text({ session, state, focus, read }) {
+  const { store, runs, selection } = session;
+  useEffect(() => {
+    if (focus && session.source.isLive) runs.learnTexts(focus.promptIds);
+  }, [focus?.request.req, focus?.promptIds.length]);
+  if (!focus) {
+    return html`<${Panel} title="The text" about="nothing has been generated yet">
+      <${Empty}><p>Write a prompt and press <kbd>Enter</kbd>. Each token appears here as the engine chooses it; any client's request shows up as well.</p><//>
+    <//>`;
+  }
+  const { request, promptIds, promptTok, count } = focus;
+  /** @type {import("../parts/token_text.js").Piece[]} */
+  const pieces = promptIds.map((id, pos) => ({ pos, id, text: runs.textOf(id), p: -1, isPrompt: true }));
+  for (let index = 0; index < count; index++) {
+    const row = request.tokens[index];
+    if (row < store.tokens.first) continue;
+    const slot = store.tokens.slot(row);
+    const c = store.tokens.columns;
+    pieces.push({
+      pos: c.pos[slot], id: c.id[slot], text: store.words[c.text[slot]], p: Math.exp(c.lp[slot]), isPrompt: false,
+    });
+  }
+  const shown = pieces.length > MAX_SHOWN ? pieces.slice(-MAX_SHOWN) : pieces;
+  const actions = html`<button class="quiet" aria-pressed=${state.withIds.value} onClick=${() => (state.withIds.value = !state.withIds.value)}>ids</button>`;
+  const about = `prompt ${counted(promptTok)} tokens, then one at a time; the deeper the tint, the surer the model was`;
+  return html`<${Panel} title=${html`The text <${RequestName} request=${request} />`} about=${about} actions=${actions}>
+    <${TokenText}
+      pieces=${shown}
+      chosen=${focus.pos}
+      read=${read}
+      isOpen=${!focus.hasEnded}
+      withIds=${state.withIds.value}
+      onChoose=${(/** @type {number} */ pos) => (selection.pos.value = pos)}
+    />
+    <${Ending} focus=${focus} />
+    <${Took} session=${session} focus=${focus} />
+  <//>`;
+}
+
+/** @type {Record<string, string>} */
+const STOPS = {
+  eos: "the model chose its end token",
+  length: "it reached the number of tokens asked for",
+  stop: "a stop string or stop token appeared",
+  cancel: "the client stopped it",
+  error: "the request failed",
+};
+
+/** @param {{focus: import("./state.js").Focus}} props */
+function Ending({ focus }) {
+  const { state, count, request } = focus;
+  if (!focus.hasEnded || !state) {
+    const hold = state?.to === "waiting" ? `waiting: ${state.reason.replaceAll("_", " ")}` : state?.to;
+    return html`<p class="ending"><span class="chip quiet">${hold ?? "…"}</span></p>`;
+  }
+  const finish = state.finish ?? state.to;
+  return html`<p class="ending">
+    <span class=${`chip ${finish === "error" ? "trouble" : ""}`}>stopped: ${finish}</span>
+    ${STOPS[finish] ?? state.reason.replaceAll("_", " ")}${finish === "length" && ` (${counted(count)})`}
+    ${request.preempts.length > 0 && html` · preempted ${request.preempts.length}×`}
+  </p>`;
+}
+
+/** @param {{session: import("../state/session.js").Session, focus: import("./state.js").Focus}} props */
+function Took({ session, focus }) {
+  const { store } = session;
+  const { request, promptTok, count } = focus;
+  if (count === 0) return null;
+  const first = store.token(request.tokens[0]);
+  const arrived = request.added?.arrive_us;
+  const gaps = [];
+  for (let index = 1; index < count; index++) {
+    const token = request.tokens[index];
+    const gap = token >= store.tokens.first ? store.tokens.get("itl_us", token) : -1;
+    if (gap >= 0) gaps.push(gap);
+  }
+  gaps.sort((a, b) => a - b);
+  const [ttft, ttftUnit] = first && arrived !== undefined ? duration(first.t_us - arrived) : ["–", ""];
+  const [itl, itlUnit] = gaps.length ? duration(gaps[gaps.length >> 1]) : ["–", ""];
+  const hit = request.prefix?.hit_tok ?? 0;
+  const passed = formulas.passesCached.of({ N: promptTok, T: count });
+  const naive = formulas.passesNaive.of({ N: promptTok, T: count });
+  const sum = { N: promptTok, m: count, T: count };
+  return html`<${Facts}>
+    <${Fact} label="first token" value=${ttft} unit=${ttftUnit} kind="M" from="tok.t_us − req.add.arrive_us"
+      note="From the moment the client asked, queue and prompt included, to the first token." />
+    <${Fact} label="each token" value=${itl} unit=${itlUnit} kind="M" from="tok.itl_us, the median" />
+    <${Fact} label="in the cache" value=${counted(formulas.cachedTokens.of(sum))} unit=${`= ${promptTok} + ${count} − 1 tokens`} kind="C"
+      formula=${formulas.cachedTokens} inputs=${sum}
+      note="The newest token is not in the cache yet: its keys and values are written when it is fed back to choose the next one." />
+    <${Fact} label="passed the model" value=${counted(passed - hit)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
+      formula=${formulas.passesCached} inputs=${sum}
+      note=${`${hit ? `${hit} of them were found in the cache and did not pass. ` : ""}Without a cache each token passes again for every token after it: ${formulas.passesNaive.text} = ${counted(naive)}.`} />
+    ${first && html`<${Fact} label="sureness" value=${percent(meanSureness(store, request, count))} unit="geometric mean" kind="C"
+      from="exp of the mean of tok.lp" note="How probable the model found the tokens that were chosen. One over it is the perplexity." />`}
+  <//>`;
+}
+
+/**
+ * @param {import("../state/store.js").Store} store
+ * @param {import("../state/store.js").Request} request
+ * @param {number} count
+ */
+function meanSureness(store, request, count) {
+  let sum = 0;
+  let seen = 0;
+  for (let index = 0; index < count; index++) {
+    if (request.tokens[index] < store.tokens.first) continue;
+    sum += store.tokens.get("lp", request.tokens[index]);
+    seen += 1;
+  }
+  return Math.exp(sum / Math.max(1, seen));
+}

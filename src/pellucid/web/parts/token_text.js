@@ -1,0 +1,118 @@
+// @ts-check
+// A text as its tokens: the prompt, then what the model chose, tinted by its probability. Arrow keys go from token to token.
+
+import { html, useId, useMemo, useRef } from "../html.js";
+import { percent } from "./format.js";
+
+/**
+ * @typedef {object} Piece
+ * @property {number} pos
+ * @property {number} id
+ * @property {string} text
+ * @property {number} p model's probability; below 0: of the prompt, which nobody chose
+ * @property {boolean} isPrompt
+ */
+
+const CHUNK = 64; // tokens that are redrawn together
+
+/**
+ * @param {object} props
+ * @param {Piece[]} props.pieces
+ * @param {number} props.chosen position; -1: none
+ * @param {Map<number, number>} [props.read] share of attention by position, 0..1 of the largest
+ * @param {boolean} props.isOpen whether more is to come
+ * @param {boolean} props.withIds
+ * @param {(pos: number) => void} props.onChoose
+ */
+export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
+  const list = useId();
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    if (pieces.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    const first = pieces[0].pos;
+    const last = pieces[pieces.length - 1].pos;
+    /** @type {Record<string, number>} */
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10 };
+    let target = chosen < 0 ? last : chosen;
+    if (event.key in moves) target += moves[event.key];
+    else if (event.key === "Home") target = first;
+    else if (event.key === "End") target = last;
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    onChoose(Math.max(first, Math.min(last, target)));
+    requestAnimationFrame(() => box.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" }));
+  };
+  const chunks = [];
+  for (let start = 0; start < pieces.length; start += CHUNK) chunks.push(start);
+  const chosenIndex = pieces.findIndex((piece) => piece.pos === chosen);
+  return html`<div
+    ref=${box}
+    class=${`tokens ${withIds ? "with-ids" : ""}`}
+    role="listbox"
+    tabindex="0"
+    aria-label="Tokens. Arrow keys go from token to token."
+    aria-activedescendant=${chosenIndex < 0 ? undefined : `${list}-${chosen}`}
+    onKeyDown=${onKeyDown}
+    onClick=${(/** @type {any} */ event) => {
+      const token = event.target.closest?.("[data-pos]");
+      if (token) onChoose(Number(token.dataset.pos));
+    }}
+  >
+    ${chunks.map((start) => {
+      const end = Math.min(start + CHUNK, pieces.length);
+      const isIn = chosenIndex >= start && chosenIndex < end;
+      return html`<${Chunk}
+        key=${start} list=${list} pieces=${pieces} start=${start} end=${end} chosen=${isIn ? chosen : -1} read=${read} withIds=${withIds}
+        first=${pieces[start].id}
+      />`;
+    })}
+    ${isOpen && html`<i class="caret" aria-hidden="true"></i>`}
+  </div>`;
+}
+
+/** @param {any} props tokens start .. end - 1 of `pieces`; drawn again only if they, the choice or what it read changed */
+function Chunk({ list, pieces, start, end, chosen, read, withIds, first }) {
+  const shown = pieces.slice(start, end);
+  const texts = shown.map((/** @type {Piece} */ piece) => piece.text).join("\u0000");
+  return useMemo(
+    () =>
+      shown.map((/** @type {Piece} */ piece) => {
+        const share = read?.get(piece.pos) ?? 0;
+        const style = /** @type {Record<string, string | number>} */ ({});
+        if (!piece.isPrompt) style["--p"] = piece.p.toFixed(3);
+        if (share > 0.02) style["--read"] = Math.max(0.18, Math.min(1, share)).toFixed(2);
+        const isSpecial = /^<[^<>\s]+>$|^\[[A-Z_]+\]$/.test(piece.text);
+        const name = `t${piece.isPrompt ? " prompt" : ""}${isSpecial ? " special" : ""}${piece.pos === chosen ? " chosen" : ""}${share > 0.02 ? " read" : ""}`;
+        const said = piece.isPrompt ? "of the prompt" : percent(piece.p);
+        return html`<span
+          key=${piece.pos}
+          id=${`${list}-${piece.pos}`}
+          class=${name}
+          role="option"
+          aria-selected=${piece.pos === chosen}
+          aria-label=${`${piece.text}, position ${piece.pos}, ${said}`}
+          data-pos=${piece.pos}
+          style=${style}
+        >${visible(piece.text)}${withIds && html`<sub>${piece.id}</sub>`}</span>`;
+      }),
+    [list, texts, start, end, chosen, read, withIds, first],
+  );
+}
+
+/**
+ * Text with line ends that can be seen; an empty token still has a width.
+ * @param {string} text
+ */
+export function visible(text) {
+  return text === "" ? "\u200b·" : text.replaceAll("\n", "↵\n");
+}
+
+/**
+ * A token in a list: quoted, so that its spaces are seen.
+ * @param {string} text
+ */
+export function quoted(text) {
+  return `“${text.replaceAll("\n", "↵")}”`;
+}
