@@ -68,7 +68,10 @@ def main() -> None:
                     page.goto(f"{url}/#{view}")
                     page.wait_for_timeout(500)
                     path = arguments.folder / f"{view}-{width}-{theme}.png"
-                    page.screenshot(path=path, full_page=True)
+                    tall = page.evaluate("document.documentElement.scrollHeight")
+                    page.set_viewport_size({"width": width, "height": max(tall, window["height"])})
+                    page.screenshot(path=path)
+                    page.set_viewport_size(window)
                     print(path)
                 context.close()
         browser.close()

@@ -96,7 +96,7 @@ function Header({ view }) {
       ${VIEWS.map(([name, title], index) => html`<option value=${name}>${index + 1} ${title}</option>`)}
     </select>
     <span class="spacer"></span>
-    ${hello && html`<span class="engine">${hello.model.name} · ${hello.model.dtype} · ${hello.device.name}</span>`}
+    ${hello && html`<span class="engine">${engineName(hello)}</span>`}
     ${!source.isLive && html`<span class="recorded">recorded: ${source.name.value}</span>`}
     <span class="kinds" aria-label="M measured, C counted, E estimated"
       ><i class="badge">M</i>easured <i class="badge">C</i>ounted <i class="badge">E</i>stimated</span>
@@ -111,6 +111,12 @@ function Header({ view }) {
     >${/** @type {any} */ ({ "": "◐", dark: "●", light: "○" })[settings.theme.value]}</button>
     <button class="quiet" aria-label="keys" title="keys (?)" onClick=${() => (isHelpOpen.value = true)}>?</button>
   </header>`;
+}
+
+/** @param {any} hello */
+function engineName({ model, device }) {
+  const weights = model.dtype === "none" ? "" : model.dtype; // none: as in the checkpoint
+  return [model.name, weights, device.backend].filter(Boolean).join(" · ");
 }
 
 /** What stands between header and view when something is wrong with the stream. */

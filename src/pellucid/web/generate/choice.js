@@ -59,7 +59,7 @@ export function Choice({ session, state, focus }) {
   rest = Math.max(0, 1 - inList);
   const restFinal = Math.max(0, 1 - listed.reduce((sum, each) => sum + each.final, 0));
   const vocab = session.store.hello?.model.vocab ?? 0;
-  const about = html`position ${token.pos} · rank ${token.rank} · entropy ${digits(token.ent_bits)} bit<${Badge}
+  const about = html`position ${token.pos} · rank ${token.rank} · entropy ${token.ent_bits.toFixed(2)} bit<${Badge}
     of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" note="From the logits of the step that chose this token; nothing was run again." />`;
   return html`<${Panel} title=${html`The choice <q class="mono">${visible(token.text)}</q>`} about=${about}>
     <${Candidates} session=${session} focus=${focus} listed=${listed} rest=${rest} restFinal=${restFinal} others=${vocab - listed.length} />
@@ -100,7 +100,7 @@ function Candidates({ session, focus, listed, rest, restFinal, others }) {
               title=${`fork here: continue with ${quoted(each.text)} instead`}
               aria-label=${`fork here: continue with ${quoted(each.text)} instead`}
               onClick=${() => forkTo(each)}
-            >⑂</button>`}
+            ><${Fork} /></button>`}
           </td>
         </tr>`;
       })}
@@ -134,6 +134,12 @@ async function fork(session, focus, id) {
   } catch (error) {
     runs.problem.value = error instanceof Error ? error.message : String(error);
   }
+}
+
+/** A branch. */
+function Fork() {
+  const path = "M4 2v5.5a3 3 0 0 0 3 3h1.5a3 3 0 0 0 3-3V2M8 10.5V14";
+  return html`<svg viewBox="0 0 16 16" width="13" height="13" aria-hidden="true" class="fork-icon"><path d=${path} /></svg>`;
 }
 
 /** @param {{p: number, final: number, isRest?: boolean}} props */

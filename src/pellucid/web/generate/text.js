@@ -3,7 +3,7 @@
 
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { count as counted, duration, percent } from "../parts/format.js";
+import { count as counted, duration } from "../parts/format.js";
 import { Fact, Facts } from "../parts/numbers.js";
 import { Empty, Panel, RequestName } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
@@ -107,23 +107,5 @@ function Took({ session, focus }) {
     <${Fact} label="passed the model" value=${counted(passed - hit)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
       formula=${formulas.passesCached} inputs=${sum}
       note=${`${hit ? `${hit} of them were found in the cache and did not pass. ` : ""}Without a cache each token passes again for every token after it: ${formulas.passesNaive.text} = ${counted(naive)}.`} />
-    ${first && html`<${Fact} label="sureness" value=${percent(meanSureness(store, request, count))} unit="geometric mean" kind="C"
-      from="exp of the mean of tok.lp" note="How probable the model found the tokens that were chosen. One over it is the perplexity." />`}
   <//>`;
-}
-
-/**
- * @param {import("../state/store.js").Store} store
- * @param {import("../state/store.js").Request} request
- * @param {number} count
- */
-function meanSureness(store, request, count) {
-  let sum = 0;
-  let seen = 0;
-  for (let index = 0; index < count; index++) {
-    if (request.tokens[index] < store.tokens.first) continue;
-    sum += store.tokens.get("lp", request.tokens[index]);
-    seen += 1;
-  }
-  return Math.exp(sum / Math.max(1, seen));
 }

@@ -62,7 +62,7 @@ export function scaled(value) {
  */
 export function percent(share) {
   const value = share * 100;
-  if (value === 0) return "0 %";
+  if (value === 0 || value > 99.9999) return `${Math.round(value)} %`;
   if (value < 0.01) return "< 0.01 %";
   return `${value >= 99.95 && value < 100 ? "> 99.9" : value.toFixed(value < 1 ? 2 : 1)} %`;
 }

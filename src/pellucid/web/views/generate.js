@@ -3,6 +3,7 @@
 
 import { Ask } from "../generate/ask.js";
 import { Attention, useAttention } from "../generate/attention.js";
+import { Blocks } from "../generate/blocks.js";
 import { Choice } from "../generate/choice.js";
 import { Text } from "../generate/text.js";
 import { html } from "../html.js";
@@ -46,10 +47,11 @@ export function View({ session }) {
     <div class="column">
       <${Ask} session=${session} state=${state} />
       <${Text} session=${session} state=${state} focus=${focus} read=${attention.shares} />
+      <${Attention} session=${session} state=${state} focus=${focus} attention=${attention} />
     </div>
     <div class="column">
       <${Choice} session=${session} state=${state} focus=${focus} />
-      <${Attention} session=${session} state=${state} focus=${focus} attention=${attention} />
+      <${Blocks} session=${session} focus=${focus} />
     </div>
   `;
 }
