@@ -9,22 +9,11 @@ import pytest
 
 from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits, ServerConfig
+from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import RunningServer, running_server
 
-USER_KEY, OTHER_KEY, ADMIN_KEY = (
-    "user-key-0123456789",
-    "other-key-0123456789",
-    "admin-key-0123456789",
-)
-KEYS = ApiKeys(
-    [
-        (USER_KEY, Caller("user", Role.INFERENCE)),
-        (OTHER_KEY, Caller("other", Role.INFERENCE)),
-        (ADMIN_KEY, Caller("ops", Role.ADMIN)),
-    ]
-)
 SMALL = Limits(max_header_bytes=2048, header_seconds=0.3, max_body_bytes=4096, body_seconds=0.5)
 
 

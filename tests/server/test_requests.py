@@ -12,24 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pellucid.events import Level, Token
-from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits
+from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
 
-USER_KEY, OTHER_KEY, ADMIN_KEY = (
-    "user-key-0123456789",
-    "other-key-0123456789",
-    "admin-key-0123456789",
-)
-KEYS = ApiKeys(
-    [
-        (USER_KEY, Caller("user", Role.INFERENCE)),
-        (OTHER_KEY, Caller("other", Role.INFERENCE)),
-        (ADMIN_KEY, Caller("ops", Role.ADMIN)),
-    ]
-)
 USER, OTHER, ADMIN = ({"x-api-key": key} for key in (USER_KEY, OTHER_KEY, ADMIN_KEY))
 LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
 

@@ -44,8 +44,8 @@ def ablate(
 ) -> None:
     """Measure what each technique of the engine is worth.
 
-    Runs the same requests without the KV cache, batching, paging, prefix caching and small KV formats, one after the
-    other. Takes some minutes with a model of half a billion parameters.
+    Runs the same work with and without the KV cache, batching, paging, prefix caching and small KV formats.
+    Takes some minutes with a model of half a billion parameters.
     """
     model = model_name.name(is_needed=shape is None)
     check_shape_alone(shape, model, model_options)

@@ -64,7 +64,7 @@ def bench(
         typer.Option(
             metavar="T",
             rich_help_panel=WORKLOAD,
-            help="How tokens are drawn; 0 takes the likeliest.",
+            help="Temperature of sampling; 0 takes the likeliest token.",
         ),
     ] = 0.0,
     top_p: Annotated[
@@ -95,8 +95,8 @@ def bench(
 ) -> None:
     """Measure the speed of prefill and decode.
 
-    Shows speeds, and what share of this machine's memory bandwidth and peak arithmetic they reach. Bandwidth
-    and peak are measured before and after; the faster measurement counts.
+    Shows speeds, and their share of this machine's memory bandwidth and peak arithmetic. Both are measured
+    before and after; the faster measurement counts.
     """
     check_image_path(plot)
     model = model_name.name(is_needed=shape is None)

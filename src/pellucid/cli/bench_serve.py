@@ -42,7 +42,7 @@ class TrafficOptions:
         int | None,
         _workload(
             metavar="N",
-            help="Requests at a time: each follows when another one ends. Instead of --rate.",
+            help="Requests at a time: when one ends, the next one is sent. Instead of --rate.",
             show_default=str(DEFAULT_CONCURRENCY),
         ),
     ] = None
@@ -58,11 +58,14 @@ class TrafficOptions:
     ] = "64"
     prefix_tokens: Annotated[
         int,
-        _workload(metavar="N", help="Tokens more before each prompt, which prompts share."),
+        _workload(metavar="N", help="Tokens of a shared beginning in front of each prompt."),
     ] = 0
     num_prefixes: Annotated[
         int,
-        _workload(metavar="N", help="Different shared beginnings; each request takes one of them."),
+        _workload(
+            metavar="N",
+            help="Number of different shared beginnings; each request takes one of them.",
+        ),
     ] = 1
     seed: Annotated[
         int,
@@ -100,22 +103,24 @@ class TargetOptions:
         ),
     ] = None
     api: Annotated[
-        str, _workload(**choice(*APIS), help="Ask by /v1/chat/completions or /v1/completions.")
+        str, _workload(**choice(*APIS), help="The route: /v1/chat/completions or /v1/completions.")
     ] = "chat"
     ignore_eos: Annotated[
         bool,
         _workload(
             "--ignore-eos/--stop-at-eos",
-            help="Ask for answers of exactly the planned length, by a field that some servers do not know, or"
-            " let the model end them.",
+            help="Ask for answers of exactly the planned length, by a field that some servers do not know; or"
+            " let the model end its answers.",
         ),
     ] = True
     timeout: Annotated[
-        float, _workload(metavar="SECONDS", help="Most seconds for a whole answer.")
+        float, _workload(metavar="SECONDS", help="Most seconds for a complete answer.")
     ] = 600.0
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", rich_help_panel=SERVER, help="If the server wants one."),
+        typer.Option(
+            metavar="KEY", rich_help_panel=SERVER, help="Key for a server that requires one."
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -141,7 +146,7 @@ def bench_serve(
         typer.Option(
             metavar="SECONDS",
             rich_help_panel=LEVEL,
-            help="Most seconds between two tokens, on average over an answer.",
+            help="Most seconds per token after the first one, on average over an answer.",
         ),
     ] = None,
     plot: Plot = None,
@@ -156,9 +161,9 @@ def bench_serve(
 ) -> None:
     """Measure an OpenAI-compatible server under load.
 
-    Shows how long callers wait for the first token, between tokens and for the whole answer; the
-    throughput; and the goodput: requests per second that were answered as fast as asked. Failed requests
-    are counted and named.
+    Shows how long callers wait for the first token, between tokens and for the complete answer. Also shows
+    the throughput, and the goodput: requests per second that met the limits. Counts failed requests by
+    their error.
     """
     from pellucid.benchmark.load.result import LoadResult, ServiceLevel
     from pellucid.cli.load_report import Load, load_object, print_load, write_load_image

@@ -41,7 +41,7 @@ def eval_kv(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="UTF-8 text to read instead of the bundled texts; it has no secrets.",
+            help="UTF-8 text to read instead of the bundled texts; without a test of recalled secrets.",
         ),
     ] = None,
     model_options: ModelOptions,
@@ -49,8 +49,8 @@ def eval_kv(
 ) -> None:
     """Measure what small formats of the KV cache cost in quality.
 
-    The same weights read the same texts with f32, bf16, int8 and int4. Shows perplexity, secrets recalled, and
-    where greedy text begins to differ.
+    Reads the same texts with a KV cache in f32, bf16, int8 and int4. Shows for each format the perplexity,
+    how many secrets in a long text the model recalls, and where greedy text begins to differ.
     """
     if model_options.kv_cache_dtype != EngineConfig.kv_cache_dtype:
         raise ValueError(

@@ -45,7 +45,7 @@ def explain(
         typer.Option(
             metavar="ID",
             rich_help_panel=RECORDING,
-            help="Which of its requests.",
+            help="The request of the recording to explain.",
             show_default="the only one",
         ),
     ] = None,
@@ -53,7 +53,7 @@ def explain(
 ) -> None:
     """Show where a request's time went.
 
-    Runs a prompt, or reads a recording of run --events. Shows how long each part took, what limited the
+    Runs a prompt, or reads a recording of run --events. Shows the time of each part, what limited the
     steps on this machine, what the prefix cache had, and which requests this one waited for.
     """
     from pellucid.cli.explanation_report import print_explanation

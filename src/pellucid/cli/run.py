@@ -52,7 +52,7 @@ def run(
         typer.Option(
             "--no-kv-cache",
             rich_help_panel="Model",
-            help="Compute the whole text again for every token: the naive loop.",
+            help="Compute the whole text again for each token, as a naive loop does.",
         ),
     ] = False,
     prefix_cache_options: PrefixCacheOptions,

@@ -33,20 +33,25 @@ class ListeningOptions:
     """Fields of `ServerConfig`, with its defaults."""
 
     host: Annotated[
-        str, _listening(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all of them.")
+        str,
+        _listening(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 means all addresses."),
     ] = "127.0.0.1"
-    port: Annotated[int, _listening(metavar="PORT", help="0 takes a free one.")] = 8000
+    port: Annotated[
+        int, _listening(metavar="PORT", help="Port to listen on; 0 takes a free one.")
+    ] = 8000
     model_name: Annotated[
         list[str] | None,
         _listening(
             metavar="NAME",
-            help="What clients may call the model; may be repeated; * stands for any characters.",
+            help="Name by which clients call the model; * stands for any characters. May be repeated.",
             show_default="the model's own name",
         ),
     ] = None
     max_queue: Annotated[
         int,
-        _listening(metavar="N", help="Most unfinished completions; further requests are told 429."),
+        _listening(
+            metavar="N", help="Most unfinished completions; further requests get HTTP status 429."
+        ),
     ] = 1024
     log_calls: Annotated[
         bool,
@@ -59,8 +64,8 @@ class ListeningOptions:
         bool,
         _listening(
             "--keep-billing-block",
-            help="Show the model the block of Claude Code's system prompt that changes with every"
-            " request; its prompts are then never found in the cache.",
+            help="Keep the block of Claude Code's system prompt that changes with every request. The prefix"
+            " cache then never finds these prompts.",
         ),
     ] = False
 
@@ -79,7 +84,7 @@ class AccessOptions:
     ] = None
     allow_anyone: Annotated[
         bool,
-        _access("--allow-anyone", help="Serve other machines although there are no keys."),
+        _access("--allow-anyone", help="Serve other machines without API keys."),
     ] = False
     allowed_host: Annotated[
         list[str] | None,
@@ -98,7 +103,9 @@ def serve(
     access_options: AccessOptions,
     max_num_seqs: Annotated[
         int,
-        typer.Option(metavar="N", rich_help_panel="Model", help="Answers computed in one step."),
+        typer.Option(
+            metavar="N", rich_help_panel="Model", help="Most requests computed in one step."
+        ),
     ] = EngineConfig.max_num_seqs,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,

@@ -26,27 +26,29 @@ def top(
         typer.Option(
             metavar="KEY",
             rich_help_panel=SERVER,
-            help="A key of the role admin, if there are keys.",
+            help="A key with the role admin, if the server has keys.",
         ),
     ] = None,
     interval: Annotated[
         float,
-        typer.Option(metavar="SECONDS", rich_help_panel=OUTPUT, help="Between two looks."),
+        typer.Option(
+            metavar="SECONDS", rich_help_panel=OUTPUT, help="Seconds between two updates."
+        ),
     ] = 1.0,
     once: Annotated[
-        bool, typer.Option("--once", rich_help_panel=OUTPUT, help="Look once and end.")
+        bool, typer.Option("--once", rich_help_panel=OUTPUT, help="Show the status once, and exit.")
     ] = False,
     json: Annotated[
         bool,
         typer.Option(
-            "--json", rich_help_panel=OUTPUT, help="Write a JSON object, a line for each look."
+            "--json", rich_help_panel=OUTPUT, help="Write a JSON object, a line for each update."
         ),
     ] = False,
 ) -> None:
     """Show what a running pellucid server does.
 
-    Its requests, what each one waits for, the speed of prefill and decode, and the blocks of the KV cache.
-    Runs until Ctrl-C.
+    Shows its requests, what each request waits for, the speeds of prefill and decode, and the blocks of the
+    KV cache. Runs until Ctrl-C.
     """
     if not interval >= LEAST_INTERVAL:
         raise ValueError(f"--interval {interval}: must be at least {LEAST_INTERVAL}")

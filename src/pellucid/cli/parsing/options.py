@@ -73,7 +73,7 @@ Json = Annotated[
 ]
 Url = Annotated[
     str,
-    typer.Argument(metavar="URL", help="Of the server, with or without /v1 at its end."),
+    typer.Argument(metavar="URL", help="Address of the server, with or without /v1 at its end."),
 ]
 DEFAULT_URL = "http://127.0.0.1:8000"
 Quiet = Annotated[
@@ -92,7 +92,11 @@ class ModelOptions:
         str | None, _model(metavar="REV", help="Branch, tag or commit of a model on the hub.")
     ] = EngineConfig.revision
     backend: Annotated[
-        str, _model(**choice("auto", "numpy", "cpu"), help="What computes; auto takes the fastest.")
+        str,
+        _model(
+            **choice("auto", "numpy", "cpu"),
+            help="The implementation that computes; auto takes the fastest.",
+        ),
     ] = EngineConfig.backend
     quantization: Annotated[
         str,
@@ -113,7 +117,7 @@ class ModelOptions:
             metavar="SIZE",
             parser=size,
             help="Memory for the KV cache, as in 2GiB.",
-            show_default="the memory that is left, as far as it is useful",
+            show_default="the free memory, but no more than the engine can use",
         ),
     ] = EngineConfig.kv_cache_memory
     max_model_len: Annotated[
@@ -145,7 +149,7 @@ class ModelOptions:
         int,
         _model(
             metavar="N",
-            help="Most tokens that one step computes; longer prompts are read in chunks.",
+            help="Most tokens that one step computes; longer prompts are split into chunks.",
         ),
     ] = EngineConfig.max_num_batched_tokens
 
@@ -162,8 +166,8 @@ class SpeculationOptions:
         typer.Option(
             **choice("off", "auto", "ngram", "draft"),
             rich_help_panel=SPECULATION,
-            help="Guess tokens, from the text itself or by a draft model, and verify several in a step:"
-            " never another answer. auto: where that is faster.",
+            help="Guess the next tokens, from the text itself (ngram) or by a draft model, and verify several in"
+            " a step. The output never changes. auto: only where that is faster.",
         ),
     ] = EngineConfig.speculation
     draft_model: Annotated[
@@ -171,7 +175,7 @@ class SpeculationOptions:
         typer.Option(
             metavar="MODEL",
             rich_help_panel=SPECULATION,
-            help="A smaller model with the same tokenizer, which guesses.",
+            help="A smaller model with the same tokenizer, which guesses the next tokens.",
             show_default="the bundled one, for the bundled model",
         ),
     ] = EngineConfig.draft_model
@@ -195,7 +199,7 @@ class PrefixCacheOptions:
         _prefix_cache(
             metavar="DIR",
             parser=directory,
-            help="Keep computed blocks in this directory, where later runs find them.",
+            help="Keep computed blocks of the KV cache in this directory for later runs.",
         ),
     ] = EngineConfig.prefix_cache_dir
     prefix_cache_bytes: Annotated[
@@ -276,7 +280,11 @@ class SamplingOptions:
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        _sampling(metavar="X", default="0: off", help="The same, by how often a token occurs."),
+        _sampling(
+            metavar="X",
+            default="0: off",
+            help="Above 0: tokens become less likely each time that they occur in the output.",
+        ),
     ] = None
     seed: Annotated[
         int | None,
@@ -301,7 +309,7 @@ class StopOptions:
         int,
         _stopping(
             metavar="N",
-            help="Minimum tokens before an end token or a stop string may end the answer.",
+            help="Minimum tokens before EOS or a stop string may end the text.",
         ),
     ] = 0
     stop: Annotated[
@@ -311,21 +319,21 @@ class StopOptions:
             "-r",
             metavar="TEXT",
             parser=text_with_escapes,
-            help=r"Text that ends the answer; \n is a newline. May be repeated.",
+            help=r"Text that ends the output; \n is a newline. May be repeated.",
         ),
     ] = None
     stop_token_ids: Annotated[
         list[int] | None,
         _stopping(
-            "--stop-token-id", metavar="ID", help="Token that ends the answer. May be repeated."
+            "--stop-token-id", metavar="ID", help="Token that ends the output. May be repeated."
         ),
     ] = None
     include_stop_str_in_output: Annotated[
-        bool, _stopping("--include-stop", help="Keep the stop string in the answer.")
+        bool, _stopping("--include-stop", help="Keep the stop string in the output.")
     ] = False
     ignore_eos: IgnoreEos = False
     max_time: Annotated[
-        float | None, _stopping(metavar="SECONDS", help="Most seconds to generate.")
+        float | None, _stopping(metavar="SECONDS", help="Most seconds that a request may take.")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -349,7 +357,7 @@ class BeamOptions:
         _beams(
             "false",
             **choice(*_EARLY_STOPPING),
-            help="Whether to stop when as many completions are finished as there are beams.",
+            help="Whether to stop as soon as W completions are finished.",
         ),
     ] = None
 
