@@ -36,6 +36,7 @@ def test_codes_stand_for_weights_of_that_size(weight_format: IntegerFormat) -> N
     assert matrix.format == weight_format and matrix.shape == (ROWS, COLUMNS)
     values = matrix.dequantize().astype(np.float64)
     assert 0.7 < values.std() * COLUMNS**0.5 < 1.4
+    assert abs(values.mean()) < 0.03 * values.std()
     assert len(np.unique(matrix.codes)) >= (255 if weight_format.bits == 8 else 200)
     if weight_format.bits == 8:
         assert matrix.codes.min() == -127

@@ -14,6 +14,9 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 
 _SIGN_AND_FRACTION = 0x807F  # of a bf16; the other 8 bits are the exponent
 _EXPONENT_BIAS, _FRACTION_BITS = 127, 7
+# Two codes of 4 bits, of which 0 becomes 8: their mean is then 8, the zero point. Weights of another mean
+# than 0 would give the hidden states of all tokens one direction, and these tokens the same experts.
+_CENTERED = np.array([(byte & 15 or 8) | (byte >> 4 or 8) << 4 for byte in range(256)], np.uint8)
 
 
 class RandomParameters:
@@ -98,10 +101,12 @@ def _random_codes(
     codes = arrays["codes"]
     if weight_format.bits == 8:
         np.maximum(codes, -127, out=codes)
-    elif num_columns % 2:
-        codes[:, -1] &= 15
-    if weight_format.has_zero_points:
+    elif weight_format.has_zero_points:
         arrays["zero_points"][:] = rng.integers(6, 10, arrays["zero_points"].shape)
+    else:
+        np.take(_CENTERED, codes, out=codes)
+    if weight_format.bits == 4 and num_columns % 2:
+        codes[:, -1] &= 15
     # Codes are spread evenly, so their standard deviation is their range over the root of 12.
     arrays["scales"][:] = (12 / num_columns) ** 0.5 / (1 << weight_format.bits)
     return QuantizedMatrix(weight_format, num_columns, **arrays)

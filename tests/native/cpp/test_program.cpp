@@ -10,6 +10,7 @@
 #include "isa.h"
 #include "program.h"
 #include "program_attention.h"
+#include "program_experts.h"
 #include "program_ops.h"
 
 namespace {
@@ -20,6 +21,7 @@ constexpr std::int64_t kHeads = 4, kKVHeads = 2, kHeadDim = 16;
 constexpr std::int64_t kHidden = kHeads * kHeadDim;
 constexpr std::int64_t kQkv = (kHeads + 2 * kKVHeads) * kHeadDim;
 constexpr std::int64_t kInner = 96, kVocab = 70, kLayers = 3;
+constexpr std::int64_t kExperts = 5, kChosen = 3, kExpertInner = 40;
 constexpr std::int64_t kMaxRows = 160;
 constexpr std::int32_t kBlockSize = 16, kBlocks = 5;  // of a request
 
@@ -85,6 +87,20 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
     add_gated_activate(*program, RowSet::kTokens, gate_up, ActivationFunction::kSilu, kInner,
                        gate_up);
     add_linear(*program, RowSet::kTokens, gate_up, weights(kHidden, kInner), x, true);
+    // A prompt's rows are enough for each thread to take experts of its own.
+    const View scores{program->add_buffer(RowSet::kTokens, kExperts)};
+    const View chosen{program->add_buffer(RowSet::kTokens, kExperts)};
+    ExpertWeights experts;
+    for (std::int64_t expert = 0; expert < kExperts; ++expert) {
+      experts.gate.push_back(weights(kExpertInner, kHidden));
+      experts.up.push_back(weights(kExpertInner, kHidden));
+      experts.down.push_back(weights(kHidden, kExpertInner));
+    }
+    add_linear(*program, RowSet::kTokens, x, weights(kExperts, kHidden), scores, false);
+    add_route(*program, RowSet::kTokens, scores, nullptr,
+              {RouterScores::kSoftmax, kExperts, kChosen, true, 1.0f}, chosen);
+    add_expert_mlp(*program, RowSet::kTokens, x, chosen, kChosen, experts,
+                   ActivationFunction::kSilu, x, true);
   }
   const View last{program->add_buffer(RowSet::kLogits, kHidden)};
   const View logits{program->add_buffer(RowSet::kLogits, kVocab)};
