@@ -75,7 +75,9 @@ struct PreparedInputs {
 struct Experts {
   ExpertWeights weights;
   ActivationFunction function;
-  ExpertPlan plan;
+  std::shared_ptr<ExpertPlan> shared_plan;
+
+  const ExpertPlan& plan() const { return *shared_plan; }
 
   const PackedMatrix& gate() const { return weights.gate.front()->matrix; }
   const PackedMatrix& up() const { return weights.up.front()->matrix; }
@@ -83,10 +85,10 @@ struct Experts {
   bool has_one_input() const { return share_prepared_rows(gate(), up()); }
   std::int64_t width() const { return gate().num_outputs(); }
 
-  bool is_shared() const { return plan.num_slots() <= kMaxSharedSlots; }
+  bool is_shared() const { return plan().num_slots() <= kMaxSharedSlots; }
   // Panels of gate and up, which lie behind each other as items.
   std::int64_t num_inner_panels() const { return gate().num_panels() + up().num_panels(); }
-  std::int64_t num_groups() const { return static_cast<std::int64_t>(plan.groups().size()); }
+  std::int64_t num_groups() const { return static_cast<std::int64_t>(plan().groups().size()); }
 
   std::size_t input_bytes(std::int64_t num_rows) const {
     const std::size_t bytes = round_up(linear_scratch_bytes(gate(), num_rows), kCacheLine);
@@ -140,7 +142,7 @@ struct Experts {
   WeightSpan weights_from(std::int64_t item,
                           std::initializer_list<const std::vector<Weights>*> matrices) const {
     if (!is_shared()) return {};
-    for (const ExpertPlan::Group& group : plan.groups()) {
+    for (const ExpertPlan::Group& group : plan().groups()) {
       for (const std::vector<Weights>* const each : matrices) {
         const PackedMatrix& matrix = (*each)[static_cast<std::size_t>(group.expert)]->matrix;
         if (item < matrix.num_panels()) {
@@ -197,31 +199,41 @@ void add_route(Program& program, RowSet rows, View x, Floats bias, const Router&
       });
 }
 
-void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::int64_t num_chosen,
-                    const ExpertWeights& all, ActivationFunction function, View y, bool add_to_y) {
-  const auto num_experts = static_cast<std::int64_t>(all.gate.size());
-  require(num_experts >= 1 && num_experts <= kMaxExperts, "gate: has ", num_experts,
-          " matrices: allowed are 1 to ", kMaxExperts);
-  require(num_chosen >= 1 && num_chosen <= std::min(num_experts, kMaxChosen),
-          "num_chosen=", num_chosen, ": allowed are 1 to ", std::min(num_experts, kMaxChosen));
+ProgramExperts::ProgramExperts(Program& program, std::int64_t num_experts, std::int64_t num_chosen)
+    : program_(program), num_experts_(num_experts), num_chosen_(num_chosen), plan_([&] {
+        require(num_experts >= 1 && num_experts <= kMaxExperts, "num_experts=", num_experts,
+                ": allowed are 1 to ", kMaxExperts);
+        const std::int64_t most = std::min(num_experts, kMaxChosen);
+        require(num_chosen >= 1 && num_chosen <= most, "num_chosen=", num_chosen,
+                ": allowed are 1 to ", most);
+        return std::make_shared<ExpertPlan>(num_experts, num_chosen, program.max_rows());
+      }()) {
+  program.add_own_bytes(plan_->num_bytes());
+}
+
+void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const ExpertWeights& all,
+                                    ActivationFunction function, View y, bool add_to_y) {
+  Program& program = program_;
+  const auto count = static_cast<std::size_t>(num_experts_);
+  require(all.gate.size() == count, "gate: has ", all.gate.size(), " matrices for ", count,
+          " experts");
   const std::int64_t hidden = all.gate.front()->matrix.num_inputs();
   const std::int64_t width = all.gate.front()->matrix.num_outputs();
-  check_matrices("gate", all.gate, all.gate.size(), width, hidden);
-  check_matrices("up", all.up, all.gate.size(), width, hidden);
-  check_matrices("down", all.down, all.gate.size(), hidden, width);
+  check_matrices("gate", all.gate, count, width, hidden);
+  check_matrices("up", all.up, count, width, hidden);
+  check_matrices("down", all.down, count, hidden, width);
   program.check_view("x", x, rows, hidden);
-  program.check_view("weights", weights, rows, num_experts);
+  program.check_view("weights", weights, rows, num_experts_);
   program.check_view("y", y, rows, hidden);
 
   const std::int64_t max_rows = program.max_rows();
-  const auto experts = std::make_shared<Experts>(
-      Experts{all, function, ExpertPlan(num_experts, num_chosen, max_rows)});
-  const std::int64_t max_slots = experts->plan.max_slots();
+  const std::shared_ptr<ExpertPlan> plan = plan_;
+  const auto experts = std::make_shared<const Experts>(Experts{all, function, plan});
+  const std::int64_t max_slots = plan->max_slots();
   const std::int64_t max_shared = std::min(max_slots, kMaxSharedSlots);
   const std::int64_t max_block = std::min(max_slots, ExpertPlan::kMaxBlockRows);
-  program.add_own_bytes(experts->plan.num_bytes());
   program.add_weight_bytes(
-      static_cast<std::size_t>(num_chosen) *
+      static_cast<std::size_t>(num_chosen_) *
       (bytes_of(*all.gate.front()) + bytes_of(*all.up.front()) + bytes_of(*all.down.front())));
 
   const int prepared = program.add_scratch(experts->input_bytes(max_rows));
@@ -249,7 +261,7 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
       [rows](const Step& step) -> std::int64_t { return step.num_rows(rows) > 0 ? 1 : 0; },
       [](const Step&) -> std::int64_t { return 1; },
       [=, &program](const Step& step, const Share&) {
-        experts->plan.make(program.row(weights, 0), program.stride(weights), step.num_rows(rows));
+        plan->make(program.row(weights, 0), program.stride(weights), step.num_rows(rows));
         if (step.expert_bytes != nullptr) *step.expert_bytes += experts->bytes_read();
       },
       find_nothing);
@@ -265,7 +277,8 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
   program.add_phase(
       "experts", {prepared, outputs, own},
       [=](const Step&) -> std::int64_t {
-        return experts->is_shared() ? 0 : static_cast<std::int64_t>(experts->plan.blocks().size());
+        return experts->is_shared() ? 0
+                                    : static_cast<std::int64_t>(experts->plan().blocks().size());
       },
       [](const Step&) -> std::int64_t { return 1; },
       [=, &program](const Step& step, const Share& share) {
@@ -278,11 +291,11 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
                               row_stride(2 * width)};
         std::byte* const activated = scratch + input_bytes + inner_bytes;
         for (std::int64_t i = share.begin; i < share.end; ++i) {
-          const ExpertPlan::Group& block = experts->plan.blocks()[static_cast<std::size_t>(i)];
+          const ExpertPlan::Group& block = experts->plan().blocks()[static_cast<std::size_t>(i)];
           const std::int64_t size = block.size();
           const PreparedInputs block_rows = experts->inputs_at(scratch, size);
           for (std::int64_t r = 0; r < size; ++r) {
-            experts->copy_input(all_rows, experts->plan.row_of(block.begin + r), block_rows, r);
+            experts->copy_input(all_rows, experts->plan().row_of(block.begin + r), block_rows, r);
           }
           experts->compute_inner(kernels, block.expert, block_rows, 0, size, 0,
                                  experts->num_inner_panels(), inner);
@@ -304,19 +317,19 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
     return FloatRows{reinterpret_cast<float*>(program.scratch(inner)), row_stride(2 * width)};
   };
   const Program::Count shared_slots = [=](const Step&) -> std::int64_t {
-    return experts->is_shared() ? experts->plan.num_slots() : 0;
+    return experts->is_shared() ? experts->plan().num_slots() : 0;
   };
   const Program::Count slots_per_grab = [=](const Step&) {
-    return std::clamp<std::int64_t>(experts->plan.num_slots() / 16, 1, 16);
+    return std::clamp<std::int64_t>(experts->plan().num_slots() / 16, 1, 16);
   };
   program.add_phase("gather rows", {prepared, gathered}, shared_slots, slots_per_grab,
                     [=, &program](const Step& step, const Share& share) {
                       const PreparedInputs from =
                           experts->inputs_at(program.scratch(prepared), step.num_rows(rows));
-                      const PreparedInputs to =
-                          experts->inputs_at(program.scratch(gathered), experts->plan.num_slots());
+                      const PreparedInputs to = experts->inputs_at(program.scratch(gathered),
+                                                                   experts->plan().num_slots());
                       for (std::int64_t slot = share.begin; slot < share.end; ++slot) {
-                        experts->copy_input(from, experts->plan.row_of(slot), to, slot);
+                        experts->copy_input(from, experts->plan().row_of(slot), to, slot);
                       }
                     });
   const Program::Count inner_panels = [=](const Step&) {
@@ -326,8 +339,8 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
       "experts' gate and up", {gathered, inner}, inner_panels, panels_per_grab(experts->gate()),
       [=, &program](const Step&, const Share& share) {
         const PreparedInputs from =
-            experts->inputs_at(program.scratch(gathered), experts->plan.num_slots());
-        for_each_group(experts->plan, experts->num_inner_panels(), share,
+            experts->inputs_at(program.scratch(gathered), experts->plan().num_slots());
+        for_each_group(experts->plan(), experts->num_inner_panels(), share,
                        [&](const ExpertPlan::Group& group, std::int64_t first, std::int64_t last) {
                          experts->compute_inner(program.kernels(), group.expert, from, group.begin,
                                                 group.end, first, last, inner_rows());
@@ -344,7 +357,7 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
                       }
                       linear_prepare(program.kernels(), experts->down(), inner_rows().data,
                                      inner_rows().stride, share.begin, share.end,
-                                     experts->plan.num_slots(), program.scratch(activated));
+                                     experts->plan().num_slots(), program.scratch(activated));
                     });
   const std::int64_t num_down_panels = experts->down().num_panels();
   const Program::Count down_panels = [=](const Step&) {
@@ -353,11 +366,11 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
   program.add_phase(
       "experts' down", {activated, outputs}, down_panels, panels_per_grab(experts->down()),
       [=, &program](const Step&, const Share& share) {
-        for_each_group(experts->plan, num_down_panels, share,
+        for_each_group(experts->plan(), num_down_panels, share,
                        [&](const ExpertPlan::Group& group, std::int64_t first, std::int64_t last) {
                          experts->compute_outer(program.kernels(), group.expert,
                                                 program.scratch(activated),
-                                                experts->plan.num_slots(), group.begin, group.end,
+                                                experts->plan().num_slots(), group.begin, group.end,
                                                 first, last, output_rows());
                        });
       },
@@ -371,9 +384,9 @@ void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::in
                           const float* slot_rows[kMaxChosen];
                           float slot_weights[kMaxChosen];
                           std::int64_t count = 0;
-                          experts->plan.for_each_slot(r, [&](std::int64_t slot) {
+                          experts->plan().for_each_slot(r, [&](std::int64_t slot) {
                             slot_rows[count] = output_rows().row(slot);
-                            slot_weights[count++] = experts->plan.weight_of(slot);
+                            slot_weights[count++] = experts->plan().weight_of(slot);
                           });
                           program.kernels().elementwise.weighted_sum(
                               slot_rows, slot_weights, count, hidden, add_to_y, program.row(y, r));

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "expert_plan.h"
 #include "program.h"
 #include "program_ops.h"
 
@@ -20,13 +22,27 @@ struct ExpertWeights {
   std::vector<Weights> down;  // [K, M]
 };
 
-// y [T, K] = the sum over the experts that a row's weights [T, E] ask, or y += that.
-//
-// A step of few rows shares the panels of each matrix out, so that all threads read the experts
-// that any row asks, and no other ones. In a step of many rows a thread takes a block of an
-// expert's rows through all three matrices: what lies between them stays in its caches.
-void add_expert_mlp(Program& program, RowSet rows, View x, View weights, std::int64_t num_chosen,
-                    const ExpertWeights& experts, ActivationFunction function, View y,
-                    bool add_to_y);
+// Adds mixtures of experts to a program. Their layers share one plan, which each of them makes
+// anew.
+class ProgramExperts {
+ public:
+  // Adds stages to `program`, which must outlive this object. A row asks at most `num_chosen`
+  // experts.
+  ProgramExperts(Program& program, std::int64_t num_experts, std::int64_t num_chosen);
+
+  // y [T, K] = the sum over the experts that a row's weights [T, E] ask, or y += that.
+  //
+  // A step of few rows shares the panels of each matrix out, so that all threads read the experts
+  // that any row asks, and no other ones. In a step of many rows a thread takes a block of an
+  // expert's rows through all three matrices: what lies between them stays in its caches.
+  void add_expert_mlp(RowSet rows, View x, View weights, const ExpertWeights& experts,
+                      ActivationFunction function, View y, bool add_to_y);
+
+ private:
+  Program& program_;
+  const std::int64_t num_experts_;
+  const std::int64_t num_chosen_;
+  const std::shared_ptr<ExpertPlan> plan_;
+};
 
 }  // namespace pellucid

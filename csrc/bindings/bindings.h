@@ -15,5 +15,6 @@ void bind_kv_cache(nanobind::module_& m);
 void bind_token_draw(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_program_attention(nanobind::module_& m);
+void bind_program_experts(nanobind::module_& m);
 
 }  // namespace pellucid

@@ -12,4 +12,5 @@ NB_MODULE(_native, m) {
   pellucid::bind_token_draw(m);
   pellucid::bind_program(m);
   pellucid::bind_program_attention(m);
+  pellucid::bind_program_experts(m);
 }

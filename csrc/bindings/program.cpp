@@ -37,13 +37,6 @@ Floats floats(const FloatVector& vector) {
   return std::make_shared<const std::vector<float>>(vector.data(), vector.data() + vector.size());
 }
 
-ActivationFunction activation_named(const std::string& name) {
-  if (name == "silu") return ActivationFunction::kSilu;
-  if (name == "gelu") return ActivationFunction::kGelu;
-  if (name == "gelu_tanh") return ActivationFunction::kGeluTanh;
-  throw nb::value_error(("activation='" + name + "': allowed are silu, gelu, gelu_tanh").c_str());
-}
-
 RouterScores router_named(const std::string& name) {
   if (name == "softmax") return RouterScores::kSoftmax;
   if (name == "softmax_chosen") return RouterScores::kSoftmaxChosen;
@@ -51,10 +44,6 @@ RouterScores router_named(const std::string& name) {
   throw nb::value_error(
       ("router='" + name + "': allowed are softmax, softmax_chosen, sigmoid").c_str());
 }
-
-using WeightList = std::vector<std::shared_ptr<LinearWeights>>;
-
-std::vector<Weights> weight_list(const WeightList& list) { return {list.begin(), list.end()}; }
 
 }  // namespace
 
@@ -153,18 +142,6 @@ void bind_program(nb::module_& m) {
           },
           "rows"_a, "x"_a, "bias"_a.none(), "num_experts"_a, "num_chosen"_a, "router"_a,
           "normalize"_a, "scale"_a, "y"_a)
-      .def(
-          "expert_mlp",
-          [](Program& self, RowSet rows, const BufferView& x, const BufferView& weights,
-             std::int64_t num_chosen, const WeightList& gate, const WeightList& up,
-             const WeightList& down, const std::string& activation, const BufferView& y,
-             bool add_to_y) {
-            add_expert_mlp(self, rows, view(x), view(weights), num_chosen,
-                           {weight_list(gate), weight_list(up), weight_list(down)},
-                           activation_named(activation), view(y), add_to_y);
-          },
-          "rows"_a, "x"_a, "weights"_a, "num_chosen"_a, "gate"_a, "up"_a, "down"_a, "activation"_a,
-          "y"_a, "add_to_y"_a)
       .def(
           "add",
           [](Program& self, RowSet rows, const BufferView& a, const BufferView& b,

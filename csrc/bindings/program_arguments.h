@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "kernels/elementwise_kernels.h"
 #include "program.h"
 
 namespace pellucid {
@@ -11,5 +14,12 @@ namespace pellucid {
 using BufferView = std::pair<int, std::int64_t>;  // buffer, first column
 
 inline View view(const BufferView& pair) { return {pair.first, pair.second}; }
+
+inline ActivationFunction activation_named(const std::string& name) {
+  if (name == "silu") return ActivationFunction::kSilu;
+  if (name == "gelu") return ActivationFunction::kGelu;
+  if (name == "gelu_tanh") return ActivationFunction::kGeluTanh;
+  throw std::invalid_argument("activation='" + name + "': allowed are silu, gelu, gelu_tanh");
+}
 
 }  // namespace pellucid

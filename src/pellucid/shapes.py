@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pellucid.config import (
     AttentionConfig,
+    ExpertsConfig,
     LayerConfig,
     Llama3RopeScaling,
     MLPConfig,
@@ -33,15 +34,17 @@ def _llama_like(
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
-    intermediate_size: int,
     rope_theta: float,
+    intermediate_size: int | None = None,
+    experts: ExpertsConfig | None = None,
     rope_scaling: Llama3RopeScaling | None = None,
     window: int | None = None,
     qkv_bias: bool = False,
-    qk_norm: Literal["head"] | None = None,
+    qk_norm: Literal["head", "width"] | None = None,
     **facts: Any,
 ) -> ModelConfig:
-    """Llama's architecture, all layers the same; `facts` are the other fields of `ModelConfig`."""
+    """Llama's architecture, all layers the same, with an MLP or with experts; `facts` are the other fields
+    of `ModelConfig`."""
     attention = AttentionConfig(
         num_heads,
         num_kv_heads,
@@ -52,8 +55,27 @@ def _llama_like(
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
     )
-    layer = LayerConfig(attention, MLPConfig(intermediate_size, "silu"))
-    return ModelConfig(layers=(layer,) * num_layers, **facts)
+    mlp = None if intermediate_size is None else MLPConfig(intermediate_size, "silu")
+    return ModelConfig(layers=(LayerConfig(attention, mlp, experts),) * num_layers, **facts)
+
+
+def _qwen3_30b_a3b(num_layers: int) -> ModelConfig:
+    return _llama_like(
+        architecture="Qwen3MoeForCausalLM",
+        vocab_size=151_936,
+        hidden_size=2048,
+        experts=ExpertsConfig(128, 8, 768, "silu"),
+        num_layers=num_layers,
+        num_heads=32,
+        num_kv_heads=4,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        norm_eps=1e-6,
+        rope_theta=1e6,
+        qk_norm="head",
+        bos_token_id=151_643,
+        eos_token_ids=(151_645,),
+    )
 
 
 SHAPES: Mapping[str, ModelConfig] = {
@@ -171,4 +193,21 @@ SHAPES: Mapping[str, ModelConfig] = {
         bos_token_id=128_000,
         eos_token_ids=(128_001,),
     ),
+    "olmoe-1b-7b": _llama_like(  # OLMoE-1B-7B-0924
+        architecture="OlmoeForCausalLM",
+        vocab_size=50_304,
+        hidden_size=2048,
+        experts=ExpertsConfig(64, 8, 1024, "silu", normalize=False),
+        num_layers=16,
+        num_heads=16,
+        num_kv_heads=16,
+        head_dim=128,
+        max_position_embeddings=4096,
+        norm_eps=1e-5,
+        rope_theta=1e4,
+        qk_norm="width",
+        eos_token_ids=(50_279,),
+    ),
+    "qwen3-30b-a3b": _qwen3_30b_a3b(num_layers=48),
+    "qwen3-30b-a3b-24-layers": _qwen3_30b_a3b(num_layers=24),  # of 48, for machines of 16 GB
 }

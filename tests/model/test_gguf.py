@@ -270,7 +270,10 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda w: w.add_uint32("llama.expert_count", 8), "llama.expert_count=8: supported is 0"),
+        (
+            lambda w: w.add_uint32("llama.expert_count", 8),
+            "llama.expert_used_count is missing: it is required",
+        ),
         (
             lambda w: w.add_float32("llama.logit_scale", 2.0),
             "llama.logit_scale=2.0: supported is 1",

@@ -71,7 +71,9 @@ def test_same_logits_as_quantizing_while_loading(quantization: str, tmp_path: Pa
     assert (expected != logits(tmp_path / "source")).any()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma2", "phi3", "qwen3", "llama-linear"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "gemma2", "phi3", "qwen3", "llama-linear", "qwen3-moe", "mixtral"]
+)
 def test_every_kind_of_weight_name(family: str, tmp_path: Path) -> None:
     output = quantized(tmp_path, "int8", family)
     assert (logits(output) == logits(tmp_path / "source", "int8")).all()

@@ -65,6 +65,7 @@ def _llama_weights(config: Config, seed: int) -> Weights:
     weights.matrix("model.embed_tokens.weight", config["vocab_size"], hidden, fan_in=hidden)
     for i in range(config["num_hidden_layers"]):
         attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        has_experts = num_experts(config) > 0 and i not in config.get("mlp_only_layers", ())
         if family == "phi3":
             weights.linear(
                 f"{attention}.qkv_proj", (num_heads + 2 * num_kv_heads) * head_dim, hidden
@@ -74,22 +75,47 @@ def _llama_weights(config: Config, seed: int) -> Weights:
             weights.linear(f"{attention}.q_proj", num_heads * head_dim, hidden, qkv_bias)
             weights.linear(f"{attention}.k_proj", num_kv_heads * head_dim, hidden, qkv_bias)
             weights.linear(f"{attention}.v_proj", num_kv_heads * head_dim, hidden, qkv_bias)
-            weights.linear(f"{mlp}.gate_proj", inner, hidden, mlp_bias)
-            weights.linear(f"{mlp}.up_proj", inner, hidden, mlp_bias)
+            if not has_experts:
+                weights.linear(f"{mlp}.gate_proj", inner, hidden, mlp_bias)
+                weights.linear(f"{mlp}.up_proj", inner, hidden, mlp_bias)
         weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim, o_bias)
-        weights.linear(f"{mlp}.down_proj", hidden, inner, mlp_bias)
+        if has_experts:
+            _add_experts(weights, config, i)
+        else:
+            weights.linear(f"{mlp}.down_proj", hidden, inner, mlp_bias)
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family == "gemma2":
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         for norm in norms:
             weights.vector(f"model.layers.{i}.{norm}.weight", hidden, norm_mean)
-        if family == "qwen3":
+        if family in ("qwen3", "qwen3_moe"):
             weights.vector(f"{attention}.q_norm.weight", head_dim, norm_mean)
             weights.vector(f"{attention}.k_norm.weight", head_dim, norm_mean)
+        if family == "olmoe":
+            weights.vector(f"{attention}.q_norm.weight", num_heads * head_dim, norm_mean)
+            weights.vector(f"{attention}.k_norm.weight", num_kv_heads * head_dim, norm_mean)
     weights.vector("model.norm.weight", hidden, norm_mean)
     if not config["tie_word_embeddings"]:
         weights.matrix("lm_head.weight", config["vocab_size"], hidden, fan_in=hidden, gain=2.0)
     return weights.tensors
+
+
+def num_experts(config: Config) -> int:
+    """Of each layer that has any."""
+    return int(config.get("num_experts", config.get("num_local_experts", 0)))
+
+
+def _add_experts(weights: RandomWeights, config: Config, layer: int) -> None:
+    hidden = config["hidden_size"]
+    inner = config.get("moe_intermediate_size", config["intermediate_size"])
+    is_mixtral = config["model_type"] == "mixtral"
+    block = f"model.layers.{layer}.{'block_sparse_moe' if is_mixtral else 'mlp'}"
+    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    weights.linear(f"{block}.gate", num_experts(config), hidden)
+    for expert in range(num_experts(config)):
+        weights.linear(f"{block}.experts.{expert}.{gate}", inner, hidden)
+        weights.linear(f"{block}.experts.{expert}.{up}", inner, hidden)
+        weights.linear(f"{block}.experts.{expert}.{down}", hidden, inner)
 
 
 def _gpt2_weights(config: Config, seed: int) -> Weights:
@@ -225,6 +251,37 @@ def _configs() -> dict[str, Config]:
             sliding_window=None,
             tie_word_embeddings=True,
             use_sliding_window=False,
+        ),
+        "qwen3-moe": _derived_config(
+            "qwen3_moe",
+            "Qwen3MoeForCausalLM",
+            decoder_sparse_step=1,
+            mlp_only_layers=[1],
+            moe_intermediate_size=40,
+            norm_topk_prob=True,
+            num_experts=6,
+            num_experts_per_tok=2,
+            sliding_window=None,
+            use_sliding_window=False,
+        ),
+        "olmoe": _derived_config(
+            "olmoe",
+            "OlmoeForCausalLM",
+            without=("head_dim",),
+            clip_qkv=None,
+            intermediate_size=32,
+            norm_topk_prob=False,
+            num_experts=7,
+            num_experts_per_tok=3,
+        ),
+        "mixtral": _derived_config(
+            "mixtral",
+            "MixtralForCausalLM",
+            without=("attention_bias",),
+            intermediate_size=56,
+            num_experts_per_tok=2,
+            num_local_experts=4,
+            sliding_window=None,
         ),
         "gpt2": {
             "activation_function": "gelu_new",

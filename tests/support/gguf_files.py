@@ -1,6 +1,7 @@
 """Writes checkpoints of `support.checkpoints` as GGUF files, as llama.cpp's convert_hf_to_gguf.py does."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,21 @@ GGUF_FAMILIES = (
     "mistral",
     "qwen2",
     "qwen3",
+    "qwen3-moe",
+    "olmoe",
+    "mixtral",
     "gpt2",
     "gemma2",
     "phi3",
     "phi3-longrope",
 )
-GGUF_OVERRIDES: dict[str, dict[str, Any]] = {"qwen2": {"use_sliding_window": False}}
+# In llama.cpp all layers of Qwen 3 MoE have experts.
+GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": False},
+    "qwen3-moe": {"mlp_only_layers": []},
+}
 
-_ARCHITECTURES = {"mistral": "llama"}
+_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
 _TYPES = {
     np.dtype(np.float32): GGMLQuantizationType.F32,
     np.dtype(np.float16): GGMLQuantizationType.F16,
@@ -92,10 +100,10 @@ def _add_tensor(
     tensor: npt.NDArray[Any],
     matrix_type: GGMLQuantizationType | None,
 ) -> None:
-    if tensor.ndim == 2 and matrix_type is not None and tensor.shape[1] % 32 == 0:
+    if tensor.ndim >= 2 and matrix_type is not None and tensor.shape[-1] % 32 == 0:
         data = quantize(tensor.astype(np.float32), matrix_type)
         writer.add_tensor(name, data, raw_dtype=matrix_type)
-    elif tensor.ndim == 2:
+    elif tensor.ndim >= 2:
         raw = tensor.view(np.uint8) if tensor.dtype == ml_dtypes.bfloat16 else tensor
         writer.add_tensor(name, raw, raw_dtype=_TYPES[tensor.dtype])
     else:  # the converter keeps vectors in f32
@@ -104,16 +112,21 @@ def _add_tensor(
 
 def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path) -> None:
     model = read_model_config(directory)
-    attention, mlp = model.layers[0].attention, model.layers[0].mlp
-    assert mlp is not None
+    attention, experts = model.layers[0].attention, model.layers[0].experts
     writer.add_block_count(model.num_layers)
     writer.add_context_length(model.max_position_embeddings)
     writer.add_embedding_length(model.hidden_size)
-    writer.add_feed_forward_length(mlp.intermediate_size)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    if experts is not None:
+        writer.add_expert_count(experts.num_experts)
+        writer.add_expert_used_count(experts.num_chosen)
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_head_count(attention.num_heads)
     writer.add_head_count_kv(attention.num_kv_heads)
     writer.add_layer_norm_rms_eps(model.norm_eps)
-    if config["model_type"] in ("qwen3", "gemma2", "llama") and config.get("head_dim"):
+    has_head_dim = ("qwen3", "qwen3_moe", "gemma2", "llama", "mixtral")
+    if config["model_type"] in has_head_dim and config.get("head_dim"):
         writer.add_key_length(attention.head_dim)
         writer.add_value_length(attention.head_dim)
     if config["model_type"] == "gemma2":
@@ -169,7 +182,7 @@ def _converted(
     [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
     names = get_tensor_name_map(gguf_architecture, num_layers)
     converted = []
-    for name, tensor in tensors.items():
+    for name, tensor in _experts_together(tensors).items():
         gguf_name = names.get_name(name, (".weight", ".bias"))
         assert gguf_name is not None, name
         if architecture == "llama" and ".self_attn.q_proj." in name:
@@ -182,6 +195,24 @@ def _converted(
             tensor = tensor + 1
         converted.append((gguf_name, tensor))
     return converted
+
+
+def _experts_together(tensors: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Matrices of one kind of all experts of a layer as one tensor, the expert's number left out."""
+    together: dict[str, Any] = {}
+    by_number = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
+    for name, tensor in tensors.items():
+        if match := by_number.fullmatch(name):
+            own = together.setdefault(f"{match[1]}{match[3]}", {})
+            own[int(match[2])] = tensor
+        else:
+            together[name] = tensor
+    return {
+        name: np.stack([each[number] for number in sorted(each)])
+        if isinstance(each, dict)
+        else each
+        for name, each in together.items()
+    }
 
 
 def _interleave(tensor: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:

@@ -16,7 +16,12 @@ class RecordingWeights(NumpyWeights):
         super().__init__(np.float32, quantize_activations=True)
         self.arrays: list[npt.NDArray[Any]] = []
 
-    def matrix(self, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> NumpyMatrix:
+    def matrix(
+        self,
+        weight: npt.NDArray[Any],
+        bias: npt.NDArray[Any] | None = None,
+        rounds_activations: bool = True,
+    ) -> NumpyMatrix:
         self.arrays += [weight] if bias is None else [weight, bias]
         return NumpyMatrix(weight, bias)
 

@@ -1,5 +1,7 @@
 """Known shapes, compared with the facts that their publishers give."""
 
+from dataclasses import replace
+
 import pytest
 
 from pellucid.models.registry import decoder_class
@@ -14,7 +16,11 @@ PUBLISHED_PARAMETERS = {
     "phi-3-mini": 3_821_079_552,
     "mistral-7b": 7_248_023_552,
     "llama-3.1-8b": 8_030_261_248,
+    "olmoe-1b-7b": 6_919_161_856,
+    "qwen3-30b-a3b": 30_532_122_624,
 }
+# Of no model: fewer layers of one.
+CUT = {"qwen3-30b-a3b-24-layers": ("qwen3-30b-a3b", 24)}
 
 
 class CountingParameters:
@@ -33,12 +39,28 @@ class CountingParameters:
     ) -> None:
         self.num_parameters += num_rows * num_columns + (num_rows if bias else 0)
 
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> None:
+        self.matrix(name, num_experts, num_columns, bias)
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> None:
+        for _ in range(num_experts):
+            self.matrix(name, num_rows, num_columns, bias)
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> None:
         self.num_parameters += size
 
 
 def test_all_are_published() -> None:
-    assert SHAPES.keys() == PUBLISHED_PARAMETERS.keys()
+    assert SHAPES.keys() == PUBLISHED_PARAMETERS.keys() | CUT.keys()
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_cut_shape_is_the_published_one_with_fewer_layers(name: str) -> None:
+    whole, num_layers = CUT[name]
+    published = find_shape(whole)
+    assert find_shape(name) == replace(published, layers=published.layers[:num_layers])
 
 
 @pytest.mark.parametrize(("name", "expected"), PUBLISHED_PARAMETERS.items())

@@ -140,7 +140,8 @@ def expert_mlp(
     x.trace.experts.append((gate, up, down))
 
     def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
-        to.program.expert_mlp(rows, x[0], x[1], num_chosen, gate, up, down, activation, y, add_to_y)
+        experts = to.experts(weights.operand.width, num_chosen)
+        experts.expert_mlp(rows, x[0], x[1], gate, up, down, activation, y, add_to_y)
 
     return x.trace.record(
         "expert_mlp",

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from pellucid.backends.native import LinearWeights, Program, ProgramAttention, RowSet
+from pellucid.backends.native import (
+    LinearWeights,
+    Program,
+    ProgramAttention,
+    ProgramExperts,
+    RowSet,
+)
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.config import RopeConfig
@@ -57,6 +63,7 @@ class ProgramBuilder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._attention: dict[Heads, ProgramAttention] = {}
+        self._experts: dict[tuple[int, int], ProgramExperts] = {}
 
     def attention(self, heads: Heads) -> ProgramAttention:
         if heads not in self._attention:
@@ -69,6 +76,12 @@ class ProgramBuilder:
                 head_dim=heads.head_dim,
             )
         return self._attention[heads]
+
+    def experts(self, num_experts: int, num_chosen: int) -> ProgramExperts:
+        sizes = num_experts, num_chosen
+        if sizes not in self._experts:
+            self._experts[sizes] = ProgramExperts(self.program, *sizes)
+        return self._experts[sizes]
 
 
 # Adds the instruction to a program, its inputs and its output being in these places.

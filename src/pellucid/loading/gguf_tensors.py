@@ -66,7 +66,8 @@ class GgufTensors:
         info = self.info(name)
         if info.type not in BLOCK_TYPES:
             return info.num_bytes
-        arrays = format_of_blocks(info.type).arrays(*info.shape).values()
+        num_rows = math.prod(info.shape[:-1])
+        arrays = format_of_blocks(info.type).arrays(num_rows, info.shape[-1]).values()
         return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
 
     def path(self, name: str) -> Path:
@@ -74,7 +75,7 @@ class GgufTensors:
         return self._checkpoint.path_of(name)
 
     def tensor(self, name: str) -> UniformMatrix:
-        """The tensor `name`.
+        """The tensor `name`. Blocks of several matrices are one matrix: the rows of all of them.
 
         Raises:
             ValueError: it is stored in a type that we do not read.
@@ -84,9 +85,9 @@ class GgufTensors:
         if info.type in _FLOATS:
             numbers: npt.NDArray[Any] = rows.view(_FLOATS[info.type]).reshape(info.shape)
             return np.require(numbers, requirements="A")
-        if info.type in BLOCK_TYPES and len(info.shape) == 2:
-            return self._matrix_from_blocks(rows, info.type)
-        if info.type in BLOCK_TYPES:  # norms and biases, of any number of dimensions
+        if info.type in BLOCK_TYPES and len(info.shape) >= 2:
+            return self._matrix_from_blocks(rows.reshape(-1, rows.shape[-1]), info.type)
+        if info.type in BLOCK_TYPES:  # norms and biases
             return _dequantize(rows, info)
         supported = [each.name for each in (*_FLOATS, *BLOCK_TYPES)]
         raise ValueError(

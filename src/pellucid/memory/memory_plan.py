@@ -89,13 +89,13 @@ def check_weights_fit(
 
 def _tensor_bytes(model: StoredModel, name: str, backend: Backend, quantization: str) -> int:
     info = model.tensors.info(name)
-    if len(info.shape) != 2:
+    if len(info.shape) < 2:
         return math.prod(info.shape) * VECTOR_ITEM_BYTES
     if (itemsize := backend.weights.itemsize) is not None:
         return math.prod(info.shape) * itemsize
     if (weight_format := FORMATS.get(quantization)) is None:
         return model.tensors.memory_bytes(name)
-    arrays = weight_format.arrays(*info.shape).values()
+    arrays = weight_format.arrays(math.prod(info.shape[:-1]), info.shape[-1]).values()
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
 
 

@@ -11,6 +11,7 @@ from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.gpt2 import GPT2
 from pellucid.models.llama import LLAMA
 from pellucid.models.mistral import MINISTRAL, MISTRAL
+from pellucid.models.mixture import MIXTRAL, OLMOE, QWEN3_MOE
 from pellucid.models.phi3 import PHI3
 from pellucid.models.qwen import QWEN2, QWEN3
 
@@ -21,6 +22,9 @@ FAMILIES: tuple[Family, ...] = (
     MINISTRAL,
     QWEN2,
     QWEN3,
+    QWEN3_MOE,
+    OLMOE,
+    MIXTRAL,
     GEMMA2,
     GEMMA3,
     PHI3,
@@ -38,7 +42,8 @@ _NEEDS: Mapping[str, str] = {
     r"Mamba|Jamba|Bamba|Nemotron_?H|FalconH1|GraniteMoeHybrid|Zamba|Rwkv": "layers with a recurrent state",
     r"Qwen3Next|Qwen3_5|Lfm2|KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
     r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
-    r"Moe|MoE|Mixtral|GptOss|Dbrx|Llama4|Jet": "experts",
+    r"GptOss": "attention with sinks",
+    r"Moe|MoE|Dbrx|Llama4|Jet": "experts of another kind",
     r"T5|Bart|Whisper|Marian|EncoderDecoder": "an encoder beside the decoder",
     r"Bert|Embedding|SequenceClassification|Reward": "answers that are no tokens",
 }

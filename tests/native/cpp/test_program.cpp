@@ -64,6 +64,7 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
   const auto ones = std::make_shared<const std::vector<float>>(kHidden, 1.0f);
   ProgramAttention attention(
       *program, {kMaxRows, kMaxRows, 256, kHeads, kKVHeads, kHeadDim, program->max_threads()});
+  ProgramExperts mixtures(*program, kExperts, kChosen);
   const Weights table = weights(kVocab, kHidden);
   const View x{program->add_buffer(RowSet::kTokens, kHidden)};
   const View rotations{program->add_buffer(RowSet::kTokens, kHeadDim)};
@@ -99,8 +100,8 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
     add_linear(*program, RowSet::kTokens, x, weights(kExperts, kHidden), scores, false);
     add_route(*program, RowSet::kTokens, scores, nullptr,
               {RouterScores::kSoftmax, kExperts, kChosen, true, 1.0f}, chosen);
-    add_expert_mlp(*program, RowSet::kTokens, x, chosen, kChosen, experts,
-                   ActivationFunction::kSilu, x, true);
+    mixtures.add_expert_mlp(RowSet::kTokens, x, chosen, experts, ActivationFunction::kSilu, x,
+                            true);
   }
   const View last{program->add_buffer(RowSet::kLogits, kHidden)};
   const View logits{program->add_buffer(RowSet::kLogits, kVocab)};

@@ -1,0 +1,231 @@
+"""Llama with experts in place of the MLP: Qwen3-MoE, OLMoE and Mixtral, whose routers differ."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pellucid.config import ExpertsConfig, ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    attention_biases,
+    llama_like,
+    one_window,
+    read_activation,
+)
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    Family,
+    GgufFamily,
+    StoredWeight,
+)
+from pellucid.models.gguf_metadata import (
+    RMS_EPSILON,
+    ROPE_KEYS,
+    WINDOW,
+    YARN_KEYS,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+
+MAX_EXPERTS = 1024  # of a layer
+
+# -- config.json -----------------------------------------------------------------------------------
+
+
+def read_experts(
+    config: JsonObject, *, count_key: str, width_key: str, normalize: bool
+) -> ExpertsConfig:
+    """The experts of a layer, chosen by the softmax of all their scores.
+
+    Args:
+        config: config.json.
+        count_key: says how many there are.
+        width_key: says how wide each is.
+        normalize: whether the weights of the chosen experts are divided by their sum.
+    """
+    num_experts = config.integer(count_key, maximum=MAX_EXPERTS)
+    num_chosen = config.integer("num_experts_per_tok")
+    if num_chosen > num_experts:
+        raise config.error("num_experts_per_tok", f"must be at most {count_key}={num_experts}")
+    return ExpertsConfig(
+        num_experts,
+        num_chosen,
+        config.integer(width_key),
+        read_activation(config, "hidden_act", "silu"),
+        normalize=normalize,
+    )
+
+
+def _all_sparse(model: ModelConfig, experts: ExpertsConfig) -> ModelConfig:
+    """`model` with `experts` in place of each layer's MLP."""
+    layers = tuple(replace(layer, mlp=None, experts=experts) for layer in model.layers)
+    return replace(model, layers=layers)
+
+
+def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
+    window = config.optional_integer("sliding_window", 4096)
+    if not config.boolean("use_sliding_window", False):
+        window = None
+    model = llama_like(
+        config,
+        max_position=32_768,
+        num_kv_heads=4,
+        bos_token_id=None,
+        eos_token_id=None,
+        windows=one_window(window),
+        attention={**attention_biases(config), "qk_norm": "head"},
+    )
+    # transformers calls it num_local_experts as well.
+    count_key = "num_experts" if "num_experts" in config.values else "num_local_experts"
+    experts = read_experts(
+        config,
+        count_key=count_key,
+        width_key="moe_intermediate_size",
+        normalize=config.boolean("norm_topk_prob", False),
+    )
+    step, dense = config.integer("decoder_sparse_step", 1), _dense_layers(config)
+    layers = tuple(
+        layer if index in dense or (index + 1) % step else replace(layer, mlp=None, experts=experts)
+        for index, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=layers)
+
+
+def _dense_layers(config: JsonObject) -> frozenset[int]:
+    """`mlp_only_layers`: the layers without experts."""
+    layers = config.values.get("mlp_only_layers")
+    if layers is None:
+        return frozenset()
+    if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
+        raise config.error("mlp_only_layers", "must be a list of layer numbers, or null")
+    return frozenset(layers)
+
+
+def _read_olmoe(config: JsonObject) -> ModelConfig:
+    if config.values.get("clip_qkv") is not None:
+        raise config.error("clip_qkv", "not supported: must be null")
+    model = llama_like(
+        config,
+        max_position=4096,
+        norm_eps=("rms_norm_eps", 1e-5),
+        bos_token_id=None,
+        eos_token_id=50_279,
+        attention={**attention_biases(config), "qk_norm": "width"},
+    )
+    experts = read_experts(
+        config,
+        count_key="num_experts",
+        width_key="intermediate_size",
+        normalize=config.boolean("norm_topk_prob", False),
+    )
+    return _all_sparse(model, experts)
+
+
+def _read_mixtral(config: JsonObject) -> ModelConfig:
+    model = llama_like(
+        config,
+        max_position=131_072,
+        num_kv_heads=8,
+        norm_eps=("rms_norm_eps", 1e-5),
+        windows=one_window(config.optional_integer("sliding_window")),
+    )
+    experts = read_experts(
+        config, count_key="num_local_experts", width_key="intermediate_size", normalize=True
+    )
+    return _all_sparse(model, experts)
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _expert_weights(
+    block: str, router: str, gate: str, up: str, down: str
+) -> Mapping[str, StoredWeight]:
+    """Of a layer whose experts Hugging Face's checkpoints hold in `block`."""
+    hf, gguf = f"layers.{{i}}.{block}", "blk.{i}.ffn"
+    return {
+        "layers.{i}.router": StoredWeight((f"{hf}.{router}",), (f"{gguf}_gate_inp",)),
+        **{
+            f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
+                (f"{hf}.experts.{{e}}.{theirs}",), (f"{gguf}_{ours}_exps",)
+            )
+            for ours, theirs in (("gate", gate), ("up", up), ("down", down))
+        },
+    }
+
+
+EXPERT_WEIGHTS = _expert_weights("mlp", "gate", "gate_proj", "up_proj", "down_proj")
+_MIXTRAL_WEIGHTS = _expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
+
+# -- GGUF ------------------------------------------------------------------------------------------
+
+_COUNT, _CHOSEN = "expert_count", "expert_used_count"
+_EXPERT_WIDTH = "expert_feed_forward_length"
+_EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
+_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
+
+
+def _gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
+    return {
+        "num_experts": metadata.integer(_COUNT),
+        "num_local_experts": metadata.integer(_COUNT),
+        "num_experts_per_tok": metadata.integer(_CHOSEN),
+    }
+
+
+def _gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
+    # llama.cpp has experts in all layers, and divides their weights by their sum.
+    return {
+        **llama_like_values(metadata),
+        **_gguf_experts(metadata),
+        "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+        "norm_topk_prob": True,
+    }
+
+
+def _gguf_olmoe(metadata: GgufMetadata) -> dict[str, Any]:
+    return {**llama_like_values(metadata), **_gguf_experts(metadata)}
+
+
+def _gguf_mixtral(metadata: GgufMetadata) -> dict[str, Any]:
+    return {**llama_gguf_config(metadata), **_gguf_experts(metadata)}
+
+
+def _has_experts(metadata: GgufMetadata) -> bool:
+    return bool(metadata.get(_COUNT))
+
+
+QWEN3_MOE = Family(
+    architectures=("Qwen3MoeForCausalLM",),
+    model_types=("qwen3_moe",),
+    read_config=_read_qwen3_moe,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
+    gguf=GgufFamily("qwen3moe", _KEYS | _EXPERT_KEYS, _gguf_qwen3_moe),
+)
+
+OLMOE = Family(
+    architectures=("OlmoeForCausalLM",),
+    model_types=("olmoe",),
+    read_config=_read_olmoe,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
+    gguf=GgufFamily("olmoe", _KEYS | _EXPERT_KEYS, _gguf_olmoe),
+)
+
+MIXTRAL = Family(
+    architectures=("MixtralForCausalLM",),
+    model_types=("mixtral",),
+    read_config=_read_mixtral,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **_MIXTRAL_WEIGHTS},
+    gguf=GgufFamily(
+        "llama",
+        LLAMA_GGUF_KEYS | {WINDOW} | _EXPERT_KEYS,
+        _gguf_mixtral,
+        interleaved=True,
+        matches=_has_experts,
+    ),
+)

@@ -1,0 +1,132 @@
+"""Checkpoints with experts: every layout gives the same weights, and what is wrong is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as Type
+from gguf.quants import dequantize, quantize
+
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.loading.decoder import load_decoder
+from pellucid.loading.open_model import open_stored_model
+from pellucid.memory.memory_plan import plan_weights
+from support.checkpoints import Weights, write_checkpoint
+from support.decoding import prompt_logits
+from support.gguf_files import write_gguf
+from support.recording_backend import RecordingBackend
+
+OPS = NumpyBackend()
+PROMPT = list(range(10, 40))
+EXPERT = "model.layers.0.mlp.experts.3.up_proj.weight"
+
+
+def put_together(weights: Weights) -> None:
+    """One tensor for the matrices of all experts of a layer."""
+    for layer in range(3):
+        for kind in ("gate_proj", "up_proj", "down_proj"):
+            block = f"model.layers.{layer}.mlp.experts"
+            own = [weights.pop(f"{block}.{expert}.{kind}.weight") for expert in range(7)]
+            weights[f"{block}.{kind}.weight"] = np.stack(own)
+
+
+def test_experts_apart_and_together_are_the_same(tmp_path: Path) -> None:
+    apart = write_checkpoint(tmp_path / "apart", "olmoe")
+    together = write_checkpoint(tmp_path / "together", "olmoe", edit_weights=put_together)
+    logits = [prompt_logits(*load_decoder(each, OPS), OPS, PROMPT) for each in (apart, together)]
+    assert (logits[0] == logits[1]).all()
+
+
+@pytest.mark.parametrize("block_type", [Type.Q8_0, Type.Q4_0])
+def test_blocks_of_experts_are_read_expert_by_expert(block_type: Type, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32}
+    directory = write_checkpoint(tmp_path, "olmoe", config_overrides=sizes)
+    stored = RecordingBackend()
+    load_decoder(directory, stored)
+    read = RecordingBackend()
+    file = write_gguf(tmp_path / "model.gguf", directory, matrix_type=block_type)
+    load_decoder(file, read)
+    experts = [
+        (ours, theirs)
+        for ours, theirs in zip(read.arrays, stored.arrays, strict=True)
+        if theirs.shape in ((32, 64), (64, 32))
+    ]
+    assert len(experts) == 3 * 3 * 7
+    for ours, theirs in experts:
+        expected = dequantize(quantize(theirs.astype(np.float32), block_type), block_type)
+        np.testing.assert_array_equal(ours.dequantize(), expected)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int4"])
+def test_the_memory_plan_counts_all_experts(quantization: str, tmp_path: Path) -> None:
+    apart = write_checkpoint(tmp_path / "apart", "olmoe")
+    together = write_checkpoint(tmp_path / "together", "olmoe", edit_weights=put_together)
+    plans = [
+        plan_weights(open_stored_model(each), CpuBackend(), quantization)
+        for each in (apart, together)
+    ]
+    assert plans[0].total == plans[1].total
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda weights: weights.pop(EXPERT),
+            rf"tensor {EXPERT} or .* \(our layers\.0\.experts\.up_proj\.weight\) is missing",
+        ),
+        (
+            lambda weights: weights.update({EXPERT: np.zeros((32, 63), np.float32)}),
+            r"has shape \[32, 63\]: config\.json asks for \[32, 64\]",
+        ),
+        (
+            lambda weights: weights["model.layers.1.mlp.gate.weight"].fill(np.nan),
+            r"tensor model\.layers\.1\.mlp\.gate\.weight \(our layers\.1\.router\.weight\) holds nan",
+        ),
+        (
+            lambda weights: weights.update(
+                {"model.layers.2.mlp.experts.7.up_proj.weight": np.zeros((32, 64), np.float32)}
+            ),
+            r"has no place for the tensors model\.layers\.2\.mlp\.experts\.7\.up_proj\.weight",
+        ),
+    ],
+)
+def test_wrong_tensors_are_named(edit: Any, message: str, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, "olmoe", edit_weights=edit)
+    with pytest.raises(ValueError, match=message):
+        load_decoder(directory, OPS)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("olmoe", {"num_experts_per_tok": 0}, r"num_experts_per_tok=0: "),
+        (
+            "olmoe",
+            {"num_experts_per_tok": 8},
+            r"num_experts_per_tok=8: must be at most num_experts=7",
+        ),
+        ("olmoe", {"num_experts": 10**9}, r"num_experts=1000000000: "),
+        ("olmoe", {"num_experts": None}, r"num_experts=null: "),
+        ("olmoe", {"clip_qkv": 8.0}, r"clip_qkv=8\.0: not supported: must be null"),
+        ("mixtral", {"num_local_experts": -1}, r"num_local_experts=-1: "),
+        (
+            "qwen3-moe",
+            {"mlp_only_layers": [1.5]},
+            r"mlp_only_layers=\[1\.5\]: must be a list of layer",
+        ),
+        ("qwen3-moe", {"decoder_sparse_step": 0}, r"decoder_sparse_step=0: "),
+        ("qwen3-moe", {"moe_intermediate_size": "wide"}, r'moe_intermediate_size="wide": '),
+    ],
+)
+def test_wrong_facts_are_named(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    directory = write_checkpoint(tmp_path, family)
+    config = (directory / "config.json").read_text()
+    (directory / "config.json").write_text(json.dumps(json.loads(config) | changes))
+    with pytest.raises(ValueError, match=rf"config\.json: {message}"):
+        open_stored_model(directory)
