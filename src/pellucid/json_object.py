@@ -73,6 +73,15 @@ class JsonObject:
             )
         return tuple(map(float, values))
 
+    def optional_flags(self, key: str, length: int) -> tuple[bool, ...] | None:
+        """A list of `length` times 0 or 1, or null."""
+        values = self._value(key, None)
+        if values is None:
+            return None
+        if not isinstance(values, list) or len(values) != length or not all(map(_is_flag, values)):
+            raise self.error(key, f"must be a list of {length} times 0 or 1")
+        return tuple(map(bool, values))
+
     def boolean(self, key: str, default: bool) -> bool:
         """true or false."""
         value = self._value(key, default)
@@ -134,6 +143,10 @@ def _shown(value: Any) -> str:
     except RecursionError:
         return "a deeply nested value"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ..."
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, int) and value in (0, 1)
 
 
 def _is_integer(value: Any) -> bool:

@@ -7,12 +7,12 @@ import pytest
 
 from pellucid.llm import LLM
 from support.beam_cases import GOLDEN_SEEDS, BeamCase, found
-from support.checkpoints import FAMILIES, write_checkpoint
+from support.checkpoints import write_checkpoint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "beams.json").read_text())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GOLDEN)
 def test_beams_are_those_of_transformers(family, tmp_path):
     llm = LLM(str(write_checkpoint(tmp_path, family)), backend="numpy", kv_cache_dtype="f32")
     cases = [BeamCase.drawn(seed) for seed in GOLDEN_SEEDS]

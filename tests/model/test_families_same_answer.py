@@ -5,7 +5,7 @@ import pytest
 
 from pellucid.llm import LLM
 from pellucid.sampling_params import SamplingParams
-from support.checkpoints import FAMILIES, write_checkpoint
+from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, logprobs=2, ignore_eos=True)
 
@@ -15,7 +15,7 @@ def answers(outputs):
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT_FAMILIES)
 def test_same_answer(family, backend, tmp_path):
     directory = str(write_checkpoint(tmp_path, family))
     text = np.random.default_rng(0).integers(3, 300, 75).tolist()

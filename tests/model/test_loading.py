@@ -76,6 +76,28 @@ def test_q_k_v_and_gate_up_are_joined(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, np.concatenate([stored[name] for name in names]))
 
 
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
+def test_the_text_model_of_a_larger_one_is_loaded(prefix: str, tmp_path: Path) -> None:
+    """Whatever transformers of either version called its tensors; parts for other media are named."""
+
+    def as_text_model(weights: Weights) -> None:
+        for name in list(weights):
+            weights[name.replace("model.", prefix, 1)] = weights.pop(name)
+        weights["vision_tower.layer.weight"] = np.ones((3, 3), np.float32)
+        weights["model.multi_modal_projector.norm"] = np.ones(3, np.float32)
+
+    plain = load(write_checkpoint(tmp_path / "plain", "gemma3"))
+    larger = write_checkpoint(tmp_path / "larger", "gemma3", edit_weights=as_text_model)
+    text = json.loads((larger / "config.json").read_text())
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    (larger / "config.json").write_text(json.dumps(config))
+    message = "only the text model is loaded, without multi_modal_projector, vision_tower"
+    with pytest.warns(RuntimeWarning, match=message):
+        arrays = load(larger)
+    for array, expected in zip(arrays, plain, strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
 def test_layer_ten_is_not_layer_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama", config_overrides={"num_hidden_layers": 11})
     stored = load_file(tmp_path / "model.safetensors")

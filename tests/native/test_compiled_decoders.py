@@ -8,7 +8,7 @@ import pytest
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading.decoder import load_decoder
-from support.checkpoints import FAMILIES, write_checkpoint
+from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 from support.decoding import logits_in_steps
 from support.steps import chunks, random_steps, whole
 
@@ -16,7 +16,7 @@ LENGTHS = [75, 40, 1, 24]
 TEXTS = [np.random.default_rng(0).integers(3, 300, length).tolist() for length in LENGTHS]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=DISTINCT_FAMILIES)
 def checkpoint(request, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
 

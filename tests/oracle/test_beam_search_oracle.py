@@ -4,8 +4,8 @@ import pytest
 
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.llm import LLM
-from support.beam_cases import BeamCase, found
-from support.checkpoints import FAMILIES, write_checkpoint
+from support.beam_cases import FAMILIES, BeamCase, found
+from support.checkpoints import write_checkpoint
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

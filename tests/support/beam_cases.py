@@ -13,6 +13,11 @@ from support.golden_prompts import VOCAB_SIZE
 Found = list[tuple[list[int], float]]  # token ids and score, best first
 
 GOLDEN_SEEDS = range(5)
+# A search sees logits alone: a few families are enough.
+FAMILIES = (
+    *("llama", "llama-linear", "llama-dynamic", "llama3", "llama-yarn", "mistral"),
+    *("qwen2", "qwen3", "gpt2", "gemma2", "phi3", "phi3-longrope"),
+)
 
 
 @dataclass(frozen=True)

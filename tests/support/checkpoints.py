@@ -50,17 +50,38 @@ class RandomWeights:
         self.vector(f"{name}.bias", num_out, mean=0.0)
 
 
+_BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
+_NORMS = {
+    "gemma2": ("input_layernorm", _BEHIND[0], "pre_feedforward_layernorm", _BEHIND[1]),
+    "gemma3_text": ("input_layernorm", _BEHIND[0], "pre_feedforward_layernorm", _BEHIND[1]),
+    "glm4": (
+        *("input_layernorm", "post_self_attn_layernorm"),
+        *("post_attention_layernorm", "post_mlp_layernorm"),
+    ),
+    **dict.fromkeys(("olmo2", "olmo3", "exaone4"), _BEHIND),
+}
+_QK_NORMS = {
+    **dict.fromkeys(
+        ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "olmoe", "exaone4"),
+        ("q_norm", "k_norm"),
+    ),
+    "hunyuan_v1_dense": ("query_layernorm", "key_layernorm"),
+}
+
+
 def _llama_weights(config: Config, seed: int) -> Weights:
-    """Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2, Phi-3."""
+    """Llama and what descends from it."""
     weights = RandomWeights(seed)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     num_heads, num_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or hidden // num_heads
     family = config["model_type"]
-    norm_mean = 0.0 if family == "gemma2" else 1.0  # Gemma stores weight - 1
-    qkv_bias = config.get("attention_bias", family == "qwen2")
-    o_bias = config.get("attention_bias", False)
-    mlp_bias = config.get("mlp_bias", False)
+    norm_mean = 0.0 if family in ("gemma2", "gemma3_text") else 1.0  # Gemma stores weight - 1
+    bias = config.get("use_bias", False)  # ERNIE's, of everything
+    qkv_bias = config.get("attention_bias", bias or family == "qwen2")
+    qkv_bias = config.get("use_qkv_bias", qkv_bias)
+    o_bias = family not in ("glm", "glm4") and config.get("attention_bias", bias)
+    mlp_bias = config.get("mlp_bias", bias)
 
     weights.matrix("model.embed_tokens.weight", config["vocab_size"], hidden, fan_in=hidden)
     for i in range(config["num_hidden_layers"]):
@@ -75,7 +96,9 @@ def _llama_weights(config: Config, seed: int) -> Weights:
             weights.linear(f"{attention}.q_proj", num_heads * head_dim, hidden, qkv_bias)
             weights.linear(f"{attention}.k_proj", num_kv_heads * head_dim, hidden, qkv_bias)
             weights.linear(f"{attention}.v_proj", num_kv_heads * head_dim, hidden, qkv_bias)
-            if not has_experts:
+            if family in ("glm", "glm4"):
+                weights.linear(f"{mlp}.gate_up_proj", 2 * inner, hidden)
+            elif not has_experts:
                 weights.linear(f"{mlp}.gate_proj", inner, hidden, mlp_bias)
                 weights.linear(f"{mlp}.up_proj", inner, hidden, mlp_bias)
         weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim, o_bias)
@@ -83,18 +106,18 @@ def _llama_weights(config: Config, seed: int) -> Weights:
             _add_experts(weights, config, i)
         else:
             weights.linear(f"{mlp}.down_proj", hidden, inner, mlp_bias)
-        norms = ["input_layernorm", "post_attention_layernorm"]
-        if family == "gemma2":
-            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
-        for norm in norms:
+        for norm in _NORMS.get(family, ("input_layernorm", "post_attention_layernorm")):
             weights.vector(f"model.layers.{i}.{norm}.weight", hidden, norm_mean)
-        if family in ("qwen3", "qwen3_moe"):
-            weights.vector(f"{attention}.q_norm.weight", head_dim, norm_mean)
-            weights.vector(f"{attention}.k_norm.weight", head_dim, norm_mean)
-        if family == "olmoe":
-            weights.vector(f"{attention}.q_norm.weight", num_heads * head_dim, norm_mean)
-            weights.vector(f"{attention}.k_norm.weight", num_kv_heads * head_dim, norm_mean)
+            if family == "stablelm":
+                weights.vector(f"model.layers.{i}.{norm}.bias", hidden, 0.0)
+        sizes = {"q": head_dim, "k": head_dim}
+        if family in ("olmo2", "olmo3", "olmoe"):
+            sizes = {"q": num_heads * head_dim, "k": num_kv_heads * head_dim}
+        for name in _QK_NORMS.get(family, ()):
+            weights.vector(f"{attention}.{name}.weight", sizes[name[0]], norm_mean)
     weights.vector("model.norm.weight", hidden, norm_mean)
+    if family == "stablelm":
+        weights.vector("model.norm.bias", hidden, 0.0)
     if not config["tie_word_embeddings"]:
         weights.matrix("lm_head.weight", config["vocab_size"], hidden, fan_in=hidden, gain=2.0)
     return weights.tensors
@@ -136,6 +159,9 @@ def _gpt2_weights(config: Config, seed: int) -> Weights:
     weights.vector("transformer.ln_f.weight", hidden, mean=1.0)
     weights.vector("transformer.ln_f.bias", hidden, mean=0.0)
     return weights.tensors
+
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def _llama_config(**facts: Any) -> Config:
@@ -333,10 +359,127 @@ def _configs() -> dict[str, Config]:
             },
             sliding_window=None,
         ),
+        "gemma3": _derived_config(
+            "gemma3_text",
+            "Gemma3ForCausalLM",
+            without=("hidden_act",),
+            hidden_activation="gelu_pytorch_tanh",
+            hidden_size=48,
+            layer_types=[_SLIDING, _SLIDING, _FULL, _SLIDING],
+            num_hidden_layers=4,
+            pad_token_id=EOS_TOKEN_ID,
+            query_pre_attn_scalar=20,
+            rope_parameters={
+                _FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                _SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            sliding_window=8,
+            tie_word_embeddings=True,
+        ),
+        "granite": _llama_config(
+            architectures=["GraniteForCausalLM"],
+            model_type="granite",
+            attention_multiplier=0.3,
+            embedding_multiplier=6.0,
+            logits_scaling=4.0,
+            residual_multiplier=0.22,
+            tie_word_embeddings=True,
+        ),
+        "smollm3": _llama_config(
+            architectures=["SmolLM3ForCausalLM"],
+            model_type="smollm3",
+            num_hidden_layers=4,
+            pad_token_id=EOS_TOKEN_ID,
+            tie_word_embeddings=True,
+        ),
+        "olmo2": _derived_config(
+            "olmo2", "Olmo2ForCausalLM", without=("head_dim",), pad_token_id=EOS_TOKEN_ID
+        ),
+        "olmo3": _derived_config(
+            "olmo3",
+            "Olmo3ForCausalLM",
+            without=("head_dim",),
+            layer_types=[_SLIDING, _FULL, _SLIDING],
+            pad_token_id=EOS_TOKEN_ID,
+            rope_parameters={
+                _FULL: {
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 32,
+                    "rope_theta": 500000.0,
+                    "rope_type": "yarn",
+                },
+                _SLIDING: {"rope_type": "default", "rope_theta": 500000.0},
+            },
+            sliding_window=10,
+        ),
+        "exaone4": _derived_config(
+            "exaone4",
+            "Exaone4ForCausalLM",
+            without=("attention_bias",),
+            layer_types=[_SLIDING, _SLIDING, _FULL],
+            sliding_window=9,
+            sliding_window_pattern=3,
+        ),
+        "ernie4_5": _derived_config(
+            "ernie4_5",
+            "Ernie4_5ForCausalLM",
+            without=("attention_bias",),
+            pad_token_id=EOS_TOKEN_ID,
+            tie_word_embeddings=True,
+            use_bias=True,
+        ),
+        "glm": _derived_config(
+            "glm",
+            "GlmForCausalLM",
+            attention_bias=True,
+            pad_token_id=EOS_TOKEN_ID,
+            partial_rotary_factor=0.5,
+        ),
+        "glm4": _derived_config(
+            "glm4",
+            "Glm4ForCausalLM",
+            attention_bias=True,
+            pad_token_id=EOS_TOKEN_ID,
+            partial_rotary_factor=0.5,
+        ),
+        "hunyuan": _derived_config(
+            "hunyuan_v1_dense",
+            "HunYuanDenseV1ForCausalLM",
+            pad_token_id=EOS_TOKEN_ID,
+            rope_parameters={
+                "alpha": 50.0,
+                "factor": 1.0,
+                "rope_theta": 10000.0,
+                "rope_type": "dynamic",
+            },
+        ),
+        "stablelm": _derived_config(
+            "stablelm",
+            "StableLmForCausalLM",
+            without=("attention_bias", "head_dim", "rms_norm_eps"),
+            layer_norm_eps=1e-5,
+            partial_rotary_factor=0.5,
+            qk_layernorm=False,
+            use_parallel_residual=False,
+            use_qkv_bias=True,
+        ),
+        "ministral": _derived_config(
+            "ministral",
+            "MinistralForCausalLM",
+            without=("attention_bias",),
+            layer_types=[_FULL, _SLIDING, _SLIDING],
+            sliding_window=12,
+        ),
     }
 
 
 FAMILIES = tuple(_configs())
+# Without those whose decoders do nothing that another family's does not.
+DISTINCT_FAMILIES = tuple(
+    family
+    for family in FAMILIES
+    if family not in ("granite", "olmo2", "exaone4", "ernie4_5", "glm", "ministral")
+)
 
 
 def checkpoint_config(family: str) -> Config:

@@ -36,6 +36,16 @@ GGUF_FAMILIES = (
     "gemma2",
     "phi3",
     "phi3-longrope",
+    "gemma3",
+    "granite",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "exaone4",
+    "ernie4_5",
+    "glm4",
+    "hunyuan",
+    "stablelm",
 )
 # In llama.cpp all layers of Qwen 3 MoE have experts.
 GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
@@ -43,7 +53,16 @@ GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3-moe": {"mlp_only_layers": []},
 }
 
-_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+_ARCHITECTURES = {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+    "olmo3": "olmo2",
+    "hunyuan_v1_dense": "hunyuan-dense",
+}
+# Where the converter puts the rows of a rotated pair side by side.
+_INTERLEAVED = ("llama", "granite", "smollm3")
 _TYPES = {
     np.dtype(np.float32): GGMLQuantizationType.F32,
     np.dtype(np.float16): GGMLQuantizationType.F16,
@@ -124,27 +143,43 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_head_count(attention.num_heads)
     writer.add_head_count_kv(attention.num_kv_heads)
-    writer.add_layer_norm_rms_eps(model.norm_eps)
-    has_head_dim = ("qwen3", "qwen3_moe", "gemma2", "llama", "mixtral")
-    if config["model_type"] in has_head_dim and config.get("head_dim"):
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+        writer.add_parallel_residual(config["use_parallel_residual"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if config["model_type"] not in ("ernie4_5", "mistral") and config.get("head_dim"):
         writer.add_key_length(attention.head_dim)
         writer.add_value_length(attention.head_dim)
     if config["model_type"] == "gemma2":
         writer.add_attn_logit_softcapping(attention.softcap)
         writer.add_final_logit_softcapping(model.logits_softcap)
         writer.add_attention_scale(attention.scale)
+    if config["model_type"] == "gemma3_text":
+        writer.add_attention_scale(attention.scale)
+    if config["model_type"] == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
     if attention.window is not None:
         writer.add_sliding_window(attention.window)
-    assert attention.rope is not None
-    _add_rope(writer, config, attention.rope, model.max_position_embeddings)
+    windows = [layer.attention.window for layer in model.layers]
+    if config["model_type"] in ("gemma3_text", "olmo3", "exaone4"):
+        writer.add_sliding_window_pattern([window is not None for window in windows])
+    full = [layer.attention.rope for layer in model.layers if layer.attention.window is None]
+    rope = next((rope for rope in full if rope is not None), attention.rope)
+    assert rope is not None
+    _add_rope(writer, config, rope)
 
 
-def _add_rope(
-    writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig, max_position: int
-) -> None:
+def _add_rope(writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig) -> None:
     writer.add_rope_dimension_count(rope.dim)
     writer.add_rope_freq_base(rope.theta)
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    scaling = scaling.get(
+        "full_attention", scaling
+    )  # what scales only some layers is not told apart
     match scaling.get("rope_type", scaling.get("type")):
         case "linear":
             writer.add_rope_scaling_type(Scaling.LINEAR)
@@ -185,13 +220,13 @@ def _converted(
     for name, tensor in _experts_together(tensors).items():
         gguf_name = names.get_name(name, (".weight", ".bias"))
         assert gguf_name is not None, name
-        if architecture == "llama" and ".self_attn.q_proj." in name:
+        if architecture in _INTERLEAVED and ".self_attn.q_proj." in name:
             tensor = _interleave(tensor, config["num_attention_heads"])
-        if architecture == "llama" and ".self_attn.k_proj." in name:
+        if architecture in _INTERLEAVED and ".self_attn.k_proj." in name:
             tensor = _interleave(tensor, config["num_key_value_heads"])
         if architecture == "gpt2" and tensor.ndim == 2 and ".h." in name:
             tensor = np.ascontiguousarray(tensor.T)
-        if architecture == "gemma2" and name.endswith("norm.weight"):
+        if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             tensor = tensor + 1
         converted.append((gguf_name, tensor))
     return converted

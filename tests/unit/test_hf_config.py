@@ -529,6 +529,83 @@ def test_bad_generation_config(tmp_path: Path) -> None:
         read(tmp_path, "llama", {"eos_token_id": "x"})
 
 
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "granite",
+            {"residual_multiplier": 1e-9},
+            "residual_multiplier=1e-09: must be from 1/10000",
+        ),
+        ("granite", {"logits_scaling": 0}, "logits_scaling=0: must be a number above 0"),
+        (
+            "smollm3",
+            {"no_rope_layers": [1, 1]},
+            r"no_rope_layers=\[1, 1\]: must be a list of 4 times",
+        ),
+        (
+            "smollm3",
+            {"no_rope_layer_interval": 0},
+            "no_rope_layer_interval=0: must be a whole number",
+        ),
+        (
+            "gemma3",
+            {"layer_types": REMOVED, "sliding_window_pattern": 0},
+            "sliding_window_pattern=0",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"sliding_attention": {"rope_theta": 1.0}}},
+            "rope_parameters.sliding_attention.rope_theta=1.0: must be above 1",
+        ),
+        ("olmo3", {"layer_types": ["full_attention"]}, "layer_types=.*: must be 3 times"),
+        ("exaone4", {"layer_types": REMOVED, "sliding_window_pattern": "LLG"}, "pattern=.LLG"),
+        ("ernie4_5", {"use_bias": 1}, "use_bias=1: must be true or false"),
+        ("glm4", {"partial_rotary_factor": 0.06}, "rotates 0 components"),
+        ("hunyuan", {"head_dim": 15}, "alpha=50.0: needs an even head_dim above 2, not 15"),
+        ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual=true: not supported"),
+        ("stablelm", {"qk_layernorm": True}, "qk_layernorm=true: not supported"),
+        (
+            "llama",
+            {"architectures": ["Qwen3NextForCausalLM"]},
+            "this one needs layers with a recurrent",
+        ),
+    ],
+)
+def test_facts_of_families_are_refused_by_name(
+    tmp_path: Path, family: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, family, **changes)
+
+
+# -- the text model of a larger one ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture"),
+    [
+        ("gemma3", "Gemma3ForConditionalGeneration"),
+        ("mistral", "Mistral3ForConditionalGeneration"),
+    ],
+)
+def test_text_config_has_the_facts(tmp_path: Path, family: str, architecture: str) -> None:
+    text = checkpoint_config(family)
+    alone = read(tmp_path, family)
+    del text["architectures"]
+    config = {"architectures": [architecture], "text_config": text, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_model_config(tmp_path) == alone
+
+
+def test_an_unknown_text_model_is_named(tmp_path: Path) -> None:
+    text = {"model_type": "mamba"}
+    config = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r'text_config\.model_type="mamba": supported are llama, '):
+        read_model_config(tmp_path)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda children: (

@@ -150,11 +150,6 @@ def mixed_windows(config: JsonObject, window: int | None, default: Sequence[str]
     return tuple(window if layer_type == SLIDING else None for layer_type in layer_types)
 
 
-def every_nth_full(num_layers: int, period: int) -> list[str]:
-    """Layer types of which the last of each `period` is full."""
-    return [FULL if (i + 1) % period == 0 else SLIDING for i in range(num_layers)]
-
-
 def _one_window(config: JsonObject, num_layers: int, window: int | None) -> Windows:
     only = FULL if window is None else SLIDING
     if set(config.optional_strings("layer_types") or [only]) != {only}:

@@ -74,7 +74,7 @@ class WeightNames:
         """The parts of a larger model that `unused` leaves out, by the first part of their names."""
         found = (name for name in tensors if re.fullmatch(_OTHER_PARTS, name))
         unused = (name for name in found if self.unused.fullmatch(name))
-        return tuple(dict.fromkeys(name.removeprefix("model.").split(".")[0] for name in unused))
+        return tuple(sorted({name.removeprefix("model.").split(".")[0] for name in unused}))
 
     def recipe(self, module: str) -> Recipe:
         """How `module` of ours is made, with its layer filled in."""

@@ -17,7 +17,6 @@ from pellucid.models.config_json import (
     Windows,
     WindowsReader,
     attention_biases,
-    every_nth_full,
     llama_like,
     mixed_windows,
     same_rope,
@@ -32,17 +31,18 @@ from pellucid.models.family import (
 )
 from pellucid.models.gguf_metadata import (
     ATTENTION_SCALE,
-    BLOCK_COUNT,
     RMS_EPSILON,
     ROPE_BASE,
     ROPE_DIM,
     ROPE_KEYS,
+    SLIDING_PATTERN,
     WINDOW,
     GgufMetadata,
     llama_like_values,
+    sliding_pattern,
 )
 from pellucid.models.llama import LlamaDecoder, LlamaLayer
-from pellucid.models.rope_config import FULL, SLIDING, read_rope
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
 
 
 class SandwichLayer(LlamaLayer):
@@ -173,7 +173,6 @@ def _gemma3_ropes(
 
 _SOFTCAP, _LOGITS_SOFTCAP = "attn_logit_softcapping", "final_logit_softcapping"
 _SLIDING_ROPE_BASE = "rope.freq_base_swa"
-_SLIDING_PATTERN = "attention.sliding_window_pattern"
 # llama.cpp knows by the number of layers which models scale scores by the share of the hidden size.
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
@@ -200,19 +199,6 @@ def _gguf_gemma3(metadata: GgufMetadata) -> dict[str, Any]:
         **metadata.given(final_logit_softcapping=_LOGITS_SOFTCAP),
         **sliding_pattern(metadata),
     }
-
-
-def sliding_pattern(metadata: GgufMetadata) -> dict[str, Any]:
-    """`layer_types` of config.json where the file says which layers have the window."""
-    key = "attention.sliding_window_pattern"
-    pattern = metadata.get(key)
-    if pattern is None:
-        return {}
-    if isinstance(pattern, int) and not isinstance(pattern, bool):
-        return {"layer_types": every_nth_full(metadata.integer(BLOCK_COUNT), metadata.integer(key))}
-    if not isinstance(pattern, list) or not all(isinstance(item, bool) for item in pattern):
-        raise metadata.error(key, "must be a number of layers or a list of booleans")
-    return {"layer_types": [SLIDING if item else FULL for item in pattern]}
 
 
 def _query_scalar(metadata: GgufMetadata, values: Mapping[str, Any], layers_of_27b: int) -> float:
@@ -248,7 +234,7 @@ GEMMA3 = Family(
         "gemma3",
         frozenset(
             {RMS_EPSILON, WINDOW, _LOGITS_SOFTCAP, ATTENTION_SCALE, *ROPE_KEYS}
-            | {_SLIDING_ROPE_BASE, _SLIDING_PATTERN}
+            | {_SLIDING_ROPE_BASE, SLIDING_PATTERN}
         ),
         _gguf_gemma3,
     ),

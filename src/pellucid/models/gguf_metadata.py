@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.json_object import JsonObject
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 
 BLOCK_COUNT, CONTEXT, WINDOW = "block_count", "context_length", "attention.sliding_window"
 EMBEDDING, FEED_FORWARD = "embedding_length", "feed_forward_length"
@@ -15,6 +16,7 @@ KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 ROPE_DIM, ROPE_BASE = "rope.dimension_count", "rope.freq_base"
 ATTENTION_SCALE = "attention.scale"
+SLIDING_PATTERN = "attention.sliding_window_pattern"
 _SCALING, _SCALING_FACTOR = "rope.scaling.type", "rope.scaling.factor"
 _ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
 _ATTENTION_FACTOR = "rope.scaling.attn_factor"
@@ -204,3 +206,16 @@ def rope_values(
     elif attention_factor not in (None, 1.0):
         raise metadata.error(_ATTENTION_FACTOR, "must be 1 where nothing is scaled")
     return rope
+
+
+def sliding_pattern(metadata: GgufMetadata) -> dict[str, Any]:
+    """`layer_types` of config.json where the file says which layers have the window."""
+    pattern = metadata.get(SLIDING_PATTERN)
+    if pattern is None:
+        return {}
+    if isinstance(pattern, int) and not isinstance(pattern, bool):
+        period = metadata.integer(SLIDING_PATTERN)
+        return {"layer_types": every_nth_full(metadata.integer(BLOCK_COUNT), period)}
+    if not isinstance(pattern, list) or not all(isinstance(item, bool) for item in pattern):
+        raise metadata.error(SLIDING_PATTERN, "must be a number of layers or a list of booleans")
+    return {"layer_types": [SLIDING if item else FULL for item in pattern]}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters, Vector
+from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
 from pellucid.config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
 from pellucid.json_object import JsonObject
 from pellucid.models.config_json import (
@@ -24,7 +24,7 @@ from pellucid.models.gguf_metadata import (
     VALUE_LENGTH,
     GgufMetadata,
 )
-from pellucid.models.layers import Attention, lm_head
+from pellucid.models.layers import Attention, layer_norm_weights, lm_head
 
 
 class GPT2Layer:
@@ -38,9 +38,9 @@ class GPT2Layer:
         self.activation = mlp.activation
         hidden, inner = config.hidden_size, mlp.intermediate_size
         prefix = f"layers.{layer}"
-        self.attention_norm = _norm(parameters, f"{prefix}.attention_norm", hidden)
+        self.attention_norm = layer_norm_weights(parameters, f"{prefix}.attention_norm", hidden)
         self.attention = Attention(config, parameters, ops, layer)
-        self.mlp_norm = _norm(parameters, f"{prefix}.mlp_norm", hidden)
+        self.mlp_norm = layer_norm_weights(parameters, f"{prefix}.mlp_norm", hidden)
         self.up_proj = parameters.matrix(f"{prefix}.up_proj", inner, hidden, bias=mlp.bias)
         self.down_proj = parameters.matrix(f"{prefix}.down_proj", hidden, inner, bias=mlp.bias)
 
@@ -64,7 +64,7 @@ class GPT2Decoder:
             "embed_positions", config.max_position_embeddings, hidden
         )
         self.layers = [GPT2Layer(config, parameters, ops, i) for i in range(config.num_layers)]
-        self.norm = _norm(parameters, "norm", hidden)
+        self.norm = layer_norm_weights(parameters, "norm", hidden)
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
@@ -76,10 +76,6 @@ class GPT2Decoder:
             x = layer(x, batch, kv_layer)
         x = ops.layer_norm(x[batch.logits_indices], *self.norm, self.config.norm_eps)
         return ops.logits(x, self.lm_head)
-
-
-def _norm(parameters: Parameters, name: str, size: int) -> tuple[Vector, Vector]:
-    return parameters.vector(f"{name}.weight", size), parameters.vector(f"{name}.bias", size)
 
 
 def _read_config(config: JsonObject) -> ModelConfig:

@@ -1,7 +1,21 @@
 """Layers that decoders share: attention over the paged cache, the gated MLP, experts, the head's weights."""
 
-from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters
+from typing import Protocol
+
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters, Vector
 from pellucid.config import ModelConfig
+
+
+class DecoderLayer(Protocol):
+    """One layer of a decoder."""
+
+    def __init__(
+        self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int
+    ) -> None: ...
+
+    def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        ...
 
 
 class Attention:
@@ -131,6 +145,11 @@ def feed_forward(
     """The part of a layer that each token passes alone: dense, or experts."""
     kind = GatedMLP if config.layers[layer].experts is None else Experts
     return kind(config, parameters, ops, layer)
+
+
+def layer_norm_weights(parameters: Parameters, name: str, size: int) -> tuple[Vector, Vector]:
+    """Weight and bias of a layer norm."""
+    return parameters.vector(f"{name}.weight", size), parameters.vector(f"{name}.bias", size)
 
 
 def lm_head(config: ModelConfig, parameters: Parameters, embed_tokens: Matrix) -> Matrix:

@@ -18,7 +18,7 @@ from pellucid.models.gguf_metadata import (
     GgufMetadata,
     llama_like_values,
 )
-from pellucid.models.layers import Attention, feed_forward, lm_head
+from pellucid.models.layers import Attention, DecoderLayer, feed_forward, lm_head
 
 
 class LlamaLayer:
@@ -43,7 +43,7 @@ class LlamaLayer:
 class LlamaDecoder:
     """The whole model: embedding, layers, norm, head."""
 
-    layer_class: ClassVar[type[LlamaLayer]] = LlamaLayer
+    layer_class: ClassVar[type[DecoderLayer]] = LlamaLayer
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops) -> None:
         self.config = config

@@ -5,15 +5,23 @@ from collections.abc import Mapping
 
 from pellucid.config import ModelConfig
 from pellucid.json_object import MAX_INTEGER, JsonObject
+from pellucid.models.ernie import ERNIE
+from pellucid.models.exaone4 import EXAONE4
 from pellucid.models.family import DecoderClass, Family
 from pellucid.models.gemma import GEMMA2, GEMMA3
 from pellucid.models.gguf_metadata import GgufMetadata
+from pellucid.models.glm import GLM, GLM4
 from pellucid.models.gpt2 import GPT2
+from pellucid.models.granite import GRANITE
+from pellucid.models.hunyuan import HUNYUAN
 from pellucid.models.llama import LLAMA
 from pellucid.models.mistral import MINISTRAL, MISTRAL
 from pellucid.models.mixture import MIXTRAL, OLMOE, QWEN3_MOE
+from pellucid.models.olmo import OLMO2, OLMO3
 from pellucid.models.phi3 import PHI3
 from pellucid.models.qwen import QWEN2, QWEN3
+from pellucid.models.smollm3 import SMOLLM3
+from pellucid.models.stablelm import STABLELM
 
 # Of families with one GGUF architecture a later one is told from an earlier one by its metadata.
 FAMILIES: tuple[Family, ...] = (
@@ -28,6 +36,16 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA2,
     GEMMA3,
     PHI3,
+    GRANITE,
+    SMOLLM3,
+    OLMO2,
+    OLMO3,
+    EXAONE4,
+    ERNIE,
+    GLM,
+    GLM4,
+    HUNYUAN,
+    STABLELM,
     GPT2,
 )
 

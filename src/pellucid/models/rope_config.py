@@ -26,6 +26,11 @@ _COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _NO_EFFECT = {"finetuned"}  # a note that YaRN's authors left in their checkpoints
 
 
+def every_nth_full(num_layers: int, period: int) -> list[str]:
+    """Layer types of which the last of each `period` is full."""
+    return [FULL if (i + 1) % period == 0 else SLIDING for i in range(num_layers)]
+
+
 def read_rope(
     config: JsonObject,
     head_dim: int,

@@ -1,0 +1,42 @@
+"""ERNIE 4.5 (dense): Llama that rotates neighbours in a head instead of its halves."""
+
+from functools import partial
+from typing import Any
+
+from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import llama_like, same_rope
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.gguf_metadata import GgufMetadata
+from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    bias = config.boolean("use_bias", False)
+    return llama_like(
+        config,
+        max_position=131_072,
+        num_kv_heads=2,
+        head_dim=128,
+        norm_eps=("rms_norm_eps", 1e-5),
+        tie_word_embeddings=True,
+        ropes=partial(same_rope, default_theta=5e5),
+        attention={"qkv_bias": bias, "o_bias": bias},
+        mlp_bias=bias,
+    )
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    values = llama_gguf_config(metadata)
+    return {**values, "use_bias": values["attention_bias"]}
+
+
+ERNIE = Family(
+    architectures=("Ernie4_5ForCausalLM",),
+    model_types=("ernie4_5",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights=LLAMA_WEIGHTS,
+    interleaved=True,
+    gguf=GgufFamily("ernie4_5", LLAMA_GGUF_KEYS, _gguf_config, interleaved=True),
+)

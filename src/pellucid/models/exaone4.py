@@ -1,0 +1,73 @@
+"""EXAONE 4: OLMo's norms behind each part, norms of each head's q and k; where some layers have a window,
+the full ones do not rotate."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pellucid.config import ModelConfig, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    Windows,
+    llama_like,
+    mixed_windows,
+)
+from pellucid.models.family import Family, GgufFamily
+from pellucid.models.gguf_metadata import (
+    RMS_EPSILON,
+    ROPE_KEYS,
+    SLIDING_PATTERN,
+    WINDOW,
+    GgufMetadata,
+    llama_like_values,
+    sliding_pattern,
+)
+from pellucid.models.olmo import POST_NORM_WEIGHTS, PostNormDecoder
+from pellucid.models.rope_config import FULL, every_nth_full, read_rope
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=2048,
+        num_kv_heads=32,
+        norm_eps=("rms_norm_eps", 1e-5),
+        bos_token_id=0,
+        eos_token_id=2,
+        windows=_windows,
+        ropes=_ropes,
+        attention={"qk_norm": "head"},
+    )
+
+
+def _windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 4096)
+    if window is None or config.values.get("layer_types") is not None:
+        return mixed_windows(config, window, [FULL] * num_layers)
+    period = config.integer("sliding_window_pattern", 4)
+    return mixed_windows(config, window, every_nth_full(num_layers, period))
+
+
+def _ropes(
+    config: JsonObject, head_dim: int, max_position: int, windows: Windows
+) -> Sequence[RopeConfig | None]:
+    rope = read_rope(config, head_dim, max_position)
+    if config.optional_integer("sliding_window", 4096) is None:
+        return [rope] * len(windows)
+    return [rope if window is not None else None for window in windows]
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    values = {"sliding_window": None, **llama_like_values(metadata)}
+    return {**values, **sliding_pattern(metadata)}
+
+
+EXAONE4 = Family(
+    architectures=("Exaone4ForCausalLM",),
+    model_types=("exaone4",),
+    read_config=_read_config,
+    decoder=PostNormDecoder,
+    weights=POST_NORM_WEIGHTS,
+    gguf=GgufFamily(
+        "exaone4", frozenset({RMS_EPSILON, WINDOW, SLIDING_PATTERN, *ROPE_KEYS}), _gguf_config
+    ),
+)

@@ -1,0 +1,67 @@
+"""GLM-4: Llama that rotates neighbours in the first half of a head; the later one has Gemma's norms."""
+
+from functools import partial
+from typing import Any
+
+from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import llama_like, same_rope
+from pellucid.models.family import (
+    FUSED_GATE_UP,
+    LLAMA_WEIGHTS,
+    Family,
+    GgufFamily,
+    StoredWeight,
+)
+from pellucid.models.gemma import SandwichDecoder
+from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, GgufMetadata, llama_like_values
+from pellucid.models.llama import LlamaDecoder
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=131_072,
+        num_kv_heads=2,
+        head_dim=128,
+        norm_eps=("rms_norm_eps", 1.5625e-7),
+        bos_token_id=None,
+        eos_token_id=151_329,
+        ropes=partial(same_rope, partial_rotary=0.5),
+        attention={"qkv_bias": config.boolean("attention_bias", True)},
+    )
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    return {
+        **llama_like_values(metadata, partial_rotary=True),
+        "attention_bias": metadata.has_tensor("blk.0.attn_q.bias"),
+    }
+
+
+GLM = Family(
+    architectures=("GlmForCausalLM",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **FUSED_GATE_UP},
+    interleaved=True,
+)
+
+GLM4 = Family(
+    architectures=("Glm4ForCausalLM",),
+    model_types=("glm4",),
+    read_config=_read_config,
+    decoder=SandwichDecoder,
+    weights={
+        **LLAMA_WEIGHTS,
+        **FUSED_GATE_UP,
+        "layers.{i}.attention_post_norm": StoredWeight(
+            ("layers.{i}.post_self_attn_layernorm",), ("blk.{i}.post_attention_norm",)
+        ),
+        "layers.{i}.mlp_post_norm": StoredWeight(
+            ("layers.{i}.post_mlp_layernorm",), ("blk.{i}.post_ffw_norm",)
+        ),
+    },
+    interleaved=True,
+    gguf=GgufFamily("glm4", frozenset({RMS_EPSILON, *ROPE_KEYS}), _gguf_config, interleaved=True),
+)

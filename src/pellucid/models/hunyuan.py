@@ -1,0 +1,55 @@
+"""Hunyuan (dense): Llama that norms each head's q and k after their rotation."""
+
+from collections.abc import Sequence
+
+from pellucid.config import ModelConfig, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import Windows, attention_biases, llama_like
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
+from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.rope_config import DEFAULT_THETA, read_rope
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=2048,
+        norm_eps=("rms_norm_eps", 1e-5),
+        ropes=_ropes,
+        attention={**attention_biases(config), "qk_norm": "head", "norm_after_rope": True},
+    )
+
+
+def _ropes(
+    config: JsonObject, head_dim: int, max_position: int, windows: Windows
+) -> Sequence[RopeConfig | None]:
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.optional_object(key)
+        if rope is None or not rope.values.get("alpha"):
+            continue
+        # Checkpoints call it dynamic, but it is another base for all lengths.
+        if head_dim == 2 or head_dim % 2:  # the base grows by a power of D / (D - 2)
+            raise rope.error("alpha", f"needs an even head_dim above 2, not {head_dim}")
+        theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
+        alpha = rope.number("alpha")
+        if theta <= 1 or alpha < 1:
+            raise rope.error("alpha", f"must be at least 1, with rope_theta={theta} above 1")
+        return [RopeConfig(theta * alpha ** (head_dim / (head_dim - 2)), head_dim)] * len(windows)
+    return [read_rope(config, head_dim, max_position)] * len(windows)
+
+
+HUNYUAN = Family(
+    architectures=("HunYuanDenseV1ForCausalLM",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights={
+        **LLAMA_WEIGHTS,
+        "layers.{i}.q_norm": StoredWeight(
+            ("layers.{i}.self_attn.query_layernorm",), ("blk.{i}.attn_q_norm",)
+        ),
+        "layers.{i}.k_norm": StoredWeight(
+            ("layers.{i}.self_attn.key_layernorm",), ("blk.{i}.attn_k_norm",)
+        ),
+    },
+    gguf=GgufFamily("hunyuan-dense", LLAMA_GGUF_KEYS, llama_gguf_config),
+)

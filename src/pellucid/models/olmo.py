@@ -1,0 +1,154 @@
+"""OLMo 2 and 3: norms behind each part of a layer and none before, and norms of q and k over all heads.
+
+OLMo 3 has windows, and scales the rotations of its full layers alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
+from pellucid.config import ModelConfig, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    RopesReader,
+    Windows,
+    WindowsReader,
+    attention_biases,
+    llama_like,
+    mixed_windows,
+    same_rope,
+)
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    Family,
+    GgufFamily,
+    StoredWeight,
+)
+from pellucid.models.gguf_metadata import (
+    RMS_EPSILON,
+    ROPE_KEYS,
+    SLIDING_PATTERN,
+    WINDOW,
+    YARN_KEYS,
+    GgufMetadata,
+    llama_like_values,
+    sliding_pattern,
+)
+from pellucid.models.layers import Attention, feed_forward
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+
+
+class PostNormLayer:
+    """One layer: attention, then the MLP, each normed behind and added to its input."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        self.ops = ops
+        self.eps = config.norm_eps
+        prefix, hidden = f"layers.{layer}", config.hidden_size
+        self.attention = Attention(config, parameters, ops, layer)
+        self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)
+        self.mlp = feed_forward(config, parameters, ops, layer)
+        self.mlp_post_norm = parameters.vector(f"{prefix}.mlp_post_norm.weight", hidden)
+
+    def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        ops = self.ops
+        x = x + ops.rms_norm(self.attention(x, batch, kv_layer), self.attention_post_norm, self.eps)
+        return x + ops.rms_norm(self.mlp(x), self.mlp_post_norm, self.eps)
+
+
+class PostNormDecoder(LlamaDecoder):
+    """Llama's embedding, norm and head around layers that norm behind each part."""
+
+    layer_class = PostNormLayer
+
+
+POST_NORM_WEIGHTS: Mapping[str, StoredWeight] = {
+    **{
+        module: weight
+        for module, weight in LLAMA_WEIGHTS.items()
+        if module not in ("layers.{i}.attention_norm", "layers.{i}.mlp_norm")
+    },
+    **QK_NORM_WEIGHTS,
+    "layers.{i}.attention_post_norm": StoredWeight(
+        ("layers.{i}.post_attention_layernorm",), ("blk.{i}.post_attention_norm",)
+    ),
+    "layers.{i}.mlp_post_norm": StoredWeight(
+        ("layers.{i}.post_feedforward_layernorm",), ("blk.{i}.post_ffw_norm",)
+    ),
+}
+
+
+def _read_olmo2(config: JsonObject) -> ModelConfig:
+    return _olmo(config, None, same_rope)
+
+
+def _read_olmo3(config: JsonObject) -> ModelConfig:
+    return _olmo(config, _windows, _ropes)
+
+
+def _olmo(config: JsonObject, windows: WindowsReader | None, ropes: RopesReader) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=2048,
+        norm_eps=("rms_norm_eps", 1e-5),
+        bos_token_id=None,
+        eos_token_id=50_279,
+        windows=windows,
+        ropes=ropes,
+        attention={**attention_biases(config), "qk_norm": "width"},
+    )
+
+
+def _windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 4096)
+    return mixed_windows(config, window, every_nth_full(num_layers, 4))
+
+
+def _ropes(
+    config: JsonObject, head_dim: int, max_position: int, windows: Windows
+) -> Sequence[RopeConfig | None]:
+    full, sliding = (
+        read_rope(config, head_dim, max_position, layer_type=layer_type, default_theta=5e5)
+        for layer_type in (FULL, SLIDING)
+    )
+    return [full if window is None else sliding for window in windows]
+
+
+def _gguf_olmo3(metadata: GgufMetadata) -> dict[str, Any]:
+    values = llama_like_values(metadata)
+    full = values["rope_parameters"]
+    sliding = {"rope_type": "default", "rope_theta": full["rope_theta"]}
+    return {
+        **values,
+        "rope_parameters": {FULL: full, SLIDING: sliding},
+        **sliding_pattern(metadata),
+    }
+
+
+_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
+
+OLMO2 = Family(
+    architectures=("Olmo2ForCausalLM",),
+    model_types=("olmo2",),
+    read_config=_read_olmo2,
+    decoder=PostNormDecoder,
+    weights=POST_NORM_WEIGHTS,
+    gguf=GgufFamily("olmo2", _GGUF_KEYS, llama_like_values),
+)
+
+OLMO3 = Family(
+    architectures=("Olmo3ForCausalLM",),
+    model_types=("olmo3",),
+    read_config=_read_olmo3,
+    decoder=PostNormDecoder,
+    weights=POST_NORM_WEIGHTS,
+    gguf=GgufFamily(
+        "olmo2",
+        _GGUF_KEYS | {WINDOW, SLIDING_PATTERN},
+        _gguf_olmo3,
+        matches=lambda metadata: bool(metadata.get(WINDOW)),
+    ),
+)

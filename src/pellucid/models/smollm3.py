@@ -1,0 +1,61 @@
+"""SmolLM3: Llama in which every fourth layer does not rotate queries and keys."""
+
+from collections.abc import Sequence
+
+from pellucid.config import ModelConfig, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.rope_config import FULL, SLIDING, read_rope
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    return llama_like(
+        config,
+        max_position=32_768,
+        num_kv_heads=4,
+        bos_token_id=128_000,
+        eos_token_id=128_001,
+        tie_word_embeddings=True,
+        windows=_windows,
+        ropes=_ropes,
+        attention=attention_biases(config),
+        mlp_bias=config.boolean("mlp_bias", False),
+    )
+
+
+def _rotates(config: JsonObject, num_layers: int) -> Sequence[bool]:
+    """Whether each layer rotates; config.json calls this list "no_rope_layers"."""
+    rotates = config.optional_flags("no_rope_layers", num_layers)
+    if rotates is not None:
+        return rotates
+    interval = config.integer("no_rope_layer_interval", 4)
+    return [(i + 1) % interval != 0 for i in range(num_layers)]
+
+
+def _windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window")
+    if not config.boolean("use_sliding_window", False):
+        window = None
+    default = [
+        FULL if window is None or rotates else SLIDING for rotates in _rotates(config, num_layers)
+    ]
+    return mixed_windows(config, window, default)
+
+
+def _ropes(
+    config: JsonObject, head_dim: int, max_position: int, windows: Windows
+) -> Sequence[RopeConfig | None]:
+    rope = read_rope(config, head_dim, max_position, default_theta=2e6)
+    return [rope if rotates else None for rotates in _rotates(config, len(windows))]
+
+
+SMOLLM3 = Family(
+    architectures=("SmolLM3ForCausalLM",),
+    model_types=("smollm3",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights=LLAMA_WEIGHTS,
+    gguf=GgufFamily("smollm3", LLAMA_GGUF_KEYS, llama_gguf_config, interleaved=True),
+)
