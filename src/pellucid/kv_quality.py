@@ -105,7 +105,7 @@ def measure_kv_quality(
         )
     ]
     if not windows:
-        raise ValueError("text: has less than two tokens")
+        raise ValueError("text: has fewer than two tokens")
     answers = [_answer_tokens(model, secret) for secret in texts.secrets]
 
     read = [engine.add_request(window, _greedy(1, prompt_logprobs=0)) for window in windows]

@@ -79,7 +79,7 @@ def _schema_text(schema: Any) -> str:
         value = json_format.loads(schema) if isinstance(schema, str) else schema
         text = json_format.dumps(value, allow_nan=False)
     except (RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"structured_outputs.json: is no JSON: {error}") from None
+        raise ValueError(f"structured_outputs.json: is not JSON: {error}") from None
     if not isinstance(value, Mapping | bool):
         refuse("structured_outputs.json", schema, "a JSON schema, which is an object")
     return text

@@ -160,7 +160,7 @@ def test_ollamas_format(server: RunningServer) -> None:
         (
             {"response_format": FORMAT, "tools": [{"type": "function", "function": {"name": "f"}}]},
             "response_format",
-            "cannot call tools",
+            "beside tools only JSON formats are served",
         ),
         ({"structured_outputs": {}}, "structured_outputs", "nothing given"),
         (

@@ -47,7 +47,7 @@ def test_where_text_begins_to_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "named"), [(b"\xff\xfe", "is not UTF-8"), (b"", "less than two tokens")]
+    ("content", "named"), [(b"\xff\xfe", "is not UTF-8"), (b"", "fewer than two tokens")]
 )
 def test_a_text_that_cannot_be_read(
     pellucid: CommandLine, tmp_path: Path, content: bytes, named: str

@@ -24,7 +24,7 @@ def test_swap_space_is_bytes(swap_space: object) -> None:
 
 
 def test_swap_space_for_less_than_a_block_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"swap_space=3: one block takes \d+ bytes"):
+    with pytest.raises(ValueError, match=r"swap_space=3: must hold a block of \d+ bytes"):
         fake_engine(swap_space=3)
 
 

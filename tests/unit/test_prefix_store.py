@@ -353,7 +353,7 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
 
 def test_a_bound_below_one_block_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=rf"prefix_cache_bytes=9: one block takes {FORMAT.file_bytes}"
+        ValueError, match=rf"prefix_cache_bytes=9: must hold a block of {FORMAT.file_bytes} bytes"
     ):
         Store(tmp_path, max_bytes=9)
 

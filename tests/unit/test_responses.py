@@ -200,9 +200,9 @@ def test_fields_with_other_names_are_content() -> None:
         ([], "response_template: must be an object, got list"),
         (
             {"start_anchor": "A", "fields": {}},
-            "fields: at most one of at least one may have no open",
+            "fields: must not be empty, and at most one field may lack open",
         ),
-        (spec(a={}, b={}), "fields: at most one of at least one may have no open"),
+        (spec(a={}, b={}), "fields: must not be empty, and at most one field may lack open"),
         ({"fields": {"content": {}}}, "start_anchor or start_anchor_pattern is missing"),
         ({**spec(content={}), "version": 2}, "response_template.version=2: must be 1"),
         ({**spec(content={}), "x": 2}, "response_template.x: there is no such key"),

@@ -338,7 +338,9 @@ class Inspector:
                     f" at most {self.config.max_num_batched_tokens} are"
                 )
             if num_lacking := manager.num_lacking_blocks(request, request.num_tokens):
-                raise NoBlocksError(f"{num_lacking} blocks lack to look at this token now")
+                raise NoBlocksError(
+                    f"looking at this token needs {num_lacking} more free blocks; try again later"
+                )
             start = request.num_computed_tokens = manager.admit(request).num_tokens
             num_rows = request.num_tokens - start
             self._runner.transfer(manager.take_block_ops())

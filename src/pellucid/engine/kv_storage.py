@@ -191,7 +191,9 @@ def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | No
     if config.swap_space == 0:
         return None
     if config.swap_space < bytes_per_block:
-        raise ValueError(f"swap_space={config.swap_space}: one block takes {bytes_per_block} bytes")
+        raise ValueError(
+            f"swap_space={config.swap_space}: must hold a block of {bytes_per_block} bytes"
+        )
     try:
         return SwapFile(config.swap_space // bytes_per_block, bytes_per_block)
     except OSError as error:

@@ -44,7 +44,9 @@ class BlockDirectory:
 
     def __init__(self, root: Path, fingerprint: bytes, file_bytes: int, max_bytes: int) -> None:
         if file_bytes > max_bytes:
-            raise ValueError(f"prefix_cache_bytes={max_bytes}: one block takes {file_bytes}")
+            raise ValueError(
+                f"prefix_cache_bytes={max_bytes}: must hold a block of {file_bytes} bytes"
+            )
         self.file_bytes = file_bytes
         self._root = root
         self._max_bytes = max_bytes

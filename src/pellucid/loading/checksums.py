@@ -39,7 +39,7 @@ def verify_checksums(directory: Path) -> None:
         if match is None:
             raise ValueError(
                 f"{sums}: line {number} is {shown(line)}: must be a SHA-256 digest, "
-                "two blanks and a file name"
+                "two spaces and a file name"
             )
         digest, name = match.groups()
         if Path(name).is_absolute() or ".." in Path(name).parts:

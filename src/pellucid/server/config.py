@@ -102,7 +102,7 @@ class ServerConfig:
         if not self.is_loopback and not self.api_keys and not self.allow_anyone:
             raise ValueError(
                 f"host={self.host!r}: other machines reach this address, and there are no API keys;"
-                " give keys, or allow anyone"
+                " give keys, or set allow_anyone (--allow-anyone)"
             )
 
     @property

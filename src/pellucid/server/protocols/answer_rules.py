@@ -231,8 +231,8 @@ def _calls_or(
             raise rule_refused(error, field) from None
     if rule is None:
         raise refused(
-            f"{field}: an answer that has it cannot call tools: only JSON can, and only if a grammar of"
-            " the model's calls is known; leave the tools out",
+            f"{field}: beside tools only JSON formats are served, and only if a grammar of the model's"
+            " calls is known; leave the tools out",
             field,
         )
     return AnswerRule(field, rule, has_calls=True)

@@ -131,7 +131,9 @@ class ResponseTemplate:
         fields = [_field(key, value, f"{name}.fields.{key}") for key, value in given.items()]
         implicit = [field for field in fields if field.open is None]
         if not fields or len(implicit) > 1:
-            raise ValueError(f"{name}.fields: at most one of at least one may have no open")
+            raise ValueError(
+                f"{name}.fields: must not be empty, and at most one field may lack open"
+            )
         start = _delimiter(source, "start_anchor", "start_anchor_pattern", name)
         if start is None:
             raise ValueError(f"{name}: start_anchor or start_anchor_pattern is missing")
