@@ -103,6 +103,8 @@ class AsyncLLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         continues: tuple[str, int] | None = None,
+        caller: str = "",
+        caller_weight: float = 1.0,
     ) -> AsyncTokenStream:
         """Queues a request.
 
@@ -114,6 +116,8 @@ class AsyncLLMEngine:
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
             continues: as in `LLMEngine.add_prepared`.
+            caller: callers share the engine fairly; priority orders the requests of one caller.
+            caller_weight: two callers with weights 2 and 1 get tokens 2 to 1 while both have requests waiting.
 
         Returns:
             What becomes of it. Close it if it is not read to its end.
@@ -140,6 +144,8 @@ class AsyncLLMEngine:
             priority=priority,
             cache_salt=cache_salt,
             continues=continues,
+            caller=caller,
+            caller_weight=caller_weight,
         )
         added = self._thread.add(stream, add)
         try:

@@ -265,7 +265,8 @@ class RequestStateChanged(Event):
     """A generation has got into another state, or stays in the one it is in for another reason.
 
     Attributes:
-        reason: why, in a word: "admitted", "no_blocks", "no_seats", "computed", "max_tokens" ...
+        reason: why, in a word: "admitted", "no_blocks", "no_seats", "behind_own_requests",
+            "behind_other_callers", "computed", "max_tokens" ...
         need_blocks: blocks that it lacks or was given.
         free_blocks: blocks that are free now.
         blocked_by: who holds what it needs; after a preemption, for whom.

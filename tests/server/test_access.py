@@ -182,6 +182,12 @@ def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("user sk-0123456789abcdef", "keys, line 1: must be 'inference NAME KEY'"),
+        ("admin ops sk-0123456789abcdef weight=0", "keys, line 1: 'weight=0' must be weight=W"),
+        ("admin ops sk-0123456789abcdef 2", "keys, line 1: '2' must be weight=W with a number"),
+        (
+            "admin a sk-0123456789abcdef\nadmin a sk-1123456789abcdef weight=2",
+            "keys, line 2: 'a' has another weight in an earlier line",
+        ),
         ("\nroot user sk-0123456789abcdef", "keys, line 2: must be"),
         ("admin ops short", "'ops' has 5 characters; a key needs at least 16"),
         ("admin ops sk-0123456789abcdéf", "'ops' must be ASCII"),

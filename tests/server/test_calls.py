@@ -113,10 +113,11 @@ def test_prompt_tokens_are_counted_too() -> None:
         reply = server.post("/v1/completions", {"prompt": [[1] * 60, [2] * 60]})
         assert reply.status == 413
         assert "120 tokens; the server holds at most 100" in reply.json["error"]["message"]
-        server.service.admission.num_tokens = 50
+        place = server.service.admission.admit(ANYONE, 1)
+        place.add_tokens(50)
         reply = server.post("/v1/completions", {"prompt": [1] * 60})
         assert (reply.status, "retry-after" in reply.headers) == (429, True)
-        server.service.admission.num_tokens = 0
+        place.leave()
         assert server.post("/v1/completions", {"prompt": [1] * 60}).status == 200
         server.wait_until_idle()
 

@@ -82,14 +82,15 @@ class RunningServer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.call("GET", path, None, named)
 
-    def open_call(self, path: str, body: Any) -> socket.socket:
+    def open_call(self, path: str, body: Any, **headers: str) -> socket.socket:
         """Sends a call and leaves its connection open, unread."""
         data = json.dumps(body).encode()
         connection = socket.create_connection((self.host, self.port), TIMEOUT)
         head = (
             f"POST {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n"
-            f"content-length: {len(data)}\r\n\r\n"
+            f"content-length: {len(data)}\r\n"
         )
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
         connection.sendall(head.encode() + data)
         return connection
 
@@ -106,8 +107,8 @@ class RunningServer:
         pool = self.engine.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
         self.engine.scheduler.kv_cache_manager.check_integrity()
-        assert self.service.admission.num_completions == 0
-        assert self.service.admission.num_tokens == 0
+        assert self.service.admission.completions.used == 0
+        assert self.service.admission.tokens.used == 0
 
 
 @contextmanager

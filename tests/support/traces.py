@@ -67,6 +67,7 @@ class TracedRequest:
     abort: int | None
     priority: int
     cache_salt: str | None
+    caller: str
 
     @property
     def is_ranked(self) -> bool:
@@ -132,6 +133,9 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         [rng.randrange(space.vocab_size) for _ in range(longest)]
         for _ in range(rng.randrange(1, 3))
     ]
+    # Another source of chance, so that traces stay what they were before there were callers.
+    of_callers = random.Random(f"{seed} callers")
+    callers = of_callers.choice([("",), ("", "a"), ("", "a", "a", "b")])
     requests, arrival = [], 0
     for _ in range(rng.randrange(2, rng.choice([6, 10, 16]))):
         arrival += rng.choice([0, 0, 0, 1, 2, 5])
@@ -145,6 +149,7 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
                 abort=arrival + rng.randrange(30) if rng.random() < 0.12 else None,
                 priority=rng.choice([0, 0, 0, -2, 1, 3]),
                 cache_salt=rng.choice([None, None, None, None, None, "a"]),
+                caller=of_callers.choice(callers),
             )
         )
     return Trace(
@@ -344,6 +349,8 @@ class _Run:
             request.params,
             priority=request.priority,
             cache_salt=request.cache_salt,
+            caller=request.caller,
+            caller_weight=3.0 if request.caller == "a" else 1.0,
         )
         if self._proposer is not None and not getattr(request.params, "ranks", True):
             for completion in expected.outputs:

@@ -78,8 +78,9 @@ class AccessOptions:
         Path | None,
         _access(
             metavar="FILE",
-            help="A line 'inference NAME KEY' or 'admin NAME KEY' for each key, besides"
-            " PELLUCID_API_KEY and PELLUCID_ADMIN_KEY in the environment.",
+            help="A line 'inference NAME KEY' or 'admin NAME KEY' for each key, with 'weight=W' at its end"
+            " for another share of the engine than 1; besides PELLUCID_API_KEY and PELLUCID_ADMIN_KEY in the"
+            " environment.",
         ),
     ] = None
     allow_anyone: Annotated[

@@ -245,6 +245,8 @@ class LLMEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        caller: str = "",
+        caller_weight: float = 1.0,
     ) -> RequestOutput:
         """Queues a request.
 
@@ -254,6 +256,8 @@ class LLMEngine:
             request_id: unique among requests under way; left out, one is made.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same one share cached prompts; up to 256 characters.
+            caller: callers share the engine fairly; priority orders the requests of one caller.
+            caller_weight: two callers with weights 2 and 1 get tokens 2 to 1 while both have requests waiting.
 
         Returns:
             The request's output, which fills as `step` is called.
@@ -262,7 +266,12 @@ class LLMEngine:
             ValueError: the prompt or a parameter cannot be served; nothing was queued.
         """
         return self.add_prepared(
-            self.prepare(prompt, params), request_id, priority=priority, cache_salt=cache_salt
+            self.prepare(prompt, params),
+            request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            caller=caller,
+            caller_weight=caller_weight,
         )
 
     def add_prepared(
@@ -273,6 +282,8 @@ class LLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         continues: tuple[str, int] | None = None,
+        caller: str = "",
+        caller_weight: float = 1.0,
     ) -> RequestOutput:
         """Queues a request that `prepare` made. All else is as in `add_request`.
 
@@ -286,7 +297,9 @@ class LLMEngine:
             request_id = self._unused_request_id()
         if request_id in self._completions.outputs:
             raise ValueError(f"request_id={request_id!r}: is under way already")
-        requests = self._request_maker.make(request_id, prepared, priority, cache_salt)
+        requests = self._request_maker.make(
+            request_id, prepared, priority, cache_salt, caller, caller_weight
+        )
         output = RequestOutput(
             request_id=request_id,
             prompt=encoded.text,

@@ -19,6 +19,8 @@ SEED_BITS = 48  # of a drawn seed: enough to differ, and exact in the doubles of
 MAX_CACHE_SALT = 256  # characters
 MAX_PRIORITY = 2**31  # either way: times 10 s, still exact to microseconds in a double
 _PRIORITY = Interval(-MAX_PRIORITY, MAX_PRIORITY)
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0  # of a caller's share
+_WEIGHT = Interval(MIN_WEIGHT, MAX_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class RequestMaker:
         prepared: PreparedRequest,
         priority: int = 0,
         cache_salt: str | None = None,
+        caller: str = "",
+        caller_weight: float = 1.0,
     ) -> list[Request]:
         """One scheduler's request for each completion, all with the same seed and a stream of their own;
         for a beam search one for each beam.
@@ -133,6 +137,8 @@ class RequestMaker:
             prepared: the prompt, and how to choose and when to stop.
             priority: lower is sooner.
             cache_salt: who may share blocks.
+            caller: whose fair share of the engine the request uses.
+            caller_weight: of this share.
 
         Raises:
             ValueError: names the field, the value and what is allowed.
@@ -157,6 +163,8 @@ class RequestMaker:
             grammar=prepared.grammar,
             cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
             priority=priority,
+            caller=caller,
+            caller_weight=_WEIGHT.real("caller_weight", caller_weight),
         )
         num_requests = sampling.num_results
         if isinstance(params, BeamSearchParams):

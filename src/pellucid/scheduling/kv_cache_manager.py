@@ -149,6 +149,10 @@ class KVCacheManager:
         blocks = self._table(giver).blocks
         return sum(block.ref_count == 1 and block not in needed for block in blocks)
 
+    def num_more_blocks(self, request: Request) -> int:
+        """How many blocks a request needs for all of its tokens beside those that it has."""
+        return self._blocks_for(request.num_tokens) - len(self._table(request))
+
     def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
         """How many free blocks `allocate` would lack; at least 0."""
         table = self._table(request)

@@ -39,6 +39,7 @@ class TokenGrammar(Protocol):
 
 
 End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
+Key: TypeAlias = tuple[float, int]
 
 
 @dataclass(eq=False, slots=True)
@@ -63,14 +64,19 @@ class Request:
     grammar: TokenGrammar | None = None  # of this completion alone
     index: int = 0  # which of the n completions: picks the random stream of the seed
     cache_salt: bytes = b""  # only requests with the same salt share blocks
-    priority: int = 0  # lower is sooner
+    priority: int = 0  # lower is sooner, among the requests of a caller
+    caller: str = ""  # callers share the engine fairly
+    caller_weight: float = 1.0  # of the caller's share
     num_candidates: int = 0  # of a beam: continuations that its search wants to see at each step
     # ----
     deadline: float = field(init=False)  # when `max_time` is over, on the caller's clock
     stop_token_ids: frozenset[int] = field(init=False)  # end the request; `min_tokens` forbids them
     # ----
     status: RequestStatus = RequestStatus.WAITING
-    queue_key: tuple[float, int] = (0.0, 0)  # static: who comes first, and who is preempted last
+    queue_key: Key = (
+        0.0,
+        0,
+    )  # static: which request of a caller comes first, and is preempted last
     output_token_ids: list[int] = field(default_factory=list)
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
     num_computed_tokens: int = 0

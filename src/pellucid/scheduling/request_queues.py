@@ -3,12 +3,10 @@
 import heapq
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
 
+from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import Request, RequestStatus
-
-Key: TypeAlias = tuple[float, int]
+from pellucid.scheduling.request import Key, Request, RequestStatus
 
 
 class RequestHeap:
@@ -54,6 +52,55 @@ class RequestHeap:
 
     def _is_valid(self, entry: tuple[Key, int, Request]) -> bool:
         return self._valid.get(entry[2].request_id) == entry[1]
+
+
+class WaitingRequests:
+    """The waiting requests: each caller's in order of key, and between callers the one whose turn it is.
+
+    Args:
+        shares: says whose turn it is.
+    """
+
+    def __init__(self, shares: FairShares) -> None:
+        self._shares = shares
+        self._lines: dict[str, RequestHeap] = {}  # by caller; none is empty
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __contains__(self, request: Request) -> bool:
+        return request.caller in self._lines and request in self._lines[request.caller]
+
+    def __iter__(self) -> Iterator[Request]:
+        """Caller by caller, each caller's in order."""
+        for line in self._lines.values():
+            yield from line
+
+    @property
+    def callers(self) -> Iterable[str]:
+        return self._lines.keys()
+
+    @property
+    def first(self) -> Request | None:
+        if len(self._lines) == 1:
+            return next(iter(self._lines.values())).first
+        firsts = [line.first for line in self._lines.values()]
+        return min(
+            (each for each in firsts if each is not None), key=self._shares.turn, default=None
+        )
+
+    def first_of(self, caller: str) -> Request | None:
+        line = self._lines.get(caller)
+        return None if line is None else line.first
+
+    def push(self, key: Key, request: Request) -> None:
+        self._lines.setdefault(request.caller, RequestHeap()).push(key, request)
+
+    def remove(self, request: Request) -> None:
+        line = self._lines[request.caller]
+        line.remove(request)
+        if not len(line):
+            del self._lines[request.caller]
 
 
 class Siblings:
@@ -120,16 +167,18 @@ class RequestQueues:
 
     Args:
         kv_cache_manager: says who has blocks.
+        shares: says whose turn it is.
 
     Attributes:
-        running: in order of key: the last one is preempted first.
-        waiting: the smallest key is admitted first.
+        running: in order of key.
+        waiting: the first one is admitted first.
         siblings: who computes a prompt for whom.
     """
 
-    def __init__(self, kv_cache_manager: KVCacheManager) -> None:
+    def __init__(self, kv_cache_manager: KVCacheManager, shares: FairShares) -> None:
         self.running: list[Request] = []
-        self.waiting = RequestHeap()
+        self.waiting = WaitingRequests(shares)
+        self._shares = shares
         self.siblings = Siblings()
         self._kv_cache_manager = kv_cache_manager
         self._reading: dict[str, Request] = {}
@@ -151,6 +200,11 @@ class RequestQueues:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Takes in requests with the same prompt: the first waits, the others follow it."""
+        for request in requests:
+            self._shares.join(request)
+        waiting = self.waiting.callers
+        if self._shares.is_contended and requests[0].caller not in waiting:
+            self._shares.begin_to_wait(requests[0].caller, [*waiting])
         self._num_requests += len(requests)
         self.siblings.add(requests)
         self.queue(requests[0])
@@ -167,6 +221,7 @@ class RequestQueues:
         if (new_leader := self.siblings.leave(request)) is not None:
             new_leader.num_computed_once = request.num_computed_once
             self.queue(new_leader)
+        self._shares.leave(request)
         self._num_requests -= 1
 
     # ---- moves
@@ -230,9 +285,6 @@ class RequestQueues:
 
     def holders(self) -> Iterable[Request]:
         return self._holders.values()
-
-    def latest_holder(self) -> Request | None:
-        return max(self._holders.values(), key=queue_key, default=None)
 
     def note_blocks(self, request: Request) -> None:
         """Notes whether a request that does not run holds blocks."""

@@ -1,13 +1,14 @@
 """The scheduler: decides what the next step computes, and updates the requests with its results."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from pellucid.events import Snapshot
+from pellucid.scheduling.fair_shares import Claims, FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import End, FinishReason, Request, RequestStatus
-from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, queue_key
+from pellucid.scheduling.request import End, FinishReason, Key, Request, RequestStatus
+from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StepPlan
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
 
@@ -22,10 +23,11 @@ class Scheduler:
     One rule covers whole prompts, chunks, prefix hits, decode, drafts, recomputation after a preemption and
     the loop without a cache: a request's `num_computed_tokens` has to catch up with its `num_tokens`.
 
-    The scheduler serves requests in order of `queue_key`. No request overtakes the first waiting one. When
-    blocks lack, waiting requests that still hold blocks give them back first; then running requests are
-    preempted. The request with the latest key gives first. It gives blocks from its tail, and only as many
-    as are needed now.
+    The scheduler serves the requests of a caller in order of `queue_key`, and between callers the one whose
+    turn it is (`FairShares`). No request overtakes the first waiting one. When blocks lack, waiting requests
+    that still hold blocks give them back first; then running requests are preempted. The request with the
+    latest key gives first; of several callers, one of the caller with the largest claim (`Claims`). It gives
+    blocks from its tail, and only as many as are needed now.
 
     Args:
         kv_cache_manager: allocates and releases blocks.
@@ -51,10 +53,12 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_extra_logits = max_extra_logits or max_num_batched_tokens
         self.use_kv_cache = use_kv_cache
-        self._queues = RequestQueues(kv_cache_manager)
+        self._shares = FairShares()
+        self._queues = RequestQueues(kv_cache_manager, self._shares)
         self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
         self._deadlines = RequestHeap()
         self._num_added = 0
+        self._arrived: list[Request] = []  # since the last step, if anyone listens
         self._ended: list[Request] = []
         self._has_drafts = False  # some running request may have some
 
@@ -64,8 +68,8 @@ class Scheduler:
         return self._queues.running
 
     @property
-    def waiting(self) -> RequestHeap:
-        """The requests to be admitted, in order of key, without those that wait for a sibling's prompt."""
+    def waiting(self) -> WaitingRequests:
+        """The requests to be admitted, without those that wait for a sibling's prompt."""
         return self._queues.waiting
 
     @property
@@ -86,6 +90,8 @@ class Scheduler:
             self._num_added += 1
             if each.params.max_time is not None:
                 self._deadlines.push((each.deadline, self._num_added), each)
+        if self._events.active:
+            self._arrived.append(request)
         if self.use_kv_cache:
             self._queues.add(added)
         else:  # nothing to share: each computes the prompt, and the first alone reports on it
@@ -121,6 +127,9 @@ class Scheduler:
         others: deque[Request] = deque()
         for request in self._queues.running:
             (decodes if request.is_decoding else others).append(request)
+        turn = self._shares.turn
+        if self._shares.is_contended:
+            others = deque(sorted(others, key=turn))
         plan.draft_budget -= len(decodes)
         for request in decodes:
             if plan.budget and request.status is RequestStatus.RUNNING:
@@ -129,13 +138,14 @@ class Scheduler:
         waiting = self._queues.waiting
         head = waiting.first
         while plan.budget and (others or head is not None):
-            if others and (head is None or others[0].queue_key < head.queue_key):
+            if others and (head is None or turn(others[0]) < turn(head)):
                 request = others.popleft()
                 if request.status is RequestStatus.RUNNING:
                     self._continue(request, plan)
             elif head is not None:
                 head = waiting.first if self._admit(head, plan) else None
         if self._events.active:
+            self._tell_arrived()
             self._events.blocks()
         return plan.output()
 
@@ -345,10 +355,11 @@ class Scheduler:
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
                 continue
-            giver = self._queues.latest_holder()
+            rank = self._rank(self._claims())
+            giver = max(self._queues.holders(), key=rank, default=None)
             alone = len(self.running) == 1
-            if giver is None or (giver.queue_key < request.queue_key and not alone):
-                giver = self.running[-1]
+            if giver is None or (rank(giver) < rank(request) and not alone):
+                giver = max(self.running, key=rank)
                 self._preempt(giver, request, plan)
             if giver is request:
                 return
@@ -377,11 +388,12 @@ class Scheduler:
                 return False
             self._queues.read(request)
             return True
-        if self._num_seats(plan) < 1 and not _outranks(request, self.running[-1]):
+        claims = self._claims()
+        if self._num_seats(plan) < 1 and not self._gets_seat(request, claims):
             if events.active:
                 events.blocked(request, "no_seats", 0, self.running)
             return False
-        givers = self._givers(request, plan)
+        givers = self._givers(request, plan, claims)
         if givers is None:
             if events.active:
                 num_lacking = manager.num_lacking_to_admit(request)
@@ -407,31 +419,86 @@ class Scheduler:
         self._add(request, plan)
         return True
 
-    def _givers(self, request: Request, plan: StepPlan) -> list[Request] | None:
+    def _givers(
+        self, request: Request, plan: StepPlan, claims: Claims | None
+    ) -> list[Request] | None:
         """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
 
-        Waiting requests with blocks and later keys come first, then running requests that it outranks.
+        Waiting requests with blocks come first, then running requests.
         """
         manager = self.kv_cache_manager
         num_seats = self._num_seats(plan)
         num_lacking = manager.num_lacking_to_admit(request)
         alone = not self.running  # then the whole pool is there for it, and it fits
+        if num_seats > 0 and num_lacking <= 0:
+            return []
         holders = [
             holder
             for holder in self._queues.holders()
-            if holder is not request and (alone or holder.queue_key > request.queue_key)
+            if holder is not request and (alone or self._gives(holder, request, claims))
         ]
+        running = [giver for giver in self.running if self._gives(giver, request, claims)]
+        rank = self._rank(claims)
         givers: list[Request] = []
-        for giver in (*sorted(holders, key=queue_key, reverse=True), *reversed(self.running)):
+        for giver in (*sorted(holders, key=rank)[::-1], *sorted(running, key=rank)[::-1]):
             if num_seats > 0 and num_lacking <= 0:
                 break
             if giver.status is RequestStatus.RUNNING:
-                if not _outranks(request, giver):
-                    break
                 num_seats += 1
             givers.append(giver)
             num_lacking -= manager.num_blocks_for(request, giver)
         return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
+
+    def _gets_seat(self, request: Request, claims: Claims | None) -> bool:
+        """Whether a running request gives its seat to the first waiting one."""
+        if claims is None:
+            return self._gives(self.running[-1], request, None)
+        return any(self._gives(giver, request, claims) for giver in self.running)
+
+    def _gives(self, giver: Request, request: Request, claims: Claims | None) -> bool:
+        """Whether a request gives its blocks, and its seat if it runs, to the first waiting request.
+
+        Among requests of a caller those with later keys give, and running ones only if their priority is worse.
+        Requests of another caller give if it has a larger claim than the caller of the waiting request will
+        have. Of these, running ones give only to a request that has not started, so that no two requests
+        preempt each other in turn, and only if their caller has had as many tokens computed, by its weight.
+        """
+        is_running = giver.status is RequestStatus.RUNNING
+        if claims is None or giver.caller == request.caller:
+            is_worse = not is_running or request.priority < giver.priority
+            return is_worse and request.queue_key < giver.queue_key
+        if is_running:
+            time_of = self._shares.virtual_time
+            if request.has_started or time_of(giver.caller) < time_of(request.caller):
+                return False
+        num_blocks = self.kv_cache_manager.num_more_blocks(request)
+        return claims.of(giver.caller) > claims.of(request.caller, 1, num_blocks)
+
+    def _claims(self) -> Claims | None:
+        """What each caller has; None if there is one caller."""
+        if not self._shares.is_contended:
+            return None
+        manager = self.kv_cache_manager
+        claims = Claims(self._shares, self.max_num_seqs, manager.block_pool.num_blocks)
+        for request in self.running:
+            claims.add(request.caller, 1, manager.num_blocks(request))
+        for request in self._queues.holders():
+            claims.add(request.caller, 0, manager.num_blocks(request))
+        return claims
+
+    def _rank(self, claims: Claims | None) -> Callable[[Request], tuple[float, Key]]:
+        """The request with the largest one gives blocks first."""
+        if claims is None:
+            return lambda request: (0.0, request.queue_key)
+        return lambda request: (claims.of(request.caller), request.queue_key)
+
+    def _tell_arrived(self) -> None:
+        """Says of requests that have arrived since the last step behind which ones they wait, if they do."""
+        first = self._queues.waiting.first
+        for request in self._arrived:
+            if request is not first and request in self._queues.waiting:
+                self._events.queued(request, self._queues.waiting.first_of(request.caller), first)
+        self._arrived.clear()
 
     def _add(self, request: Request, plan: StepPlan) -> None:
         """Schedules as many of a request's tokens as the step has room for."""
@@ -453,6 +520,8 @@ class Scheduler:
         elif self._queues.siblings and not request.waits_for_group:
             followers = self._queues.siblings.followers(request)
             samplers += tuple(followers[: self._num_seats(plan)])
+        if self._shares.is_contended:
+            self._shares.charge(request, num_scheduled - num_recomputed)
         plan.add(
             ScheduledRequest(
                 request,
@@ -476,7 +545,10 @@ class Scheduler:
         self.kv_cache_manager.roll_back(request, request.num_computed_tokens)
         self._queues.preempt(request)
         request.num_preemptions += 1
-        plan.drop(request)
+        dropped = plan.drop(request)
+        if dropped is not None and self._shares.is_contended:
+            num_new = dropped.num_scheduled_tokens - dropped.num_recomputed_tokens
+            self._shares.charge(request, -num_new)
         plan.preempted.append(request)
         if self._events.active:
             self._events.preempted(request, cause)
@@ -545,8 +617,3 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         while (request := self._deadlines.first) is not None and now >= request.deadline:
             self.finish(request, FinishReason.LENGTH, "max_time")
-
-
-def _outranks(request: Request, running: Request) -> bool:
-    """Whether a request that waits may take the place of one that runs."""
-    return request.priority < running.priority and request.queue_key < running.queue_key

@@ -134,8 +134,8 @@ class StepPlan:
         if len(scheduled.samplers) > 1:
             self.num_reserved_seats += len(scheduled.samplers) - 1
 
-    def drop(self, request: Request) -> None:
-        """Takes back what the request has been given in this step, if anything."""
+    def drop(self, request: Request) -> ScheduledRequest | None:
+        """Takes back what the request has been given in this step, if anything, and returns it."""
         scheduled = self._scheduled.pop(request.request_id, None)
         if scheduled is not None:
             self.budget += scheduled.num_scheduled_tokens
@@ -143,6 +143,7 @@ class StepPlan:
             self.extra_logits += scheduled.num_extra_logits
             if scheduled.samplers:
                 self.num_reserved_seats -= len(scheduled.samplers) - 1
+        return scheduled
 
     def output(self) -> SchedulerOutput:
         return SchedulerOutput(tuple(self._scheduled.values()), tuple(self.preempted))

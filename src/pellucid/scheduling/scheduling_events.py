@@ -199,6 +199,17 @@ class SchedulingEvents:
                 )
             )
 
+    def queued(
+        self, request: Request, first_of_caller: Request | None, first: Request | None
+    ) -> None:
+        """A request waits behind another one of its caller, or it is the first of its caller and waits behind
+        another caller's."""
+        is_own = first_of_caller is not request
+        ahead = first_of_caller if is_own else first
+        assert ahead is not None
+        reason = "behind_own_requests" if is_own else "behind_other_callers"
+        self._tell(request, reason, blocked_by=(ahead.request_id,))
+
     def blocked(
         self, request: Request, reason: str, num_lacking: int, running: Sequence[Request]
     ) -> None:

@@ -1,61 +1,73 @@
-"""Admission: bounds the unfinished completions and prompt tokens of the server."""
+"""Admission: bounds the unfinished completions and prompt tokens of the server, and keeps room for every caller."""
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from pellucid.server.api_keys import Caller
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, overloaded
 
 RATE_WINDOW = 32  # ends of requests from which the time until there is room is estimated
+KEPT_SHARE = (
+    0.5  # of each limit: divided among the callers by weight; the rest is for those who come first
+)
 
 
 class Admission:
     """Counts the completions and the prompt tokens of all calls, and refuses what goes beyond the limits.
 
-    Refusing early is what keeps the waiting time of those bounded that were admitted.
+    Refusing early is what keeps the waiting time of those bounded that were admitted. Where there are keys, half of
+    each limit is divided among the callers by their weights, and is kept free for them: a caller with very many
+    requests cannot take all places.
 
     Args:
         limits: see `Limits`.
         clock: seconds, monotonic.
+        callers: all that there are; empty: there are no keys.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self._limits = limits
+    def __init__(
+        self, limits: Limits, clock: Callable[[], float], callers: Collection[Caller] = ()
+    ) -> None:
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=RATE_WINDOW)
-        self.num_completions = 0
-        self.num_tokens = 0
+        weights = {caller.name: caller.weight for caller in callers}
+        self.completions = Quota(limits.max_unfinished_completions, weights)
+        self.tokens = Quota(limits.max_unfinished_tokens, weights)
         self.num_refused = 0
 
-    def admit(self, num_completions: int) -> "Place":
+    def admit(self, caller: Caller, num_completions: int) -> "Place":
         """Takes a place for the completions of one call. Leave it when they have ended.
 
         Raises:
             ApiError: 429 with the numbers.
         """
-        limit = self._limits.max_unfinished_completions
-        if self.num_completions + num_completions > limit:
-            raise self._overloaded(f"{self.num_completions} of {limit} completions are unfinished")
-        self.num_completions += num_completions
-        return Place(self, num_completions)
-
-    def _add_tokens(self, num_tokens: int) -> None:
-        limit = self._limits.max_unfinished_tokens
-        if num_tokens > limit:
-            raise ApiError(
-                413, f"the prompts have {num_tokens} tokens; the server holds at most {limit}"
-            )
-        if self.num_tokens + num_tokens > limit:
+        quota = self.completions
+        if num_completions > quota.room(caller.name):
             raise self._overloaded(
-                f"unfinished prompts have {self.num_tokens} of {limit} tokens, and this call"
-                f" {num_tokens}"
+                f"{quota.used} of {quota.limit} completions are unfinished{quota.describe(caller.name)}"
             )
-        self.num_tokens += num_tokens
+        quota.take(caller.name, num_completions)
+        return Place(self, caller.name, num_completions)
+
+    def _add_tokens(self, caller: str, num_tokens: int) -> None:
+        quota = self.tokens
+        if num_tokens > quota.most(caller):
+            raise ApiError(
+                413,
+                f"the prompts have {num_tokens} tokens; the server holds at most {quota.most(caller)}",
+            )
+        if num_tokens > quota.room(caller):
+            raise self._overloaded(
+                f"unfinished prompts have {quota.used} of {quota.limit} tokens, and this call"
+                f" {num_tokens}{quota.describe(caller)}"
+            )
+        quota.take(caller, num_tokens)
 
     def _leave(self, place: "Place") -> None:
-        self.num_completions -= place.num_completions
-        self.num_tokens -= place.num_tokens
+        self.completions.take(place.caller, -place.num_completions)
+        self.tokens.take(place.caller, -place.num_tokens)
         self._ends.append(self._clock())
 
     def _overloaded(self, message: str) -> ApiError:
@@ -69,11 +81,57 @@ class Admission:
         return min(60.0, (self._clock() - self._ends[0]) / len(self._ends))
 
 
+class Quota:
+    """A limit over all callers, of which each caller has a part that the others cannot take.
+
+    Args:
+        limit: of all callers together.
+        weights: by caller; empty: there is one caller.
+
+    Attributes:
+        used: by all callers.
+    """
+
+    def __init__(self, limit: int, weights: dict[str, float]) -> None:
+        self.limit = limit
+        self.used = 0
+        self._used_by: Counter[str] = Counter()
+        total = sum(weights.values())
+        self._kept = {
+            name: int(limit * KEPT_SHARE * weight / total) for name, weight in weights.items()
+        }
+
+    def most(self, caller: str) -> int:
+        """What a caller could take if the others used nothing."""
+        return self.limit - sum(kept for name, kept in self._kept.items() if name != caller)
+
+    def room(self, caller: str) -> int:
+        """What a caller can take now."""
+        kept_for_others = sum(
+            max(0, kept - self._used_by[name])
+            for name, kept in self._kept.items()
+            if name != caller
+        )
+        return self.limit - self.used - kept_for_others
+
+    def take(self, caller: str, count: int) -> None:
+        """Negative: gives back."""
+        self.used += count
+        self._used_by[caller] += count
+
+    def describe(self, caller: str) -> str:
+        """What of it is the caller's, if there are others."""
+        if len(self._kept) < 2:
+            return ""
+        return f", {self._used_by[caller]} of them this key's, which can have {self.most(caller)} at most"
+
+
 @dataclass
 class Place:
     """What one call holds of an `Admission`."""
 
     _admission: Admission
+    caller: str
     num_completions: int
     num_tokens: int = 0
     _has_left: bool = False
@@ -84,7 +142,7 @@ class Place:
         Raises:
             ApiError: 413 or 429 with the numbers.
         """
-        self._admission._add_tokens(num_tokens)  # noqa: SLF001  (one class in two parts)
+        self._admission._add_tokens(self.caller, num_tokens)  # noqa: SLF001  (one class in two parts)
         self.num_tokens += num_tokens
 
     def leave(self) -> None:

@@ -2,13 +2,15 @@
 
 import hashlib
 import hmac
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 MIN_KEY_CHARS = 16
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0  # of a caller's share
 INFERENCE_KEY, ADMIN_KEY = "PELLUCID_API_KEY", "PELLUCID_ADMIN_KEY"  # in the environment
 
 
@@ -24,11 +26,14 @@ class Caller:
     """The sender of a call.
 
     Attributes:
-        name: of the key; callers of one name see each other's requests and share cached prompts.
+        name: of the key; callers of one name see each other's requests, and have one share of the engine and
+            one prefix cache.
+        weight: of this share.
     """
 
     name: str
     role: Role
+    weight: float = 1.0
 
     def may_see(self, owner: "Caller") -> bool:
         return self.role is Role.ADMIN or self.name == owner.name
@@ -62,6 +67,10 @@ class ApiKeys:
                 raise ValueError(f"{caller.name!r} and {other!r} have the same API key")
             self._callers[digest] = caller
 
+    @property
+    def callers(self) -> Collection[Caller]:
+        return set(self._callers.values())
+
     def __bool__(self) -> bool:
         return bool(self._callers)
 
@@ -79,7 +88,8 @@ class ApiKeys:
         """The keys of a file and of the environment.
 
         Args:
-            path: a text file with a line `ROLE NAME KEY` for each key; `#` begins a comment.
+            path: a text file with a line `ROLE NAME KEY`, or `ROLE NAME KEY weight=W`, for each key; `#` begins a
+                comment.
             environment: PELLUCID_API_KEY is a key for inference, PELLUCID_ADMIN_KEY one for everything.
 
         Raises:
@@ -94,19 +104,37 @@ class ApiKeys:
 
 
 def _parse(text: str, name: str) -> list[tuple[str, Caller]]:
-    keys = []
+    keys: list[tuple[str, Caller]] = []
     roles = {role.value: role for role in Role}
+    weights: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != 3 or words[0] not in roles:
+        where = f"{name}, line {number}"
+        if len(words) not in (3, 4) or words[0] not in roles:
             raise ValueError(
-                f"{name}, line {number}: must be 'inference NAME KEY' or 'admin NAME KEY'"
+                f"{where}: must be 'inference NAME KEY' or 'admin NAME KEY', and may end with 'weight=W'"
             )
-        role, owner, key = words
-        keys.append((key, Caller(owner, roles[role])))
+        role, owner, key = words[:3]
+        weight = _weight(words[3], where) if len(words) == 4 else 1.0
+        if weights.setdefault(owner, weight) != weight:
+            raise ValueError(f"{where}: {owner!r} has another weight in an earlier line")
+        keys.append((key, Caller(owner, roles[role], weight)))
     return keys
+
+
+def _weight(word: str, where: str) -> float:
+    what, _, number = word.partition("=")
+    try:
+        weight = float(number) if what == "weight" else math.nan
+    except ValueError:
+        weight = math.nan
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ValueError(
+            f"{where}: {word!r} must be weight=W with a number in {MIN_WEIGHT:g}..{MAX_WEIGHT:g}"
+        )
+    return weight
 
 
 def _digest(key: str) -> bytes:

@@ -44,7 +44,7 @@ def make_serving(engine: AsyncLLMEngine, config: ServerConfig) -> Serving:
     return Serving(
         config,
         ServedModel(config.model_names, engine),
-        GenerationService(engine, config.limits),
+        GenerationService(engine, config.limits, config.api_keys.callers),
     )
 
 

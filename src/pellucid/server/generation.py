@@ -5,7 +5,9 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -81,6 +83,7 @@ class GenerationService:
     Args:
         engine: for this server alone.
         limits: see `Limits`.
+        callers: all that there are; empty: there are no keys.
 
     Attributes:
         records: what happened to the latest calls.
@@ -90,16 +93,19 @@ class GenerationService:
         is_draining: new requests are refused; those under way end by themselves.
     """
 
-    def __init__(self, engine: AsyncLLMEngine, limits: Limits) -> None:
+    def __init__(
+        self, engine: AsyncLLMEngine, limits: Limits, callers: Collection[Caller] = ()
+    ) -> None:
         self.engine = engine
         self.limits = limits
-        self.admission = Admission(limits, time.monotonic)
+        self.admission = Admission(limits, time.monotonic, callers)
         self.records = RequestRecords(engine.events)
         self.feed = EventFeed(engine.events)
         self.under_way: dict[str, Generation] = {}
         self.metrics = Metrics()
         self.is_draining = False
         self._texts = asyncio.Semaphore(limits.text_workers)
+        self._encoding = {caller.name: asyncio.Semaphore(1) for caller in callers}
         self._busy_since = time.monotonic()
 
     async def start(self, request: GenerationRequest, call: Call) -> "Generation":
@@ -114,13 +120,15 @@ class GenerationService:
         request.check(self.limits)
         if not self.under_way:
             self._busy_since = time.monotonic()
-        generation = Generation(self, call, request, self.admission.admit(request.num_completions))
+        place = self.admission.admit(call.caller, request.num_completions)
+        generation = Generation(self, call, request, place)
         call.resources.push_async_callback(generation.aclose)
         self.under_way[generation.id] = generation
-        for prompt in request.prompts:
-            if not isinstance(prompt, EncodedPrompt):
-                prompt = await self.engine.encode(prompt)
-            generation.prompts.append(prompt)
+        async with self._encoding.get(call.caller.name, nullcontext()):
+            for prompt in request.prompts:
+                if not isinstance(prompt, EncodedPrompt):
+                    prompt = await self.engine.encode(prompt)
+                generation.prompts.append(prompt)
         lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
         generation.place.add_tokens(lengths)
         salt = _cache_salt(call.caller, request.cache_salt)
@@ -147,6 +155,8 @@ class GenerationService:
                     priority=request.priority,
                     cache_salt=salt,
                     continues=request.continues,
+                    caller=call.caller.name,
+                    caller_weight=call.caller.weight,
                 )
             except ValueError as error:
                 raise rule_refused(error, request.rule_field) from None
@@ -160,15 +170,18 @@ class GenerationService:
         async with self._texts:
             return await asyncio.to_thread(work)
 
-    def queue_position(self, generation: "Generation") -> int | None:
-        """Requests that the scheduler admits before this one; None if it has admitted it."""
+    def requests_ahead(self, generation: "Generation") -> "RequestsAhead | None":
+        """The waiting requests that are admitted before this one; None if it has been admitted."""
         if generation.has_started:
             return None
-        waiting = sorted(
-            (each for each in self.under_way.values() if not each.has_started),
-            key=lambda each: each.place_in_line,
-        )
-        return next(i for i, each in enumerate(waiting) if each is generation)
+        waiting = [each for each in self.under_way.values() if not each.has_started]
+        lines = Counter(each.call.caller.name for each in waiting)
+        caller = generation.call.caller.name
+        line = [each for each in waiting if each.call.caller.name == caller]
+        num_own = sorted(line, key=lambda each: each.place_in_line).index(generation)
+        # Callers take turns: before the next request of a caller, each other caller has one.
+        others = (min(count, num_own + 1) for name, count in lines.items() if name != caller)
+        return RequestsAhead(num_own, sum(others))
 
     @property
     def seconds_without_step(self) -> float:
@@ -177,6 +190,29 @@ class GenerationService:
             return 0.0
         last = max(self.engine.last_step_time or 0.0, self._busy_since)
         return max(0.0, time.monotonic() - last)
+
+
+@dataclass(frozen=True)
+class RequestsAhead:
+    """The waiting requests before one that waits.
+
+    Attributes:
+        own: of the same caller.
+        others: of other callers, about: as if all requests were equally long, and all weights equal.
+    """
+
+    own: int
+    others: int
+
+    @property
+    def cause(self) -> str:
+        """Why the request waits, in words."""
+        own = (
+            f"{self.own} requests of the same key" if self.own != 1 else "1 request of the same key"
+        )
+        others = f"about {self.others} of other keys, in turn"
+        parts = ([own] if self.own else []) + ([others] if self.others else [])
+        return f"behind {' and '.join(parts)}" if parts else "next: for a seat or for free blocks"
 
 
 @dataclass(eq=False)
@@ -203,7 +239,7 @@ class Generation:
 
     @property
     def place_in_line(self) -> float:
-        """What the scheduler orders waiting requests by: a level of priority is worth 10 s."""
+        """What the scheduler orders the waiting requests of a caller by: a level of priority is worth 10 s."""
         arrivals = (prompt.arrival_time for prompt in self.prompts)
         return min(arrivals, default=math.inf) + 10.0 * self.request.priority
 
@@ -222,8 +258,14 @@ class Generation:
 
     @property
     def queue_position(self) -> int | None:
-        """Requests that are admitted before it; None: it runs or has run."""
-        return self._service.queue_position(self)
+        """Requests that are admitted before it, about; None: it runs or has run."""
+        ahead = self.requests_ahead
+        return None if ahead is None else ahead.own + ahead.others
+
+    @property
+    def requests_ahead(self) -> RequestsAhead | None:
+        """None: it runs or has run."""
+        return self._service.requests_ahead(self)
 
     async def finish(self) -> list[RequestOutput]:
         """Waits for the ends of all completions.

@@ -56,7 +56,7 @@ class _Collector:
         yield self._gauge(
             "pellucid:kv_cached_blocks", "Free blocks that can be found again", num_cached
         )
-        num_tokens = service.admission.num_tokens
+        num_tokens = service.admission.tokens.used
         yield self._gauge("pellucid:unfinished_prompt_tokens", "Of admitted requests", num_tokens)
         stalled = service.seconds_without_step
         yield self._gauge("pellucid:seconds_without_step", "While requests are unfinished", stalled)

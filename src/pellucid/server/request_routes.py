@@ -78,6 +78,7 @@ class RequestRoutes:
             "caller": generation.call.caller.name,
             "state": "running" if generation.has_started else "waiting",
             "queue_position": generation.queue_position,
+            "waits": _waits(generation),
             "prompt_tokens": sum(len(prompt.token_ids) for prompt in generation.prompts),
             "cached_tokens": sum(output.num_cached_tokens for output in generation.outputs),
             "output_tokens": sum(
@@ -115,6 +116,14 @@ class RequestRoutes:
         text = self.serving.model.tokenizer.token_text
         around = token_ids[max(0, position - TOKENS_AROUND) : position + TOKENS_AROUND]
         return [text(token_id) for token_id in around]
+
+
+def _waits(generation: Generation) -> dict[str, Any] | None:
+    """Behind how many requests one waits, and why, in words; None: it does not wait."""
+    ahead = generation.requests_ahead
+    if ahead is None:
+        return None
+    return {"own_ahead": ahead.own, "others_ahead": ahead.others, "cause": ahead.cause}
 
 
 def _prompt_index(completion: str) -> int:
