@@ -94,11 +94,11 @@ def test_options_without_effect_are_said_and_wrong_ones_refused(server: RunningS
     reply = server.post("/api/chat", {**body, "options": options, "newer": True})
     assert reply.status == 200
     warned = [line.partition(":")[0] for line in json.loads(reply.headers["x-pellucid-warnings"])]
-    assert warned == ["keep_alive", "newer", "num_ctx", "brand_new"]
+    assert warned == ["keep_alive", "options.num_ctx", "options.brand_new", "newer"]
     for wrong, message in (
-        ({"options": {"mirostat": 1}}, "mirostat: is not served; use temperature"),
-        ({"options": {"temperature": "hot"}}, "temperature: Expected `float | null`"),
-        ({"options": [1]}, "Expected `object`"),
+        ({"options": {"mirostat": 1}}, "options.mirostat: is not served; use temperature"),
+        ({"options": {"temperature": "hot"}}, "options.temperature: Expected `float | null`"),
+        ({"options": [1]}, "options: Expected `object | null`"),
         ({"format": "xml"}, "format='xml': must be 'json' or a JSON schema"),
         ({"messages": [{"role": "user", "content": "x", "images": ["a"]}]}, "only text is served"),
         ({"messages": ["x"]}, "messages[0]='x'"),

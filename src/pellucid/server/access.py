@@ -12,7 +12,7 @@ from pellucid.server.api_keys import ANYONE, Caller
 from pellucid.server.config import ServerConfig
 from pellucid.server.errors import ApiError, ErrorShape
 
-OPEN_PATHS = frozenset({"/", "/health", "/page"})  # the rest needs a key, if there are any
+OPEN_PATHS = frozenset({"/", "/docs", "/health", "/page"})  # the rest needs a key, if there are any
 OPEN_FOLDER = "/page/"  # files of the page
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

@@ -9,8 +9,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pellucid.async_engine import AsyncLLMEngine
+from pellucid.page_files import page_files
 from pellucid.server.access import Access
 from pellucid.server.api_keys import Role
+from pellucid.server.api_reference import ApiReference
 from pellucid.server.compare_routes import CompareRoutes
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler, StreamClock
@@ -23,7 +25,7 @@ from pellucid.server.health import Health
 from pellucid.server.inspection_routes import InspectionRoutes
 from pellucid.server.load_routes import LoadRoutes
 from pellucid.server.metrics_route import MetricsRoute
-from pellucid.server.openapi import OpenApi
+from pellucid.server.openapi import OpenApi, Operation
 from pellucid.server.page_routes import PageRoutes
 from pellucid.server.protocols.anthropic import Messages
 from pellucid.server.protocols.ollama import Ollama
@@ -73,7 +75,10 @@ def _routes(serving: Serving) -> list[Route]:
     config = serving.config
     clock = StreamClock(config.keepalive_seconds, config.limits.write_seconds)
 
+    operations: list[Operation] = []
+
     def route(method: str, path: str, handler: Handler, role: Role = Role.INFERENCE) -> Route:
+        operations.append(Operation(method, path, handler, role is Role.ADMIN))
         endpoint = Endpoint(handler, config.limits, clock, role)
         return Route(path, endpoint, methods=[method])
 
@@ -128,9 +133,9 @@ def _routes(serving: Serving) -> list[Route]:
         route("POST", "/api/generate", ollama.generate),
         route("POST", "/api/chat", ollama.chat),
     ]
-    listed = [(method, each.path) for each in routes for method in sorted(each.methods or ())]
-    served = [(method, path) for method, path in listed if method != "HEAD"]
-    return [*routes, route("GET", "/openapi.json", OpenApi(served, FIELD_TABLES))]
+    api = OpenApi(operations, FIELD_TABLES, serving.model.name)
+    reference = ApiReference(api.document, page_files())
+    return [*routes, route("GET", "/openapi.json", api), route("GET", "/docs", reference)]
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

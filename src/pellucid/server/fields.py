@@ -66,6 +66,7 @@ class FieldTable(Generic[Body]):
         unknown: what becomes of others: refused where a typing error would pass unseen, accepted
             with a warning where clients add fields from week to week.
         objects: the tables of those fields that are objects with fields of their own.
+        example: a body without the model's name.
     """
 
     title: str
@@ -73,6 +74,7 @@ class FieldTable(Generic[Body]):
     fields: Sequence[Field]
     unknown: Treatment = Treatment.REFUSED
     objects: "Mapping[str, FieldTable[Any]]" = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
 
     def decode(self, data: bytes, warnings: list[str]) -> Body:
         """The request of a body.

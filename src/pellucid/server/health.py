@@ -26,6 +26,7 @@ class Health:
         return json_reply({"status": "ok"})
 
     async def ready(self, call: Call) -> Reply:
+        """200 while new requests are taken."""
         service = self.serving.service
         if service.is_draining or not service.engine.is_healthy:
             reason = "shutting down" if service.is_draining else "the engine has ended"

@@ -27,6 +27,7 @@ class MetricsRoute:
     serving: Serving
 
     async def __call__(self, call: Call) -> Reply:
+        """Counters, gauges and histograms for Prometheus, by vLLM's names with vLLM's meaning."""
         usage = await self.serving.service.engine.kv_cache_usage()
         registry = CollectorRegistry()
         registry.register(_Collector(self.serving, usage))

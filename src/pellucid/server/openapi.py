@@ -1,34 +1,75 @@
 """Writes /openapi.json: the routes of the server, and the bodies of requests from the tables of their fields."""
 
+import inspect
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from pellucid.server.endpoint import Call, Reply
+from pellucid.server.endpoint import Call, Handler, Reply
 from pellucid.server.fields import FieldTable, Treatment
 from pellucid.server.served_model import FINGERPRINT
+
+# Whose protocol a path belongs to: the first whose beginning fits
+TAGS = (
+    ("/v1/messages", "Anthropic"),
+    ("/api/", "Ollama"),
+    ("/v1/models", "OpenAI"),
+    ("/v1/chat", "OpenAI"),
+    ("/v1/completions", "OpenAI"),
+    ("/v1/responses", "OpenAI"),
+    ("/tokenize", "Text and tokens"),
+    ("/detokenize", "Text and tokens"),
+    ("/apply-template", "Text and tokens"),
+    ("/props", "Text and tokens"),
+    ("/", "pellucid"),
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A method of a route.
+
+    Attributes:
+        path: with the names of its parts in braces.
+        handler: its docstring describes the operation; the first paragraph is the summary.
+        needs_admin: whether a key for inference does not suffice.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    needs_admin: bool = False
+
+    @property
+    def description(self) -> str:
+        call = self.handler if inspect.isroutine(self.handler) else type(self.handler).__call__
+        return inspect.getdoc(call) or ""
 
 
 class OpenApi:
     """The handler of the route.
 
     Args:
-        routes: method and path of each.
+        operations: all that the server has.
         tables: of fields; their titles are method and path.
+        model: a name of the model, for examples.
     """
 
     def __init__(
-        self, routes: Iterable[tuple[str, str]], tables: Sequence[FieldTable[Any]]
+        self, operations: Iterable[Operation], tables: Sequence[FieldTable[Any]], model: str
     ) -> None:
-        self._document = msgspec.json.encode(openapi_document(routes, tables))
+        self.document = openapi_document(operations, tables, model)
+        self._body = msgspec.json.encode(self.document)
 
     async def __call__(self, call: Call) -> Reply:
-        return Reply(self._document)
+        """This API for programs, in OpenAPI 3.1."""
+        return Reply(self._body)
 
 
 def openapi_document(
-    routes: Iterable[tuple[str, str]], tables: Sequence[FieldTable[Any]]
+    operations: Iterable[Operation], tables: Sequence[FieldTable[Any]], model: str
 ) -> dict[str, Any]:
     """The document in OpenAPI 3.1. Arguments as for `OpenApi`.
 
@@ -44,10 +85,15 @@ def openapi_document(
     for title, table in by_title.items():
         _describe(components[body_schemas[title]["$ref"].rpartition("/")[2]], table)
     paths: dict[str, Any] = {}
-    for method, route in routes:
-        path = route.replace(":path}", "}")
+    for each in operations:
+        method, path = each.method, each.path.replace(":path}", "}")
+        summary, _, more = each.description.partition("\n\n")
         operation: dict[str, Any] = {
             "operationId": f"{method} {path}",
+            "summary": " ".join(summary.split()),
+            "description": more,
+            "tags": [next(tag for start, tag in TAGS if path.startswith(start))],
+            "x-needs-admin": each.needs_admin,
             "responses": {
                 "200": {"description": "the answer"},
                 "4XX": {"description": "a refusal in the protocol's own shape"},
@@ -61,7 +107,9 @@ def openapi_document(
                 for name in names
             ]
         if (schema := body_schemas.get(f"{method} {path}")) is not None:
-            content = {"application/json": {"schema": schema}}
+            table = by_title[f"{method} {path}"]
+            example = {"model": model, **table.example}
+            content = {"application/json": {"schema": schema, "example": example}}
             operation["requestBody"] = {"required": True, "content": content}
         paths.setdefault(path, {})[method.lower()] = operation
     name, _, version = FINGERPRINT.rpartition("-")

@@ -20,6 +20,7 @@ class PageRoutes:
         }
 
     async def index(self, call: Call) -> Reply:
+        """The live page."""
         if call.headers.get("if-none-match") == self._headers["etag"]:
             return Reply(b"", 304, headers=self._headers)
         return Reply(self._index.encode(), 200, "text/html; charset=utf-8", self._headers)
@@ -31,6 +32,7 @@ class PageRoutes:
             wants_page = "text/html" in call.headers.get("accept", "")
             return await self.index(call) if wants_page else await other(call)
 
+        root.__doc__ = other.__doc__
         return root
 
     async def file(self, call: Call) -> Reply:

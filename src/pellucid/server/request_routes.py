@@ -20,6 +20,7 @@ class RequestRoutes:
     serving: Serving
 
     async def under_way(self, call: Call) -> Reply:
+        """The unfinished requests: their place in the queue, their state, and what they wait for."""
         service = self.serving.service
         service.records.read()
         found = [
@@ -39,6 +40,7 @@ class RequestRoutes:
         return json_reply({"id": generation.id, "cancelled": True})
 
     async def explain(self, call: Call) -> Reply:
+        """Where a request's time went, and why its prompt was not found in the cache."""
         record = self.serving.service.records.get(call.path_params["id"], call.caller)
         completions = {
             name: {**completion_facts(completion), "cache": self._cache(record, name, call)}
@@ -54,6 +56,7 @@ class RequestRoutes:
         )
 
     async def kv(self, call: Call) -> Reply:
+        """The blocks of the KV cache: used, cached and empty."""
         usage = await self.serving.service.engine.kv_cache_usage()
         block_size = self.serving.service.engine.config.block_size
         num_empty = usage.num_blocks - usage.num_used_blocks - usage.num_cached_blocks

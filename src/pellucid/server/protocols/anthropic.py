@@ -164,6 +164,7 @@ MESSAGES_FIELDS = FieldTable(
     ),
     Treatment.WITHOUT_EFFECT,
     {**CONVERSATION_OBJECTS, "diagnostics": DIAGNOSTICS_FIELDS},
+    {"max_tokens": 32, "messages": [{"role": "user", "content": "What is 12 + 7?"}]},
 )
 COUNT_FIELDS = FieldTable(
     "POST /v1/messages/count_tokens",
@@ -171,6 +172,7 @@ COUNT_FIELDS = FieldTable(
     CONVERSATION_FIELDS,
     Treatment.WITHOUT_EFFECT,
     CONVERSATION_OBJECTS,
+    {"messages": [{"role": "user", "content": "What is 12 + 7?"}]},
 )
 
 
@@ -181,6 +183,7 @@ class Messages:
     serving: Serving
 
     async def create(self, call: Call) -> Reply | StreamedReply:
+        """An answer to a conversation, whole or streamed: thinking, tools, structured outputs."""
         body = MESSAGES_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         name = model.check_name(body.model)
@@ -214,6 +217,7 @@ class Messages:
         return Reply(writer.whole(await generation.finish()))
 
     async def count_tokens(self, call: Call) -> Reply:
+        """The tokens that a request would have."""
         body = COUNT_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
         conversation = self._conversation(body, call)

@@ -55,7 +55,7 @@ class Options(msgspec.Struct, kw_only=True):
 class CommonFields(msgspec.Struct, kw_only=True):
     model: str
     stream: bool | None = None
-    options: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    options: Options | None = None
     format: Any = None
     think: bool | str | None = None
     logprobs: bool | None = None
@@ -161,6 +161,8 @@ GENERATE_FIELDS = FieldTable(
         ),
     ),
     Treatment.WITHOUT_EFFECT,
+    {"options": OPTION_FIELDS},
+    {"prompt": "Once upon a time", "stream": False, "options": {"num_predict": 32}},
 )
 CHAT_FIELDS = FieldTable(
     "POST /api/chat",
@@ -174,6 +176,12 @@ CHAT_FIELDS = FieldTable(
         *COMMON_FIELDS,
     ),
     Treatment.WITHOUT_EFFECT,
+    {"options": OPTION_FIELDS},
+    {
+        "messages": [{"role": "user", "content": "What is 12 + 7?"}],
+        "stream": False,
+        "options": {"num_predict": 32},
+    },
 )
 
 
@@ -236,15 +244,19 @@ class Ollama:
     serving: Serving
 
     async def root(self, call: Call) -> Reply:
+        """The live page for browsers; for Ollama's clients the text "Ollama is running"."""
         return Reply(b"Ollama is running", media_type="text/plain; charset=utf-8")
 
     async def version(self, call: Call) -> Reply:
+        """The version of Ollama whose protocol this is."""
         return json_reply({"version": API_VERSION, "server": FINGERPRINT})
 
     async def tags(self, call: Call) -> Reply:
+        """The served model."""
         return json_reply({"models": [self._listed()]})
 
     async def ps(self, call: Call) -> Reply:
+        """The loaded model, with its context length."""
         model = self.serving.model
         loaded = {"expires_at": "9999-12-31T00:00:00Z", "size_vram": 0}
         return json_reply(
@@ -252,6 +264,7 @@ class Ollama:
         )
 
     async def show(self, call: Call) -> Reply:
+        """Facts of the model, its template and what it can do."""
         body = SHOW_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         if not (name := body.model or body.name):
@@ -281,6 +294,7 @@ class Ollama:
         )
 
     async def generate(self, call: Call) -> Reply | StreamedReply:
+        """A text that continues a prompt, or answers it through the chat template."""
         body = GENERATE_FIELDS.decode(call.body, call.warnings)
         name = self.serving.model.check_name(body.model)
         if not body.prompt:
@@ -296,6 +310,7 @@ class Ollama:
         return await self._answer(call, body, name, prompt, _generate_form)
 
     async def chat(self, call: Call) -> Reply | StreamedReply:
+        """An answer to a conversation, as lines of JSON or whole."""
         body = CHAT_FIELDS.decode(call.body, call.warnings)
         name = self.serving.model.check_name(body.model)
         if not body.messages:
@@ -312,7 +327,7 @@ class Ollama:
     async def _answer(
         self, call: Call, body: CommonFields, name: str, prompt: str | ChatPrompt, form: _Form
     ) -> Reply | StreamedReply:
-        params = _sampling_params(body, call.warnings, self.serving.model.default_sampling_params)
+        params = _sampling_params(body, self.serving.model.default_sampling_params)
         tokenizer = self.serving.model.tokenizer
         rule = ollama_format_rule(body.format)
         answer_form = AnswerForm(tokenizer, is_plain=True, rule=rule)
@@ -449,17 +464,12 @@ class _Lines(StreamWriter):
 _PARAMETER_NAMES = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
 
 
-def _sampling_params(
-    body: CommonFields, warnings: list[str], defaults: SamplingParams
-) -> SamplingParams:
-    options = Options()
-    if bytes(body.options) != b"null":
-        options = OPTION_FIELDS.decode(bytes(body.options), warnings)
+def _sampling_params(body: CommonFields, defaults: SamplingParams) -> SamplingParams:
     if body.top_logprobs and not body.logprobs:
         raise refused(f"top_logprobs={body.top_logprobs}: needs logprobs=true", "top_logprobs")
     given: dict[str, Any] = {
         _PARAMETER_NAMES.get(name, name): value
-        for name, value in msgspec.structs.asdict(options).items()
+        for name, value in msgspec.structs.asdict(body.options or Options()).items()
         if value is not None
     }
     if given.get("seed", 0) < 0:

@@ -92,6 +92,7 @@ CHAT_FIELDS = FieldTable(
         ),
     ),
     objects={"stream_options": STREAM_OPTION_FIELDS},
+    example={"messages": [{"role": "user", "content": "What is 12 + 7?"}], "max_tokens": 32},
 )
 
 
@@ -165,6 +166,7 @@ class ChatCompletions:
     serving: Serving
 
     async def __call__(self, call: Call) -> Reply | StreamedReply:
+        """An answer to a conversation, whole or streamed: log-probabilities, tools, structured outputs."""
         body = CHAT_FIELDS.decode(call.body, call.warnings)
         body.check_stream()
         model = self.serving.model

@@ -54,6 +54,7 @@ COMPLETION_FIELDS = FieldTable(
         *not_served(suffix="no model with a fill-in-the-middle form is supported"),
     ),
     objects={"stream_options": STREAM_OPTION_FIELDS},
+    example={"prompt": "Once upon a time", "max_tokens": 32},
 )
 
 
@@ -82,6 +83,7 @@ class Completions:
     serving: Serving
 
     async def __call__(self, call: Call) -> Reply | StreamedReply:
+        """A text that continues a prompt: strings, token ids, and lists of both."""
         body = COMPLETION_FIELDS.decode(call.body, call.warnings)
         body.check_stream()
         model = self.serving.model

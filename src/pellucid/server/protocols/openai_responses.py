@@ -188,6 +188,7 @@ RESPONSES_FIELDS = FieldTable(
     ),
     Treatment.WITHOUT_EFFECT,
     {**CONVERSATION_OBJECTS, "prompt_cache_options": PROMPT_CACHE_FIELDS},
+    {"input": "What is 12 + 7?", "max_output_tokens": 32},
 )
 INPUT_TOKENS_FIELDS = FieldTable(
     "POST /v1/responses/input_tokens",
@@ -195,6 +196,7 @@ INPUT_TOKENS_FIELDS = FieldTable(
     CONVERSATION_FIELDS,
     Treatment.WITHOUT_EFFECT,
     CONVERSATION_OBJECTS,
+    {"input": "What is 12 + 7?"},
 )
 
 
@@ -205,6 +207,7 @@ class Responses:
     serving: Serving
 
     async def create(self, call: Call) -> Reply | StreamedReply:
+        """An answer to items. The server keeps none: a client sends the whole conversation."""
         body = RESPONSES_FIELDS.decode(call.body, call.warnings)
         if body.truncation not in (None, "disabled"):
             raise refused(
@@ -235,6 +238,7 @@ class Responses:
         return json_reply(writer.whole(await generation.finish()))
 
     async def input_tokens(self, call: Call) -> Reply:
+        """The tokens that a request would have."""
         body = INPUT_TOKENS_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         model.check_name(body.model)

@@ -59,11 +59,20 @@ TOKENIZE_FIELDS = FieldTable(
         ),
         *CONVERSATION_FIELDS,
     ),
+    example={"prompt": "Once upon a time", "return_token_strs": True},
 )
 DETOKENIZE_FIELDS = FieldTable(
-    "POST /detokenize", DetokenizeBody, honoured(tokens="token ids", model="as everywhere")
+    "POST /detokenize",
+    DetokenizeBody,
+    honoured(tokens="token ids", model="as everywhere"),
+    example={"tokens": [1, 2, 3]},
 )
-APPLY_TEMPLATE_FIELDS = FieldTable("POST /apply-template", ConversationFields, CONVERSATION_FIELDS)
+APPLY_TEMPLATE_FIELDS = FieldTable(
+    "POST /apply-template",
+    ConversationFields,
+    CONVERSATION_FIELDS,
+    example={"messages": [{"role": "user", "content": "What is 12 + 7?"}]},
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,7 @@ class Tokens:
     serving: Serving
 
     async def tokenize(self, call: Call) -> Reply:
+        """The tokens of a text or of a conversation."""
         body = TOKENIZE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
         tokenizer = self.serving.model.tokenizer
@@ -106,6 +116,7 @@ class Tokens:
         )
 
     async def detokenize(self, call: Call) -> Reply:
+        """The text of tokens."""
         body = DETOKENIZE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
         decode = self.serving.model.tokenizer.decode
@@ -117,6 +128,7 @@ class Tokens:
         return json_reply({"prompt": text, "content": text, "token_strs": pieces})
 
     async def apply_template(self, call: Call) -> Reply:
+        """A conversation as the text that the model reads."""
         body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
         conversation = conversation_of(body, call.warnings)
@@ -126,6 +138,7 @@ class Tokens:
         return json_reply({"prompt": text})
 
     async def tokenizer_info(self, call: Call) -> Reply:
+        """The tokenizer's special tokens and its chat template."""
         tokenizer = self.serving.model.tokenizer
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
         return json_reply(
