@@ -22,7 +22,7 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve setup test test-native test-sanitized soak test-neon check test-oracle format stub clean \
+.PHONY: help run serve setup test test-native test-sanitized soak test-neon check test-integrations test-oracle format stub clean \
   wheel test-wheel versus check-page test-page
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
 	@echo 'make test-oracle  compare live with transformers on torch'
+	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
 	@echo 'make wheel        a wheel for this Python in dist/, which other machines install without a compiler'
@@ -55,7 +56,7 @@ serve: $(VENV)/.server
 setup: $(VENV)/.dev
 
 test: test-native $(VENV)/.dev
-	$(BIN)/python -m pytest --ignore=tests/oracle
+	$(BIN)/python -m pytest --ignore=tests/oracle --ignore=tests/integrations
 
 test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
@@ -105,6 +106,10 @@ test-page: $(VENV)/.page
 	@command -v chromium >/dev/null || { echo 'make test-page needs Chromium; on Debian: apt-get install chromium'; exit 1; }
 	$(BIN)/python -m pytest tests/page
 
+# Other people's libraries, in an environment of their own that sees this one's packages behind its own.
+test-integrations: $(VENV)/.integrations
+	$(VENV)-integrations/bin/python -m pytest -W default tests/integrations
+
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
@@ -134,7 +139,7 @@ stub: $(VENV)/.dev
 	$(BIN)/python -m nanobind.stubgen -q -m pellucid._native -o src/pellucid/_native.pyi
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-integrations build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Each stamp says that one step is done for the files it depends on.
 $(VENV)/.created:
@@ -172,6 +177,15 @@ $(VENV)/.page: $(VENV)/.dev
 $(PAGE_TOOLS)/.package-lock.json: tests/page/package-lock.json
 	@command -v npm >/dev/null || { echo 'make check-page needs Node; on Debian: apt-get install nodejs npm'; exit 1; }
 	cd tests/page && npm ci --silent
+	@touch $@
+
+$(VENV)/.integrations: $(VENV)/.dev tests/integrations/requirements.txt
+	@echo "setting up $(VENV)-integrations: LiteLLM, LangChain, lm-eval, schemathesis (some minutes)"
+	@$(PYTHON) -m venv --clear $(VENV)-integrations
+	@$(VENV)-integrations/bin/python -m pip -qq --disable-pip-version-check install --require-hashes \
+	  -r tests/integrations/requirements.txt
+	@$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
+	  > $$($(VENV)-integrations/bin/python -c "import site; print(site.getsitepackages()[0])")/zz-development.pth
 	@touch $@
 
 $(VENV)/.oracle: $(VENV)/.dev

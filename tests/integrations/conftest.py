@@ -1,5 +1,6 @@
 """Fixtures of the tests of other libraries: servers on the bundled model and on scripted answers."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,8 @@ from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 from support.scripted_model import scripted_engine
 from support.weather import ANSWER_WITH_CALL
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise its import asks GitHub for prices
 
 
 @pytest.fixture(scope="session")

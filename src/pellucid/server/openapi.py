@@ -108,8 +108,9 @@ def openapi_document(
             ]
         if (schema := body_schemas.get(f"{method} {path}")) is not None:
             table = by_title[f"{method} {path}"]
-            example = {"model": model, **table.example}
-            content = {"application/json": {"schema": schema, "example": example}}
+            content: dict[str, Any] = {"application/json": {"schema": schema}}
+            if table.example:
+                content["application/json"]["example"] = {"model": model, **table.example}
             operation["requestBody"] = {"required": True, "content": content}
         paths.setdefault(path, {})[method.lower()] = operation
     name, _, version = FINGERPRINT.rpartition("-")
