@@ -129,7 +129,8 @@ def test_text_to_tokens_and_back(server: RunningServer) -> None:
     llama = server.post("/tokenize", {"content": text, "with_pieces": True}).json["tokens"]
     assert [token["id"] for token in llama] == bare
     back = server.post("/detokenize", {"tokens": bare}).json
-    assert back == {"prompt": text, "content": text}
+    assert (back["prompt"], back["content"]) == (text, text)
+    assert back["token_strs"] == [tokenizer.token_text(token_id) for token_id in bare]
     for body in ({}, {"prompt": "a", "content": "a"}, {"prompt": 1}, {"messages": []}):
         assert server.post("/tokenize", body).status == 400
     assert server.post("/detokenize", {"tokens": [10**6]}).status == 400

@@ -93,6 +93,7 @@ class CompareRoutes:
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def compare(self, call: Call) -> GeneratedReply:
+        """The same work in several arms, such as with and without the KV cache, really run and measured."""
         body = COMPARE_FIELDS.decode(call.body, call.warnings)
         body.check()
         engine = self.serving.service.engine
