@@ -22,12 +22,13 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve setup test test-native test-sanitized soak test-neon check test-integrations test-oracle format stub clean \
+.PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-oracle format stub clean \
   wheel test-wheel versus check-page test-page
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
 	@echo 'make serve        serve the bundled model over HTTP          (SERVE_ARGS="MODEL --port 8001")'
+	@echo 'make page         the same, and says where to see what the engine does'
 	@echo 'make test         every test that needs no torch'
 	@echo 'make test-native  of these, only the C++ ones'
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
@@ -49,6 +50,10 @@ help:
 
 run: $(VENV)/.installed
 	@$(BIN)/pellucid $(ARGS)
+
+page: $(VENV)/.server
+	@echo 'The live page is at http://127.0.0.1:8000/ as soon as the model is loaded.'
+	@$(BIN)/pellucid serve $(SERVE_ARGS)
 
 serve: $(VENV)/.server
 	@$(BIN)/pellucid serve $(SERVE_ARGS)

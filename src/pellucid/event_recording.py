@@ -1,19 +1,23 @@
 """Event recordings: files with one event a line as JSON (NDJSON), by docs/events.md and
 schema/events.v1.json."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from pellucid import events
 from pellucid.event_bus import EventBus
 from pellucid.events import VERSION, Event, EventRecord, Level
 
+MAY_BE_NEGATIVE = (".prio", ".won_us")  # of whole numbers: counts, ids and other times are not
 MAX_LINE = 16 * 2**20  # bytes: an event of a million-token prompt is half of it
 
 
@@ -25,16 +29,32 @@ def recording(bus: EventBus, path: Path, level: Level = Level.TOKEN) -> Iterator
         OSError: the file cannot be written. If that fails later, the recording ends there, and a log
             line says so: an engine does not fail for want of its record.
     """
-    with path.open("w", encoding="ascii") as file:
+    with open_recording(path) as file:
 
         def write(record: EventRecord) -> None:
-            file.write(json.dumps(record.as_dict(), separators=(",", ":"), allow_nan=False) + "\n")
+            file.write(event_line(record.as_dict()))
 
         unsubscribe = bus.subscribe(write, level)
         try:
             yield
         finally:
             unsubscribe()
+
+
+def open_recording(path: Path) -> IO[str]:
+    """A file to write lines to, which replaces what is there. Bytes that are equal stay equal when compressed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.suffix != ".gz":
+        return path.open("w", encoding="ascii")
+    return TextIOWrapper(gzip.GzipFile(path, "wb", mtime=0), encoding="ascii")
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """The line of an event."""
+    return json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def read_recording(path: Path) -> Iterator[dict[str, Any]]:
@@ -46,13 +66,17 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: must be a file")
-    with path.open("rb") as file:
+    opened: IO[bytes] = path.open("rb")
+    with gzip.open(path) if path.suffix == ".gz" else opened as file, opened:
         number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
-            if len(line) > MAX_LINE:
-                raise ValueError(f"{path}: line {number} has more than {MAX_LINE} bytes")
-            yield _parse(line, f"{path}: line {number}")
+        try:
+            while line := file.readline(MAX_LINE + 1):
+                number += 1
+                if len(line) > MAX_LINE:
+                    raise ValueError(f"{path}: line {number} has more than {MAX_LINE} bytes")
+                yield _parse(line, f"{path}: line {number}")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}: is no whole gzip file: {error}") from None
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
@@ -127,9 +151,9 @@ def _check(value: Any, hint: Any, where: str) -> None:
     elif is_dataclass(hint):
         _check_record(value, hint, where)
     elif hint is int:
-        # Counts, ids and times are never negative; priorities may be.
         is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or abs(value) >= 2**64 or (value < 0 and not where.endswith(".prio")):
+        is_negative = is_whole and value < 0 and not where.endswith(MAY_BE_NEGATIVE)
+        if not is_whole or abs(value) >= 2**64 or is_negative:
             _refuse(value, where)
     elif hint is float:
         if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) >= 2.0**1000:

@@ -27,7 +27,7 @@ from pellucid.cli.parsing.settings import config_path, read_config, settings_kin
 # By what they are for. Each is a function in a file of its name, with _ for -.
 VERBS = {
     "Generate text": ("run", "chat", "serve"),
-    "Look inside": ("compare", "explain", "top"),
+    "Look inside": ("compare", "explain", "top", "page", "trace"),
     "Measure": ("bench", "bench-serve", "ablate", "eval-kv"),
     "Convert": ("quantize",),
 }

@@ -77,7 +77,6 @@ class BlockPool:
         for block in taken:
             if block.key is not None:
                 self.unseal(block)
-                self.log.add("E", block.block_id)
             block.ref_count = 1
         return taken
 
@@ -135,6 +134,7 @@ class BlockPool:
             self._num_free_sealed -= block.ref_count == 0
             block.key = None
             block.sealed_by = None
+            self.log.add("E", block.block_id)
 
     def unseal_all(self) -> None:
         """Clears the index, because the contents of blocks are undefined."""

@@ -1,0 +1,87 @@
+"""`pellucid page`: shows a recording on the live page, without an engine; writes both as a folder."""
+
+import tempfile
+from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pellucid.cli.output.terminal import note
+from pellucid.cli.parsing.options import SERVER
+
+EXPORT = "export"
+
+
+def page(
+    recording: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECORDING",
+            help="A recording to show, or the word export.",
+            show_default="the bundled demonstration",
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="With export: the folder to write.")
+    ] = None,
+    *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With export: the recording that the page shows.",
+            show_default="the bundled demonstration",
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", rich_help_panel=SERVER, help="Port on this machine; 0 takes a free one."
+        ),
+    ] = 8001,
+) -> None:
+    """Show a recording on the live page.
+
+    Serves the page with a recording at http://127.0.0.1 until Ctrl-C; no model is loaded. pellucid page
+    export DIR writes the page and a recording as a folder, for any web server. pellucid serve shows the page of
+    a running engine.
+    """
+    from pellucid.page_export import export_page
+
+    if recording == EXPORT:
+        if directory is None:
+            raise ValueError("page export: needs a folder, as in pellucid page export DIR")
+        index = export_page(directory, trace)
+        note(f"{index}: put {directory} on a web server; modules do not load from file://")
+        return
+    if directory is not None or trace is not None:
+        raise ValueError(f"{directory or '--trace'}: is for pellucid page export")
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port {port}: must be in 0..65535")
+    with tempfile.TemporaryDirectory() as folder:
+        export_page(Path(folder), None if recording is None else Path(recording))
+        handler = partial(_Quiet, directory=folder)
+        with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+            note(f"{recording or 'the demonstration'} at http://127.0.0.1:{server.server_port}/")
+            with suppress(KeyboardInterrupt):  # how it ends
+                server.serve_forever()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Files of a folder, as they are: a compressed recording is the page's to unpack."""
+
+    extensions_map = {  # noqa: RUF012
+        ".css": "text/css",
+        ".gz": "application/gzip",
+        ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript",
+        ".mjs": "text/javascript",
+        ".svg": "image/svg+xml",
+        "": "application/octet-stream",
+    }
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
