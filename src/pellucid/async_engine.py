@@ -47,6 +47,7 @@ class AsyncLLMEngine:
     Args:
         engine: from now on for this facade alone.
         max_requests: unfinished requests that are accepted, running and waiting together.
+        on_failure: called on the engine's thread with what the engine failed with.
 
     Attributes:
         events: the engine's bus. Subscribe from any thread; subscribers are called on the engine's.
@@ -55,7 +56,12 @@ class AsyncLLMEngine:
         ValueError: the engine has requests already, or max_requests is not a whole number >= 1.
     """
 
-    def __init__(self, engine: LLMEngine, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
+    def __init__(
+        self,
+        engine: LLMEngine,
+        max_requests: int = DEFAULT_MAX_REQUESTS,
+        on_failure: Callable[[LLMEngine, BaseException], object] | None = None,
+    ) -> None:
         max_requests = Interval(1).integer("max_requests", max_requests)
         if engine.has_unfinished_requests:
             raise ValueError("engine: has unfinished requests; pass an engine without requests")
@@ -71,7 +77,7 @@ class AsyncLLMEngine:
             engine  # here `encode` and `prepare` alone are called; all else on its thread
         )
         self._texts = TextThreads(max_waiting=max_requests)
-        self._thread = EngineThread(engine, max_requests)
+        self._thread = EngineThread(engine, max_requests, on_failure)
         # Called before daemon threads are frozen at exit, which native code may not survive.
         weakref.finalize(self, _stop, self._thread, self._texts)
 

@@ -4,14 +4,20 @@ import asyncio
 import json
 import logging
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 
 import pytest
 
+from pellucid.async_engine import AsyncLLMEngine, EngineStoppedError
+from pellucid.engine.crash_report import write_crash_report
+from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import ANYONE
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call, Endpoint, GeneratedReply, StreamClock
@@ -217,6 +223,42 @@ def test_an_engine_that_has_failed_is_no_longer_healthy() -> None:
         assert server.get("/health").json["status"] == "failed"
         assert server.get("/ready").status == 503
         assert server.post("/v1/completions", LONG).status == 503
+
+
+def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With numbers and ids, and nothing of what was asked or answered."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = fake_engine()
+
+    async def crash() -> None:
+        async with AsyncLLMEngine(engine, on_failure=write_crash_report) as served:
+            stream = await served.add_request("secret", SamplingParams(max_tokens=50), "r1")
+            for _ in range(5):
+                await anext(stream)
+            engine.scheduler.update = None  # type: ignore[method-assign]
+            with pytest.raises(EngineStoppedError):
+                await stream.complete()
+
+    asyncio.run(crash())
+    (path,) = tmp_path.iterdir()
+    assert f"its last steps are in {path}" in caplog.text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    report = json.loads(path.read_text())
+    assert report["error"] == "TypeError" and "llm_engine.py" in report["raised_at"][-1]
+    first, *_, last = report["steps"]
+    num_prompt_tokens = engine.tokenizer.encode("secret")
+    assert first["requests"][0] == {
+        "id": "r1/0",
+        "start": 0,
+        "end": len(num_prompt_tokens),
+        "recomputed": 0,
+        "logits": 1,
+    }
+    assert last["requests"][0]["end"] == last["requests"][0]["start"] + 1
+    assert report["running"] == ["r1/0"] and report["blocks"]["used"] > 0
+    assert "secret" not in path.read_text()
 
 
 def test_a_silent_stream_gets_signs_of_life() -> None:

@@ -145,12 +145,13 @@ def serve(
     _set_up_logs(listening_options.log_calls)
     from pellucid.async_engine import AsyncLLMEngine
     from pellucid.engine import LLMEngine
+    from pellucid.engine.crash_report import write_crash_report
 
     with progress("load", describe_bytes) as show:
         engine = LLMEngine.from_config(engine_config, show)
     note_facts("memory", memory_facts(engine.memory_plan))
     run_server(
-        AsyncLLMEngine(engine, config.limits.max_unfinished_completions),
+        AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report),
         config,
         lambda url: note(f"serving {(*config.model_names, engine.model.name)[0]} at {url}"),
     )

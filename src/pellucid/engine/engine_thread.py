@@ -31,15 +31,22 @@ class EngineThread:
     Args:
         engine: from now on for this thread alone.
         max_requests: unfinished requests that are accepted, running and waiting together.
+        on_failure: called on this thread with what ended it, if it was not `stop`.
 
     Attributes:
         last_step_time: when the last step ended, on the engine's clock; None before the first.
         failure: what ended the thread, if it was not `stop`.
     """
 
-    def __init__(self, engine: LLMEngine, max_requests: int) -> None:
+    def __init__(
+        self,
+        engine: LLMEngine,
+        max_requests: int,
+        on_failure: Callable[[LLMEngine, BaseException], object] | None = None,
+    ) -> None:
         self.engine = engine
         self.max_requests = max_requests
+        self._on_failure = on_failure
         self.last_step_time: float | None = None
         self._streams: dict[str, AsyncTokenStream] = {}  # by request_id, unfinished
         self._stopping = False
@@ -172,6 +179,9 @@ class EngineThread:
             self.engine.close()
         except BaseException as error:  # panics of Rust and SystemExit are no Exceptions
             self.failure = error
+            if self._on_failure is not None:
+                with suppress(Exception):
+                    self._on_failure(self.engine, error)
         finally:
             self._end()
 

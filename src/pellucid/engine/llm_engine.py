@@ -21,6 +21,7 @@ from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
+from pellucid.ledger import StepTimes, Work
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
 from pellucid.outputs import (
@@ -176,6 +177,12 @@ class LLMEngine:
     def unfinished_request_ids(self) -> Collection[str]:
         """The ids of the requests that have not ended."""
         return self._completions.outputs.keys()
+
+    @property
+    def last_steps(self) -> Sequence[tuple[StepTimes, Sequence[Work]]]:
+        """When the parts of the latest steps ended, and what each request had of them; the last step may be
+        incomplete."""
+        return tuple(self._recorder.last_steps)
 
     def kv_cache_usage(self) -> KVCacheUsage:
         """The blocks of the KV cache between two steps."""

@@ -1,6 +1,6 @@
 """The step recorder: ledgers, metrics and events of each step."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from pellucid import formulas
@@ -22,6 +22,8 @@ from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.text.tokenizer import Tokenizer
 
+NUM_LAST_STEPS = 32  # that are remembered for a crash report
+
 
 class StepRecorder:
     """Keeps the ledgers of the requests under way, adds to their metrics, and emits `step`, `tok` and
@@ -34,6 +36,9 @@ class StepRecorder:
         bytes_per_block: of KV, all layers.
         tokenizer: shows tokens.
         bus: where events go.
+
+    Attributes:
+        last_steps: the times and the requests' shares of the latest steps; the step under way is the last one.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class StepRecorder:
         self._ledgers = LedgerBook(self._flops)
         self._times = StepTimes(0.0)  # of the step under way
         self._works: list[Work] = []
+        self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
         self._left_out: list[str] = []
         self._last_emitted: float | None = None
         self._token_times: dict[str, float] = {}  # of the last token that somebody watched
@@ -90,6 +96,7 @@ class StepRecorder:
             completions: by request id.
         """
         self._works = []
+        self.last_steps.append((self._times, self._works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
         for scheduled in output.scheduled:
             request = scheduled.request
