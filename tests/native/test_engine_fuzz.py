@@ -14,7 +14,9 @@ from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
+from support.checkpoints import write_checkpoint
 from support.fake_model import FakeClock
+from support.tiny_tokenizer import VOCAB_SIZE
 from support.traces import TraceSpace, check_trace, make_trace
 
 KNOBS = {
@@ -87,3 +89,34 @@ def test_every_request_gets_what_it_gets_alone(
         counts += check_trace(make_trace(seed, space), make_engine)
     faulthandler.cancel_dump_traceback_later()
     print(dict(counts))
+
+
+@pytest.mark.traces(6)
+@pytest.mark.parametrize("family", ["qwen3-moe"])
+def test_tiny_models_with_mechanisms_of_their_own(
+    family: str, trace_seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Experts: which ones a step reads depends on its tokens, an answer does not depend on the step."""
+    directory = write_checkpoint(tmp_path / family, family)
+    models: dict[object, LoadedModel] = {}
+    for num_threads in (1, 3):
+        with monkeypatch.context() as patch:
+            backend = CpuBackend(num_threads, small_step_bytes=0)
+            patch.setattr(loaded_model, "make_backend", lambda *_, own=backend: own)
+            models[num_threads] = load_model(EngineConfig(model=str(directory)))
+    space = TraceSpace(
+        vocab_size=VOCAB_SIZE,
+        stops=["a", "e", "t", " ", "th", "the", "\n"],
+        block_bytes=64 << 10,
+        knobs={"kv_cache_dtype": ["bf16", "f32", "int8"], "num_threads": [1, 3]},
+        prefix_cache_dir=str(tmp_path / "blocks"),
+    )
+
+    def make_engine(
+        knobs: Mapping[str, object], clock: FakeClock, proposer: Proposer | None
+    ) -> LLMEngine:
+        model = models[knobs.get("num_threads", 1)]
+        return LLMEngine(EngineConfig(**knobs), model, clock, proposer=proposer)
+
+    for seed in trace_seeds:
+        check_trace(make_trace(seed, space), make_engine)
