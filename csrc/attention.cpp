@@ -137,7 +137,9 @@ struct AttentionRun {
 
   void finish(const AttentionItem& item, const Partials& folded) const {
     for (std::int64_t row = 0; row < buffers.queries.num_rows; ++row) {
+      const std::int64_t head = item.kv_head * rows_per_token() + row % rows_per_token();
       kernels.finish(folded, row, layer.padded_dim, layer.head_dim,
+                     options.sinks == nullptr ? nullptr : options.sinks + head,
                      arrays.y + offset(item, row, arrays.y_stride));
     }
   }

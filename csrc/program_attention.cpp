@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "memory_units.h"
 #include "require.h"
@@ -91,8 +92,8 @@ void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int
       });
 }
 
-void ProgramAttention::add_attention(std::int64_t layer, View q, const AttentionOptions& options,
-                                     View y) {
+void ProgramAttention::add_attention(std::int64_t layer, View q, AttentionOptions options, View y,
+                                     std::shared_ptr<const std::vector<float>> sinks) {
   require(layer >= 0, "layer=", layer, ": must be 0 or more");
   require(options.sliding_window >= 0, "sliding_window=", options.sliding_window,
           ": must be positive");
@@ -104,6 +105,10 @@ void ProgramAttention::add_attention(std::int64_t layer, View q, const Attention
             "kv_cache: head_dim=", step.kv_cache->shape().head_dim, ", the program has ",
             limits.head_dim);
   });
+  require(sinks == nullptr || static_cast<std::int64_t>(sinks->size()) == limits_.num_heads,
+          "sinks: must have one number for each head");
+  if (sinks != nullptr)
+    options.sinks = sinks->data();  // alive as long as the phase's copy of sinks
   const std::shared_ptr<AttentionPlan> plan = plan_of(options.sliding_window);
   const std::size_t bytes_per_thread = round_up(attention_scratch_bytes(limits_), kCacheLine);
   const auto num_threads = static_cast<std::size_t>(program_.max_threads());
@@ -112,7 +117,7 @@ void ProgramAttention::add_attention(std::int64_t layer, View q, const Attention
       "attention", {q.buffer, y.buffer, scratch},
       [plan](const Step&) { return static_cast<std::int64_t>(plan->items().size()); },
       [](const Step&) { return 1; },
-      [=, &program = program_](const Step& step, const Share& share) {
+      [=, sinks = std::move(sinks), &program = program_](const Step& step, const Share& share) {
         const AttentionArrays arrays{program.row(q, 0), program.stride(q), program.row(y, 0),
                                      program.stride(y)};
         run_attention(

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "attention.h"
 #include "program.h"
@@ -21,8 +22,10 @@ class ProgramAttention {
   // Phases are added to `program`, which outlives this object.
   ProgramAttention(Program& program, const AttentionLimits& limits);
 
-  // Adds the phase that computes attention: q [T, H, D] -> y [T, H, D].
-  void add_attention(std::int64_t layer, View q, const AttentionOptions& options, View y);
+  // Adds the phase that computes attention: q [T, H, D] -> y [T, H, D]. `sinks` [H] are those of
+  // the options, or null.
+  void add_attention(std::int64_t layer, View q, AttentionOptions options, View y,
+                     std::shared_ptr<const std::vector<float>> sinks = nullptr);
 
  private:
   const std::shared_ptr<AttentionPlan>& plan_of(std::int64_t sliding_window);

@@ -33,10 +33,6 @@ using namespace nb::literals;
 namespace pellucid {
 namespace {
 
-Floats floats(const FloatVector& vector) {
-  return std::make_shared<const std::vector<float>>(vector.data(), vector.data() + vector.size());
-}
-
 RouterScores router_named(const std::string& name) {
   if (name == "softmax") return RouterScores::kSoftmax;
   if (name == "softmax_chosen") return RouterScores::kSoftmaxChosen;

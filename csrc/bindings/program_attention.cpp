@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/program_arguments.h"
 #include "program.h"
@@ -35,12 +36,13 @@ void bind_program_attention(nb::module_& m) {
           "paged_attention",
           [](ProgramAttention& self, std::int64_t layer, const BufferView& q, float scale,
              std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
-             const BufferView& y) {
+             const std::optional<FloatVector>& sinks, const BufferView& y) {
             self.add_attention(layer, view(q),
-                               {scale, softcap.value_or(0.0f), sliding_window.value_or(0)},
-                               view(y));
+                               {scale, softcap.value_or(0.0f), sliding_window.value_or(0)}, view(y),
+                               sinks ? floats(*sinks) : nullptr);
           },
-          "layer"_a, "q"_a, "scale"_a, "sliding_window"_a.none(), "softcap"_a.none(), "y"_a);
+          "layer"_a, "q"_a, "scale"_a, "sliding_window"_a.none(), "softcap"_a.none(),
+          "sinks"_a.none(), "y"_a);
 }
 
 }  // namespace pellucid

@@ -74,8 +74,9 @@ struct KeyRange {
 
 struct AttentionOptions {
   float scale;
-  float softcap;                // 0: none
-  std::int64_t sliding_window;  // 0: none
+  float softcap;                 // 0: none
+  std::int64_t sliding_window;   // 0: none
+  const float* sinks = nullptr;  // [H]: of each head a score that has no value; null: none
 };
 
 // The results of rows over a range, or over ranges folded together. With scores s in units of log
@@ -104,9 +105,9 @@ struct AttentionKernels {
   // Folds the result of the next range into that of the ranges before it.
   void (*fold)(const Partials& next, std::int64_t num_rows, std::int64_t padded_dim,
                const Partials& folded);
-  // y [D] = values / total of one row.
+  // y [D] = values / total of one row. The score *sink, if it is given, takes part in the total.
   void (*finish)(const Partials& folded, std::int64_t row, std::int64_t padded_dim,
-                 std::int64_t head_dim, float* y);
+                 std::int64_t head_dim, const float* sink, float* y);
 };
 
 }  // namespace pellucid

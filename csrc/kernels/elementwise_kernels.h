@@ -7,9 +7,9 @@
 
 namespace pellucid {
 
-enum class ActivationFunction : std::uint8_t { kSilu, kGelu, kGeluTanh };
+enum class ActivationFunction : std::uint8_t { kSilu, kGelu, kGeluTanh, kClampedSwish };
 
-constexpr int kNumActivationFunctions = 3;
+constexpr int kNumActivationFunctions = 4;
 
 // What a router makes of its logits: Ops.route in backends/ops.py.
 enum class RouterScores : std::uint8_t { kSoftmax, kSoftmaxChosen, kSigmoid };

@@ -66,6 +66,40 @@ struct GeluTanh {
   }
 };
 
+// min(a, b) and max(a, b) where neither is a NaN; a NaN in x stays one.
+inline __attribute__((always_inline)) Lanes at_most(Lanes x, float limit) {
+  return where_less(limit, x, limit, x);
+}
+inline __attribute__((always_inline)) Lanes at_least(Lanes x, float limit) {
+  return where_less(x, limit, limit, x);
+}
+
+// The activation of gpt-oss: f(x) = g sigmoid(1.702 g), g = min(x, 7), and gated f(gate) times
+// 1 + up, where up is clamped to -7 .. 7.
+constexpr float kSwishLimit = 7.0f;
+
+struct ClampedSwish {
+  inline __attribute__((always_inline)) Lanes operator()(Lanes x) const {
+    const Lanes g = at_most(x, kSwishLimit);
+    return g * sigmoid(1.702f * g);
+  }
+};
+
+template <class F>
+struct Gated {
+  inline __attribute__((always_inline)) Lanes operator()(Lanes gate, Lanes up) const {
+    return F{}(gate)*up;
+  }
+};
+
+template <>
+struct Gated<ClampedSwish> {
+  inline __attribute__((always_inline)) Lanes operator()(Lanes gate, Lanes up) const {
+    const Lanes clamped = at_least(at_most(up, kSwishLimit), -kSwishLimit);
+    return ClampedSwish{}(gate) * (clamped + 1.0f);
+  }
+};
+
 template <class F>
 void activate(const float* x, std::int64_t size, float* y) {
   map(size, y, [&](auto at) { return F{}(at(x)); });
@@ -73,7 +107,7 @@ void activate(const float* x, std::int64_t size, float* y) {
 
 template <class F>
 void gated_activate(const float* x, std::int64_t size, float* y) {
-  map(size, y, [&](auto at) { return F{}(at(x)) * at(x + size); });
+  map(size, y, [&](auto at) { return Gated<F>{}(at(x), at(x + size)); });
 }
 
 inline void add(const float* a, const float* b, std::int64_t size, float* y) {
@@ -173,8 +207,9 @@ constexpr ElementwiseKernels kernels() {
   return {&rms_norm,
           &layer_norm,
           &rope,
-          {&activate<Silu>, &activate<Gelu>, &activate<GeluTanh>},
-          {&gated_activate<Silu>, &gated_activate<Gelu>, &gated_activate<GeluTanh>},
+          {&activate<Silu>, &activate<Gelu>, &activate<GeluTanh>, &activate<ClampedSwish>},
+          {&gated_activate<Silu>, &gated_activate<Gelu>, &gated_activate<GeluTanh>,
+           &gated_activate<ClampedSwish>},
           &add,
           &scale,
           &softcap,

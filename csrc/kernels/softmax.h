@@ -136,9 +136,20 @@ void fold(const Partials& next, std::int64_t num_rows, std::int64_t padded_dim,
   }
 }
 
+// 2^max of the row / (2^max * total + e^sink), where max is in units of log 2.
+inline float factor_with_sink(float max, float total, float sink) {
+  const float own = max * 0.693147181f;
+  const float peak = own > sink ? own : sink;
+  const float row_share = elementwise::exp_of_negative(own - peak)[0];
+  const float sink_share = elementwise::exp_of_negative(sink - peak)[0];
+  return row_share / (row_share * total + sink_share);
+}
+
 inline void finish(const Partials& folded, std::int64_t row, std::int64_t padded_dim,
-                   std::int64_t head_dim, float* y) {
-  const float factor = 1.0f / folded.total[row];
+                   std::int64_t head_dim, const float* sink, float* y) {
+  const float factor = sink == nullptr
+                           ? 1.0f / folded.total[row]
+                           : factor_with_sink(folded.max[row], folded.total[row], *sink);
   const float* const values = folded.values + row * padded_dim;
   // Adding zero makes -0 a +0: probabilities of zero can change nothing but the sign of a sum of
   // zeros.

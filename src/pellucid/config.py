@@ -7,7 +7,7 @@ from typing import Literal
 
 from pellucid.parameter_checks import Interval, refuse
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swish"]
 Router = Literal["softmax", "softmax_chosen", "sigmoid"]
 
 QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp", "int4-g128-zp")

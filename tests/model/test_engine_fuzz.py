@@ -13,8 +13,8 @@ from support.checkpoints import write_checkpoint
 from support.tiny_tokenizer import VOCAB_SIZE
 from support.traces import TraceSpace, check_trace, make_trace
 
-# Without a window, with one, keys that depend on the prompt's length, and experts.
-FAMILIES = ("llama", "gemma2", "llama-dynamic", "qwen3-moe")
+# Without a window, with one, keys that depend on the prompt's length, experts, and sinks.
+FAMILIES = ("llama", "gemma2", "llama-dynamic", "qwen3-moe", "gpt-oss")
 
 
 @pytest.mark.traces(45)

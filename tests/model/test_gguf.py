@@ -53,6 +53,7 @@ PROMPT = list(range(10, 50))
 FORMATS_OF_TYPES = {
     Type.Q8_0: INT8,
     Type.Q5_0: INT8,
+    Type.MXFP4: INT8,
     Type.IQ4_NL: INT8,
     Type.Q4_0: INT4,
     Type.Q4_1: INT4_MIN,
@@ -175,9 +176,20 @@ def test_blocks_become_a_format_of_ours(tensor_type: Type, tmp_path: Path) -> No
 
 
 def random_blocks(tensor_type: Type) -> np.ndarray:
-    """Any bytes: a code, a scale, a minimum is valid whatever its bits."""
+    """Any bytes: a code, a scale, a minimum is valid whatever its bits, in MXFP4 if f16 has the scale."""
     _, block_bytes = GGML_QUANT_SIZES[tensor_type]
-    return np.random.default_rng(0).integers(0, 256, (6, 3 * block_bytes), np.uint8)
+    blocks = np.random.default_rng(0).integers(0, 256, (6, 3 * block_bytes), np.uint8)
+    if tensor_type is Type.MXFP4:
+        blocks[:, ::block_bytes] = 104 + blocks[:, ::block_bytes] % 40
+    return blocks
+
+
+@pytest.mark.parametrize("exponent", [0, 103, 144, 255])
+def test_a_scale_that_f16_does_not_have_is_infinite(exponent: int, tmp_path: Path) -> None:
+    blocks = random_blocks(Type.MXFP4)
+    blocks[2, 17] = exponent
+    matrix = tensor_of(tmp_path, blocks, Type.MXFP4)
+    assert np.argwhere(~np.isfinite(matrix.scales)).tolist() == [[2, 1]]
 
 
 @pytest.mark.parametrize("tensor_type", WRITABLE)

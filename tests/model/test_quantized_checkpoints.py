@@ -72,7 +72,7 @@ def test_same_logits_as_quantizing_while_loading(quantization: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "family", ["gpt2", "gemma2", "phi3", "qwen3", "llama-linear", "qwen3-moe", "mixtral"]
+    "family", ["gpt2", "gemma2", "phi3", "qwen3", "llama-linear", "qwen3-moe", "mixtral", "gpt-oss"]
 )
 def test_every_kind_of_weight_name(family: str, tmp_path: Path) -> None:
     output = quantized(tmp_path, "int8", family)

@@ -91,12 +91,12 @@ def test_every_request_gets_what_it_gets_alone(
     print(dict(counts))
 
 
-@pytest.mark.traces(6)
-@pytest.mark.parametrize("family", ["qwen3-moe"])
+@pytest.mark.traces(4)
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss"])
 def test_tiny_models_with_mechanisms_of_their_own(
     family: str, trace_seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Experts: which ones a step reads depends on its tokens, an answer does not depend on the step."""
+    """Experts, whose choice a step's tokens decide, and sinks: an answer does not depend on the step."""
     directory = write_checkpoint(tmp_path / family, family)
     models: dict[object, LoadedModel] = {}
     for num_threads in (1, 3):

@@ -145,7 +145,7 @@ def test_rope(backend, name):
     assert_close(backend.ops.rope(x, batch, ROPES[name]), expected, 8 * EPS * sizes)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "clamped_swish"])
 def test_activations(backend, activation):
     x = np.concatenate((np.linspace(-30, 30, 4001), [0.0, -0.0, 1e-30, -1e-30, 200.0, -200.0]))
     x = x.astype(np.float32)[None]
@@ -154,7 +154,9 @@ def test_activations(backend, activation):
     assert np.isnan(backend.ops.activate(np.full((1, 3), np.nan, np.float32), activation)).all()
     up = normal(1, 1, x.shape[1])
     gated = backend.ops.gated_activate(np.concatenate((x, up), axis=1), activation)
-    assert_close(gated, expected * up, 7 * EPS * np.abs(x * up))
+    if activation == "clamped_swish":
+        up = np.clip(up, -7, 7) + 1
+    assert_close(gated, expected * up, 8 * EPS * np.abs(x * up))
 
 
 def test_logits_with_a_softcap(backend):
@@ -169,7 +171,9 @@ def test_logits_with_a_softcap(backend):
 
 @pytest.mark.parametrize("steps", ["whole", "chunks"])
 @pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("options", [{}, {"sliding_window": 20}, {"softcap": 2.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"sliding_window": 20}, {"softcap": 2.0}, {"sinks": normal(7, 6)}], ids=str
+)
 def test_attention(backend, kv_dtype, options, steps):
     length = 70
     case = AttentionCase.random(0, [length], 6, 2, 16)
@@ -178,7 +182,7 @@ def test_attention(backend, kv_dtype, options, steps):
     # What is stored and multiplied in bf16 is rounded once; products and sums are not worse than f32.
     unit = BF16_EPS if kv_dtype == "bf16" else 16 * EPS
     q, k, v = case.requests[0]
-    expected = dense_attention(q, k, v, 0.35, options.get("sliding_window"), options.get("softcap"))
+    expected = dense_attention(q, k, v, 0.35, **options)
     score_error = (
         2 * unit * 0.35 * np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k, axis=-1).max()
     )
@@ -226,7 +230,7 @@ def test_elementwise_ops_are_the_same_on_every_level():
         yield backend.ops.rms_norm(x, weight, 1e-5)
         yield backend.ops.layer_norm(x, weight, weight, 1e-5)
         yield backend.ops.rope(x.reshape(6, 3, 50), batch, ROPES["all"])
-        for activation in ("silu", "gelu", "gelu_tanh"):
+        for activation in ("silu", "gelu", "gelu_tanh", "clamped_swish"):
             yield backend.ops.activate(x, activation)
             yield backend.ops.gated_activate(x, activation)
 

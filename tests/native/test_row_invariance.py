@@ -99,15 +99,22 @@ def test_rope(isa, seed, lengths, is_dynamic):
     head_dim=st.sampled_from([8, 24, 64]),
     sliding_window=st.sampled_from([None, 1, 16, 40]),
     softcap=st.sampled_from([None, 2.0]),
+    has_sinks=st.booleans(),
     block_sizes=st.permutations([16, 32, 64, 128]),
 )
 @EXAMPLES
 def test_paged_attention(
-    isa, kv_dtype, seed, lengths, heads, head_dim, sliding_window, softcap, block_sizes
+    isa, kv_dtype, seed, lengths, heads, head_dim, sliding_window, softcap, has_sinks, block_sizes
 ):
     rng = np.random.default_rng(seed)
     case = AttentionCase.random(seed, lengths, *heads, head_dim)
-    options = {"kv_dtype": kv_dtype, "sliding_window": sliding_window, "softcap": softcap}
+    sinks = rng.standard_normal(heads[0]).astype(np.float32) if has_sinks else None
+    options = {
+        "kv_dtype": kv_dtype,
+        "sliding_window": sliding_window,
+        "softcap": softcap,
+        "sinks": sinks,
+    }
     alone = [
         paged_attention_in_steps(
             BACKENDS[isa, 1],

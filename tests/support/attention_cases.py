@@ -77,7 +77,13 @@ def paged_attention_in_steps(
 
 
 def dense_attention(
-    q: Array, k: Array, v: Array, scale: float, sliding_window: int | None, softcap: float | None
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
 ) -> Array:
     """The same for one request, row by row and head by head over the keys in sight, in f64."""
     num_tokens, num_heads, _ = q.shape
@@ -91,6 +97,9 @@ def dense_attention(
             scores = scale * keys @ q[position, head]
             if softcap is not None:
                 scores = softcap * np.tanh(scores / softcap)
+            if sinks is not None:  # a key whose value is 0
+                scores = np.append(scores, sinks[head])
+                values = np.concatenate((values, np.zeros_like(values[:1])))
             weights = np.exp(scores - scores.max())
             output[position, head] = weights @ values / weights.sum()
     return output

@@ -102,7 +102,9 @@ def _llama_weights(config: Config, seed: int) -> Weights:
                 weights.linear(f"{mlp}.gate_proj", inner, hidden, mlp_bias)
                 weights.linear(f"{mlp}.up_proj", inner, hidden, mlp_bias)
         weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim, o_bias)
-        if has_experts:
+        if family == "gpt_oss":
+            _add_gpt_oss_experts(weights, config, i)
+        elif has_experts:
             _add_experts(weights, config, i)
         else:
             weights.linear(f"{mlp}.down_proj", hidden, inner, mlp_bias)
@@ -110,6 +112,8 @@ def _llama_weights(config: Config, seed: int) -> Weights:
             weights.vector(f"model.layers.{i}.{norm}.weight", hidden, norm_mean)
             if family == "stablelm":
                 weights.vector(f"model.layers.{i}.{norm}.bias", hidden, 0.0)
+        if family == "gpt_oss":
+            weights.vector(f"{attention}.sinks", num_heads, mean=1.0)
         sizes = {"q": head_dim, "k": head_dim}
         if family in ("olmo2", "olmo3", "olmoe"):
             sizes = {"q": num_heads * head_dim, "k": num_kv_heads * head_dim}
@@ -139,6 +143,20 @@ def _add_experts(weights: RandomWeights, config: Config, layer: int) -> None:
         weights.linear(f"{block}.experts.{expert}.{gate}", inner, hidden)
         weights.linear(f"{block}.experts.{expert}.{up}", inner, hidden)
         weights.linear(f"{block}.experts.{expert}.{down}", hidden, inner)
+
+
+def _add_gpt_oss_experts(weights: RandomWeights, config: Config, layer: int) -> None:
+    hidden, inner, count = config["hidden_size"], config["intermediate_size"], num_experts(config)
+    block = f"model.layers.{layer}.mlp"
+    weights.linear(f"{block}.router", count, hidden, bias=True)
+    for name, num_in, num_out in (
+        ("gate_up_proj", hidden, 2 * inner),
+        ("down_proj", inner, hidden),
+    ):
+        tensor = f"{block}.experts.{name}"
+        weights.matrix(tensor, count * num_in, num_out, fan_in=num_in)
+        weights.tensors[tensor] = weights.tensors[tensor].reshape(count, num_in, num_out)
+        weights.matrix(f"{tensor}_bias", count, num_out, fan_in=16)
 
 
 def _gpt2_weights(config: Config, seed: int) -> Weights:
@@ -308,6 +326,24 @@ def _configs() -> dict[str, Config]:
             num_experts_per_tok=2,
             num_local_experts=4,
             sliding_window=None,
+        ),
+        "gpt-oss": _derived_config(
+            "gpt_oss",
+            "GptOssForCausalLM",
+            attention_bias=True,
+            intermediate_size=32,
+            num_experts_per_tok=2,
+            num_local_experts=5,
+            rope_parameters={
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "rope_theta": 150000.0,
+                "rope_type": "yarn",
+                "truncate": False,
+            },
+            sliding_window=12,
         ),
         "gpt2": {
             "activation_function": "gelu_new",

@@ -32,6 +32,7 @@ GGUF_FAMILIES = (
     "qwen3-moe",
     "olmoe",
     "mixtral",
+    "gpt-oss",
     "gpt2",
     "gemma2",
     "phi3",
@@ -56,6 +57,7 @@ GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
 _ARCHITECTURES = {
     "mistral": "llama",
     "mixtral": "llama",
+    "gpt_oss": "gpt-oss",
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
@@ -119,7 +121,8 @@ def _add_tensor(
     tensor: npt.NDArray[Any],
     matrix_type: GGMLQuantizationType | None,
 ) -> None:
-    if tensor.ndim >= 2 and matrix_type is not None and tensor.shape[-1] % 32 == 0:
+    is_matrix = tensor.ndim >= 2 and not name.endswith(".bias")
+    if is_matrix and matrix_type is not None and tensor.shape[-1] % 32 == 0:
         data = quantize(tensor.astype(np.float32), matrix_type)
         writer.add_tensor(name, data, raw_dtype=matrix_type)
     elif tensor.ndim >= 2:
@@ -139,8 +142,8 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
     if experts is not None:
         writer.add_expert_count(experts.num_experts)
         writer.add_expert_used_count(experts.num_chosen)
-    if "moe_intermediate_size" in config:
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        if config["model_type"] in ("qwen3_moe", "gpt_oss"):
+            writer.add_expert_feed_forward_length(experts.intermediate_size)
     writer.add_head_count(attention.num_heads)
     writer.add_head_count_kv(attention.num_kv_heads)
     if "layer_norm_eps" in config:
@@ -217,6 +220,8 @@ def _converted(
     [gguf_architecture] = [each for each in MODEL_ARCH if MODEL_ARCH_NAMES[each] == architecture]
     names = get_tensor_name_map(gguf_architecture, num_layers)
     converted = []
+    if architecture == "gpt-oss":
+        tensors = _gpt_oss_tensors(tensors)
     for name, tensor in _experts_together(tensors).items():
         gguf_name = names.get_name(name, (".weight", ".bias"))
         assert gguf_name is not None, name
@@ -230,6 +235,23 @@ def _converted(
             tensor = tensor + 1
         converted.append((gguf_name, tensor))
     return converted
+
+
+def _gpt_oss_tensors(tensors: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Experts' matrices [experts, out, in], gate and up apart, every name with its suffix."""
+    split: dict[str, npt.NDArray[Any]] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(".sinks"):
+            split[f"{name}.weight"] = tensor
+        elif match := re.fullmatch(r"(.*\.experts)\.(gate_up|down)_proj(_bias)?", name):
+            kind = "bias" if match[3] else "weight"
+            own = tensor if match[3] else np.ascontiguousarray(tensor.swapaxes(1, 2))
+            halves = {"gate": own[:, ::2], "up": own[:, 1::2]}
+            for part, rows in halves.items() if match[2] == "gate_up" else [("down", own)]:
+                split[f"{match[1]}.{part}_proj.{kind}"] = np.ascontiguousarray(rows)
+        else:
+            split[name] = tensor
+    return split
 
 
 def _experts_together(tensors: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

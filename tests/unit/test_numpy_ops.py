@@ -119,6 +119,7 @@ EXACT_ACTIVATIONS = {
     "silu": lambda x: x / (1 + math.exp(-x)),
     "gelu": lambda x: x * 0.5 * math.erfc(-x / math.sqrt(2)),
     "gelu_tanh": lambda x: x / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "clamped_swish": lambda x: min(x, 7) / (1 + math.exp(-1.702 * min(x, 7))),
 }
 
 
@@ -134,13 +135,17 @@ def test_activate(backend, activation):
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 def test_activations_of_large_numbers_are_zero_or_the_number(backend, activation):
     large = np.array([[-1e4, 1e4]], backend.ops.dtype)
-    assert (backend.ops.activate(large, activation) == [[0, 1e4]]).all()
+    expected = 7 / (1 + np.exp(-1.702 * 7)) if activation == "clamped_swish" else 1e4
+    np.testing.assert_allclose(backend.ops.activate(large, activation), [[0, expected]], rtol=1e-6)
 
 
 def test_gated_activate_gates_the_second_half_by_the_first(backend):
     gate_up = normal(0, 5, 14, dtype=backend.ops.dtype)
     expected = backend.ops.activate(gate_up[:, :7], "silu") * gate_up[:, 7:]
     assert (backend.ops.gated_activate(gate_up, "silu") == expected).all()
+    up = np.clip(10 * gate_up[:, 7:], -7, 7) + 1
+    expected = backend.ops.activate(10 * gate_up[:, :7], "clamped_swish") * up
+    assert (backend.ops.gated_activate(10 * gate_up, "clamped_swish") == expected).all()
 
 
 @pytest.mark.parametrize("rotated", [16, 12, 2])
@@ -168,10 +173,12 @@ HEADS = [(4, 4), (4, 2), (6, 2), (5, 1), (3, 3)]
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), HEADS)
 @pytest.mark.parametrize("sliding_window", [None, 1, 7, 16, 33])
 @pytest.mark.parametrize("softcap", [None, 1.5])
-def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softcap):
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softcap, has_sinks):
     case = AttentionCase.random(5, (1, 50, 17), num_heads, num_kv_heads, 8, backend.ops.dtype)
     steps = [[(0, 0, 1), (1, 0, 20)], [(2, 0, 17)], [(1, 20, 50)]]
     scale = 0.4
+    sinks = normal(6, num_heads, dtype=backend.ops.dtype) if has_sinks else None
     outputs = paged_attention_in_steps(
         backend,
         case,
@@ -180,9 +187,10 @@ def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softc
         scale=scale,
         sliding_window=sliding_window,
         softcap=softcap,
+        sinks=sinks,
     )
     for (q, k, v), actual in zip(case.requests, outputs, strict=True):
-        expected = dense_attention(q, k, v, scale, sliding_window, softcap)
+        expected = dense_attention(q, k, v, scale, sliding_window, softcap, sinks)
         # Scores are off by rounding of a sum of D products, so weights are by twice that, relatively.
         score_error = (8 + 4) * scale * np.abs(q).max() * np.abs(k).max() * 8 + 4 * (softcap or 0)
         error = (2 * score_error + 2 * len(k) + 4) * eps(backend) * np.abs(v).max()

@@ -128,15 +128,18 @@ class CpuOps(Ops):
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        sinks: Array | None = None,
     ) -> Rows:
         if not isinstance(q, SymbolicArray):
             return self._run_on(
-                lambda q: self.paged_attention(q, kv_layer, batch, scale, sliding_window, softcap),
+                lambda q: self.paged_attention(
+                    q, kv_layer, batch, scale, sliding_window, softcap, sinks
+                ),
                 q,
                 batch=batch,
                 kv_cache=kv_layer.cache,
             )
-        return traced_ops.paged_attention(q, kv_layer, scale, sliding_window, softcap)
+        return traced_ops.paged_attention(q, kv_layer, scale, sliding_window, softcap, sinks)
 
     def logits(self, x: Rows, weight: LinearWeights, softcap: float | None = None) -> Rows:
         if not isinstance(x, SymbolicArray):

@@ -22,6 +22,7 @@ from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.config import Activation, RopeConfig, Router
 
+_SWISH_LIMIT = 7.0
 TILE = 16  # rows that go through a matrix product together
 
 
@@ -86,10 +87,16 @@ class NumpyOps(Ops):
             case "gelu_tanh":  # Hendrycks, Gimpel 2016
                 inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
                 return np.asarray(0.5 * x * (1 + np.tanh(inner)))
+            case "clamped_swish":
+                gate = np.minimum(x, _SWISH_LIMIT)
+                return np.asarray(gate * _sigmoid(1.702 * gate), x.dtype)
 
     def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
         half = gate_up.shape[1] // 2
-        return self.activate(gate_up[:, :half], activation) * gate_up[:, half:]
+        up = gate_up[:, half:]
+        if activation == "clamped_swish":
+            up = np.clip(up, -_SWISH_LIMIT, _SWISH_LIMIT) + 1
+        return self.activate(gate_up[:, :half], activation) * up
 
     def route(
         self,
@@ -133,8 +140,8 @@ class NumpyOps(Ops):
         for expert in range(len(gate)):
             rows = np.flatnonzero(weights[:, expert])
             if rows.size:
-                gated = self.activate(self.linear(x[rows], gate[expert]), activation)
-                inner = gated * self.linear(x[rows], up[expert])
+                gate_up = self.linear(x[rows], gate[expert]), self.linear(x[rows], up[expert])
+                inner = self.gated_activate(np.concatenate(gate_up, axis=1), activation)
                 y[rows] += weights[rows, expert, None] * self.linear(inner, down[expert])
         return y
 
@@ -149,6 +156,7 @@ class NumpyOps(Ops):
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        sinks: Array | None = None,
     ) -> Array:
         requests = zip(
             np.split(q * self.dtype(scale), batch.query_start[1:-1]),
@@ -158,7 +166,7 @@ class NumpyOps(Ops):
         )
         return np.concatenate(
             [
-                self._attend(rows, kv_layer, block_table, seq_len, sliding_window, softcap)
+                self._attend(rows, kv_layer, block_table, seq_len, sliding_window, softcap, sinks)
                 for rows, seq_len, block_table in requests
             ]
         )
@@ -171,6 +179,7 @@ class NumpyOps(Ops):
         seq_len: int,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Array | None,
     ) -> Array:
         """Attention of one request's last q_len positions: scaled q [q_len, H, D] -> [q_len, H, D]."""
         q_len, num_heads, head_dim = q.shape
@@ -193,7 +202,7 @@ class NumpyOps(Ops):
             first_key, end = _first_key(tile, sliding_window), (tile + 1) * TILE
             keys = slice(first_key - start, end - start)
             hidden = _hidden(np.arange(tile * TILE, end), np.arange(first_key, end), sliding_window)
-            outputs.append(_masked_attention(queries, k[keys], v[keys], hidden, softcap))
+            outputs.append(_masked_attention(queries, k[keys], v[keys], hidden, softcap, sinks))
 
         by_head = np.array(outputs).reshape(num_tiles, num_heads, TILE, head_dim)
         by_row = by_head.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
@@ -230,16 +239,28 @@ def _hidden(
 
 
 def _masked_attention(
-    q: Array, k: Array, v: Array, hidden: npt.NDArray[np.bool_], softcap: float | None
+    q: Array,
+    k: Array,
+    v: Array,
+    hidden: npt.NDArray[np.bool_],
+    softcap: float | None,
+    sinks: Array | None,
 ) -> Array:
-    """q [K, H / K * TILE, D], k and v [S, K, D], hidden [TILE, S] -> [K, H / K * TILE, D]."""
+    """q [K, H / K * TILE, D], k and v [S, K, D], hidden [TILE, S], sinks [H] -> [K, H / K * TILE, D]."""
     num_kv_heads, num_rows, _ = q.shape
     scores = _cap(q @ k.transpose(1, 2, 0), softcap)
     by_head = scores.reshape(num_kv_heads, num_rows // TILE, TILE, -1)
     np.copyto(by_head, -np.inf, where=hidden)
-    scores -= scores.max(axis=-1, keepdims=True)
+    peaks = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        own_sinks = np.repeat(sinks.reshape(num_kv_heads, -1), TILE, axis=1)[..., None]
+        peaks = np.maximum(peaks, own_sinks)
+    scores -= peaks
     weights = np.exp(scores, out=scores)
-    return np.asarray(weights @ v.transpose(1, 0, 2) / weights.sum(axis=-1, keepdims=True))
+    totals = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        totals = totals + np.exp(own_sinks - peaks)
+    return np.asarray(weights @ v.transpose(1, 0, 2) / totals)
 
 
 def _cap(scores: Array, softcap: float | None) -> Array:

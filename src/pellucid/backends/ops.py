@@ -152,11 +152,17 @@ class Ops(ABC):
 
     @abstractmethod
     def activate(self, x: Array, activation: Activation) -> Array:
-        """Elementwise activation: [T, M]."""
+        """Elementwise activation: [T, M].
+
+        "clamped_swish" is gpt-oss's: g * sigmoid(1.702 * g), g = min(x, 7).
+        """
 
     @abstractmethod
     def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
-        """activation(gate) * up of gate_up = [gate | up]: [T, 2 M] -> [T, M] (Shazeer 2020)."""
+        """activation(gate) * up of gate_up = [gate | up]: [T, 2 M] -> [T, M] (Shazeer 2020).
+
+        With "clamped_swish" up is clamped to -7 .. 7, and then 1 + up.
+        """
 
     @abstractmethod
     def route(
@@ -197,7 +203,7 @@ class Ops(ABC):
     ) -> Array:
         """The sum over experts e, from the lowest to the highest, of
 
-            weights[:, e] * down[e](activation(gate[e](x)) * up[e](x))
+            weights[:, e] * down[e](gated_activate([gate[e](x) | up[e](x)]))
 
         x [T, M], weights [T, E] -> [T, M]. An expert of weight 0 is not computed: at most `num_chosen`
         weights of a row are not 0. Each row is one sum in this order, whatever the other rows choose.
@@ -216,12 +222,14 @@ class Ops(ABC):
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        sinks: Vector | None = None,
     ) -> Array:
         """softmax(mask(cap(scale * q @ K.T))) @ V per request and head: [T, H, D] -> [T, H, D].
 
         A row at position p sees positions max(0, p - sliding_window + 1) .. p of its own request, read
         from the cache through its block table. Query head h reads kv-head h // (H / K).
-        cap(s) = softcap * tanh(s / softcap).
+        cap(s) = softcap * tanh(s / softcap). `sinks` [H] are scores that take part in the softmax of their
+        head and have no value (Xiao et al. 2023, attention sinks).
         """
 
     @abstractmethod

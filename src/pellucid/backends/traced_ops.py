@@ -167,6 +167,7 @@ def paged_attention(
     scale: float,
     sliding_window: int | None,
     softcap: float | None,
+    sinks: Array | None,
 ) -> SymbolicArray:
     num_heads, head_dim = q.shape
     heads = Heads(num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)
@@ -175,7 +176,7 @@ def paged_attention(
         [q],
         q.shape,
         lambda to, x, y: to.attention(heads).paged_attention(
-            kv_layer.index, x[0], scale, sliding_window, softcap, y
+            kv_layer.index, x[0], scale, sliding_window, softcap, sinks, y
         ),
     )
 

@@ -25,6 +25,7 @@ class AttentionCall:
         scale: multiplies q.k.
         sliding_window: keys seen, the token itself included; None: all.
         softcap: of the scores; None: no cap.
+        sinks: [H] scores without a value; None: there are none.
     """
 
     q: Array
@@ -32,6 +33,7 @@ class AttentionCall:
     scale: float
     sliding_window: int | None
     softcap: float | None
+    sinks: Array | None = None
 
 
 class AttentionCapture:
@@ -59,15 +61,19 @@ class AttentionCapture:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        sinks: Array | None = None,
     ) -> Array:
-        output = self._ops.paged_attention(q, kv_layer, batch, scale, sliding_window, softcap)
-        call = AttentionCall(q[-1].copy(), output[-1].copy(), scale, sliding_window, softcap)
+        output = self._ops.paged_attention(
+            q, kv_layer, batch, scale, sliding_window, softcap, sinks
+        )
+        call = AttentionCall(q[-1].copy(), output[-1].copy(), scale, sliding_window, softcap, sinks)
         self.calls.append(call)
         return output
 
 
 def attention_weights(call: AttentionCall, k: Array) -> FloatArray:
-    """Weights [H, n] of one row over positions 0 .. n - 1, the last one its own; each head sums to 1.
+    """Weights [H, n] of one row over positions 0 .. n - 1, the last one its own. Each head sums to 1, and to
+    less where a sink takes a share.
 
     Args:
         k: [n, K, D].
@@ -79,8 +85,12 @@ def attention_weights(call: AttentionCall, k: Array) -> FloatArray:
         scores = call.softcap * np.tanh(scores / call.softcap)
     if call.sliding_window is not None:
         scores[..., : max(0, num_keys - call.sliding_window)] = -np.inf
+    if call.sinks is not None:
+        sinks = call.sinks.astype(np.float64).reshape(num_kv_heads, -1, 1)
+        scores = np.concatenate((scores, sinks), axis=-1)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
+    weights = weights[..., :num_keys]
     found: FloatArray = weights.reshape(-1, num_keys)
     return found
 

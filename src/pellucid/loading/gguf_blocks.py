@@ -33,6 +33,8 @@ _NON_LINEAR = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
 
+# Twice the numbers that codes of 4 bits stand for in MXFP4 (OCP Microscaling Formats 1.0, e2m1).
+_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 _CHUNK_BYTES = 1 << 17  # of blocks at a time: all temporaries stay in a core's cache
 
@@ -48,7 +50,7 @@ def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
     blocks = rows.reshape(len(rows), -1, block_bytes)
     read = _READERS[block_type]
     step = max(1, _CHUNK_BYTES // rows.shape[1])
-    with np.errstate(invalid="ignore"):  # a scale may be infinite: whoever uses it will see
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite: its user will see
         first = read(blocks[:step])
         if step >= len(rows):
             return first
@@ -151,6 +153,16 @@ def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
     return _matrix(INT8_K16, _NON_LINEAR[codes], scales, scale_factors=_f16(scale))
 
 
+def _mxfp4(blocks: Bytes) -> QuantizedMatrix:
+    """Scales are powers of two, of which f16 has those of all weights in use: another one is infinite."""
+    exponents, codes = _split(blocks, 1)
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)  # of doubled numbers
+    numbers = _E2M1[_parts(codes, 4)]
+    rounded = scales.astype(np.float16)
+    is_lost = (rounded.astype(np.float32) != scales) & numbers.any(axis=-1, keepdims=True)
+    return _matrix(INT8, numbers, np.where(is_lost, np.float16(np.inf), rounded))
+
+
 _READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {
     Type.Q8_0: _q8_0,
     Type.Q4_0: _q4_0,
@@ -164,6 +176,7 @@ _READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {
     Type.Q6_K: _q6_k,
     Type.IQ4_NL: _iq4_nl,
     Type.IQ4_XS: _iq4_xs,
+    Type.MXFP4: _mxfp4,
 }
 BLOCK_TYPES = tuple(_READERS)
 

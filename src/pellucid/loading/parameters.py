@@ -131,7 +131,9 @@ class CheckpointParameters:
         recipe = self._names.recipe(module)
         rows_of_sources = shape[:1] if len(recipe.sources) == 1 else parts
         sources = [
-            self._source(f"{source}.{kind}", (num_rows, *shape[1:]), recipe.transposed, name)
+            self._source(
+                recipe.tensor(source, kind), (num_rows, *shape[1:]), recipe.transposed, name
+            )
             for source, num_rows in zip(recipe.sources, rows_of_sources, strict=True)
         ]
         if recipe.interleaved:
@@ -147,17 +149,30 @@ class CheckpointParameters:
         """Our weight `name` [experts, ...] as it is stored, expert by expert: in a tensor of each, or in
         one of all. Raises as `matrix` does."""
         module, kind = name.rsplit(".", 1)
-        [source] = self._names.recipe(module).sources
+        recipe = self._names.recipe(module)
+        [source] = recipe.sources
         num_experts, *own_shape = shape
-        together = f"{source.replace('.{e}', '')}.{kind}"
-        if any(candidate in self._checkpoint for candidate in self._candidates(together)):
-            yield from _parts(self._source(together, shape, False, name), num_experts)
+        together = recipe.tensor(source.replace(".{e}", ""), kind)
+        if "{e}" not in source or any(
+            candidate in self._checkpoint for candidate in self._candidates(together)
+        ):
+            stored_shape = list(own_shape)
+            if recipe.alternate is not None:
+                stored_shape[0] *= 2
+            if recipe.transposed:
+                stored_shape.reverse()
+            tensor = self._source(together, (num_experts, *stored_shape), False, name)
+            for part in _parts(tensor, num_experts):
+                rows = as_floats(part).T if recipe.transposed else part
+                if recipe.alternate is not None:
+                    rows = as_floats(rows)[recipe.alternate :: 2]
+                yield np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
             return
         for expert in range(num_experts):
             if expert:
                 self.release()
-            tensor = f"{source.replace('{e}', str(expert))}.{kind}"
-            yield self._source(tensor, tuple(own_shape), False, name)
+            own = recipe.tensor(source.replace("{e}", str(expert)), kind)
+            yield self._source(own, tuple(own_shape), False, name)
 
     def release(self) -> None:
         """Gives back the memory of the tensors read so far; `matrix` and `vector` do it themselves."""
@@ -236,8 +251,9 @@ class CheckpointParameters:
         return tuple(dict.fromkeys(prefix + name for prefix in self._names.prefixes))
 
     def _mark_read(self, name: str) -> None:
-        self._unread.discard(name)
-        self._done_bytes += self._checkpoint.info(name).num_bytes
+        if name in self._unread:  # some tensors hold two weights
+            self._unread.discard(name)
+            self._done_bytes += self._checkpoint.info(name).num_bytes
         if self._on_progress is not None:
             done = max(0, self._done_bytes - self._weights.waiting_bytes)
             self._on_progress(done, self._total_bytes)

@@ -29,12 +29,16 @@ class StoredWeight:
         gguf: the same in a GGUF file.
         transposed: whether Hugging Face's are stored [in, out], as GPT-2's Conv1D does.
         offset: added to Hugging Face's; Gemma stores how far its norms are from 1.
+        alternate: of two weights whose rows alternate in Hugging Face's: 0 is the first, 1 the second.
+        is_tensor: whether Hugging Face's names are those of tensors: their biases end in "_bias".
     """
 
     hf: tuple[str, ...]
     gguf: tuple[str, ...] = ()
     transposed: bool = False
     offset: float = 0.0
+    alternate: int | None = None
+    is_tensor: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,22 @@ class Recipe:
         offset: added to the weight.
         interleaved: whether the first two sources, q and k, hold the two rows of a rotated pair side by
             side; ours are the first halves of all pairs of a head, then the second ones.
+        alternate: 0 or 1: which of two weights whose rows alternate; None: there is one.
+        is_tensor: whether sources are the names of tensors: their biases end in "_bias".
     """
 
     sources: tuple[str, ...]
     transposed: bool = False
     offset: float = 0.0
     interleaved: bool = False
+    alternate: int | None = None
+    is_tensor: bool = False
+
+    def tensor(self, source: str, kind: str) -> str:
+        """The name of a source's "weight" or "bias"."""
+        if not self.is_tensor:
+            return f"{source}.{kind}"
+        return source if kind == "weight" else f"{source}_{kind}"
 
 
 @dataclass(frozen=True)
@@ -151,7 +165,12 @@ class Family:
         """
         recipes = {
             module: Recipe(
-                weight.hf, weight.transposed, weight.offset, self.interleaved and module == QKV
+                weight.hf,
+                weight.transposed,
+                weight.offset,
+                self.interleaved and module == QKV,
+                weight.alternate,
+                weight.is_tensor,
             )
             for module, weight in self.weights.items()
         }
@@ -174,8 +193,8 @@ class Family:
     def own_names(self) -> WeightNames:
         """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
         recipes = {
-            module: Recipe((f"{module}.{{e}}" if "{e}" in weight.hf[0] else module,))
-            for module, weight in self.weights.items()
+            module: Recipe((f"{module}.{{e}}" if ".experts." in module else module,))
+            for module in self.weights
         }
         return WeightNames(recipes, ("",), _NOTHING)
 

@@ -39,6 +39,9 @@ class Attention:
             parts=(q_width, kv_width, kv_width),
         )
         self.o_proj = parameters.matrix(f"{prefix}.o_proj", hidden, q_width, bias=facts.o_bias)
+        self.sinks = None
+        if facts.has_sinks:
+            self.sinks = parameters.vector(f"{prefix}.attention_sinks.weight", facts.num_heads)
         if facts.qk_norm is not None:
             per_head = facts.qk_norm == "head"
             q_size, k_size = (facts.head_dim,) * 2 if per_head else (q_width, kv_width)
@@ -61,7 +64,9 @@ class Attention:
         if facts.norm_after_rope:
             q, k = self._normed(q, k)
         ops.store_kv(kv_layer, k, v, batch.slot_mapping)
-        heads = ops.paged_attention(q, kv_layer, batch, facts.scale, facts.window, facts.softcap)
+        heads = ops.paged_attention(
+            q, kv_layer, batch, facts.scale, facts.window, facts.softcap, self.sinks
+        )
         return ops.linear(heads.reshape(-1, num_heads * facts.head_dim), self.o_proj)
 
     def _normed(self, q: Array, k: Array) -> tuple[Array, Array]:

@@ -45,10 +45,7 @@ def read_experts(
         width_key: says how wide each is.
         normalize: whether the weights of the chosen experts are divided by their sum.
     """
-    num_experts = config.integer(count_key, maximum=MAX_EXPERTS)
-    num_chosen = config.integer("num_experts_per_tok")
-    if num_chosen > num_experts:
-        raise config.error("num_experts_per_tok", f"must be at most {count_key}={num_experts}")
+    num_experts, num_chosen = read_expert_counts(config, count_key)
     return ExpertsConfig(
         num_experts,
         num_chosen,
@@ -56,6 +53,15 @@ def read_experts(
         read_activation(config, "hidden_act", "silu"),
         normalize=normalize,
     )
+
+
+def read_expert_counts(config: JsonObject, count_key: str) -> tuple[int, int]:
+    """How many experts a layer has, and how many of them a token passes."""
+    num_experts = config.integer(count_key, maximum=MAX_EXPERTS)
+    num_chosen = config.integer("num_experts_per_tok")
+    if num_chosen > num_experts:
+        raise config.error("num_experts_per_tok", f"must be at most {count_key}={num_experts}")
+    return num_experts, num_chosen
 
 
 def _all_sparse(model: ModelConfig, experts: ExpertsConfig) -> ModelConfig:
@@ -163,11 +169,12 @@ _MIXTRAL_WEIGHTS = _expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 
 _COUNT, _CHOSEN = "expert_count", "expert_used_count"
 _EXPERT_WIDTH = "expert_feed_forward_length"
-_EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
+EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
 _KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
 
-def _gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
+def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
+    """The counts of experts in config.json, by every name."""
     return {
         "num_experts": metadata.integer(_COUNT),
         "num_local_experts": metadata.integer(_COUNT),
@@ -179,18 +186,18 @@ def _gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
     # llama.cpp has experts in all layers, and divides their weights by their sum.
     return {
         **llama_like_values(metadata),
-        **_gguf_experts(metadata),
+        **gguf_experts(metadata),
         "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
         "norm_topk_prob": True,
     }
 
 
 def _gguf_olmoe(metadata: GgufMetadata) -> dict[str, Any]:
-    return {**llama_like_values(metadata), **_gguf_experts(metadata)}
+    return {**llama_like_values(metadata), **gguf_experts(metadata)}
 
 
 def _gguf_mixtral(metadata: GgufMetadata) -> dict[str, Any]:
-    return {**llama_gguf_config(metadata), **_gguf_experts(metadata)}
+    return {**llama_gguf_config(metadata), **gguf_experts(metadata)}
 
 
 def _has_experts(metadata: GgufMetadata) -> bool:
@@ -203,7 +210,7 @@ QWEN3_MOE = Family(
     read_config=_read_qwen3_moe,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
-    gguf=GgufFamily("qwen3moe", _KEYS | _EXPERT_KEYS, _gguf_qwen3_moe),
+    gguf=GgufFamily("qwen3moe", _KEYS | EXPERT_KEYS, _gguf_qwen3_moe),
 )
 
 OLMOE = Family(
@@ -212,7 +219,7 @@ OLMOE = Family(
     read_config=_read_olmoe,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
-    gguf=GgufFamily("olmoe", _KEYS | _EXPERT_KEYS, _gguf_olmoe),
+    gguf=GgufFamily("olmoe", _KEYS | EXPERT_KEYS, _gguf_olmoe),
 )
 
 MIXTRAL = Family(
@@ -223,7 +230,7 @@ MIXTRAL = Family(
     weights={**LLAMA_WEIGHTS, **_MIXTRAL_WEIGHTS},
     gguf=GgufFamily(
         "llama",
-        LLAMA_GGUF_KEYS | {WINDOW} | _EXPERT_KEYS,
+        LLAMA_GGUF_KEYS | {WINDOW} | EXPERT_KEYS,
         _gguf_mixtral,
         interleaved=True,
         matches=_has_experts,

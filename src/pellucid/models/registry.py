@@ -12,6 +12,7 @@ from pellucid.models.gemma import GEMMA2, GEMMA3
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.glm import GLM, GLM4
 from pellucid.models.gpt2 import GPT2
+from pellucid.models.gpt_oss import GPT_OSS
 from pellucid.models.granite import GRANITE
 from pellucid.models.hunyuan import HUNYUAN
 from pellucid.models.llama import LLAMA
@@ -33,6 +34,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3_MOE,
     OLMOE,
     MIXTRAL,
+    GPT_OSS,
     GEMMA2,
     GEMMA3,
     PHI3,
@@ -60,7 +62,6 @@ _NEEDS: Mapping[str, str] = {
     r"Mamba|Jamba|Bamba|Nemotron_?H|FalconH1|GraniteMoeHybrid|Zamba|Rwkv": "layers with a recurrent state",
     r"Qwen3Next|Qwen3_5|Lfm2|KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
     r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
-    r"GptOss": "attention with sinks",
     r"Moe|MoE|Dbrx|Llama4|Jet": "experts of another kind",
     r"T5|Bart|Whisper|Marian|EncoderDecoder": "an encoder beside the decoder",
     r"Bert|Embedding|SequenceClassification|Reward": "answers that are no tokens",

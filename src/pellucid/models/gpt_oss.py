@@ -1,0 +1,116 @@
+"""gpt-oss: Llama with attention sinks, alternating windows, biases, and experts of a clamped activation.
+
+Checkpoints hold the matrices of all experts of a layer in one tensor [experts, in, out], in which the
+columns of gate and up alternate.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pellucid.config import ExpertsConfig, ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
+from pellucid.models.gguf_metadata import (
+    RMS_EPSILON,
+    ROPE_KEYS,
+    WINDOW,
+    YARN_KEYS,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.mixture import EXPERT_KEYS, gguf_experts, read_expert_counts
+from pellucid.models.rope_config import FULL, SLIDING
+
+_ALPHA, _LIMIT = 1.702, 7.0  # of the activation "clamped_swish"
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    for key, only in (("swiglu_alpha", _ALPHA), ("swiglu_limit", _LIMIT)):
+        if config.number(key, only) != only:
+            raise config.error(key, f"supported is {only}")
+    if config.string("hidden_act", "silu") != "silu":
+        raise config.error("hidden_act", "supported is silu")
+    model = llama_like(
+        config,
+        max_position=131_072,
+        num_kv_heads=8,
+        head_dim=64,
+        norm_eps=("rms_norm_eps", 1e-5),
+        bos_token_id=None,
+        eos_token_id=None,
+        windows=_windows,
+        attention={**attention_biases(config, default=True), "has_sinks": True},
+    )
+    num_experts, num_chosen = read_expert_counts(config, "num_local_experts")
+    experts = ExpertsConfig(
+        num_experts,
+        num_chosen,
+        config.integer("intermediate_size"),
+        "clamped_swish",
+        router="softmax_chosen",
+        normalize=False,
+        router_bias=True,
+        expert_bias=True,
+    )
+    layers = tuple(replace(layer, mlp=None, experts=experts) for layer in model.layers)
+    return replace(model, layers=layers)
+
+
+def _windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 128)
+    return mixed_windows(config, window, _alternating(num_layers))
+
+
+def _alternating(num_layers: int) -> list[str]:
+    return [SLIDING if i % 2 == 0 else FULL for i in range(num_layers)]
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    values = llama_like_values(metadata)
+    return {
+        **values,
+        **gguf_experts(metadata),
+        "intermediate_size": metadata.integer("expert_feed_forward_length"),
+        "rope_parameters": {**values["rope_parameters"], "truncate": False},
+    }
+
+
+def _experts(name: str, tensor: str, alternate: int | None = None) -> Mapping[str, StoredWeight]:
+    return {
+        f"layers.{{i}}.experts.{name}_proj": StoredWeight(
+            (f"layers.{{i}}.mlp.experts.{tensor}",),
+            (f"blk.{{i}}.ffn_{name}_exps",),
+            transposed=True,
+            alternate=alternate,
+            is_tensor=True,
+        )
+    }
+
+
+GPT_OSS = Family(
+    architectures=("GptOssForCausalLM",),
+    model_types=("gpt_oss",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights={
+        **LLAMA_WEIGHTS,
+        "layers.{i}.mlp_norm": StoredWeight(
+            ("layers.{i}.post_attention_layernorm",), ("blk.{i}.post_attention_norm",)
+        ),
+        "layers.{i}.attention_sinks": StoredWeight(
+            ("layers.{i}.self_attn.sinks",), ("blk.{i}.attn_sinks",), is_tensor=True
+        ),
+        "layers.{i}.router": StoredWeight(("layers.{i}.mlp.router",), ("blk.{i}.ffn_gate_inp",)),
+        **_experts("gate", "gate_up_proj", 0),
+        **_experts("up", "gate_up_proj", 1),
+        **_experts("down", "down_proj"),
+    },
+    gguf=GgufFamily(
+        "gpt-oss",
+        frozenset({RMS_EPSILON, WINDOW, *ROPE_KEYS, *YARN_KEYS, *EXPERT_KEYS}),
+        _gguf_config,
+    ),
+)
