@@ -13,6 +13,7 @@ MEDIA_TYPES = {
     ".gz": "application/gzip",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }

@@ -126,11 +126,16 @@ async function fork(session, focus, id) {
   const { runs, selection, cursor } = session;
   const token = /** @type {import("../state/store.js").Token} */ (focus.token);
   runs.problem.value = "";
+  const body = { req: focus.request.req, position: token.pos, token_id: id, max_tokens: 48 };
   try {
-    const reply = await session.api.post("/v1/page/fork", { req: focus.request.req, position: token.pos, token_id: id });
     cursor.goLive();
-    selection.req.value = reply.req;
-    selection.pos.value = -1;
+    await session.api.stream("/v1/page/fork", body, {
+      onData(data) {
+        if (data.ev !== "fork") return;
+        selection.req.value = data.req;
+        selection.pos.value = -1;
+      },
+    });
   } catch (error) {
     runs.problem.value = error instanceof Error ? error.message : String(error);
   }

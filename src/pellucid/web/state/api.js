@@ -54,15 +54,14 @@ export function createApi(settings) {
      */
     post: async (path, body, signal) => (await send(path, body, signal)).json(),
     /**
-     * Starts a generation and reads its stream to the end. Everything that the page shows of it comes with the
-     * events; the reply's first data name the request.
-     * @param {string} path of an OpenAI route that streams
-     * @param {any} body without `stream`
+     * Asks for something whose reply is a stream of JSON objects, and hands them on to the end.
+     * @param {string} path
+     * @param {any} body
      * @param {{onStart?: (req: string) => void, onData?: (data: any) => void, signal?: AbortSignal}} how
-     *   `onStart` is told the engine's name of the request
+     *   `onStart` is told the engine's name of the request before the first object
      */
     async stream(path, body, { onStart, onData, signal }) {
-      const reply = await send(path, { ...body, stream: true }, signal);
+      const reply = await send(path, body, signal);
       onStart?.(`${reply.headers.get("x-request-id")}/0`);
       const reader = textReader(/** @type {ReadableStream<Uint8Array>} */ (reply.body));
       const frames = new FrameReader();
@@ -72,7 +71,8 @@ export function createApi(settings) {
         for (const frame of frames.push(value)) {
           if (frame.data === "[DONE]") continue;
           const data = JSON.parse(frame.data);
-          if (data.error) throw new ServerError(data.error.message ?? "the generation failed", data.error.code ?? 500);
+          if (data.error) throw new ServerError(data.error.message ?? "it failed", data.error.code ?? 500);
+          if (typeof data.ev === "string" && data.ev.endsWith(".failed")) throw new ServerError(data.msg, 500);
           onData?.(data);
         }
       }

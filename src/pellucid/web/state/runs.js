@@ -45,7 +45,7 @@ export function createRuns(api, store, cursor, selection) {
       let req = "";
       try {
         cursor.goLive();
-        await api.stream(path, { model: await this.model(), ...body }, {
+        await api.stream(path, { model: await this.model(), stream: true, ...body }, {
           signal: stop.signal,
           onStart(name) {
             req = name;

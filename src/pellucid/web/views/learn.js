@@ -1,11 +1,84 @@
 // @ts-check
-// Learn: six steps from one token to a busy server, each with an experiment on the engine.
+// Learn: six steps from one token to a busy server, a challenge, the numbers that are often wrong, and a record.
 
-import { html } from "../html.js";
-import { Empty, Panel } from "../parts/panel.js";
+import { html, useEffect, useSignal } from "../html.js";
+import { Corrections } from "../lesson/corrections.js";
+import { StepFrame } from "../lesson/frame.js";
+import { Record } from "../lesson/record.js";
+import { STEPS } from "../lesson/steps.js";
+import { useKeys } from "../parts/keys.js";
+import { Panel } from "../parts/panel.js";
+
+const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["record", "Your record"]]);
 
 /** @param {{session: import("../state/session.js").Session}} props */
 export function View({ session }) {
-  session.cursor.seq.value;
-  return html`<${Panel} title="Learn"><${Empty}><p>Six steps from one token to a busy server, each an experiment on this engine.</p><//><//>`;
+  const { route, settings } = session;
+  session.source.status.value;
+  const recorded = useRecorded();
+  const all = settings.lessons.value;
+  const open = route.now.value.params.step ?? firstOpen(all);
+  const step = STEPS.find((each) => each.id === open);
+  const order = [...STEPS.map((each) => each.id), ...MORE.map(([id]) => id)];
+  const go = (/** @type {string} */ id) => route.go("learn", { step: id });
+  const next = () => go(order[Math.min(order.length - 1, order.indexOf(open) + 1)]);
+  useKeys(
+    "Learn",
+    [
+      { keys: ["n"], says: "next step", run: next },
+      { keys: ["p"], says: "the step before", run: () => go(order[Math.max(0, order.indexOf(open) - 1)]) },
+    ],
+    [open],
+  );
+  /** @param {import("../lesson/frame.js").Progress} change */
+  const change = (change) => {
+    settings.lessons.value = { ...all, [open]: { ...all[open], ...change } };
+  };
+  return html`
+    <nav class="steps" aria-label="Steps">
+      <p class="about">About 15 minutes. Each step is an experiment on ${session.source.isLive ? "this engine" : "a recorded engine"}.</p>
+      <ol>
+        ${STEPS.map((each, index) => {
+          const state = all[each.id]?.checked !== undefined ? "done" : all[each.id]?.predicted !== undefined ? "begun" : "";
+          return html`<li>
+            <a href=${`#learn?step=${each.id}`} class=${`${each.id === open ? "on" : ""} ${state}`} aria-current=${each.id === open ? "step" : undefined}>
+              <b>${index < 6 ? index + 1 : "★"}</b>${each.title}${state === "done" && html`<span class="spoken"> done</span>`}
+            </a>
+          </li>`;
+        })}
+        ${MORE.map(([id, title]) => html`<li><a href=${`#learn?step=${id}`} class=${id === open ? "on" : ""}><b>·</b>${title}</a></li>`)}
+      </ol>
+    </nav>
+    <div class="column">
+      ${step &&
+      html`<${StepFrame}
+        key=${step.id}
+        session=${session}
+        step=${step}
+        number=${STEPS.indexOf(step) < 6 ? `step ${STEPS.indexOf(step) + 1} of 6` : "challenge"}
+        progress=${all[step.id] ?? {}}
+        recorded=${recorded.value?.[step.id]}
+        onChange=${change}
+        onNext=${next}
+      />`}
+      ${open === "numbers" && html`<${Panel} title="The numbers, put right"><${Corrections} /><//>`}
+      ${open === "record" && html`<${Record} steps=${STEPS} all=${all} onForget=${() => (settings.lessons.value = {})} />`}
+    </div>
+  `;
+}
+
+/** @param {Record<string, import("../lesson/frame.js").Progress>} all */
+function firstOpen(all) {
+  return STEPS.find((step) => all[step.id]?.checked === undefined)?.id ?? "record";
+}
+
+/** The numbers of recorded runs, for where no engine can run: by step. */
+function useRecorded() {
+  const found = useSignal(/** @type {any} */ (null));
+  useEffect(() => {
+    fetch(new URL("../lesson/recorded.json", import.meta.url)).then(async (reply) => {
+      if (reply.ok) found.value = await reply.json();
+    }, () => {});
+  }, []);
+  return found;
 }

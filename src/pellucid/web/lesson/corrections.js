@@ -1,0 +1,92 @@
+// @ts-check
+// Numbers that lessons about inference often get wrong, and what the formulas say.
+
+import * as formulas from "../formulas.js";
+import { html } from "../html.js";
+import { count, digits, inBytes, percent } from "../parts/format.js";
+import { Num } from "../parts/numbers.js";
+
+const LLAMA3_8B = { L: 32, Hkv: 8, d: 128, b: 2 };
+const LLAMA2_13B = { L: 40, Hkv: 40, d: 128, b: 2 };
+const WORKED = { N: 50, T: 200 };
+
+/**
+ * @typedef {object} Correction
+ * @property {string} claim
+ * @property {string} verdict
+ * @property {string} value
+ * @property {import("../formulas.js").Formula} formula
+ * @property {Record<string, number | string>} inputs
+ */
+
+/** @type {Correction[]} */
+export const CORRECTIONS = [
+  {
+    claim: "A large model needs a megabyte of cache for each token.",
+    verdict: "Only old ones whose every query head has keys of its own. Heads that share keys need an eighth or less.",
+    value: `Llama 3 8B ${inBytes(formulas.kvBytesPerToken.of(LLAMA3_8B))}, Llama 2 13B ${inBytes(formulas.kvBytesPerToken.of(LLAMA2_13B))}`,
+    formula: formulas.kvBytesPerToken, inputs: LLAMA3_8B,
+  },
+  {
+    claim: "Llama 3 8B needs 4 GB of cache at 8,192 tokens.",
+    verdict: "That counts 32 query heads. The cache holds the 8 kv-heads.",
+    value: inBytes(formulas.kvBytes.of({ ...LLAMA3_8B, n: 8192 })), formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 8192 },
+  },
+  {
+    claim: "The cache makes the work linear in the length.",
+    verdict: "Tokens that pass, yes. Attention still looks at every pair: quadratic in all, with a cache too.",
+    value: `${count(formulas.passesCached.of(WORKED))} passes instead of ${count(formulas.passesNaive.of(WORKED))} for 50 in, 200 out`,
+    formula: formulas.passesNaive, inputs: WORKED,
+  },
+  {
+    claim: "When a token is chosen, its keys and values are stored.",
+    verdict: "When it is fed back. The newest token is never in the cache.",
+    value: `${count(formulas.cachedTokens.of({ N: 10, m: 4 }))} after 4 tokens on a prompt of 10`, formula: formulas.cachedTokens, inputs: { N: 10, m: 4 },
+  },
+  {
+    claim: "A cache saves memory.",
+    verdict: "It costs memory and saves compute. Without it, nothing is held between passes.",
+    value: `${inBytes(formulas.kvBytes.of({ ...LLAMA3_8B, n: 2048 }))} held at 2,048 tokens by Llama 3 8B`, formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 2048 },
+  },
+  {
+    claim: "4,096 tokens mean 16 million operations for each new token.",
+    verdict: "16,777,216 is the number of score entries of a whole prompt, per head and layer; half of them are masked. A new token adds 4,096.",
+    value: `${count(formulas.attentionPairs.of({ start: 0, end: 4096 }))} pairs in all`, formula: formulas.attentionPairs, inputs: { start: 0, end: 4096 },
+  },
+  {
+    claim: "With four guesses, speculation is four times as fast.",
+    verdict: "It depends on how often guesses are right, and on what they and their check cost.",
+    value: `${digits(formulas.draftSpeedup.of({ a: 0.8, k: 4, c: 0.05, v: 1 }))}× at 80 % right`, formula: formulas.draftSpeedup, inputs: { a: 0.8, k: 4, c: 0.05, v: 1 },
+  },
+  {
+    claim: "Guesses are rarely rejected.",
+    verdict: "Some guess of a round is wrong more often than not.",
+    value: `${percent(1 - 0.8 ** 4)} of rounds at 80 % right`, formula: formulas.expectedTokens, inputs: { a: 0.8, k: 4 },
+  },
+  {
+    claim: "8 bits halve the cache, 4 bits quarter it.",
+    verdict: "Scales take their share: with one of 16 bits for each 32 numbers these are 8.5 and 4.5 bits.",
+    value: `${digits(16 / 8.5)}× and ${digits(16 / 4.5)}×`, formula: formulas.kvBytesPerToken, inputs: { ...LLAMA3_8B, b: "17/16 or 9/16" },
+  },
+  {
+    claim: "A smaller max_tokens makes answers faster.",
+    verdict: "Tokens that are written cost time, not the cap. A cap below the answer's length only cuts it off.",
+    value: "see the challenge", formula: formulas.passesCached, inputs: WORKED,
+  },
+];
+
+export function Corrections() {
+  return html`<table class="corrections">
+    <caption>Often said, and what the formulas say</caption>
+    <thead><tr><th scope="col">often said</th><th scope="col">it is so</th><th scope="col">the number</th></tr></thead>
+    <tbody>
+      ${CORRECTIONS.map(
+        (each) => html`<tr>
+          <td>${each.claim}</td>
+          <td>${each.verdict}</td>
+          <td><${Num} value=${each.value} of=${each.claim} kind="C" formula=${each.formula} inputs=${each.inputs} /></td>
+        </tr>`,
+      )}
+    </tbody>
+  </table>`;
+}

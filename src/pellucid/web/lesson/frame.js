@@ -1,0 +1,131 @@
+// @ts-check
+// The frame of a step: read, predict, run, check. The prediction comes before the run and cannot be changed after it.
+
+import { html, useSignal } from "../html.js";
+import { digits } from "../parts/format.js";
+import { Panel } from "../parts/panel.js";
+import { grade } from "./grading.js";
+
+/**
+ * @typedef {object} Step
+ * @property {string} id
+ * @property {string} title
+ * @property {string[]} points to keep in mind
+ * @property {any} text
+ * @property {import("./grading.js").Question} predict
+ * @property {string} action what the button says
+ * @property {(session: import("../state/session.js").Session) => Promise<any>} run gives the numbers of the run, which JSON can hold
+ * @property {(props: {result: any}) => any} Show the picture of the run
+ * @property {import("./grading.js").Question} check
+ *
+ * What is remembered of a step.
+ * @typedef {{predicted?: string, checked?: string, result?: any, isRecorded?: boolean, when?: string, engine?: string}} Progress
+ */
+
+/**
+ * @param {{session: import("../state/session.js").Session, step: Step, number: string, progress: Progress, recorded: any,
+ *   onChange: (change: Progress) => void, onNext: () => void}} props `recorded`: the numbers of a recorded run
+ */
+export function StepFrame({ session, step, number, progress, recorded, onChange, onNext }) {
+  const isRunning = useSignal(false);
+  const problem = useSignal("");
+  const canRun = session.source.isLive && session.source.status.value === "open";
+  const { predicted, checked, result } = progress;
+  const run = async () => {
+    isRunning.value = true;
+    problem.value = "";
+    try {
+      const found = await step.run(session);
+      onChange({ result: found, isRecorded: false, when: new Date().toISOString(), engine: session.store.hello?.model.name ?? "" });
+    } catch (error) {
+      problem.value = error instanceof Error ? error.message : String(error);
+    }
+    isRunning.value = false;
+  };
+  const isDone = checked !== undefined;
+  return html`<${Panel} title=${html`<span class="faint">${number}</span> ${step.title}`}>
+    <div class="lesson">
+      <div class="lesson-text">
+        ${step.text}
+        <ul class="points">${step.points.map((point) => html`<li>${point}</li>`)}</ul>
+      </div>
+      <${Ask} phase="1 predict" question=${step.predict} given=${predicted} result=${result} onGive=${(/** @type {string} */ given) => onChange({ predicted: given })} />
+      <div class=${`phase ${predicted === undefined ? "later" : ""}`}>
+        <h3>2 run</h3>
+        <div class="row">
+          <button class="primary" disabled=${predicted === undefined || isRunning.value || !canRun} onClick=${run}>
+            ${isRunning.value ? "running…" : result ? "Run it again" : step.action}
+          </button>
+          ${recorded && (!canRun || problem.value) && html`<button
+            disabled=${predicted === undefined}
+            onClick=${() => onChange({ result: recorded.result, isRecorded: true, when: recorded.when, engine: recorded.engine })}
+          >Use the recorded run</button>`}
+          ${progress.isRecorded && html`<span class="chip recorded-badge">recorded: ${progress.engine}, ${progress.when?.slice(0, 10)}</span>`}
+          ${predicted === undefined && html`<span class="faint">predict first</span>`}
+        </div>
+        ${problem.value && html`<p class="why trouble"><b>That did not run:</b> ${problem.value}.</p>`}
+        ${result && html`<div class="shown"><${step.Show} result=${result} /></div>`}
+        ${result && html`<${Verdict} question=${step.predict} result=${result} given=${predicted ?? ""} what="Your prediction" />`}
+      </div>
+      <${Ask} phase="3 check" question=${step.check} given=${checked} result=${result} isLater=${!result} onGive=${(/** @type {string} */ given) => onChange({ checked: given })} />
+      ${isDone && result && html`<${Verdict} question=${step.check} result=${result} given=${checked} what="Your answer" />`}
+      ${isDone && html`<p><button class="primary" onClick=${onNext}>Next step</button></p>`}
+    </div>
+  <//>`;
+}
+
+/**
+ * @param {{phase: string, question: import("./grading.js").Question, given: string | undefined, result: any, isLater?: boolean,
+ *   onGive: (given: string) => void}} props
+ */
+function Ask({ phase, question, given, result, isLater = false, onGive }) {
+  const text = useSignal("");
+  const ask = typeof question.ask === "function" ? (result ? question.ask(result) : "A question about the numbers of your run.") : question.ask;
+  const isFixed = given !== undefined;
+  return html`<form
+    class=${`phase ${isLater ? "later" : ""}`}
+    onSubmit=${(/** @type {Event} */ event) => {
+      event.preventDefault();
+      if (text.value.trim()) onGive(text.value);
+    }}
+  >
+    <h3>${phase}</h3>
+    <p>${ask}</p>
+    ${question.options
+      ? html`<div class="row options">
+          ${question.options.map(
+            ([key, label]) =>
+              html`<button type="button" class=${given === key ? "given" : ""} disabled=${isLater || isFixed} onClick=${() => onGive(key)}>${label}</button>`,
+          )}
+        </div>`
+      : html`<div class="row">
+          <input
+            type="text"
+            inputmode="decimal"
+            size="10"
+            aria-label=${typeof ask === "string" ? ask : phase}
+            disabled=${isLater || isFixed}
+            value=${given ?? text.value}
+            onInput=${(/** @type {any} */ event) => (text.value = event.target.value)}
+          />
+          <span class="dim">${question.unit}</span>
+          ${!isFixed && html`<button disabled=${isLater || !text.value.trim()}>That is my answer</button>`}
+        </div>`}
+  </form>`;
+}
+
+/**
+ * @param {import("./grading.js").Question} question
+ * @param {number} answer
+ */
+const unitOf = ({ unit = "" }, answer) => ` ${answer === 1 ? unit.replace(/s$/, "") : unit}`;
+
+/** @param {{question: import("./grading.js").Question, result: any, given: string, what: string}} props */
+function Verdict({ question, result, given, what }) {
+  const { isRight, answer } = grade(question, result, given);
+  const label = (/** @type {string | number} */ key) => question.options?.find(([each]) => each === String(key))?.[1] ?? (typeof key === "number" ? digits(key) : key);
+  return html`<p class=${`why verdict ${isRight ? "right" : ""}`} role="status">
+    <b>${isRight ? "Right." : `Not quite: it is ${label(answer)}${question.options ? "" : unitOf(question, Number(answer))}.`}</b>
+    <span class="faint"> ${what}: ${label(given)}. </span>${question.explain(result)}
+  </p>`;
+}
