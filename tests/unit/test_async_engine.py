@@ -645,3 +645,25 @@ def test_a_tokenizers_failure_is_that_requests_alone() -> None:
         assert engine.is_healthy
 
     run(serve)
+
+
+def test_a_look_that_its_caller_gives_up_leaves_the_engine_running() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        began, go_on = threading.Event(), threading.Event()
+
+        def slow(_: object) -> None:
+            began.set()
+            go_on.wait(60)
+
+        first = asyncio.create_task(engine.inspect(slow))
+        await asyncio.to_thread(began.wait, 60)
+        second = asyncio.create_task(engine.snapshot())  # waits for its turn
+        await asyncio.sleep(0)
+        for task in (first, second):
+            task.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        go_on.set()
+        assert (await engine.snapshot()).requests == ()
+        assert engine.is_healthy
+
+    run(serve)

@@ -98,11 +98,14 @@ class EngineThread:
         """Has `function` called on this thread, after the step under way; in the order of calls.
 
         Returns:
-            Its result or exception; an EngineStoppedError if the thread ends before the call.
+            Its result or exception; an EngineStoppedError if the thread ends before the call. If it is
+            cancelled before its turn, `function` is not called.
         """
         future: Future[Result] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # the caller gave up before its turn
             try:
                 if self._stopped:
                     raise self._stopped_error()
