@@ -94,8 +94,16 @@ def test_facts_of_the_layers(family: str, defaults: bool, tmp_path: Path) -> Non
         q_proj = getattr(attention, "q_proj", None) or attention.qkv_proj
         assert our.qkv_bias == (q_proj.bias is not None)
         assert our.o_bias == (attention.o_proj.bias is not None)
-        assert our_layer.mlp is not None
-        assert our_layer.mlp.bias == (layer.mlp.down_proj.bias is not None)
+        if (experts := our_layer.experts) is not None:
+            block = layer.mlp
+            router = block.router if hasattr(block, "router") else block.gate
+            assert experts.num_experts == router.weight.shape[0]
+            assert experts.num_chosen == router.top_k
+            # [experts, in, out] or [experts, out, in]
+            assert experts.intermediate_size in block.experts.down_proj.shape[1:]
+        else:
+            assert our_layer.mlp is not None
+            assert our_layer.mlp.bias == (layer.mlp.down_proj.bias is not None)
         assert (our.qk_norm is not None) == hasattr(attention, "q_norm")
         assert our.softcap == getattr(theirs, "attn_logit_softcapping", None)
         norm = layer.input_layernorm
