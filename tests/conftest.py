@@ -1,4 +1,4 @@
-"""Options of the random tests: how many examples, which, for how long, on how many threads."""
+"""Options of the random tests and of the tests under load: how many, which, for how long, on how many threads."""
 
 import itertools
 import os
@@ -50,6 +50,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="processes that compete for the cores meanwhile",
     )
+
+    group = parser.getgroup("load on a server")
+    for name, default, help_text in (
+        ("--clients", 12, "that stream at a time"),
+        ("--load-seconds", 0, "that they go on; 0: two requests each"),
+        ("--idle-streams", 40, "that are held"),
+        ("--queued-calls", 200, "at a time, for 16 places"),
+        ("--malformed", 400, "requests among good ones"),
+    ):
+        group.addoption(name, type=int, default=default, metavar="N", help=help_text)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

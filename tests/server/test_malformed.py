@@ -11,7 +11,7 @@ import pytest
 from support.bundled import bundled_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
 
-NUM_MALFORMED, NUM_THREADS = 400, 4
+NUM_THREADS = 4
 GOOD: list[dict[str, Any]] = [
     {"prompt": [number, 2, 3], "max_tokens": 12, "seed": number, "temperature": 0.9, "logprobs": 2}
     for number in range(1, 9)
@@ -107,14 +107,17 @@ def malformed_body(rng: random.Random, good: dict[str, Any]) -> bytes:
     return data * 2 if change == "repeat" else data
 
 
-def test_malformed_requests_harm_nobody(server: RunningServer) -> None:
-    """No 5xx, no answer that differs by a bit, nothing left behind."""
+def test_malformed_requests_harm_nobody(
+    server: RunningServer, request: pytest.FixtureRequest
+) -> None:
+    """No 5xx, no answer that differs by a bit, nothing left behind. `--malformed 10000` sends more."""
+    num_malformed = request.config.getoption("malformed")
     alone = [server.post("/v1/completions", body).json["choices"] for body in GOOD]
     wrong: list[str] = []
 
     def send_malformed(seed: int) -> None:
         rng = random.Random(seed)
-        for _ in range(NUM_MALFORMED // NUM_THREADS):
+        for _ in range(num_malformed // NUM_THREADS):
             route = rng.choice(list(ROUTES))
             body = malformed_body(rng, ROUTES[route])
             reply = server.call("POST", route, body)
@@ -132,6 +135,6 @@ def test_malformed_requests_harm_nobody(server: RunningServer) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(TIMEOUT)
+        thread.join(TIMEOUT + num_malformed)
     assert wrong == []
     server.wait_until_idle()
