@@ -89,7 +89,7 @@ class EventBus:
         return round((time - self._start) * 1e6)
 
     def spend(self, seconds: float) -> None:
-        """Somebody has spent time on events besides `emit`, for subscribers."""
+        """Adds time that was spent on events outside of `emit`, for subscribers."""
         self._spent += seconds
 
     def take_spent(self) -> float:

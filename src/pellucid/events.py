@@ -100,7 +100,7 @@ class HelloDevice:
     name: str
     backend: str
     threads: int | None = None  # None: as many as suit the machine
-    bw_bytes_s: float | None = None  # measured; None: nobody has
+    bw_bytes_s: float | None = None  # None: not measured
     flops_s: float | None = None  # measured, in the arithmetic of the weights
 
 
@@ -398,7 +398,7 @@ class Step(Event):
         draft_us: of `sched_us`, the time to make drafts; None if the step has none.
         w_bytes: weights it read.
         kv_read_bytes, kv_write_bytes: K and V.
-        bound: what limits the forward at the measured ceilings; None where nobody measured them.
+        bound: what limits the forward at the measured ceilings; None where they were not measured.
         pred_us: forward at the ceilings.
     """
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from heapq import nlargest
 
-# Who is named in `stalled_by` and `blocked_by`, at most; and how many that have left are remembered.
+# Most requests in `stalled_by` and `blocked_by`, and most ended requests that are remembered.
 MAX_NAMED = 3
 MAX_REMEMBERED = 32
 
@@ -271,7 +271,7 @@ class LedgerBook:
 
     def _admit(self, request_id: str, now: float) -> None:
         entry = self._entries[request_id]
-        # If the step before could have admitted it, somebody was in its way.
+        # If the step before could have admitted it, other requests were in its way.
         if entry.state is _State.QUEUED and entry.booked <= self._last_start:
             entry.blocked_by = self._running_between(entry.booked, now)
         entry.book(entry.state.idle, now)

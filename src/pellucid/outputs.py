@@ -162,7 +162,7 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class KVCacheUsage:
-    """Who has the blocks of the KV cache.
+    """The use of the KV cache's blocks.
 
     Attributes:
         num_blocks: all.

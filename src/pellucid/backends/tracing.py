@@ -245,7 +245,7 @@ NOWHERE: BufferView = (-1, 0)
 
 @dataclass(frozen=True)
 class Placed:
-    """Instructions, some of which write over what nobody reads again.
+    """Instructions, some of which overwrite an array that no later instruction reads.
 
     Args:
         instructions: in order.

@@ -10,7 +10,7 @@ def measure_machine(backend: Backend, num_threads: int | None) -> Machine:
 
     Args:
         backend: one with native threads is measured with these and their instructions.
-        num_threads: of another backend; None: the one that NumPy takes if nobody asks for more.
+        num_threads: of another backend; None: one, as the NumPy backend uses by default.
     """
     kernels, pool = backend.native_threads or (find_kernels(), ThreadPool(num_threads or 1))
     roofline = measure_roofline(kernels, pool)

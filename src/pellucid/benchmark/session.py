@@ -75,7 +75,7 @@ class Session:
             model.config, self._kv_plan.num_blocks, block_size, dtype
         )
         _fill(model.backend.ops, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
-        self._events = EventBus(clock)  # nobody listens
+        self._events = EventBus(clock)  # without subscribers
         self._speculation = make_speculation(
             engine_config, model.config.vocab_size, clock, self._events
         )

@@ -97,7 +97,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         note("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader of stdout has gone
         give_up_stdout()
         return EXIT_BROKEN_PIPE
     except (TyperException, ValueError, OSError, MemoryError) as error:

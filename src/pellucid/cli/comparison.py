@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        """Whether nobody stopped an arm on its way."""
+        """Whether both runs ended by themselves."""
         return not (self.cached.interrupted or self.naive.interrupted)
 
     @property

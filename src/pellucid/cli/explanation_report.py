@@ -111,7 +111,7 @@ def phase_cells(phase: Phase) -> tuple[str, ...]:
 
 
 def waits(explanation: Explanation) -> list[str]:
-    """Who held it up, and what that cost."""
+    """The requests that held it up, and the time that this cost."""
     lines = []
     if (ledger := explanation.ledger) is not None:
         for part, words in (

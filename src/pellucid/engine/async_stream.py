@@ -51,7 +51,7 @@ class AsyncTokenStream:
     that loop alone.
 
     Args:
-        abort: tells the engine that nobody reads this any more.
+        abort: tells the engine that no task reads the stream any more.
 
     Attributes:
         loop: the event loop it was made on.
@@ -72,7 +72,7 @@ class AsyncTokenStream:
     @property
     def output(self) -> RequestOutput:
         """The request so far. The engine's thread fills it: complete once the stream has ended."""
-        assert self._output is not None  # set before anybody is given the stream
+        assert self._output is not None  # set before a caller gets the stream
         return self._output
 
     @property

@@ -219,7 +219,7 @@ class EngineThread:
             by_loop[stream.loop].append((stream, delta, ends))
         for loop, news in by_loop.items():
             if not _call_soon(loop, partial(_receive, news)):
-                # The loop was closed, so nobody reads these.
+                # The loop was closed, so no task reads these.
                 for request_id in {delta.request_id for _, delta, ends in news if not ends}:
                     self.engine.abort(request_id)
                     self._forget(request_id)

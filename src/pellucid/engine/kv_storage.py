@@ -116,7 +116,7 @@ def make_kv_storage(
         available_memory(),
     )
     draft_kv_cache = None
-    if draft is not None:  # its cache is scratch to whoever counts the bytes of a request
+    if draft is not None:  # the plan of a request's bytes counts the draft model's cache as scratch
         plan = replace(
             plan,
             bytes_per_block=bytes_per_block,

@@ -62,7 +62,7 @@ class StepRecorder:
         self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
         self._left_out: list[str] = []
         self._last_emitted: float | None = None
-        self._token_times: dict[str, float] = {}  # of the last token that somebody watched
+        self._token_times: dict[str, float] = {}  # of the last token that a subscriber watched
 
     def add(self, request: Request, parent_id: str, queued: float) -> None:
         """A request has been queued.
@@ -136,7 +136,7 @@ class StepRecorder:
         completions: Mapping[str, Completion],
         now: float,
     ) -> None:
-        """Emits the tokens of a step that somebody watches, before the scheduler books them.
+        """Emits the tokens of a step that subscribers watch, before the scheduler books them.
 
         Args:
             token_ids: that the requests take of those that were sampled.

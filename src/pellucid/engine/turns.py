@@ -71,7 +71,7 @@ class DeferredInterrupt:
     """A block in which Ctrl-C takes effect only where `check` is called, and at the end.
 
     An exception in the middle of a step, or between queueing a request and noting it, would leave the
-    engine with requests that nobody can end. A second Ctrl-C takes effect at once. Python runs signal
+    engine with requests that no caller can end. A second Ctrl-C takes effect at once. Python runs signal
     handlers on the main thread, so on other threads there is nothing to defer.
     """
 

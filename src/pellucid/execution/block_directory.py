@@ -133,7 +133,7 @@ class BlockDirectory:
         self._total_bytes, self._written_bytes = total, 0
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """All block files of all formats. Removes partial ones that nobody finishes any more."""
+        """All block files of all formats. Removes partial files of writers that have ended."""
         for folder in _entries(self._root):
             if _FORMAT_NAME.fullmatch(folder.name) is None or not folder.is_dir(
                 follow_symlinks=False

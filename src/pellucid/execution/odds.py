@@ -1,7 +1,7 @@
 """The odds (unnormalised probabilities) of tokens, for truncation and for the draw.
 
 Which tokens are kept and which one wins must be the same bit for bit in NumPy and in native kernels of
-every instruction set, whoever adds up in which order. So weights are float32 from sums and products in a
+every instruction set, in whatever order they are summed. So weights are float32 from sums and products in a
 fixed order, none of them fused, and what is added up are whole numbers. Log-probabilities are reported
 from float64 (`candidates.py`) and decide nothing.
 """

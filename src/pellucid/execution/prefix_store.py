@@ -158,7 +158,7 @@ class DiskPrefixStore:
                     if (data := self.find(key.block_hash, key.token_ids)) is None:
                         break
                     found.append(data)
-            except Exception:  # whoever waits computes instead
+            except Exception:  # the waiting request computes the block instead
                 _log.exception("blocks of the prefix cache could not be read")
             with self._lock:
                 self._read.append((read_id, found))

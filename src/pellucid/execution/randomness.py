@@ -37,7 +37,7 @@ def exponential_noise(
 
     -log(1 - v), where v has 52 random bits: the upper 16 from the block with counter (block, position,
     stream, 0), the lower 36 from that with counter (token id, position, stream, 1). The upper ones tell
-    of nearly every token that it cannot win, so nobody need make the lower ones of all.
+    of nearly every token that it cannot win, so the lower bits of most tokens are never computed.
 
     Args:
         seed: the request's, 0 <= seed < 2^64.

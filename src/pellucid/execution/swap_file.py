@@ -32,7 +32,7 @@ class SwapFile:
         with tempfile.TemporaryFile(dir=directory) as file:
             _reserve(file.fileno(), num_slots * bytes_per_block)
             self._fd = os.dup(file.fileno())
-        # Also when nobody calls it any more, but not at exit, when the system does it.
+        # Also when the object is collected, but not at exit, when the system does it.
         self.close = weakref.finalize(self, os.close, self._fd)
         self.close.atexit = False
 

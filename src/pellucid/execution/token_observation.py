@@ -1,6 +1,6 @@
 """Why a token was chosen: the likeliest tokens, and how many tokens each sampling stage kept.
 
-Computed from the very logits that were sampled from, and only if somebody watches.
+Computed from the same logits as the token, and only if a subscriber watches the request.
 """
 
 import math

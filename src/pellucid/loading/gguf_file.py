@@ -251,7 +251,7 @@ class _Header:
         except (struct.error, UnicodeDecodeError):
             pass
         self._at = at
-        # Whoever stopped early has met something to complain of.
+        # Where the fast loop stopped early, `_string` reports what is wrong.
         return strings + [self._string(key, MAX_HEADER_BYTES) for _ in range(count - len(strings))]
 
     def _count(self, what: str, limit: int) -> int:

@@ -104,7 +104,7 @@ def _dequantize(rows: npt.NDArray[np.uint8], info: GgufTensorInfo) -> npt.NDArra
     flat = rows.reshape(-1, rows.shape[-1])
     numbers = np.empty((len(flat), info.shape[-1]), np.float32)
     step = max(1, _CHUNK_BYTES // flat.shape[1])
-    with np.errstate(invalid="ignore"):  # a scale may be infinite: whoever uses it will see
+    with np.errstate(invalid="ignore"):  # a scale may be infinite: loading checks it later
         for start in range(0, len(flat), step):  # the library makes many temporaries
             numbers[start : start + step] = dequantize(flat[start : start + step], info.type)
     return numbers.reshape(info.shape)

@@ -20,7 +20,7 @@ _CENTERED = np.array([(byte & 15 or 8) | (byte >> 4 or 8) << 4 for byte in range
 
 
 class RandomParameters:
-    """The `Parameters` of a model that nobody trained. Each weight is a function of its name, and of
+    """The `Parameters` of an untrained model. Each weight is a function of its name, and of
     a size that keeps activations in the range of a trained model's: no infinities, no denormals.
 
     Integer formats get random codes: quantizing random floats would take minutes and change nothing.

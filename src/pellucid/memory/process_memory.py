@@ -46,7 +46,7 @@ def _meminfo(root: Path) -> dict[str, int]:
 
 
 def _commit_headroom(root: Path, meminfo: dict[str, int]) -> int | None:
-    """With vm.overcommit_memory = 2 even memory that nobody touches counts."""
+    """With vm.overcommit_memory = 2 even untouched memory counts."""
     if _read(root / "proc/sys/vm/overcommit_memory").strip() != "2":
         return None
     return meminfo["CommitLimit"] - meminfo["Committed_AS"]

@@ -21,7 +21,7 @@ class ScheduledRequest(NamedTuple):
             lost them when it was preempted, or a sibling computed them.
         num_draft_tokens: how many of these, the last ones, are drafts. The row before the first draft
             and the row of each draft are sampled from, as long as the drafts are right.
-        samplers: who takes tokens from the logits of the last rows: nobody if these rows do not reach
+        samplers: the requests that sample from the logits of the last rows; none if these rows do not reach
             the request's last token, else the request, and its siblings if they have been waiting for
             this prompt.
         block_ids: the request's block table.

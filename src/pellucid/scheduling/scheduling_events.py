@@ -49,7 +49,7 @@ class EventSink(Protocol):
 
 
 class NoEvents:
-    """Nobody listens."""
+    """Without subscribers: creates no event."""
 
     active = False
 
@@ -57,7 +57,7 @@ class NoEvents:
         return False
 
     def emit(self, event: Event) -> None:
-        raise AssertionError("asked first, nobody would emit")
+        raise AssertionError("emit without a subscriber")
 
     def take_spent(self) -> float:
         return 0.0
@@ -136,7 +136,7 @@ class SchedulingEvents:
             now: seconds.
             running, waiting: requests.
         """
-        if self._stat_since is None:  # somebody came within the step
+        if self._stat_since is None:  # the first subscriber came within the step
             return
         for scheduled in output.scheduled:
             first = scheduled.start + scheduled.num_recomputed_tokens
@@ -179,7 +179,7 @@ class SchedulingEvents:
         }
 
     def begin_step(self, now: float) -> None:
-        """Begins or ends taking notes, as somebody listens or not."""
+        """Begins or ends recording, depending on whether there are subscribers."""
         self._manager.block_pool.log.active = self._sink.wants(Level.STEP)
         if not self._sink.active:
             self._states.clear()

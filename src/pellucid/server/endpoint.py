@@ -205,7 +205,7 @@ class Endpoint:
 
 
 class _ClientGoneError(Exception):
-    """Nobody waits for the reply any more."""
+    """The client no longer waits for the reply."""
 
 
 class ReplySender:
@@ -348,7 +348,7 @@ async def _unless_gone(
     """Does `work`, unless the client goes away or takes nothing before it is done: then it is cancelled.
 
     Raises:
-        _ClientGoneError: nobody waits for the reply any more.
+        _ClientGoneError: the client no longer waits for the reply.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))

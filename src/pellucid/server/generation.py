@@ -222,7 +222,7 @@ class Generation:
     Attributes:
         prompts: encoded, in their order.
         streams: what the engine adds to the completions of each prompt.
-        is_cancelled: somebody asked for its end.
+        is_cancelled: a call asked for its end.
     """
 
     _service: GenerationService

@@ -1,6 +1,6 @@
 """Records of running and recent requests, made from the engine's events.
 
-The engine's thread only appends to a queue; the event loop reads it when somebody asks, and when a
+The engine's thread only appends to a queue; the event loop reads it when a route needs it, and when a
 request ends.
 """
 

@@ -31,7 +31,7 @@ class RequestRoutes:
         return json_reply({"object": "list", "data": found})
 
     async def cancel(self, call: Call) -> Reply:
-        """Ends a request of the caller's. Names are ours: nobody can end what is not its own."""
+        """Ends a request of the caller's. Callers cannot end requests of others."""
         name = call.path_params["id"]
         generation = self.serving.service.under_way.get(name.rpartition("_")[2].rpartition("-")[2])
         if generation is None or not call.caller.may_see(generation.call.caller):

@@ -16,7 +16,7 @@ def compact_tokenizer(data: bytes) -> bytes:
         content = json.loads(data)
         _join_merges(content)
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    except (AttributeError, RecursionError, TypeError, ValueError):  # whoever reads it will say so
+    except (AttributeError, RecursionError, TypeError, ValueError):  # reading the file reports it
         return data
 
 

@@ -66,7 +66,7 @@ class IncrementalDetokenizer:
         return text
 
     def _without_prompt(self, text: str) -> str:
-        """A character that the prompt began and nobody completed is U+FFFD in the prompt's text."""
+        """A character that the prompt began and the output did not complete is U+FFFD in the prompt's text."""
         if text and self._prompt_is_open:
             self._prompt_is_open = False
             return text.removeprefix("\ufffd")

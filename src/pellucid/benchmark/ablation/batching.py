@@ -19,7 +19,7 @@ class Discipline:
         name: for people.
         num_seats: requests that may run together.
         use_kv_cache: False computes the whole text again for every token.
-        is_static: nobody enters before all of a batch have left.
+        is_static: no request starts before the whole batch has ended.
     """
 
     name: str

@@ -33,7 +33,7 @@ _VISIBLE = {
 def open_missing_streams() -> None:
     """Makes stdin, stdout and stderr usable, whatever the caller has closed.
 
-    Without stderr nobody reads notes, so they are dropped. A locale without the characters of a text
+    Without stderr, notes are dropped. A locale without the characters of a text
     shows them as \\u...: not a reason to fail.
 
     Raises:

@@ -167,7 +167,7 @@ class ModelAndPrompt:
         return model, prompt
 
     def given(self) -> tuple[str | None, str | None]:
-        """As `read`, but the prompt is None if it would have to be read from a stdin that nobody named."""
+        """As `read`, but the prompt is None if only stdin is left and `-` was not given."""
         words = [word for word in (self.first, self.second, *(self.more or ())) if word is not None]
         model_typed = _typed(self.context, "model")
         prompt = self._prompt_option()

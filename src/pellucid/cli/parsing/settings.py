@@ -24,7 +24,7 @@ else:
     import tomli as tomllib
 
 MAX_FILE_BYTES = 1 << 20
-# What belongs to one call: nobody wants it as a default.
+# Options of a single call, which make no sense as defaults.
 _NOT_SETTABLE = ("json", "prompt", "file", "events", "request", "plot", "text")
 # The options of a measurement: a temperature for answers must not change what `bench` measures.
 WORKLOAD = "What to measure"

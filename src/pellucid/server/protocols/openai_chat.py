@@ -175,7 +175,7 @@ class ChatCompletions:
         prompt = chat_prompt(body, choice, model.tokenizer, call.warnings)
         answers = model.tokenizer.response_format
         rule = answer_rule(body.format_rule(), choice, prompt.tools, answers, call.warnings)
-        # Who asks for special tokens asks for the text as it is.
+        # A client that asks for special tokens gets the text unparsed.
         form = AnswerForm.of(model.tokenizer, prompt, rule, body.skip_special_tokens is False)
         params = form.adapt(_sampling_params(body, model.default_sampling_params))
         request = GenerationRequest(
