@@ -133,10 +133,12 @@ void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats
       });
 }
 
-void add_rotations(Program& program, int index, std::int64_t dim, float factor, View y) {
+void add_rotations(Program& program, int index, std::int64_t dim, float factor, Growth growth,
+                   View y) {
   const std::int64_t half = dim / 2;
   require(index >= 0, "index=", index, ": must be 0 or more");
   require(dim >= 2 && dim % 2 == 0, "dim=", dim, ": must be a positive even number");
+  require(growth.period >= 1, "period=", growth.period, ": must be at least 1");
   program.check_view("y", y, RowSet::kTokens, dim);
   program.add_preparation([=](const Step& step) {
     require(index < static_cast<int>(step.frequencies.size()), "frequencies: has no array ", index);
@@ -149,12 +151,17 @@ void add_rotations(Program& program, int index, std::int64_t dim, float factor, 
         const ConstRows& frequencies = step.frequencies[static_cast<std::size_t>(index)];
         const float* const own = frequencies.data + (frequencies.num_rows > 1 ? r * half : 0);
         const auto position = static_cast<float>(step.positions[r]);
+        float scale = factor;
+        if (growth.beta != 0) {
+          const auto periods = static_cast<float>(step.positions[r] / growth.period);
+          scale *= 1 + growth.beta * std::log1p(periods);
+        }
         float* const cos = program.row(y, r);
         float* const sin = cos + half;
         for (std::int64_t i = 0; i < half; ++i) {
           const float angle = position * own[i];
-          cos[i] = std::cos(angle) * factor;
-          sin[i] = std::sin(angle) * factor;
+          cos[i] = std::cos(angle) * scale;
+          sin[i] = std::sin(angle) * scale;
         }
       });
 }

@@ -43,9 +43,16 @@ void add_rms_norm(Program& program, RowSet rows, View x, Floats weight, float ep
 void add_layer_norm(Program& program, RowSet rows, View x, Floats weight, Floats bias, float eps,
                     std::int64_t num_vectors, View y);
 
+// What else multiplies cos and sin at a position: 1 + beta ln(1 + floor(position / period)).
+struct Growth {
+  float beta = 0;
+  std::int64_t period = 1;
+};
+
 // cos [dim / 2] and sin [dim / 2], one after the other in y, of the angles
-// position * step.frequencies[index], times `factor`.
-void add_rotations(Program& program, int index, std::int64_t dim, float factor, View y);
+// position * step.frequencies[index], times `factor` and `growth`.
+void add_rotations(Program& program, int index, std::int64_t dim, float factor, Growth growth,
+                   View y);
 
 // Rotates num_heads heads [head_dim] by the rotations that add_rotations computed.
 void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,

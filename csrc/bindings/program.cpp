@@ -102,10 +102,11 @@ void bind_program(nb::module_& m) {
           "rows"_a, "x"_a, "weight"_a, "bias"_a, "eps"_a, "num_vectors"_a, "y"_a)
       .def(
           "rotations",
-          [](Program& self, int index, std::int64_t dim, float factor, const BufferView& y) {
-            add_rotations(self, index, dim, factor, view(y));
+          [](Program& self, int index, std::int64_t dim, float factor, float beta,
+             std::int64_t period, const BufferView& y) {
+            add_rotations(self, index, dim, factor, {beta, period}, view(y));
           },
-          "index"_a, "dim"_a, "factor"_a, "y"_a)
+          "index"_a, "dim"_a, "factor"_a, "beta"_a, "period"_a, "y"_a)
       .def(
           "rope",
           [](Program& self, const BufferView& x, const BufferView& rotations,

@@ -69,12 +69,24 @@ RopeScaling = (
 
 
 @dataclass(frozen=True)
+class RopeGrowth:
+    """What multiplies cos and sin at position p: 1 + beta ln(1 + floor(p / period)).
+
+    Queries whose whole heads are rotated grow with it, which sharpens attention over long texts (Llama 4).
+    """
+
+    beta: float
+    period: int
+
+
+@dataclass(frozen=True)
 class RopeConfig:
     """Rotary position embedding (Su et al. 2021), halves rotated against each other as in GPT-NeoX."""
 
     theta: float
     dim: int  # the leading `dim` of the D components of a head are rotated
     scaling: RopeScaling | None = None
+    growth: RopeGrowth | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,7 @@ class AttentionConfig:
         head_dim: D.
         scale: multiplies q.k.
         rope: how queries and keys are rotated; None: they are not.
+        query_growth: what multiplies queries as well, whose whole heads are rotated; None: nothing.
         window: keys that a token sees, its own included; None: all before it.
         softcap: c of c * tanh(score / c); None: scores are not capped.
         qkv_bias: whether the projections to q, k and v have biases.
@@ -112,8 +125,12 @@ class AttentionConfig:
     norm_after_rope: bool = False
     has_sinks: bool = False
     shared_kv_layer: int | None = None
+    query_growth: RopeGrowth | None = None
 
     def __post_init__(self) -> None:
+        assert self.query_growth is None or (
+            self.rope is not None and self.rope.dim == self.head_dim
+        )
         assert self.num_heads % self.num_kv_heads == 0
 
 

@@ -4,6 +4,7 @@ For `pellucid bench --shape`: how fast a model would be on this machine, before 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from pellucid.config import (
@@ -57,6 +58,58 @@ def _llama_like(
     )
     mlp = None if intermediate_size is None else MLPConfig(intermediate_size, "silu")
     return ModelConfig(layers=(LayerConfig(attention, mlp, experts),) * num_layers, **facts)
+
+
+def _gemma3(
+    *, num_layers: int, hidden_size: int, intermediate_size: int, max_position: int
+) -> ModelConfig:
+    """Gemma 3 with one kv-head: five of six layers have a window of 512."""
+    attention = AttentionConfig(
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=256,
+        scale=256**-0.5,
+        rope=RopeConfig(1e6, 256),
+        qk_norm="head",
+    )
+    mlp = MLPConfig(intermediate_size, "gelu_tanh")
+    full = LayerConfig(attention, mlp)
+    sliding = LayerConfig(replace(attention, window=512, rope=RopeConfig(1e4, 256)), mlp)
+    return ModelConfig(
+        architecture="Gemma3ForCausalLM",
+        vocab_size=262_144,
+        hidden_size=hidden_size,
+        layers=tuple(full if (i + 1) % 6 == 0 else sliding for i in range(num_layers)),
+        max_position_embeddings=max_position,
+        norm_eps=1e-6,
+        embedding_scale=hidden_size**0.5,
+        tie_word_embeddings=True,
+        bos_token_id=2,
+        eos_token_ids=(1, 106),
+    )
+
+
+def _smollm3_3b() -> ModelConfig:
+    """SmolLM3: every fourth layer does not rotate."""
+    model = _llama_like(
+        architecture="SmolLM3ForCausalLM",
+        vocab_size=128_256,
+        hidden_size=2048,
+        intermediate_size=11_008,
+        num_layers=36,
+        num_heads=16,
+        num_kv_heads=4,
+        head_dim=128,
+        max_position_embeddings=65_536,
+        norm_eps=1e-6,
+        rope_theta=5e6,
+        tie_word_embeddings=True,
+        bos_token_id=128_000,
+        eos_token_ids=(128_012,),
+    )
+    unrotated = replace(model.layers[0], attention=replace(model.layers[0].attention, rope=None))
+    layers = tuple(unrotated if (i + 1) % 4 == 0 else layer for i, layer in enumerate(model.layers))
+    return replace(model, layers=layers)
 
 
 def _qwen3_30b_a3b(num_layers: int) -> ModelConfig:
@@ -192,6 +245,48 @@ SHAPES: Mapping[str, ModelConfig] = {
         rope_scaling=Llama3RopeScaling(8.0, 1.0, 4.0, 8192),
         bos_token_id=128_000,
         eos_token_ids=(128_001,),
+    ),
+    "gemma-3-270m": _gemma3(
+        num_layers=18, hidden_size=640, intermediate_size=2048, max_position=32_768
+    ),
+    "gemma-3-1b": _gemma3(
+        num_layers=26, hidden_size=1152, intermediate_size=6912, max_position=32_768
+    ),
+    "smollm3-3b": _smollm3_3b(),
+    "olmo-2-1b": _llama_like(  # OLMo-2-0425-1B
+        architecture="Olmo2ForCausalLM",
+        vocab_size=100_352,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_layers=16,
+        num_heads=16,
+        num_kv_heads=16,
+        head_dim=128,
+        max_position_embeddings=4096,
+        norm_eps=1e-6,
+        rope_theta=5e5,
+        qk_norm="width",
+        eos_token_ids=(100_257,),
+    ),
+    "granite-3.3-2b": replace(  # without what is only multiplied
+        _llama_like(
+            architecture="GraniteForCausalLM",
+            vocab_size=49_159,
+            hidden_size=2048,
+            intermediate_size=8192,
+            num_layers=40,
+            num_heads=32,
+            num_kv_heads=8,
+            head_dim=64,
+            max_position_embeddings=131_072,
+            norm_eps=1e-5,
+            rope_theta=1e7,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_ids=(0,),
+        ),
+        embedding_scale=12 / 0.22,
+        logits_scale=1 / 8,
     ),
     "olmoe-1b-7b": _llama_like(  # OLMoE-1B-7B-0924
         architecture="OlmoeForCausalLM",

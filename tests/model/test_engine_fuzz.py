@@ -13,8 +13,12 @@ from support.checkpoints import write_checkpoint
 from support.tiny_tokenizer import VOCAB_SIZE
 from support.traces import TraceSpace, check_trace, make_trace
 
-# Without a window, with one, keys that depend on the prompt's length, experts, and sinks.
-FAMILIES = ("llama", "gemma2", "llama-dynamic", "qwen3-moe", "gpt-oss")
+# Without a window, with windows, keys that depend on the prompt's length, layers that rotate on bases of
+# their own or not at all, norms behind the parts of a layer, experts, and sinks.
+FAMILIES = (
+    *("llama", "gemma2", "llama-dynamic", "gemma3"),
+    *("smollm3", "olmo3", "qwen3-moe", "gpt-oss"),
+)
 
 
 @pytest.mark.traces(45)

@@ -48,7 +48,7 @@ def small_decoder() -> Program:
     program.embed(Indices.TOKEN_IDS, matrix(), 1.0, (x, 0))
     program.input(0, WIDTH, (given, 0))
     program.add(TOKENS, (x, 0), (given, 0), WIDTH, (x, 0))
-    program.rotations(0, HEAD_DIM, 1.0, (rotations, 0))
+    program.rotations(0, HEAD_DIM, 1.0, 0.0, 1, (rotations, 0))
     program.rope((x, 0), (rotations, 0), HEADS, HEAD_DIM, HEAD_DIM, (x, 0))
     program.store_kv(0, (x, 0), (x, HEAD_DIM), KV_HEADS)
     attention(program).paged_attention(0, (x, 0), 1.0, None, None, (x, 0))
@@ -200,8 +200,9 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
         lambda p, x, r: p.layer_norm(
             TOKENS, x(0), np.ones(32, np.float32), np.ones(31, np.float32), 0.0, 1, x(0)
         ),
-        lambda p, x, r: p.rotations(0, 34, 1.0, x(0)),
-        lambda p, x, r: p.rotations(0, 15, 1.0, x(0)),
+        lambda p, x, r: p.rotations(0, 34, 1.0, 0.0, 1, x(0)),
+        lambda p, x, r: p.rotations(0, 15, 1.0, 0.0, 1, x(0)),
+        lambda p, x, r: p.rotations(0, 16, 1.0, 0.5, 0, x(0)),
         lambda p, x, r: p.rope(x(0), x(0), 3, 16, 16, x(0)),
         lambda p, x, r: p.rope(x(0), x(0), 2, 16, 18, x(0)),
         lambda p, x, r: p.rope(x(0), x(17), 2, 16, 16, x(0)),

@@ -499,6 +499,21 @@ def _configs() -> dict[str, Config]:
             use_parallel_residual=False,
             use_qkv_bias=True,
         ),
+        "ministral3": _derived_config(
+            "ministral3",
+            "Ministral3ForCausalLM",
+            without=("attention_bias",),
+            rope_parameters={
+                "factor": 8.0,
+                "llama_4_scaling_beta": 0.5,
+                "max_position_embeddings": 256,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 16,
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+            },
+        ),
         "ministral": _derived_config(
             "ministral",
             "MinistralForCausalLM",

@@ -47,6 +47,7 @@ GGUF_FAMILIES = (
     "glm4",
     "hunyuan",
     "stablelm",
+    "ministral3",
 )
 # In llama.cpp all layers of Qwen 3 MoE have experts.
 GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
@@ -62,9 +63,10 @@ _ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "ministral3": "mistral3",
 }
 # Where the converter puts the rows of a rotated pair side by side.
-_INTERLEAVED = ("llama", "granite", "smollm3")
+_INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
 _TYPES = {
     np.dtype(np.float32): GGMLQuantizationType.F32,
     np.dtype(np.float16): GGMLQuantizationType.F16,
@@ -191,6 +193,9 @@ def _add_rope(writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig) -> N
             writer.add_rope_scaling_type(Scaling.YARN)
             writer.add_rope_scaling_factor(scaling["factor"])
             writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+            if "llama_4_scaling_beta" in scaling:
+                writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
+                writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
         case "llama3":
             plain, _ = rope_frequencies(RopeConfig(rope.theta, rope.dim), 0)
             scaled, _ = rope_frequencies(rope, 0)

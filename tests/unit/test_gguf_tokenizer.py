@@ -116,6 +116,35 @@ SPLITS = {
 }
 
 
+# As the tokenizer.json of DeepSeek V3 has them, one split after the other.
+SPLITS_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    (
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+)
+
+
+def test_words_of_hunyuan() -> None:
+    expected = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(split), "isolated") for split in SPLITS_DEEPSEEK3),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    splitter = read(byte_level_metadata("hunyuan-dense")).hf_tokenizer.pre_tokenizer
+    for text in (
+        "Größe 12345 (ab)_cd!",
+        "日本語のテスト, 漢字とカナ",
+        " x\n\n y\t[z]",
+        "e\u0301te'll",
+    ):
+        assert words(splitter, text) == words(expected, text)
+    assert words(splitter, "12345")[0] == "123"
+
+
 def words(pre_tokenizer: Any, text: str) -> list[str]:
     return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 

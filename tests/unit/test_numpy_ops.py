@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.config import RopeConfig
+from pellucid.config import RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.uniform_model import uniform_model
@@ -146,6 +146,17 @@ def test_gated_activate_gates_the_second_half_by_the_first(backend):
     up = np.clip(10 * gate_up[:, 7:], -7, 7) + 1
     expected = backend.ops.activate(10 * gate_up[:, :7], "clamped_swish") * up
     assert (backend.ops.gated_activate(10 * gate_up, "clamped_swish") == expected).all()
+
+
+def test_rope_grows_with_the_logarithm_of_the_period(backend):
+    batch = forward_batch([Share([0] * 30, 5, 30, range(2))], 16)
+    x = normal(0, 25, 3, 16, dtype=backend.ops.dtype)
+    plain = backend.ops.rope(x, batch, RopeConfig(theta=10000.0, dim=16))
+    growing = RopeConfig(theta=10000.0, dim=16, growth=RopeGrowth(0.3, 10))
+    growth = 1 + 0.3 * np.log(1 + batch.positions // 10)
+    expected = plain.astype(np.float64) * growth[:, None, None]
+    assert_close(backend.ops.rope(x, batch, growing), expected, 8 * eps(backend) * np.abs(x).max())
+    assert np.unique(growth).tolist() == [1, 1 + 0.3 * np.log(2), 1 + 0.3 * np.log(3)]
 
 
 @pytest.mark.parametrize("rotated", [16, 12, 2])

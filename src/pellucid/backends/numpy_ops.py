@@ -69,8 +69,13 @@ class NumpyOps(Ops):
     def rope(self, x: Array, batch: ForwardBatch, rope: RopeConfig) -> Array:
         inv_freq, attention_factor = frequency_rows(rope, batch.rope_lens, self.dtype)
         angles = batch.positions[:, None].astype(self.dtype) * inv_freq
-        cos = (np.cos(angles) * attention_factor)[:, None, :]  # [T, 1, dim / 2]
-        sin = (np.sin(angles) * attention_factor)[:, None, :]
+        factor: Any = attention_factor
+        if rope.growth is not None:
+            periods = batch.positions // rope.growth.period
+            growth = 1 + rope.growth.beta * np.log1p(periods[:, None].astype(self.dtype))
+            factor = attention_factor * growth  # [T, 1]
+        cos = (np.cos(angles) * factor)[:, None, :]  # [T, 1, dim / 2]
+        sin = (np.sin(angles) * factor)[:, None, :]
         half = rope.dim // 2
         first, second, rest = x[..., :half], x[..., half : rope.dim], x[..., rope.dim :]
         rotated = (first * cos - second * sin, second * cos + first * sin)

@@ -148,7 +148,8 @@ class Ops(ABC):
 
     @abstractmethod
     def rope(self, x: Array, batch: ForwardBatch, rope: RopeConfig) -> Array:
-        """Rotates the leading `rope.dim` components of each head: [T, heads, D] (Su et al. 2021)."""
+        """Rotates the leading `rope.dim` components of each head, and multiplies them by the factor of
+        `rope.scaling` and by `rope.growth`: [T, heads, D] (Su et al. 2021)."""
 
     @abstractmethod
     def activate(self, x: Array, activation: Activation) -> Array:

@@ -18,7 +18,7 @@ from pellucid.backends.native import (
 )
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import rope_frequencies
-from pellucid.config import RopeConfig
+from pellucid.config import RopeConfig, RopeGrowth
 
 BufferView: TypeAlias = tuple[int, int]  # buffer of a program, first column
 
@@ -220,11 +220,13 @@ class Trace:
         if rope not in self.ropes:
             index = len(self.ropes)
             _, factor = rope_frequencies(rope, 0)  # the factor is the same for all lengths
+            growth = rope.growth or RopeGrowth(0.0, 1)
+            beta, period = growth.beta, growth.period
             self.ropes[rope] = self.record(
                 "rotations",
                 [],
                 (rope.dim,),
-                lambda to, _, y: to.program.rotations(index, rope.dim, factor, y),
+                lambda to, _, y: to.program.rotations(index, rope.dim, factor, beta, period, y),
                 rows=RowSet.TOKENS,
             )
         return self.ropes[rope]

@@ -62,6 +62,16 @@ _WORDS_GPT4O = "|".join(
 )
 
 
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-\u309f\u30a0-\u30ff]+",
+    (
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+)
+
+
 @dataclass(frozen=True)
 class _Splitting:
     """What llama.cpp's name of a pre-tokenizer stands for.
@@ -85,10 +95,12 @@ _LLAMA3 = _Splitting((_WORDS_LLAMA3,), ignore_merges=True, adds_bos=True)
 _QWEN2 = _Splitting((_WORDS_QWEN2,))
 
 _SPLITTINGS: Mapping[str, _Splitting] = {
-    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "mpt", "exaone4"), _GPT2),
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "mpt", "exaone4", "granite-docling"), _GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _DIGITS),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "stablelm2"), _QWEN2),
+    **dict.fromkeys(("glm4", "chatglm-bpe", "dbrx", "smaug-bpe"), _Splitting((_WORDS_LLAMA3,))),
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
+    **dict.fromkeys(("hunyuan-dense", "deepseek-v3"), _Splitting(_DEEPSEEK3)),
     "qwen2": _Splitting((_WORDS_QWEN2,), composes=True),
     "tekken": _Splitting((_WORDS_TEKKEN,), ignore_merges=True, adds_bos=True),
     "gpt-4o": _Splitting((_WORDS_GPT4O,)),

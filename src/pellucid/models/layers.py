@@ -1,5 +1,6 @@
 """Layers that decoders share: attention over the paged cache, the gated MLP, experts, the head's weights."""
 
+from dataclasses import replace
 from typing import Protocol
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters, Vector
@@ -28,6 +29,9 @@ class Attention:
         self.facts = facts = config.layers[layer].attention
         self.ops = ops
         self.eps = config.norm_eps
+        self.q_rope = facts.rope
+        if facts.rope is not None and facts.query_growth is not None:
+            self.q_rope = replace(facts.rope, growth=facts.query_growth)
         hidden = config.hidden_size
         q_width, kv_width = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
         prefix = f"layers.{layer}"
@@ -58,8 +62,8 @@ class Attention:
         v = qkv[:, num_heads + num_kv_heads :]
         if not facts.norm_after_rope:
             q, k = self._normed(q, k)
-        if facts.rope:
-            q = ops.rope(q, batch, facts.rope)
+        if facts.rope and self.q_rope:
+            q = ops.rope(q, batch, self.q_rope)
             k = ops.rope(k, batch, facts.rope)
         if facts.norm_after_rope:
             q, k = self._normed(q, k)

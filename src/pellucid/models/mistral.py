@@ -1,10 +1,14 @@
-"""Mistral: Llama with a sliding window. Ministral: windows of some layers."""
+"""Mistral: Llama with a sliding window. Ministral: windows of some layers; Ministral 3: queries that grow
+with their position."""
 
-from pellucid.config import ModelConfig
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.config import ModelConfig, RopeGrowth
 from pellucid.json_object import JsonObject
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
-from pellucid.models.gguf_metadata import WINDOW
+from pellucid.models.gguf_metadata import WINDOW, GgufMetadata, llama_like_values
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 from pellucid.models.rope_config import FULL, SLIDING
 
@@ -20,6 +24,55 @@ def _read_mistral(config: JsonObject) -> ModelConfig:
 
 def _read_ministral(config: JsonObject) -> ModelConfig:
     return llama_like(config, max_position=131_072, num_kv_heads=8, windows=_ministral_windows)
+
+
+# Keys that Ministral 3 has beside those of YaRN.
+_BETA, _MAX_POSITION = "llama_4_scaling_beta", "max_position_embeddings"
+_MINISTRAL3_ROPE: Mapping[str, Any] = {
+    "type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16_384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    _BETA: 0.1,
+}
+
+
+def _read_ministral3(config: JsonObject) -> ModelConfig:
+    rope = config.optional_object("rope_parameters")
+    if rope is None:
+        rope = JsonObject(config.path, _MINISTRAL3_ROPE, "rope_parameters")
+    beta = rope.optional_number(_BETA)
+    growth = None
+    if beta is not None:
+        growth = RopeGrowth(beta, rope.integer("original_max_position_embeddings"))
+    yarn = {key: value for key, value in rope.values.items() if key not in (_BETA, _MAX_POSITION)}
+    return llama_like(
+        JsonObject(config.path, {**config.values, "rope_parameters": yarn}, config.name),
+        max_position=262_144,
+        num_kv_heads=8,
+        head_dim=128,
+        norm_eps=("rms_norm_eps", 1e-5),
+        windows=one_window(config.optional_integer("sliding_window")),
+        attention={"query_growth": growth},
+    )
+
+
+_GROWTH_BETA, _YARN_LOG_MUL = "attention.temperature_scale", "rope.scaling.yarn_log_multiplier"
+
+
+def _gguf_ministral3(metadata: GgufMetadata) -> dict[str, Any]:
+    values = llama_like_values(metadata)
+    rope = {
+        **values["rope_parameters"],
+        **metadata.given(mscale_all_dim=_YARN_LOG_MUL, llama_4_scaling_beta=_GROWTH_BETA),
+    }
+    if "mscale_all_dim" in rope:
+        rope["mscale"] = 1.0
+    return {**values, "rope_parameters": rope}
 
 
 def _ministral_windows(config: JsonObject, num_layers: int) -> Windows:
@@ -49,4 +102,18 @@ MINISTRAL = Family(
     read_config=_read_ministral,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
+)
+
+MINISTRAL3 = Family(
+    architectures=("Ministral3ForCausalLM",),
+    model_types=("ministral3",),
+    read_config=_read_ministral3,
+    decoder=LlamaDecoder,
+    weights=LLAMA_WEIGHTS,
+    gguf=GgufFamily(
+        "mistral3",
+        LLAMA_GGUF_KEYS | {_GROWTH_BETA, _YARN_LOG_MUL},
+        _gguf_ministral3,
+        interleaved=True,
+    ),
 )

@@ -16,7 +16,7 @@ from pellucid.models.gpt_oss import GPT_OSS
 from pellucid.models.granite import GRANITE
 from pellucid.models.hunyuan import HUNYUAN
 from pellucid.models.llama import LLAMA
-from pellucid.models.mistral import MINISTRAL, MISTRAL
+from pellucid.models.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from pellucid.models.mixture import MIXTRAL, OLMOE, QWEN3_MOE
 from pellucid.models.olmo import OLMO2, OLMO3
 from pellucid.models.phi3 import PHI3
@@ -29,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     LLAMA,
     MISTRAL,
     MINISTRAL,
+    MINISTRAL3,
     QWEN2,
     QWEN3,
     QWEN3_MOE,

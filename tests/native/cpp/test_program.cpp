@@ -69,7 +69,7 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
   const View x{program->add_buffer(RowSet::kTokens, kHidden)};
   const View rotations{program->add_buffer(RowSet::kTokens, kHeadDim)};
   add_embed(*program, Indices::kTokenIds, table, 2.0f, x);
-  add_rotations(*program, 0, kHeadDim, 1.0f, rotations);
+  add_rotations(*program, 0, kHeadDim, 1.0f, {}, rotations);
   for (std::int64_t layer = 0; layer < kLayers; ++layer) {
     const View normed{program->add_buffer(RowSet::kTokens, kHidden)};
     const View qkv{program->add_buffer(RowSet::kTokens, kQkv)};
