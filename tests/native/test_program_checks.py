@@ -51,7 +51,7 @@ def small_decoder() -> Program:
     program.rotations(0, HEAD_DIM, 1.0, 0.0, 1, (rotations, 0))
     program.rope((x, 0), (rotations, 0), HEADS, HEAD_DIM, HEAD_DIM, (x, 0))
     program.store_kv(0, (x, 0), (x, HEAD_DIM), KV_HEADS)
-    attention(program).paged_attention(0, (x, 0), 1.0, None, None, (x, 0))
+    attention(program).paged_attention(0, (x, 0), 1.0, None, None, None, (x, 0))
     program.gather((x, 0), WIDTH, (last, 0))
     program.linear(LOGITS, (last, 0), matrix(), (logits, 0), add_to_y=False)
     program.finish(logits)
@@ -214,9 +214,9 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
         lambda p, x, r: p.gather(x(0), 32, x(0)),
         lambda p, x, r: p.store_kv(-1, x(0), x(0), 1),
         lambda p, x, r: p.store_kv(0, x(32), x(0), 1),
-        lambda p, x, r: attention(p).paged_attention(-1, x(0), 1.0, None, None, x(0)),
-        lambda p, x, r: attention(p).paged_attention(0, x(1), 1.0, None, None, x(0)),
-        lambda p, x, r: attention(p).paged_attention(0, x(0), 1.0, -1, None, x(0)),
+        lambda p, x, r: attention(p).paged_attention(-1, x(0), 1.0, None, None, None, x(0)),
+        lambda p, x, r: attention(p).paged_attention(0, x(1), 1.0, None, None, None, x(0)),
+        lambda p, x, r: attention(p).paged_attention(0, x(0), 1.0, -1, None, None, x(0)),
         lambda p, x, r: attention(p, num_kv_heads=0),
         lambda p, x, r: attention(p, num_heads=3, num_kv_heads=2),
         lambda p, x, r: attention(p, head_dim=12),
