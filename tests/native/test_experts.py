@@ -14,6 +14,9 @@ from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.loading.decoder import load_decoder
+from support.batches import Share, forward_batch
+from support.checkpoints import write_checkpoint
 from support.expert_cases import random_choice, random_experts
 from support.row_invariance import same_in_any_step
 
@@ -147,3 +150,19 @@ def test_operands_that_do_not_fit():
         ValueError, match="router='tanh': allowed are softmax, softmax_chosen, sigmoid"
     ):
         backend.ops.route(weights, 2, "tanh")
+
+
+def test_a_step_counts_the_bytes_of_the_experts_that_it_read(tmp_path):
+    backend = CpuBackend()
+    decoder, config = load_decoder(write_checkpoint(tmp_path, "olmoe"), backend)
+    compiled = backend.compile(decoder, config)
+    kv_cache = backend.make_kv_cache(config, 4, 16, "f32")
+    all_experts = compiled.step_weights.expert_bytes
+    one_expert = 4 * 3 * config.hidden_size * 32  # f32, three matrices
+    assert all_experts == config.num_layers * 7 * one_expert
+    token = forward_batch([Share([5], 0, 1, [0])], 16)
+    assert compiled.step(token, kv_cache).expert_bytes == config.num_layers * 3 * one_expert
+    prompt = forward_batch([Share(list(range(60)), 0, 60, range(4))], 16)
+    num_bytes = compiled.step(prompt, kv_cache).expert_bytes
+    assert config.num_layers * 3 * one_expert < num_bytes <= all_experts
+    assert num_bytes % one_expert == 0
