@@ -15,7 +15,7 @@ from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
 from pellucid.engine.side_engine import SideEngine
 from pellucid.engine.text_threads import TextThreads
 from pellucid.events import Snapshot
-from pellucid.outputs import CompletionDelta, KVCacheUsage
+from pellucid.outputs import CompletionDelta, KVCacheUsage, SpeculationStatistics
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
@@ -189,6 +189,14 @@ class AsyncLLMEngine:
             EngineStoppedError: the engine was shut down, or failed.
         """
         return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
+
+    async def speculation(self) -> SpeculationStatistics | None:
+        """The counters of drafts, after the step under way; None if speculation is off.
+
+        Raises:
+            EngineStoppedError: the engine was shut down, or failed.
+        """
+        return await asyncio.wrap_future(self._thread.call(lambda: self._engine.speculation))
 
     async def snapshot(self, with_tokens: bool = False) -> Snapshot:
         """All requests and blocks between two steps, for a subscriber that begins now.

@@ -177,3 +177,41 @@ class KVCacheUsage:
     @property
     def share_used(self) -> float:
         return self.num_used_blocks / self.num_blocks
+
+
+@dataclass
+class SpeculationStatistics:
+    """What drafts have brought, since the engine started.
+
+    Attributes:
+        num_rounds: times that a request had drafts in a step.
+        num_drafts: tokens that were guessed and scheduled.
+        num_right: of these, tokens that became output.
+        right_by_position: of these, first drafts, second ones and so on.
+        seconds: of all steps of decodes, drafting included.
+        won_seconds: that these steps would have taken more without drafts, by measured times.
+        reason: why the next step has drafts, or none.
+    """
+
+    num_rounds: int = 0
+    num_drafts: int = 0
+    num_right: int = 0
+    right_by_position: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    won_seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the drafts that became output; 0 without any."""
+        return self.num_right / self.num_drafts if self.num_drafts else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Output tokens of a request in a step with drafts: at least 1."""
+        return 1 + self.num_right / self.num_rounds if self.num_rounds else 1.0
+
+    @property
+    def speedup(self) -> float:
+        """Against the same steps without drafts, by measured times; 1 is neither faster nor slower."""
+        return 1 + self.won_seconds / self.seconds if self.seconds else 1.0

@@ -174,7 +174,8 @@ def metrics_of(server: RunningServer) -> dict[str, float]:
 
 
 def test_metrics_have_vllms_names_and_meaning() -> None:
-    with running_server(bundled_engine(num_kv_blocks=200)) as server:
+    engine = bundled_engine(num_kv_blocks=200, speculation="ngram")
+    with running_server(engine) as server:
         body = {"prompt": list(range(100, 200)), "max_tokens": 5, "ignore_eos": True}
         assert metrics_of(server)["vllm:num_requests_running"] == 0
         for _ in range(2):
@@ -200,6 +201,18 @@ def test_metrics_have_vllms_names_and_meaning() -> None:
         (config,) = (name for name in found if name.startswith("vllm:cache_config_info"))
         assert {"32", "200", "bf16"} <= set(re.findall(r"{(.*?)}", config))
         assert found["vllm:admission_rejections_total{queue_full}"] == 0
+        loop = {**body, "max_tokens": 20, "allowed_token_ids": [107]}
+        assert server.post("/v1/completions", loop).status == 200
+        server.wait_until_idle()
+        found, counters = metrics_of(server), engine.speculation
+        assert counters is not None and counters.num_right > 0
+        drafts = "vllm:spec_decode_num"
+        assert found[f"{drafts}_drafts_total"] == counters.num_rounds
+        assert found[f"{drafts}_draft_tokens_total"] == counters.num_drafts
+        assert found[f"{drafts}_accepted_tokens_total"] == counters.num_right
+        for place, count in enumerate(counters.right_by_position):
+            assert found[f"{drafts}_accepted_tokens_per_pos_total{{{place}}}"] == count
+        assert found["pellucid:speculation_speedup"] == counters.speedup
 
 
 def test_metrics_see_requests_that_run_and_wait() -> None:

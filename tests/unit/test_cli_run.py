@@ -162,6 +162,15 @@ def test_json_is_the_whole_answer(pellucid: CommandLine) -> None:
     assert metrics["decode_tokens_per_second"] == pytest.approx(rate)
 
 
+def test_json_has_what_drafts_have_brought(pellucid: CommandLine) -> None:
+    run = ("run", "hello", "--max-tokens", "20", "--temperature", "0", "--json")
+    assert json.loads(pellucid(*run, "--speculation", "off").out)["speculation"] is None
+    found = json.loads(pellucid(*run, "--speculation", "ngram").out)["speculation"]
+    assert found["reason"] == "speculation is always on"
+    assert 0 <= found["num_right"] == sum(found["right_by_position"]) <= found["num_drafts"]
+    assert found["tokens_per_round"] >= 1 and found["speedup"] > 0
+
+
 def test_the_models_own_sampling_is_the_default(pellucid: CommandLine) -> None:
     pellucid.defaults = SamplingParams(temperature=0.6, top_p=0.9)
     ran = pellucid("run", "hello", "--max-tokens", "2", "--seed", "1")

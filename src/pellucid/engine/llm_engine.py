@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.config import EngineConfig, ModelConfig
@@ -12,7 +13,7 @@ from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
-from pellucid.engine.speculation import SpeculationStatistics, make_speculation
+from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.event_bus import EventBus
@@ -30,6 +31,7 @@ from pellucid.outputs import (
     KVCacheUsage,
     RequestMetrics,
     RequestOutput,
+    SpeculationStatistics,
 )
 from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.scheduling.block_pool import BlockPool
@@ -163,8 +165,11 @@ class LLMEngine:
 
     @property
     def speculation(self) -> SpeculationStatistics | None:
-        """The counters of drafts so far; None if speculation is off."""
-        return None if self._speculation is None else self._speculation.statistics
+        """The counters of drafts so far, as they are now; None if speculation is off."""
+        if self._speculation is None:
+            return None
+        now = self._speculation.statistics
+        return replace(now, right_by_position=list(now.right_by_position))
 
     def close(self) -> None:
         """Writes the blocks that wait for `prefix_cache_dir`, and saves no further blocks there.

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
 
@@ -16,6 +15,7 @@ from pellucid.execution.model_runner import StepResult
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.prompt_lookup import PromptLookup
 from pellucid.execution.proposers.proposer import Proposer
+from pellucid.outputs import SpeculationStatistics
 from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy, Verdict
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -23,44 +23,6 @@ from pellucid.scheduling.scheduler_output import ScheduledRequest
 NO_DRAFTS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class SpeculationStatistics:
-    """What drafts have brought.
-
-    Attributes:
-        num_rounds: times that a request had drafts in a step.
-        num_drafts: tokens that were guessed and scheduled.
-        num_right: of these, tokens that became output.
-        right_by_position: of these, first drafts, second ones and so on.
-        seconds: of all steps of decodes, drafting included.
-        won_seconds: that these steps would have taken more without drafts, by measured times.
-        reason: why the next step has drafts, or none.
-    """
-
-    num_rounds: int = 0
-    num_drafts: int = 0
-    num_right: int = 0
-    right_by_position: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-    won_seconds: float = 0.0
-    reason: str = ""
-
-    @property
-    def acceptance(self) -> float:
-        """Share of the drafts that became output; 0 without any."""
-        return self.num_right / self.num_drafts if self.num_drafts else 0.0
-
-    @property
-    def tokens_per_round(self) -> float:
-        """Output tokens of a request in a step with drafts: at least 1."""
-        return 1 + self.num_right / self.num_rounds if self.num_rounds else 1.0
-
-    @property
-    def speedup(self) -> float:
-        """Against the same steps without drafts, by measured times; 1 is neither faster nor slower."""
-        return 1 + self.won_seconds / self.seconds if self.seconds else 1.0
 
 
 class Speculation:

@@ -12,7 +12,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from pellucid.outputs import KVCacheUsage
+from pellucid.outputs import KVCacheUsage, SpeculationStatistics
 from pellucid.server.endpoint import Call, Reply
 from pellucid.server.metrics import COUNTERS, HISTOGRAMS
 from pellucid.server.serving import Serving
@@ -28,18 +28,22 @@ class MetricsRoute:
 
     async def __call__(self, call: Call) -> Reply:
         """Counters, gauges and histograms for Prometheus, by vLLM's names with vLLM's meaning."""
-        usage = await self.serving.service.engine.kv_cache_usage()
+        engine = self.serving.service.engine
+        usage, speculation = await engine.kv_cache_usage(), await engine.speculation()
         registry = CollectorRegistry()
-        registry.register(_Collector(self.serving, usage))
+        registry.register(_Collector(self.serving, usage, speculation))
         return Reply(generate_latest(registry), media_type=CONTENT_TYPE)
 
 
 class _Collector:
     """The metrics at one moment, in prometheus_client's terms."""
 
-    def __init__(self, serving: Serving, usage: KVCacheUsage) -> None:
+    def __init__(
+        self, serving: Serving, usage: KVCacheUsage, speculation: SpeculationStatistics | None
+    ) -> None:
         self._serving = serving
         self._usage = usage
+        self._speculation = speculation
         self._labels = {"model_name": serving.model.name, "engine": "0"}
 
     def collect(self) -> Iterator[Metric]:
@@ -62,9 +66,9 @@ class _Collector:
         stalled = service.seconds_without_step
         yield self._gauge("pellucid:seconds_without_step", "While requests are unfinished", stalled)
         for name, documentation in COUNTERS.items():
-            counter = CounterMetricFamily(name, documentation, labels=list(self._labels))
-            counter.add_metric(list(self._labels.values()), metrics.counters[name])
-            yield counter
+            yield self._counter(name, documentation, metrics.counters[name])
+        if self._speculation is not None:
+            yield from self._drafts(self._speculation)
         yield self._by_label(
             "vllm:request_success", "Answers that have ended", "finished_reason", metrics.finished
         )
@@ -76,6 +80,32 @@ class _Collector:
             family = HistogramMetricFamily(name, HISTOGRAMS[name][0], labels=list(self._labels))
             family.add_metric(list(self._labels.values()), histogram.buckets(), histogram.sum)
             yield family
+
+    def _drafts(self, speculation: SpeculationStatistics) -> Iterator[Metric]:
+        """What drafts have brought. What vLLM calls a draft is all drafts of a request in a step."""
+        prefix = "vllm:spec_decode_num"
+        yield self._counter(
+            f"{prefix}_drafts", "Times that a request had drafts", speculation.num_rounds
+        )
+        yield self._counter(f"{prefix}_draft_tokens", "Drafts", speculation.num_drafts)
+        yield self._counter(f"{prefix}_accepted_tokens", "Right drafts", speculation.num_right)
+        by_position = {str(place): n for place, n in enumerate(speculation.right_by_position)}
+        yield self._by_label(
+            f"{prefix}_accepted_tokens_per_pos",
+            "Right drafts by their place among a request's drafts",
+            "position",
+            by_position,
+        )
+        yield self._gauge(
+            "pellucid:speculation_speedup",
+            "Decode with drafts against decode without, by measured times of steps",
+            speculation.speedup,
+        )
+
+    def _counter(self, name: str, documentation: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(name, documentation, labels=list(self._labels))
+        counter.add_metric(list(self._labels.values()), value)
+        return counter
 
     def _gauge(self, name: str, documentation: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(name, documentation, labels=list(self._labels))

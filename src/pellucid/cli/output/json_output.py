@@ -47,6 +47,20 @@ def request_object(
         "parameters": asdict(params),
         "engine": {**asdict(engine.config), "max_model_len": engine.max_model_len},
         "metrics": metrics_object(output),
+        "speculation": speculation_object(engine),
+    }
+
+
+def speculation_object(engine: "LLMEngine") -> dict[str, Any] | None:
+    """What drafts have brought, over all requests of the engine; null if speculation is off."""
+    statistics = engine.speculation
+    if statistics is None:
+        return None
+    return {
+        **asdict(statistics),
+        "acceptance": statistics.acceptance,
+        "tokens_per_round": statistics.tokens_per_round,
+        "speedup": statistics.speedup,
     }
 
 

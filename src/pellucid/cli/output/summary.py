@@ -14,9 +14,8 @@ from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
-    from pellucid.engine.speculation import SpeculationStatistics
     from pellucid.memory.memory_plan import MemoryPlan
-    from pellucid.outputs import RequestOutput
+    from pellucid.outputs import RequestOutput, SpeculationStatistics
 
 _NEUTRAL = SamplingParams()
 _SHOWN_IF_SET = tuple(
