@@ -69,7 +69,7 @@ def main() -> None:
     ][: args.prompts]
     print("temperature  shared noise   bound  rejection  tokens")
     for temperature in map(float, args.temperatures.split(",")):
-        engine = LLMEngine(EngineConfig(), model)
+        engine = LLMEngine(EngineConfig(speculation="off"), model)
         outputs = [
             engine.add_request(
                 prompt,

@@ -66,6 +66,7 @@ def main() -> None:
     length = args.depth + args.steps + WARM_UP_STEPS + 1
     engine = LLMEngine.from_config(
         EngineConfig(
+            speculation="off",
             max_num_seqs=args.running,
             num_kv_blocks=args.running * -(-length // 32),
             max_num_batched_tokens=args.running * args.depth,

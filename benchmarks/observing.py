@@ -65,7 +65,11 @@ def measure(args: argparse.Namespace, batch: int) -> None:
 
 def make_engine(args: argparse.Namespace, batch: int) -> LLMEngine:
     config = EngineConfig(
-        model=args.model, backend="cpu", quantization=args.quantization, max_num_seqs=batch
+        speculation="off",
+        model=args.model,
+        backend="cpu",
+        quantization=args.quantization,
+        max_num_seqs=batch,
     )
     if args.shape is None:
         return LLMEngine.from_config(config)

@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     config = EngineConfig(
+        speculation="off",
         model=args.model,
         quantization=args.quantization,
         kv_cache_dtype=args.kv_cache_dtype,

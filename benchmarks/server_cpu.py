@@ -146,7 +146,11 @@ async def microseconds_of_writing(args: argparse.Namespace) -> float:
 def engine_of(args: argparse.Namespace) -> AsyncLLMEngine:
     length = args.tokens + 64
     engine = LLMEngine.from_config(
-        EngineConfig(max_num_seqs=args.streams, num_kv_blocks=args.streams * -(-length // 32))
+        EngineConfig(
+            speculation="off",
+            max_num_seqs=args.streams,
+            num_kv_blocks=args.streams * -(-length // 32),
+        )
     )
     (token_id,) = engine.tokenizer.encode(" tree")[-1:]
     vocab_size = engine.model_config.vocab_size

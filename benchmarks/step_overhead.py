@@ -51,6 +51,7 @@ def main() -> None:
     args = parser.parse_args()
     engine = LLMEngine.from_config(
         EngineConfig(
+            speculation="off",
             model=args.model,
             backend="cpu",
             quantization=args.quantization,

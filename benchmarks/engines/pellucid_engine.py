@@ -42,6 +42,7 @@ class Pellucid:
 
     def __init__(self, task: Task) -> None:
         self._config = EngineConfig(
+            speculation="off",
             model=str(task.weights),
             quantization=QUANTIZATIONS[task.weight_format],
             num_threads=task.num_threads,

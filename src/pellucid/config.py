@@ -303,7 +303,8 @@ class EngineConfig:
         skip_tokenizer_init: load no tokenizer; prompts are token ids, and answers have no text.
         speculation: how to draft tokens ahead; drafts change no answer. "ngram" looks them up in the
             request's own text, "draft" asks a draft model, both in every step. "auto" does one of them (the
-            draft model if one is given) when measured times say that it pays. "off" drafts nothing.
+            draft model if one is given) when measured times say that it pays, and drafts nothing without a
+            KV cache. "off" drafts nothing.
         draft_model: a smaller model with the same tokenizer, given like `model`. With speculation="draft"
             None is the bundled draft model, for the bundled model.
         num_draft_tokens: most drafts for one request in one step; 1..32.
@@ -333,7 +334,7 @@ class EngineConfig:
     swap_space: int = 0
     use_kv_cache: bool = True
     skip_tokenizer_init: bool = False
-    speculation: str = "off"
+    speculation: str = "auto"
     draft_model: str | None = None
     num_draft_tokens: int = 6
 

@@ -50,7 +50,8 @@ def models(make_backend: Callable[[], Backend]) -> tuple[LoadedModel, LoadedMode
 
 def make_engine(make_backend: Callable[[], Backend], **knobs: Any) -> LLMEngine:
     model, draft = models(make_backend)
-    if knobs.get("speculation", "off") == "off":
+    knobs = {"speculation": "off", **knobs}
+    if knobs["speculation"] == "off":
         return LLMEngine(EngineConfig(**knobs), model)
     return LLMEngine(EngineConfig(**knobs), model, draft=draft)
 

@@ -13,7 +13,8 @@ def bundled_model() -> LoadedModel:
 
 
 def bundled_engine(**knobs: object) -> LLMEngine:
-    return LLMEngine(EngineConfig(**knobs), bundled_model())
+    """Without drafts unless `knobs` say otherwise: many tests count steps."""
+    return LLMEngine(EngineConfig(**{"speculation": "off", **knobs}), bundled_model())
 
 
 def prompts_of_all_kinds(count: int) -> list[str | list[int]]:

@@ -167,6 +167,8 @@ def fake_engine(
     proposer: Proposer | None = None,
     **knobs: object,
 ) -> LLMEngine:
+    """Without drafts unless `knobs` say otherwise: many tests count steps."""
+    knobs = {"speculation": "off", **knobs}
     model = LoadedModel(
         "fake",
         Path("fake"),

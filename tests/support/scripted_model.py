@@ -87,4 +87,6 @@ def scripted_engine(text: str, context_length: int = 2048, **knobs: Any) -> LLME
     scripted = replace(
         model, config=config, tokenizer=tokenizer, decoder=decoder, backend=FakeBackend()
     )
-    return LLMEngine(EngineConfig(**{"enable_prefix_caching": False, **knobs}), scripted)
+    return LLMEngine(
+        EngineConfig(**{"enable_prefix_caching": False, "speculation": "off", **knobs}), scripted
+    )

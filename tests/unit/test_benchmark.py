@@ -35,7 +35,7 @@ def tiny_model(
     monkeypatch: pytest.MonkeyPatch, **knobs: object
 ) -> tuple[LoadedModel, EngineConfig]:
     monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[arg-type]
-    config = EngineConfig(backend="numpy", **knobs)  # type: ignore[arg-type]
+    config = EngineConfig(backend="numpy", speculation="off", **knobs)  # type: ignore[arg-type]
     return random_model("tiny", config, [Prefill(1024)]), config
 
 
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, workload: Workload, knobs: dict[str, int], message: str
 ) -> None:
     model, _ = tiny_model(monkeypatch)
-    config = EngineConfig(backend="numpy", **knobs)  # type: ignore[arg-type]
+    config = EngineConfig(backend="numpy", speculation="off", **knobs)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
         Session(model, config, [workload])
     with pytest.raises(ValueError, match=message):

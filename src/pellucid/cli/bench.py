@@ -15,7 +15,7 @@ from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.summary import memory_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.cli.parsing.model_and_prompt import ModelName
-from pellucid.cli.parsing.options import OUTPUT, ModelOptions, SpeculationOptions
+from pellucid.cli.parsing.options import OUTPUT, BenchSpeculationOptions, ModelOptions
 from pellucid.cli.parsing.settings import WORKLOAD
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
@@ -82,7 +82,7 @@ def bench(
         ),
     ] = 5,
     model_options: ModelOptions,
-    speculation_options: SpeculationOptions,
+    speculation_options: BenchSpeculationOptions,
     plot: Plot = None,
     json: Annotated[
         bool,

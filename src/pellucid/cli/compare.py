@@ -62,7 +62,12 @@ def compare(
     model, text = words.read()
     llm, params = load(
         model,
-        {**model_options.knobs(), "max_num_seqs": 1, "enable_prefix_caching": False},
+        {
+            **model_options.knobs(),
+            "max_num_seqs": 1,
+            "enable_prefix_caching": False,
+            "speculation": "off",
+        },
         {
             **sampling_options.given(),
             "max_tokens": token_limit(max_tokens),

@@ -233,8 +233,8 @@ def make_speculation(
     """
     if proposer is not None:
         policy = DraftPolicy(MAX_DRAFT_TOKENS, decides=False)
-    elif config.speculation == "off":
-        return None
+    elif config.speculation == "off" or (config.speculation == "auto" and not config.use_kv_cache):
+        return None  # the loop without a cache is there to be compared with
     elif config.speculation == "draft" and draft_model is None:
         raise ValueError("speculation='draft': needs a draft model; LLMEngine.from_config loads it")
     else:

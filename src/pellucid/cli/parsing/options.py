@@ -157,19 +157,22 @@ class ModelOptions:
         return asdict(self)
 
 
+Speculation = Annotated[
+    str,
+    typer.Option(
+        **choice("off", "auto", "ngram", "draft"),
+        rich_help_panel=SPECULATION,
+        help="Guess the next tokens, from the text itself (ngram) or by a draft model, and verify several in"
+        " a step. The output never changes. auto: only where that is faster.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class SpeculationOptions:
     """Fields of `EngineConfig`, with its defaults."""
 
-    speculation: Annotated[
-        str,
-        typer.Option(
-            **choice("off", "auto", "ngram", "draft"),
-            rich_help_panel=SPECULATION,
-            help="Guess the next tokens, from the text itself (ngram) or by a draft model, and verify several in"
-            " a step. The output never changes. auto: only where that is faster.",
-        ),
-    ] = EngineConfig.speculation
+    speculation: Speculation = EngineConfig.speculation
     draft_model: Annotated[
         str | None,
         typer.Option(
@@ -188,6 +191,13 @@ class SpeculationOptions:
 
     def knobs(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class BenchSpeculationOptions(SpeculationOptions):
+    """The same, for measurements: of plain decode, unless drafts are asked for."""
+
+    speculation: Speculation = "off"
 
 
 @dataclass(frozen=True)
