@@ -1,6 +1,8 @@
 """The bundled draft model drafts for the bundled model: the same completions in fewer steps."""
 
 import functools
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ from pellucid.backends.base import Backend
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import EngineConfig
-from pellucid.engine import LLMEngine
+from pellucid.engine import LLMEngine, kv_storage
 from pellucid.events import DraftRound, EventRecord, Level
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
+from pellucid.loading.hub import BUNDLED_DRAFT_MODEL
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_engine, prompts_of_all_kinds
@@ -167,3 +170,33 @@ def test_rounds_tell_both_distributions(temperature: float) -> None:
                 assert each.n_right == num_drafts and each.p_target == each.p_draft
                 assert each.leviathan_tok == pytest.approx(num_drafts)
             assert each.leviathan_tok <= num_drafts
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused_with_what_differs(tmp_path: Path) -> None:
+    """The vocabularies are equally large: two tokens have changed places."""
+    model, _ = models(CpuBackend)
+    other = tmp_path / "other"
+    shutil.copytree(BUNDLED_DRAFT_MODEL, other)
+    (other / "SHA256SUMS").unlink()
+    tokenizer = other / "tokenizer.json"
+    stored = json.loads(tokenizer.read_text())
+    vocab = stored["model"]["vocab"]
+    vocab["ĠHaiti"], vocab["apest"] = vocab["apest"], vocab["ĠHaiti"]
+    tokenizer.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=r"token 4093 is b'apest' and b' Haiti'"):
+        load_draft_model(EngineConfig(speculation="draft", draft_model=str(other)), model)
+
+
+def test_memory_that_does_not_hold_both_caches_is_told_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = make_engine(CpuBackend, num_kv_blocks=4000).memory_plan
+    enough_for_one = alone.scratch + alone.kv_cache
+    monkeypatch.setattr(kv_storage, "available_memory", lambda: enough_for_one)
+    make_engine(CpuBackend, num_kv_blocks=4000)
+    with pytest.raises(
+        ValueError,
+        match=r"num_kv_blocks=4000: the KV cache would take \S+ GiB, but \S+ GiB of memory are available,"
+        r" of which a step takes \S+ MiB: num_kv_blocks=\d+ would fit",
+    ):
+        make_engine(CpuBackend, num_kv_blocks=4000, speculation="draft")
