@@ -34,7 +34,7 @@ from pellucid import formulas
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig, MLPConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.model_runner import ComputedStep, ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
@@ -53,14 +53,8 @@ HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
 TOGETHER = 32
 NUM_BUSY = 3
 WORDS_PER_EDIT = 25
-# Of the draft model of `formula`: the target's vocabulary and head dim, and little else.
-DRAFT_SIZES = {
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_layers": 2,
-    "num_heads": 8,
-    "num_kv_heads": 8,
-}
+# The draft model of `formula` has the target's vocabulary and head dim, and little else.
+DRAFT_LAYERS, DRAFT_HEADS, DRAFT_HIDDEN_SIZE, DRAFT_INTERMEDIATE_SIZE = 2, 8, 512, 1024
 
 
 @dataclass(frozen=True)
@@ -227,6 +221,7 @@ def measure_auto(args: argparse.Namespace) -> None:
                     quantization=args.quantization,
                     speculation=speculation,
                     num_kv_blocks=TOGETHER * 24,
+                    max_model_len=512,
                     # The same texts come again and again: no engine may find what it has seen.
                     enable_prefix_caching=False,
                 ),
@@ -322,9 +317,13 @@ class ForwardTimes:
 
 def small_model(target: LoadedModel, quantization: str) -> LoadedModel:
     """A draft model of random weights, with the target's vocabulary and on its backend."""
-    config: ModelConfig = replace(
-        target.config, **DRAFT_SIZES, sliding_windows=(None,) * DRAFT_SIZES["num_layers"]
+    layer = target.config.layers[0]
+    small = replace(
+        layer,
+        attention=replace(layer.attention, num_heads=DRAFT_HEADS, num_kv_heads=DRAFT_HEADS),
+        mlp=MLPConfig(DRAFT_INTERMEDIATE_SIZE, "silu"),
     )
+    config = replace(target.config, hidden_size=DRAFT_HIDDEN_SIZE, layers=(small,) * DRAFT_LAYERS)
     parameters = RandomParameters(target.backend.weights, FORMATS.get(quantization))
     decoder = decoder_class(config.architecture)(config, parameters, target.backend.ops)
     compiled = target.backend.compile(decoder, config)
@@ -337,7 +336,11 @@ def measure_formula(args: argparse.Namespace) -> None:
     )
     draft = small_model(target, args.draft_quantization)
     config = EngineConfig(
-        quantization=args.quantization, num_kv_blocks=64, enable_prefix_caching=False
+        quantization=args.quantization,
+        speculation="off",
+        num_kv_blocks=64,
+        max_model_len=2048,
+        enable_prefix_caching=False,
     )
     prompt = np.random.default_rng(0).integers(300, 4000, args.depth).tolist()
     work = Work(prompt, SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True))
@@ -348,7 +351,8 @@ def measure_formula(args: argparse.Namespace) -> None:
         off.engine.step()
     text = output.outputs[0].token_ids
     print(
-        f"{target.name}, {args.quantization}; draft model {args.draft_quantization}, {DRAFT_SIZES}"
+        f"{target.name}, {args.quantization}; draft model: {args.draft_quantization},"
+        f" {DRAFT_LAYERS} layers, hidden size {DRAFT_HIDDEN_SIZE}"
     )
     print("  a  k     c      v   formula  measured  measured / formula   quartiles   acceptance")
     for acceptance in args.acceptances:
