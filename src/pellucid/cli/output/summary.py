@@ -74,8 +74,10 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
             )
         else:
             facts.append(f"decode {_tokens(num_steps)} {rate(num_steps, metrics.decode_seconds)}")
-    if engine.speculation is not None and not isinstance(params, BeamSearchParams):
-        facts.append(_speculation(engine.speculation))
+    drafts = None if isinstance(params, BeamSearchParams) else engine.speculation
+    # By default most answers have no drafts: that is only told to those who asked for drafts.
+    if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
+        facts.append(_speculation(drafts))
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
     if metrics.num_preemptions:
         facts.append(f"preempted {metrics.num_preemptions}x")
