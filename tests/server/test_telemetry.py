@@ -1,0 +1,88 @@
+"""OpenTelemetry: a span for each call under the client's own trace, its phases, and the durations."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pellucid.server.config import ServerConfig
+from pellucid.server.telemetry import Telemetry
+from support.bundled import bundled_engine
+from support.http_server import RunningServer, running_server
+
+pytest.importorskip("opentelemetry.sdk", reason="pellucid[otel] is not installed")
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+BODY = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "max_tokens": 4}
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def server(
+    exporter: InMemorySpanExporter, reader: InMemoryMetricReader
+) -> Iterator[RunningServer]:
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    telemetry = Telemetry(tracers, MeterProvider([reader]), "tested")
+    with running_server(bundled_engine()) as running:
+        running.service.on_ended.append(telemetry.record)
+        yield running
+
+
+def durations(reader: InMemoryMetricReader) -> dict[str, int]:
+    data: Any = reader.get_metrics_data()
+    (resource,) = data.resource_metrics
+    (scope,) = resource.scope_metrics
+    return {each.name: each.data.data_points[0].count for each in scope.metrics}
+
+
+def test_a_call_is_a_span_with_its_phases_under_the_clients_trace(
+    server: RunningServer, exporter: InMemorySpanExporter, reader: InMemoryMetricReader
+) -> None:
+    reply = server.post("/v1/chat/completions", BODY, traceparent=f"00-{TRACE}-{PARENT}-01")
+    server.wait_until_idle()
+    server.wait_until(lambda: len(exporter.get_finished_spans()) == 4, "the spans")
+    *phases, call = exporter.get_finished_spans()
+    assert call.name == "chat tested" and call.parent is not None
+    assert (f"{call.context.trace_id:032x}", f"{call.parent.span_id:016x}") == (TRACE, PARENT)
+    usage = reply.json["usage"]
+    found = dict(call.attributes or {})
+    assert found["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+    assert found["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 4
+    assert found["gen_ai.usage.cache_read.input_tokens"] == 0
+    assert found["gen_ai.response.finish_reasons"] == ("length",)
+    assert found["gen_ai.response.id"] == reply.headers["x-request-id"]
+    assert [phase.name for phase in phases] == ["queue", "prefill", "decode"]
+    times = [time for phase in phases for time in (phase.start_time, phase.end_time)]
+    assert times == sorted(times) and call.start_time == times[0] and call.end_time >= times[-1]
+    assert not any("12 + 7" in str(value) for value in found.values())
+    names = ("request.duration", "time_to_first_token", "time_per_output_token")
+    assert durations(reader) == {f"gen_ai.server.{name}": 1 for name in names}
+
+
+def test_a_call_that_is_refused_makes_no_span(
+    server: RunningServer, exporter: InMemorySpanExporter
+) -> None:
+    assert server.post("/v1/chat/completions", {**BODY, "temperature": -1}).status == 400
+    assert server.post("/v1/completions", {"prompt": "word " * 3000}).status == 400
+    assert not exporter.get_finished_spans()
+
+
+def test_an_address_without_a_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="otlp_endpoint='127.0.0.1:4318': must be http"):
+        ServerConfig(otlp_endpoint="127.0.0.1:4318")
