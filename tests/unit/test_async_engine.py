@@ -312,6 +312,25 @@ def test_cancelled_while_it_is_added() -> None:
     run(serve)
 
 
+def test_who_gives_up_a_question_leaves_the_engine_running() -> None:
+    """A client that went away while its question waited for the engine's thread ended the engine."""
+
+    async def serve(engine: AsyncLLMEngine) -> None:
+        is_held, go_on = threading.Event(), threading.Event()
+        engine._thread.call(lambda: (is_held.set(), go_on.wait(60)))  # as a long step does
+        await asyncio.to_thread(is_held.wait, 60)
+        asked = [asyncio.create_task(engine.kv_cache_usage()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        go_on.set()
+        assert (await engine.kv_cache_usage()).num_used_blocks == 0
+        assert engine.is_healthy
+
+    run(serve)
+
+
 def test_errors_are_raised_where_the_request_was_made() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
         with pytest.raises(ValueError, match="prompt: is empty"):
