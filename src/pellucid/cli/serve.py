@@ -60,6 +60,13 @@ class ListeningOptions:
             help="A line of JSON on stderr for each call: its id, caller, status and time, no text.",
         ),
     ] = False
+    otlp_endpoint: Annotated[
+        str | None,
+        _listening(
+            metavar="URL",
+            help="OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
+        ),
+    ] = None
     keep_billing_block: Annotated[
         bool,
         _listening(
@@ -136,6 +143,7 @@ def serve(
         port=listening_options.port,
         model_names=tuple(listening_options.model_name or ()),
         keep_billing_block=listening_options.keep_billing_block,
+        otlp_endpoint=listening_options.otlp_endpoint,
         api_keys=ApiKeys.read(access_options.api_keys),
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),

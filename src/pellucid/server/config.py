@@ -67,6 +67,7 @@ class ServerConfig:
         allowed_origins: web pages that may call from a browser, as "https://chat.example".
         keep_billing_block: show the model the block of Claude Code's system prompt that changes with every
             request, so that no prompt of it is found in the cache.
+        otlp_endpoint: address of an OpenTelemetry collector that gets spans and durations; None: they are not made.
         keepalive_seconds: silence after which a stream is sent a sign of life.
         stall_seconds: time without a step, while requests are unfinished, after which /health fails.
         limits: see `Limits`.
@@ -83,6 +84,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     keep_billing_block: bool = False
+    otlp_endpoint: str | None = None
     keepalive_seconds: float = 15.0
     stall_seconds: float = 120.0
     limits: Limits = field(default_factory=Limits)
@@ -94,6 +96,12 @@ class ServerConfig:
             raise ValueError(f"model_names={self.model_names!r}: must be non-empty names")
         if not self.keepalive_seconds > 0 or not self.stall_seconds > 0:
             raise ValueError("keepalive_seconds and stall_seconds must be above 0")
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(
+            ("http://", "https://")
+        ):
+            raise ValueError(
+                f"otlp_endpoint={self.otlp_endpoint!r}: must be http://... or https://..."
+            )
         for origin in self.allowed_origins:
             if "://" not in origin or origin.endswith("/"):
                 raise ValueError(

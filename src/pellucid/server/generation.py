@@ -90,6 +90,7 @@ class GenerationService:
         feed: the engine's events for readers at their own pace.
         under_way: by the id of their call.
         metrics: of requests that have ended.
+        on_ended: called with each request that has ended.
         is_draining: new requests are refused; those under way end by themselves.
     """
 
@@ -103,6 +104,7 @@ class GenerationService:
         self.feed = EventFeed(engine.events)
         self.under_way: dict[str, Generation] = {}
         self.metrics = Metrics()
+        self.on_ended: list[Callable[[Generation], None]] = []
         self.is_draining = False
         self._texts = asyncio.Semaphore(limits.text_workers)
         self._encoding = {caller.name: asyncio.Semaphore(1) for caller in callers}
@@ -295,6 +297,8 @@ class Generation:
         self._service.records.read()
         self._service.records.keep_outputs(self.id, self.outputs)
         self._service.metrics.count(self.outputs)
+        for tell in self._service.on_ended:
+            tell(self)
 
 
 def check_ended_well(finish_reason: str | None, stop_reason: object) -> None:

@@ -13,6 +13,8 @@ from pellucid.server.app import make_app, make_serving
 from pellucid.server.config import ServerConfig
 from pellucid.server.generation import GenerationService
 from pellucid.server.http_protocol import bounded_http_protocol
+from pellucid.server.serving import Serving
+from pellucid.server.telemetry import Telemetry
 
 _log = logging.getLogger("pellucid.server")
 
@@ -39,11 +41,23 @@ def run_server(
         serving = make_serving(engine, config)
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
         host, port = listener.getsockname()[:2]
+        end_telemetry = _start_telemetry(serving)
         on_listening(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         try:
             server.run(sockets=[listener])
         finally:
             asyncio.run(engine.shutdown())
+            end_telemetry()
+
+
+def _start_telemetry(serving: Serving) -> Callable[[], None]:
+    """Tells a collector of each request from now on, if there is one; what ends that."""
+    endpoint = serving.config.otlp_endpoint
+    if endpoint is None:
+        return lambda: None
+    telemetry, end = Telemetry.exporting(endpoint, serving.model.name)
+    serving.service.on_ended.append(telemetry.record)
+    return end
 
 
 def listen(config: ServerConfig) -> socket.socket:

@@ -1,7 +1,7 @@
 """OpenTelemetry: spans and measurements of calls, by the semantic conventions for generative AI.
 
-https://opentelemetry.io/docs/specs/semconv/gen-ai/. They are made from times that the engine notes anyway, on the
-event loop when a call has ended, and exported by a thread of OpenTelemetry's: the engine's thread does nothing for them.
+https://opentelemetry.io/docs/specs/semconv/gen-ai/. The event loop makes them
+when a call has ended, of times that the engine notes anyway, and a thread of OpenTelemetry's exports them.
 """
 
 import time
@@ -162,7 +162,9 @@ class Telemetry:
 
 def _end(output: RequestOutput) -> float:
     """When the engine was done with a prompt; of one that was aborted, now."""
-    return time.monotonic() if output.metrics.finished_time is None else output.metrics.finished_time
+    return (
+        time.monotonic() if output.metrics.finished_time is None else output.metrics.finished_time
+    )
 
 
 def _phases(output: RequestOutput) -> list[tuple[str, float, float]]:
