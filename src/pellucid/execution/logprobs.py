@@ -61,7 +61,7 @@ def token_logprobs(
 
     top_ids = _top_token_ids(own, num_top)
     return TokenLogprobs(
-        chosen=of(token_id, _rank(logits, token_id)),
+        chosen=of(token_id, token_rank(logits, token_id)),
         top=tuple(of(top_id, rank) for rank, top_id in enumerate(top_ids, start=1)),
     )
 
@@ -75,6 +75,7 @@ def _top_token_ids(model: Candidates, count: int) -> list[int]:
     return top.token_ids[order].tolist()  # type: ignore[no-any-return]
 
 
-def _rank(logits: Logits, token_id: int) -> int:
+def token_rank(logits: Logits, token_id: int) -> int:
+    """1 for the largest logit; of equal ones the lower token id comes first."""
     own = logits[token_id]
     return int(1 + np.count_nonzero(logits > own) + np.count_nonzero(logits[:token_id] == own))

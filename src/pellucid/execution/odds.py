@@ -71,12 +71,18 @@ class Odds:
     @property
     def weights(self) -> Float32Array:
         """[N] float32, 0 .. 1: 2^exponent within 2 units in the last place; 0 for MIN_EXPONENT."""
-        whole = (self.exponents + _ROUND) - _ROUND
+        whole = self.exponents + _ROUND
+        whole -= _ROUND
         fraction = self.exponents - whole
-        power = np.full_like(fraction, _POLYNOMIAL[0])
+        weights: Float32Array = np.full_like(fraction, _POLYNOMIAL[0])
         for coefficient in _POLYNOMIAL[1:]:
-            power = power * fraction + coefficient
-        weights: Float32Array = np.ldexp(power, whole.astype(np.int32))
+            weights *= fraction
+            weights += coefficient
+        # 2^whole as the bits of a float32: no exponent is as low as those of subnormal numbers.
+        bits = whole.astype(np.int32)
+        bits += 127
+        bits <<= 23
+        weights *= bits.view(np.float32)
         weights[self.exponents <= MIN_EXPONENT] = 0
         return weights
 

@@ -11,7 +11,11 @@ from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logpr
 from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 from pellucid.execution.selection import largest
-from pellucid.execution.token_observation import TokenObservation, observe_token
+from pellucid.execution.token_observation import (
+    TokenObservation,
+    observe_drawn,
+    observe_token,
+)
 from pellucid.scheduling.beam_search import BeamCandidate
 
 __all__ = [
@@ -72,6 +76,11 @@ class Sampler:
     ) -> tuple[SampledToken, TokenObservation]:
         """What `sample` does, and a closer look at it. Arguments and errors are the same."""
         started = time.perf_counter()
+        if drawn is not None and row.params.num_logprobs is None:
+            sampled = self.sample(logits, row, drawn)
+            quick = observe_drawn(logits, row.params, sampling_stages(row), drawn)
+            if quick is not None:
+                return sampled, replace(quick, seconds=time.perf_counter() - started)
         passed = [("logits", Candidates.of(logits))]
         for stage in sampling_stages(row):
             passed.append((stage.name, _apply(stage, passed[-1][1], row)))

@@ -4,16 +4,24 @@ Computed from the same logits as the token, and only if a subscriber watches the
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from pellucid.execution.candidates import Candidates, IntArray, Logits
-from pellucid.execution.logprobs import TokenLogprobs, token_logprobs
+from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs, token_rank
+from pellucid.execution.odds import MIN_EXPONENT, Odds, mass_to_reach, sharpness
+from pellucid.execution.sampling_order import Stage
+from pellucid.execution.selection import largest, shortest_prefix
+from pellucid.sampling_params import SamplingParams
 
 NUM_CANDIDATES = 10
+NUM_LIKELIEST = 4096  # among which `observe_drawn` looks for what truncation keeps
+# Logits that are worked on at a time: they stay in the second cache, and their memory is used again. Whole rows
+# of a large vocabulary are new pages for each operation, which takes longer than the operation.
+CHUNK = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,114 @@ def observe_token(
         rest=max(0.0, 1 - model.mass(likeliest)),
         funnel=tuple(funnel),
     )
+
+
+def observe_drawn(
+    logits: Logits, params: SamplingParams, stages: Iterable[Stage], token_id: int
+) -> TokenObservation | None:
+    """What `observe_token` says of a token that was drawn, in a fraction of the time: the vocabulary is gone
+    through in chunks, and truncation is looked for among the likeliest tokens.
+
+    Args:
+        logits: [V] that it was drawn from.
+        params: of the request.
+        stages: that are active.
+        token_id: the token.
+
+    Returns:
+        None where only `observe_token` knows: stages before the temperature, or a truncation that keeps many.
+    """
+    temperature = params.temperature
+    peak = float(logits.max())
+    if not (math.isfinite(peak) and float(logits.min()) > -math.inf):
+        return None
+    total, weighted, scaled_total = _sums(logits, peak, temperature or 1.0)
+    vocab_size = len(logits)
+    funnel = [FunnelStage("logits", vocab_size, 1.0)]
+    kept: Candidates | None = None  # None: the whole vocabulary
+    for stage in stages:
+        mass = 1.0
+        if kept is not None:
+            before, kept = kept, stage.apply(kept)
+            mass = _kept_mass(before, kept.token_ids)
+        elif stage.name == "temperature" and temperature == 0:
+            kept = Candidates(np.array([logits.argmax()]), np.zeros(1))
+            mass = 1 / total
+        elif stage.name != "temperature":
+            token_ids = _truncated(stage.name, logits, params, peak)
+            if token_ids is None:
+                return None
+            if len(token_ids) < vocab_size:
+                own = logits[token_ids].astype(np.float64)
+                scaled = (own - peak) / temperature
+                kept = Candidates(token_ids, scaled, Odds.of(own, temperature))
+                mass = min(1.0, float(np.exp(scaled).sum()) / scaled_total)
+        funnel.append(FunnelStage(stage.name, vocab_size if kept is None else len(kept), mass))
+
+    def logprob(token: int, rank: int) -> TokenLogprob:
+        difference = float(logits[token]) - peak
+        alone = difference / (temperature or 1.0) - math.log(scaled_total)
+        final = alone if kept is None else kept.logprob(token)
+        return TokenLogprob(token, difference - math.log(total), final, rank)
+
+    count = min(NUM_CANDIDATES, vocab_size)
+    top = np.flatnonzero(largest(logits, count))
+    top = top[np.argsort(-logits[top], kind="stable")]
+    likeliest = tuple(logprob(token, rank) for rank, token in enumerate(top.tolist(), 1))
+    return TokenObservation(
+        TokenLogprobs(logprob(token_id, token_rank(logits, token_id)), likeliest),
+        entropy_bits=max(0.0, math.log(total) - weighted / total) / math.log(2),
+        rest=max(0.0, 1 - sum(math.exp(entry.logprob) for entry in likeliest)),
+        funnel=tuple(funnel),
+    )
+
+
+def _sums(logits: Logits, peak: float, temperature: float) -> tuple[float, float, float]:
+    """Sums over a row, d being logit - peak: of e^d, of d e^d, and of e^(d / temperature)."""
+    total = weighted = scaled = 0.0
+    for start in range(0, len(logits), CHUNK):
+        differences = logits[start : start + CHUNK].astype(np.float64)
+        differences -= peak
+        weights = np.exp(differences)
+        total += float(weights.sum())
+        weights *= differences
+        weighted += float(weights.sum())
+        if temperature != 1:
+            differences /= temperature
+            scaled += float(np.exp(differences, out=differences).sum())
+    return total, weighted, total if temperature == 1 else scaled
+
+
+def _truncated(stage: str, logits: Logits, params: SamplingParams, peak: float) -> IntArray | None:
+    """The token ids that the first truncation keeps; None if it may keep others than the likeliest."""
+    vocab_size = len(logits)
+    if stage == "top_k":
+        if params.top_k >= vocab_size:
+            return np.arange(vocab_size)
+        return np.flatnonzero(largest(logits, params.top_k))
+    if stage not in ("top_p", "min_p") or vocab_size <= NUM_LIKELIEST:
+        return None
+    likeliest = np.flatnonzero(largest(logits, NUM_LIKELIEST))
+    odds = Odds.of(logits[likeliest].astype(np.float64), params.temperature)
+    if stage == "min_p":
+        chosen = odds.weights >= np.float32(params.min_p)
+        return None if chosen.all() else likeliest[chosen]
+    masses = odds.masses
+    target = mass_to_reach(params.top_p, np.array([_total_mass(logits, params.temperature, peak)]))
+    if masses.sum() < target:
+        return None
+    return likeliest[shortest_prefix(-odds.logits, masses, target)]
+
+
+def _total_mass(logits: Logits, temperature: float, peak: float) -> float:
+    """Of a row; whole numbers, so the order of the sum does not matter."""
+    factor, total = np.float32(sharpness(temperature)), 0.0
+    for start in range(0, len(logits), CHUNK):
+        own = logits[start : start + CHUNK].astype(np.float32)
+        with np.errstate(over="ignore"):
+            exponents = (own - np.float32(peak)) * factor
+        total += float(Odds(own, np.maximum(exponents, np.float32(MIN_EXPONENT))).masses.sum())
+    return total
 
 
 def _kept_mass(before: Candidates, kept: IntArray) -> float:
