@@ -1,4 +1,7 @@
-"""How Chromium is started, for tests and screenshots."""
+"""How Chromium is started and waited for, in tests and screenshots."""
+
+import time
+from typing import Any
 
 CHROMIUM = "chromium"
 FLAGS = (
@@ -9,3 +12,11 @@ FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
+
+
+def wait_until(page: Any, expression: str, argument: Any = None, seconds: float = 60) -> None:
+    """Waits until an expression of the page is true. `wait_for_function` needs eval, which the policy refuses."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression, argument):
+        assert time.monotonic() < end, f"not within {seconds:g} s: {expression}"
+        page.wait_for_timeout(30)

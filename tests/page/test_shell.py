@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from page.browser import wait_until
+
 VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn")
 
 
@@ -20,21 +22,21 @@ def test_the_sheet_of_keys_opens_and_closes(page: Any) -> None:
     page.keyboard.press("?")
     page.locator("dialog.sheet[open]").wait_for()
     page.keyboard.press("Escape")
-    page.locator("dialog.sheet:not([open])").wait_for(state="attached")
+    wait_until(page, "!document.querySelector('dialog.sheet').open")
 
 
 def test_time_stops_and_goes_on(page: Any, server: Any) -> None:
     server.post("/v1/completions", {"model": "tested", "prompt": "Once", "max_tokens": 8})
     page.locator("button.live.on").wait_for()
-    page.wait_for_function("pellucid.store.steps.length >= 8")
+    wait_until(page, "pellucid.store.steps.length >= 8")
     page.keyboard.press("ArrowLeft")
-    page.wait_for_function("!pellucid.cursor.isLive.value")
+    wait_until(page, "!pellucid.cursor.isLive.value")
     held = page.evaluate("pellucid.cursor.stepRow.value")
     assert held == page.evaluate("pellucid.store.steps.end") - 2
     page.keyboard.press("Home")
-    page.wait_for_function("pellucid.cursor.stepRow.value === pellucid.store.steps.first")
+    wait_until(page, "pellucid.cursor.stepRow.value === pellucid.store.steps.first")
     page.keyboard.press("End")
-    page.wait_for_function("pellucid.cursor.isLive.value")
+    wait_until(page, "pellucid.cursor.isLive.value")
 
 
 @pytest.mark.parametrize("width", [1440, 900, 320])

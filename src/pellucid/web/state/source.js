@@ -90,12 +90,12 @@ export function createSource(store, cursor, settings) {
     },
     /**
      * Reads a recorded trace.
-     * @param {string} path relative to the page
+     * @param {string} path relative to the page's files
      */
     open(path) {
       clear();
       name.value = path.split("/").at(-1) ?? path;
-      worker.postMessage({ kind: "trace", url: new URL(path, document.baseURI).href });
+      worker.postMessage({ kind: "trace", url: new URL(`../${path}`, import.meta.url).href });
     },
     /**
      * Reads a recorded trace from the reader's disk.

@@ -1,0 +1,76 @@
+"""Learn: every step is done on a real engine, and without one from recorded runs that say so."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from page.browser import wait_until
+from support.bundled import bundled_engine
+from support.http_server import RunningServer, running_server
+
+STEPS = (
+    "one-token",
+    "keys-values",
+    "with-without",
+    "memory",
+    "speculation",
+    "batching",
+    "challenge",
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """The bundled model behind a socket, guessing ahead."""
+    with ThreadPoolExecutor(1) as thread:
+        running = running_server(bundled_engine(speculation="ngram"))
+        yield thread.submit(running.__enter__).result()
+        thread.submit(running.__exit__, None, None, None).result()
+
+
+def answer(form: Any) -> None:
+    options = form.locator(".options button")
+    if options.count():
+        options.nth(1).click()
+    else:
+        form.locator("input").fill("16")
+        form.locator("input").press("Enter")
+
+
+def do_step(page: Any, step: str, button: str) -> None:
+    page.evaluate("step => { location.hash = `#learn?step=${step}` }", step)
+    page.locator(f".steps a.on[href$='{step}']").wait_for()
+    answer(page.locator("form.phase").first)
+    page.get_by_role("button", name=button).or_(page.locator(".phase .primary").first).first.click()
+    page.locator(".verdict").first.wait_for(timeout=120_000)
+    answer(page.locator("form.phase").nth(1))
+    page.get_by_role("button", name="Next step").wait_for()
+    assert page.locator(".why.trouble").count() == 0
+
+
+def test_all_steps_are_done_on_this_engine(page: Any) -> None:
+    page.keyboard.press("8")
+    page.locator("button.live.on").wait_for()
+    for step in STEPS:
+        do_step(page, step, "none")
+    page.evaluate("location.hash = '#learn?step=record'")
+    page.locator(".why", has_text="All steps are done").wait_for()
+    progress = page.evaluate("pellucid.settings.lessons.value")
+    assert progress.keys() == set(STEPS)
+    assert not any(each["isRecorded"] for each in progress.values())
+    run = progress["one-token"]["result"]
+    assert run["steps"][-1]["ctx"] == run["promptTok"] + len(run["output"]) - 1
+    assert [step["q"] for step in run["steps"]] == [5] + [1] * 11
+    cache = progress["with-without"]["result"]
+    assert cache["naive"]["pass"] == 5 * 32 + 32 * 31 // 2 and cache["cached"]["pass"] == 36
+
+
+def test_without_an_engine_recorded_runs_are_used_and_named(page: Any) -> None:
+    page.evaluate("pellucid.source.open('traces/demo.jsonl.gz')")
+    wait_until(page, "pellucid.source.status.value === 'ended'")
+    page.keyboard.press("8")
+    for step in STEPS[:2]:
+        do_step(page, step, "Use the recorded run")
+        assert page.locator(".recorded-badge", has_text="recorded: pellucid-5m").count() == 1
