@@ -125,21 +125,29 @@ def hf_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+SPACE = "\u0120"  # byte-level BPE's way to write it
+MERGE = (SPACE, "a")  # the only one: llama.cpp wants one at least
+
+
+def vocabulary_of(vocab_size: int) -> list[str]:
+    """Bytes, the merge, and made-up words: something to detokenize."""
+    words = ("".join(word) for word in itertools.product(string.ascii_lowercase, repeat=4))
+    spaced = (f"{SPACE}{word}" for word in words)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return list(itertools.islice(itertools.chain(alphabet, ["".join(MERGE)], spaced), vocab_size))
+
+
 def write_tokenizer(vocab_size: int, path: Path) -> None:
-    """Byte-level BPE whose further tokens are made-up words: something to detokenize."""
-    letters = string.ascii_lowercase
-    words = ("".join(word) for word in itertools.product(letters, repeat=4))
-    spaced = (f"\u0120{word}" for word in words)  # byte-level BPE's way to write a space
-    entries = itertools.chain(sorted(pre_tokenizers.ByteLevel.alphabet()), spaced)
-    vocabulary = {entry: index for index, entry in enumerate(itertools.islice(entries, vocab_size))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    """Byte-level BPE."""
+    vocabulary = {entry: index for index, entry in enumerate(vocabulary_of(vocab_size))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[MERGE]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(path))
 
 
 def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """The checkpoint as llama.cpp reads it: matrices in bf16, vectors in f32, no tokenizer."""
+    """The checkpoint as llama.cpp reads it: matrices in bf16, vectors in f32, the same tokenizer."""
     attention, mlp = config.layers[0].attention, config.layers[0].mlp
     assert attention.rope is not None and mlp is not None
     writer = gguf.GGUFWriter(path, MODEL_TYPES[config.architecture])
@@ -155,8 +163,14 @@ def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -
     writer.add_rope_dimension_count(attention.head_dim)
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("none")
-    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(vocabulary_of(config.vocab_size))
+    writer.add_token_types([gguf.TokenType.NORMAL] * config.vocab_size)
+    writer.add_token_merges([" ".join(MERGE)])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
     for name, tensor in tensors.items():
         if tensor.ndim == 1:
             writer.add_tensor(gguf_name(name), tensor.astype(np.float32))
