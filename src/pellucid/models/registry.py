@@ -64,6 +64,7 @@ _NEEDS: Mapping[str, str] = {
     r"Qwen3Next|Qwen3_5|Lfm2|KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
     r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
     r"Moe|MoE|Dbrx|Llama4|Jet": "experts of another kind",
+    r"Gemma3n|Gemma4": "embeddings of each layer",
     r"T5|Bart|Whisper|Marian|EncoderDecoder": "an encoder beside the decoder",
     r"Bert|Embedding|SequenceClassification|Reward": "answers that are no tokens",
 }
