@@ -226,6 +226,8 @@ def test_what_is_not_served_is_refused_in_anthropics_shape(client: anthropic.Ant
 def test_models_by_anthropics_client(client: anthropic.Anthropic) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.type, model.display_name) == ("tested", "model", "tested")
+    found = client.models.retrieve("alias-haiku")
+    assert (found.id, found.lifecycle, found.max_input_tokens) == ("alias-haiku", "active", 2047)
 
 
 def test_why_the_cache_missed_in_anthropics_form(client: anthropic.Anthropic) -> None:

@@ -90,6 +90,9 @@ class ServedModel:
             "type": "model",
             "display_name": self.name,
             "created_at": created,
+            "lifecycle": "active",
+            "max_input_tokens": self.max_model_len - 1,  # an answer needs one
+            "max_tokens": self.max_model_len,
         }
 
     def details(self) -> dict[str, Any]:
