@@ -39,6 +39,10 @@ export function useKeys(group, commands, inputs = []) {
 export function listenToKeys(enabled) {
   addEventListener("keydown", (event) => {
     if (!enabled.value || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (isHelpOpen.value) {
+      if (event.key === "?") isHelpOpen.value = false;
+      return; // the rest is the dialog's own, Escape above all
+    }
     const target = /** @type {HTMLElement} */ (event.target);
     const isTyping = target.matches("textarea, select, input:not([type=range], [type=checkbox], [type=radio]), [contenteditable]");
     const ownsArrows = target.matches("input[type=range], input[type=radio], [role=application]");
