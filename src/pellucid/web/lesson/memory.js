@@ -22,9 +22,9 @@ export const memory = {
       last is full, and wastes less than a block. A full block is <b>sealed</b> under the hash of its text. A prompt that begins alike finds it and shares it: those
       tokens need not pass again. If no block is left, the engine <b>preempts</b> a request: it gives its blocks up, and computes them again later.
     </p>
-    <p>Two prompts begin with the same long text and end differently. The first has just run; now comes the second.</p>`,
+    <p>Two prompts begin with the same long text and end differently. The engine runs one after the other.</p>`,
   predict: {
-    ask: "The second prompt is about 90 tokens long and parts from the first near its end. How many new blocks does it need?",
+    ask: "The second prompt is about 80 tokens long and parts from the first near its end. How many new blocks does it need?",
     unit: "blocks",
     answer: (result) => result.fresh,
     explain: (result) => html`It shares <b>${result.shared}</b> and takes <b>${result.fresh}</b> new: only full blocks can be shared, so from the last whole block on it computes for itself.
