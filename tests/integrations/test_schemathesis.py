@@ -5,14 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.bundled import bundled_engine
 from support.http_server import running_server
-from support.scripted_model import scripted_engine
 
 NEVER_ENDING = ("/v1/events", "/v1/events/poll")
 
 
 def test_no_derived_request_is_answered_with_a_5xx(tmp_path: Path) -> None:
-    with running_server(scripted_engine("Yes.")) as server:
+    with running_server(bundled_engine()) as server:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run"]
         command += [f"{server.url}/openapi.json", "--checks", "not_a_server_error"]
         command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"]
