@@ -176,14 +176,19 @@ class GenerationService:
         """The waiting requests that are admitted before this one; None if it has been admitted."""
         if generation.has_started:
             return None
-        waiting = [each for each in self.under_way.values() if not each.has_started]
-        lines = Counter(each.call.caller.name for each in waiting)
-        caller = generation.call.caller.name
-        line = [each for each in waiting if each.call.caller.name == caller]
-        num_own = sorted(line, key=lambda each: each.place_in_line).index(generation)
-        # Callers take turns: before the next request of a caller, each other caller has one.
-        others = (min(count, num_own + 1) for name, count in lines.items() if name != caller)
-        return RequestsAhead(num_own, sum(others))
+        waiting = (each for each in self.under_way.values() if not each.has_started)
+        # Callers take turns: first the first request of each caller, then the second ones, and so on.
+        num_before: Counter[str] = Counter()
+        turns: list[tuple[int, Generation]] = []
+        for each in sorted(waiting, key=lambda each: each.place_in_line):
+            caller = each.call.caller.name
+            turns.append((num_before[caller], each))
+            num_before[caller] += 1
+        turns.sort(key=lambda turn: turn[0])
+        position, num_own = next(
+            (index, turn) for index, (turn, each) in enumerate(turns) if each is generation
+        )
+        return RequestsAhead(num_own, position - num_own)
 
     @property
     def seconds_without_step(self) -> float:
