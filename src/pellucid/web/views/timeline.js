@@ -1,11 +1,57 @@
 // @ts-check
-// The timeline: what each request waited for, and what each step of the engine did.
+// The timeline: what each request waited for, and what each step of the engine did, on one axis of time.
 
+import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
+import { useKeys } from "../parts/keys.js";
 import { Empty, Panel } from "../parts/panel.js";
+import { HeldUp } from "../timeline/held_up.js";
+import { Lanes } from "../timeline/lanes.js";
+import { Steps } from "../timeline/steps.js";
+import { download } from "../timeline/trace.js";
+import { busySpan, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/window.js";
 
 /** @param {{session: import("../state/session.js").Session}} props */
 export function View({ session }) {
-  session.cursor.seq.value;
-  return html`<${Panel} title="Timeline"><${Empty}><p>Each request from its arrival to its end, and what held it up: queue, prompt, tokens, preemptions; below, each step of the engine by what it spent its time on.</p><//><//>`;
+  const { store, cursor } = session;
+  const { chosen } = timelineState(session);
+  const asTable = useAsTable();
+  cursor.version.value;
+  const boundsNow = () => wholeSpan(store);
+  const spanNow = () => within(chosen.value ?? busySpan(store, cursor.timeUs.value), boundsNow());
+  const bounds = boundsNow();
+  const span = spanNow();
+  // Keys may come faster than the page is drawn: they start from what is chosen now, not from what was drawn last.
+  const zoom = (/** @type {number} */ by) => (chosen.value = zoomed(spanNow(), by, cursor.timeUs.value, boundsNow()));
+  const pan = (/** @type {number} */ by) => (chosen.value = moved(spanNow(), by, boundsNow()));
+  const fit = () => (chosen.value = null);
+  useKeys("Timeline", [
+    { keys: ["+", "="], says: "closer", run: () => zoom(0.5) },
+    { keys: ["-"], says: "further away", run: () => zoom(2) },
+    { keys: ["["], says: "earlier", run: () => pan(-0.5) },
+    { keys: ["]"], says: "later", run: () => pan(0.5) },
+    { keys: ["0"], says: "the busy time around the cursor", run: fit },
+    { keys: ["a"], says: "all that is kept", run: () => (chosen.value = boundsNow()) },
+    { keys: ["t"], says: "tables in place of pictures", run: () => (asTable.value = !asTable.value) },
+    { keys: ["e"], says: "export for Perfetto", run: () => download(store) },
+  ]);
+  if (store.requests.size === 0) {
+    return html`<${Panel} title="Timeline"><${Empty}><p>Each request from its arrival to its end, and what held it up: queue, prompt, tokens, preemptions; below, each step of the engine by what it spent its time on. Generate something, and it appears here.</p><//><//>`;
+  }
+  const length = span.to - span.from;
+  const actions = html`
+    <button aria-label="earlier" title="earlier ([)" disabled=${span.from <= bounds.from} onClick=${() => pan(-0.5)}>←</button>
+    <button aria-label="later" title="later (])" disabled=${span.to >= bounds.to} onClick=${() => pan(0.5)}>→</button>
+    <button aria-label="closer" title="closer (+)" disabled=${length <= MIN_SPAN} onClick=${() => zoom(0.5)}>+</button>
+    <button aria-label="further away" title="further away (-)" disabled=${length >= bounds.to - bounds.from} onClick=${() => zoom(2)}>−</button>
+    <button class="quiet" title="the busy time around the cursor (0)" aria-pressed=${chosen.value === null} onClick=${fit}>fit</button>
+    <button class="quiet" aria-pressed=${asTable.value} onClick=${() => (asTable.value = !asTable.value)}>table</button>
+    <button class="quiet" title="what the page holds, as a file for ui.perfetto.dev (e)" onClick=${() => download(store)}>for Perfetto</button>`;
+  return html`
+    <div class="column">
+      <${Lanes} session=${session} span=${span} asTable=${asTable} actions=${actions} />
+      <${Steps} session=${session} span=${span} asTable=${asTable} />
+    </div>
+    <div class="column"><${HeldUp} session=${session} /></div>
+  `;
 }
