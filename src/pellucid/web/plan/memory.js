@@ -1,0 +1,47 @@
+// @ts-check
+// What takes the memory: weights, keys and values of the requests, and what is left for more of them.
+
+import { html } from "../html.js";
+import { count, inBytes, percent } from "../parts/format.js";
+import { Badge, Fact, Facts } from "../parts/numbers.js";
+import { Panel, Why } from "../parts/panel.js";
+import { numberOf, originOf } from "./state.js";
+
+/** @param {{state: import("./state.js").PlanState}} props */
+export function Memory({ state }) {
+  const estimate = /** @type {import("./state.js").Estimate} */ (state.estimate.value);
+  const get = (/** @type {string} */ name) => /** @type {import("./state.js").Estimated} */ (numberOf(estimate, name));
+  const [weights, cache] = [get("weight_bytes"), get("kv_bytes_batch")];
+  const memory = estimate.machine.memory_bytes;
+  const used = weights.value + cache.value;
+  const whole = Math.max(memory, used);
+  const fits = used <= memory;
+  const share = (/** @type {number} */ bytes) => `${(bytes / whole) * 100}%`;
+  const perRequest = get("kv_bytes_per_request");
+  const shown = get("requests_that_fit");
+  return html`<${Panel} title="Memory" about=${`${inBytes(memory)} on ${estimate.machine.name}`}>
+    <div class=${`memory-bar${fits ? "" : " over"}`} role="img" aria-label=${`weights ${inBytes(weights.value)}, keys and values ${inBytes(cache.value)}, of ${inBytes(memory)}`}>
+      <i class="weights" style=${{ width: share(weights.value) }}></i>
+      <i class="cache" style=${{ width: share(cache.value) }}></i>
+      ${!fits && html`<b class="limit" style=${{ left: share(memory) }}></b>`}
+    </div>
+    <ul class="memory-parts">
+      <li><i class="weights"></i>weights <b>${inBytes(weights.value)}</b><${Badge} of="weights" ...${originOf(weights)} /></li>
+      <li><i class="cache"></i>keys and values <b>${inBytes(cache.value)}</b><${Badge} of="keys and values" ...${originOf(cache)} /></li>
+      <li>${fits ? html`<i class="left"></i>left <b>${inBytes(memory - used)}</b> ${percent((memory - used) / memory)}` : html`<i class="over"></i>too much by <b>${inBytes(used - memory)}</b>`}</li>
+    </ul>
+    <${Facts}>
+      <${Fact} label="requests that fit" value=${count(shown.value)} unit="of this length" ...${originOf(shown)} />
+      <${Fact} label="a token's keys and values" value=${inBytes(get("kv_bytes_per_token").value)} unit="" ...${originOf(get("kv_bytes_per_token"))} />
+      <${Fact} label="one request" value=${inBytes(perRequest.value)} unit=${`${count(get("kv_blocks_per_request").value)} blocks`} ...${originOf(perRequest)} />
+      <${Fact} label="longest text alone" value=${count(get("longest_context").value)} unit="tokens by memory" ...${originOf(get("longest_context"))} />
+    <//>
+    ${fits
+      ? html`<${Why} lead=${`${count(state.batch.value)} requests of ${count(state.prompt.value + state.output.value)} tokens fit.`}>
+          Their keys and values take ${percent(cache.value / used)} of what is used. ${cache.value > weights.value ? "They take more than the weights: fewer bits a number would help here." : "The weights take more than they do."}
+        <//>`
+      : html`<${Why} trouble lead=${`${count(state.batch.value)} requests do not fit.`}>
+          ${weights.value > memory ? "The weights alone are larger than the memory." : html`Memory holds ${count(shown.value)} of them; the others would wait or be preempted.`}
+        <//>`}
+  <//>`;
+}

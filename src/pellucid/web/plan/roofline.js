@@ -1,0 +1,126 @@
+// @ts-check
+// The roofline: how fast the machine can be for each operation a byte, where prefill and decode lie, and where this session's steps were.
+
+import { logarithmic, powerTicks } from "../draw/scale.js";
+import { Picture } from "../draw/picture.js";
+import { html } from "../html.js";
+import { digits, inTime, scaled } from "../parts/format.js";
+import { Legend, Panel, Why } from "../parts/panel.js";
+import { numberOf } from "./state.js";
+
+const HEIGHT = 300;
+const [LEFT, RIGHT, ABOVE, BELOW] = [58, 16, 16, 36];
+const rate = (/** @type {number} */ value) => `${scaled(value).join(" ")}FLOP/s`;
+
+/**
+ * @param {{state: import("./state.js").PlanState, measured: import("./measured.js").Measured[], asTable: {value: boolean}}} props
+ */
+export function Roofline({ state, measured, asTable }) {
+  const estimate = /** @type {import("./state.js").Estimate} */ (state.estimate.value);
+  const { flops_per_second: F, bandwidth_bytes_per_second: W } = estimate.machine;
+  const value = (/** @type {string} */ name) => numberOf(estimate, name)?.value ?? 0;
+  const points = ["prefill", "decode"].map((name) => {
+    const intensity = value(`${name}_intensity`);
+    return { name, intensity, rate: value(`${name}_flops`) / value(`${name}_seconds`), seconds: value(`${name}_seconds`), isCompute: intensity > F / W };
+  });
+  const dots = measured.map((step) => ({ ...step, intensity: step.flops / step.bytes, rate: step.flops / (step.us * 1e-6) }));
+  const xs = [F / W, ...points.map((each) => each.intensity), ...dots.map((each) => each.intensity)];
+  const [lowX, highX] = [10 ** Math.floor(Math.log10(Math.min(...xs) / 2)), 10 ** Math.ceil(Math.log10(Math.max(...xs) * 2))];
+  const lowest = Math.min(lowX * W, ...dots.map((each) => each.rate));
+  const [lowY, highY] = [10 ** Math.floor(Math.log10(lowest)), 10 ** Math.ceil(Math.log10(F * 1.2))];
+  const [prefill, decode] = points;
+
+  /** @param {import("../draw/picture.js").Surface} surface */
+  const draw = ({ ctx, width, palette }) => {
+    const x = logarithmic(lowX, highX, LEFT, width - RIGHT);
+    const y = logarithmic(lowY, highY, HEIGHT - BELOW, ABOVE);
+    ctx.font = `11px ${palette.ui}`;
+    ctx.lineWidth = 1;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "right";
+    for (const tick of powerTicks(lowY, highY)) {
+      ctx.strokeStyle = palette.line;
+      ctx.beginPath();
+      ctx.moveTo(LEFT, y(tick));
+      ctx.lineTo(width - RIGHT, y(tick));
+      ctx.stroke();
+      ctx.fillStyle = palette.ink3;
+      ctx.fillText(scaled(tick).join(" "), LEFT - 8, y(tick));
+    }
+    ctx.textBaseline = "alphabetic";
+    ctx.textAlign = "center";
+    for (const tick of powerTicks(lowX, highX)) ctx.fillText(digits(tick), x(tick), HEIGHT - BELOW + 16);
+    ctx.textAlign = "right";
+    ctx.fillText("operations a byte moved", width - RIGHT, HEIGHT - 4);
+    ctx.textAlign = "left";
+    ctx.fillText("FLOP/s", 4, HEIGHT - 4);
+    // The roof: bandwidth up to the ridge, then the peak.
+    ctx.beginPath();
+    ctx.moveTo(x(lowX), y(Math.max(lowY, lowX * W)));
+    ctx.lineTo(x(F / W), y(F));
+    ctx.lineTo(x(highX), y(F));
+    ctx.lineTo(x(highX), HEIGHT - BELOW);
+    ctx.lineTo(x(lowX), HEIGHT - BELOW);
+    ctx.fillStyle = palette.water2;
+    ctx.globalAlpha = 0.45;
+    ctx.fill();
+    ctx.globalAlpha = 1;
+    ctx.strokeStyle = palette.water;
+    ctx.lineWidth = 2;
+    ctx.beginPath();
+    ctx.moveTo(x(lowX), y(Math.max(lowY, lowX * W)));
+    ctx.lineTo(x(F / W), y(F));
+    ctx.lineTo(x(highX), y(F));
+    ctx.stroke();
+    for (const dot of dots) {
+      ctx.globalAlpha = 0.55;
+      ctx.fillStyle = dot.kind === "decode" ? palette.owners[1] : dot.kind === "prefill" ? palette.owners[2] : palette.ink3;
+      ctx.beginPath();
+      ctx.arc(x(dot.intensity), y(Math.max(lowY, dot.rate)), 2.5, 0, 7);
+      ctx.fill();
+    }
+    ctx.globalAlpha = 1;
+    for (const point of points) {
+      const [px, py] = [x(point.intensity), y(point.rate)];
+      ctx.fillStyle = palette.ink;
+      ctx.strokeStyle = palette.panel;
+      ctx.lineWidth = 2;
+      ctx.beginPath();
+      ctx.arc(px, py, 6, 0, 7);
+      ctx.fill();
+      ctx.stroke();
+      ctx.font = `600 12px ${palette.ui}`;
+      const isRight = px > width - 110;
+      ctx.textAlign = isRight ? "right" : "left";
+      ctx.fillStyle = palette.ink;
+      ctx.fillText(point.name, px + (isRight ? -10 : 10), py + 18);
+    }
+  };
+  const label = `Roofline of ${estimate.machine.name}: peak ${rate(F)}, ridge at ${digits(F / W)} operations a byte; prefill at ${digits(prefill.intensity)}, decode at ${digits(decode.intensity)}.`;
+  const all = [...points.map((point) => ({ ...point, name: `${point.name}, estimated` })), ...dots.map((dot) => ({ name: `step ${dot.step}, ${dot.kind}`, intensity: dot.intensity, rate: dot.rate, seconds: dot.us / 1e6 }))];
+  return html`<${Panel} title="Roofline" about=${`ridge at ${digits(F / W)} operations a byte; bandwidth ${scaled(W).join(" ")}B/s, peak ${rate(F)}`}>
+    <${Picture}
+      label=${label}
+      draw=${draw}
+      inputs=${[estimate, measured]}
+      height=${HEIGHT}
+      asTable=${asTable}
+      twin=${{
+        columns: ["point", "operations a byte", "FLOP/s", "time"],
+        rows: () => all.map((each) => [each.name, digits(each.intensity), rate(each.rate), inTime(each.seconds * 1e6)]),
+      }}
+    />
+    <${Legend}
+      items=${[
+        { label: "the roof", colour: "var(--water)", pattern: "line" },
+        { label: "this workload, estimated", colour: "var(--ink)" },
+        ...(dots.length > 0 ? [{ label: "measured prefill steps", colour: "var(--o3)" }, { label: "measured decode steps", colour: "var(--o2)" }, { label: "both in one step", colour: "var(--ink3)" }] : []),
+      ]}
+    />
+    <${Why} lead=${decode.isCompute ? "Decode waits for arithmetic." : "Decode waits for memory."}>
+      A decode step of ${state.batch.value} ${state.batch.value === 1 ? "request" : "requests"} does ${digits(decode.intensity)} operations for each byte it reads; this machine could do ${digits(F / W)} in that
+      time. ${decode.isCompute ? "More requests at once would not make it faster." : "More requests at once use the same reading of the weights."} Prefill of ${state.prompt.value} tokens
+      does ${digits(prefill.intensity)} and waits for ${prefill.isCompute ? "arithmetic" : "memory"}.
+    <//>
+  <//>`;
+}

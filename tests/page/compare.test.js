@@ -1,0 +1,39 @@
+// A comparison as its events tell it, and the scales of its charts.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { newRun, phaseOf, take } from "../../src/pellucid/web/compare/run.js";
+import { lastAtMost, powerTicks, roundTicks } from "../../src/pellucid/web/draw/scale.js";
+
+const BEGIN = {
+  ev: "cmp.begin", kind: "cache", requests: 1, prompt_ids: [1, 2, 3], max_new_tok: 2,
+  arms: [{ arm: "cached", use_kv_cache: true, kv_cache_dtype: null }, { arm: "naive", use_kv_cache: false, kv_cache_dtype: null }],
+};
+const step = (arm, n_tok, pass_tok) => ({
+  ev: "cmp", arm, n_tok, pass_tok, ctx_tok: 3 + n_tok, flops: 1, moved_bytes: 1, step_us: 5, t_us: 5 * n_tok, kv_step_bytes: 8, kv_held_bytes: 8,
+  new: [["x", [9], " a"]],
+});
+
+test("the line that is lit follows the arm's steps", () => {
+  const run = newRun(BEGIN);
+  const [cached, naive] = run.arms;
+  const phases = (at = -1) => [phaseOf(run, cached, at), phaseOf(run, naive, at)];
+  assert.deepEqual(phases(), ["prefill", "idle"]);
+  take(run, step("cached", 1, 3));
+  assert.deepEqual(phases(), ["decode", "idle"]);
+  take(run, step("cached", 2, 4));
+  assert.deepEqual(phases(), ["done", "prefill"]);
+  take(run, step("naive", 1, 3));
+  take(run, step("naive", 2, 7));
+  assert.deepEqual(phases(), ["done", "done"]);
+  assert.deepEqual(phases(1), ["prefill", "prefill"]);
+  assert.deepEqual(phases(2), ["decode", "decode"]);
+  assert.deepEqual([cached.passed, naive.passed], [[3, 4], [3, 7]]);
+});
+
+test("axes have round values that reach the largest", () => {
+  assert.deepEqual(roundTicks(298), [0, 100, 200, 300]);
+  assert.deepEqual(roundTicks(0), [0, 1]);
+  assert.deepEqual(roundTicks(3 * 1024, 1024), [0, 1024, 2048, 3072]);
+  assert.deepEqual(powerTicks(0.5, 100), [1, 10, 100]);
+  assert.deepEqual([0, 1, 4, 9].map((value) => lastAtMost([1, 2, 5], value)), [-1, 0, 1, 2]);
+});
