@@ -115,6 +115,20 @@ test("a snapshot after a gap puts blocks and requests right", () => {
   assert.deepEqual(store.pool.at(2).counts().used, 2, "what was known before the gap stays");
 });
 
+test("a page that opens late gets blocks and requests from the snapshot before hello", () => {
+  const store = new Store();
+  store.ingest([
+    {
+      ev: "snapshot", as_of_seq: 40,
+      requests: [{ req: "c/0", state: "decode", prompt_tok: 5, out_tok: 2, computed_tok: 6, prio: 0, blocks: [3, 4] }],
+      blocks: [[3, 1, "ff"], [4, 1, null], [5, 0, "ee"]],
+    },
+    { ...HELLO, seq: 41 },
+  ]);
+  assert.deepEqual(store.pool.at(41).counts(), { used: 2, cached: 1, free: 5, waste: 2 });
+  assert.equal(store.pool.at(41).fill[5], 4);
+});
+
 test("a token comes back as it came", () => {
   const store = new Store();
   seq = 0;

@@ -56,6 +56,8 @@ export class Store {
   constructor() {
     /** @type {any | null} the event hello: model, kv, device, limits */
     this.hello = null;
+    /** @type {any | null} a snapshot that came before hello said how large the pool is */
+    this.early = null;
     /** @type {{seq: number, t_us: number, step: number}} of the newest event */
     this.head = { seq: -1, t_us: 0, step: 0 };
     this.firstSeq = -1;
@@ -132,6 +134,8 @@ export class Store {
       if (this.hello !== null && this.hello.boot_id !== event.boot_id) this.clear();
       this.hello = event;
       this.pool.setSize(event.kv.n_blocks, event.kv.block_tok);
+      if (this.early) this.takeSnapshot(this.early);
+      this.early = null;
     }
     if (event.seq <= this.head.seq) return; // a hello repeated for another reader, or an overlap after a resumption
     this.head = { seq: event.seq, t_us: event.t_us, step: event.step };
@@ -188,6 +192,10 @@ export class Store {
 
   /** @param {any} event */
   takeSnapshot(event) {
+    if (this.hello === null) {
+      this.early = event;
+      return;
+    }
     const seq = Math.max(this.head.seq, event.as_of_seq);
     if (seq > this.head.seq) this.head = { ...this.head, seq };
     for (const each of event.requests) {

@@ -1,11 +1,44 @@
 // @ts-check
-// The cache: the pool of blocks, block tables, the prefix tree, and why a prefix was missed.
+// Cache: the block pool, a request's block table token by token, why a prompt was not found, the prefix tree, the numbers in a block.
 
+import { Contents } from "../cache/contents.js";
+import { Missed } from "../cache/missed.js";
+import { PoolMap } from "../cache/pool_map.js";
+import { PrefixTree } from "../cache/prefix_tree.js";
+import { BlockTable } from "../cache/block_table.js";
+import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { Empty, Panel } from "../parts/panel.js";
+import { useKeys } from "../parts/keys.js";
 
 /** @param {{session: import("../state/session.js").Session}} props */
 export function View({ session }) {
-  session.cursor.seq.value;
-  return html`<${Panel} title="Cache"><${Empty}><p>Every block of the KV cache: whose it is, how full it is, who shares it, and what was kept for later.</p><//><//>`;
+  const { selection, cursor, store } = session;
+  const asTable = useAsTable();
+  const pool = store.pool.at(cursor.seq.value);
+  /** @param {number} by */
+  const moveBlock = (by) => {
+    if (pool.numBlocks === 0) return;
+    selection.block.value = Math.max(0, Math.min(pool.numBlocks - 1, selection.block.value + by));
+  };
+  useKeys(
+    "Cache",
+    [
+      { keys: ["t"], says: "tables instead of pictures", run: () => (asTable.value = !asTable.value) },
+      { keys: [","], says: "the block before", run: () => moveBlock(-1) },
+      { keys: ["."], says: "the next block", run: () => moveBlock(1) },
+      { keys: ["Escape"], says: "no block", run: () => (selection.block.value = -1) },
+    ],
+    [pool.numBlocks],
+  );
+  return html`
+    <div class="column">
+      <${PoolMap} session=${session} asTable=${asTable} />
+      <${Contents} session=${session} asTable=${asTable} />
+    </div>
+    <div class="column">
+      <${BlockTable} session=${session} />
+      <${Missed} session=${session} />
+      <${PrefixTree} session=${session} />
+    </div>
+  `;
 }
