@@ -16,7 +16,7 @@ def test_no_derived_request_is_answered_with_a_5xx(tmp_path: Path) -> None:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run"]
         command += [f"{server.url}/openapi.json", "--checks", "not_a_server_error"]
         command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"]
-        command += ["--request-timeout", "20", "--no-color", "--generation-database", "none"]
+        command += ["--request-timeout", "120", "--no-color", "--generation-database", "none"]
         for path in NEVER_ENDING:
             command += ["--exclude-path", path]
         ran = subprocess.run(
