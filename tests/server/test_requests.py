@@ -327,7 +327,7 @@ def test_tokens_of_one_request_are_watched_and_no_others() -> None:
         engine = StoppedEngine(server)
         threads = [post_in_thread(server, LONG, {}) for _ in range(2)]
         server.wait_until(
-            lambda: sum(bool(g.streams) for g in server.service.under_way.values()) == 2,
+            lambda: sum(bool(g.prompts) for g in server.service.under_way.values()) == 2,
             "queued requests",
         )
         watched = next(iter(server.service.under_way))
