@@ -98,6 +98,14 @@ export class Store {
       },
       MAX_TOKENS,
     );
+    /** Steps with drafts; plain_us and won_us are NaN where the step computed prompts as well. */
+    this.draftSteps = new Columns(
+      {
+        seq: Float64Array, step: Int32Array, n_req: Int32Array, n_draft: Int32Array, n_right: Int32Array, draft_us: Float64Array,
+        step_us: Float64Array, plain_us: Float64Array, won_us: Float64Array,
+      },
+      MAX_STEPS,
+    );
     this.pool = new PoolHistory(MAX_OPS);
     /** @type {any[]} events that are few: warn, gap, spec, load, and those this version does not know */
     this.notes = [];
@@ -358,6 +366,10 @@ const HANDLERS = {
   },
   draft(event) {
     this.request(event.req, event.seq).drafts.push(event);
+  },
+  "draft.step"(event) {
+    const { seq, step, n_req, n_draft, n_right, draft_us, step_us, plain_us = NaN, won_us = NaN } = event;
+    this.draftSteps.push({ seq, step, n_req, n_draft, n_right, draft_us, step_us, plain_us, won_us });
   },
   step(event) {
     const first = this.batches.end;

@@ -1,0 +1,87 @@
+// @ts-check
+// Rounds as rows: the drafts beside what the model chose, and what Leviathan's rule would have accepted.
+
+import { html, useEffect } from "../html.js";
+import { count, digits, percent } from "../parts/format.js";
+import { Badge } from "../parts/numbers.js";
+import { Empty, Legend, Panel, RequestName, Why } from "../parts/panel.js";
+import { visible } from "../parts/token_text.js";
+import { acceptance } from "./measured.js";
+
+const SHOWN = 24;
+
+/** @param {{session: import("../state/session.js").Session, rounds: any[]}} props */
+export function Rounds({ session, rounds }) {
+  const { cursor, runs, source, store } = session;
+  const request = session.request.value;
+  const shown = rounds.slice(-SHOWN).reverse();
+  const ids = shown.flatMap(({ draft, chosen }) => (chosen === undefined ? draft : [...draft, chosen]));
+  useEffect(() => {
+    if (source.isLive) void runs.learnTexts(ids);
+  }, [ids.join()]);
+  const textOf = (/** @type {number} */ id) => visible(runs.textOf(id) || `#${id}`);
+  if (!request || rounds.length === 0) {
+    const why = store.hello?.speculation === "off" ? "This engine makes no drafts: start it with --speculation ngram or draft." : "A text that repeats itself gets drafts by prompt lookup.";
+    return html`<${Panel} title="Rounds"><${Empty}><p>No drafts of ${request ? html`<${RequestName} request=${request} />` : "a request"} so far. ${why}</p><//><//>`;
+  }
+  const { right, drafted, leviathan, withLeviathan, rightThere } = acceptance(rounds);
+  const kept = request.tokens.length > 0 ? store.tokenCount(request, cursor.seq.value) : 0;
+  return html`<${Panel} title=${html`Rounds of <${RequestName} request=${request} />`} about=${`${count(rounds.length)} rounds, the newest first`}>
+    <div class="rounds-box" tabindex="0" role="region" aria-label="rounds">
+      <table class="draft-rounds">
+        <thead><tr><th scope="col">step</th><th scope="col">drafts, with the model's probability</th><th scope="col">the model's own</th><th scope="col" class="number">right</th><th scope="col" class="number">Leviathan</th></tr></thead>
+        <tbody>
+          ${shown.map(
+            (round) => html`<tr key=${round.seq}>
+              <td><button class="quiet mono" title="go there" onClick=${() => cursor.seek(round.seq)}>${count(round.step)}</button></td>
+              <td><span class="chips">${round.draft.map((/** @type {number} */ id, /** @type {number} */ index) => {
+                const state = index < round.n_right ? "right" : index === round.n_right ? "wrong" : "unread";
+                const p = round.p_target?.[index];
+                const q = round.p_draft?.[index];
+                return html`<span class=${`draft-chip ${state}`} title=${p === undefined ? state : `p by the model ${percent(p)}, by the drafter ${percent(q)}`}><span class="mono">${textOf(id)}</span>${p !== undefined &&
+                html`<small>${percent(p)}</small>`}<span class="spoken"> ${state}</span></span>`;
+              })}</span></td>
+              <td class="mono">${round.chosen === undefined ? html`<span class="faint">one more</span>` : textOf(round.chosen)}</td>
+              <td class="number">${round.n_right} of ${round.draft.length}</td>
+              <td class="number">${round.leviathan_tok === undefined ? "–" : digits(round.leviathan_tok)}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    ${rounds.length > shown.length && html`<p class="small dim">The newest ${shown.length} of ${count(rounds.length)}: move the cursor back for others.</p>`}
+    <${Legend}
+      items=${[
+        { label: "right: the model chose it as well", colour: "var(--water2)" },
+        { label: "wrong: the model's own choice stands", pattern: /** @type {"outlined"} */ ("outlined"), colour: "var(--coral)" },
+        { label: "after a wrong one: dropped", pattern: /** @type {"outlined"} */ ("outlined"), colour: "var(--line2)" },
+      ]}
+    />
+    <${Why} lead="The text is the same with and without drafts, bit for bit.">
+      A draft is kept only if it equals the token that the model draws itself at that position, with the same noise. Of ${count(drafted)} drafts ${count(right)} were
+      equal<${Badge} of="drafts that were right" kind="C" from="draft.n_right, summed" />${kept > 0 && right > 0 && html`: so many of the ${count(kept)} tokens needed no pass of their own`}.
+      ${withLeviathan > 0 && html` Leviathan's rule, which keeps the distribution but not the text, would have kept ${digits(leviathan)} where this one kept ${count(rightThere)}<${Badge}
+        of="Leviathan's rule" kind="E" from="draft.leviathan_tok, summed" note="Expected drafts that the rule accepts: the sum over drafts of the product of the overlaps up to there." />.`}
+    <//>
+  <//>`;
+}
+
+/** @param {{rounds: any[]}} props */
+export function ByPosition({ rounds }) {
+  const { positions, judged, right } = acceptance(rounds);
+  if (positions.length === 0) return null;
+  return html`<${Panel} title="Acceptance by position" about="of drafts whose forerunners were right">
+    <table class="positions">
+      <thead><tr><th scope="col">draft</th><th scope="col">right</th><th scope="col" class="number">share</th><th scope="col" class="number">of</th></tr></thead>
+      <tbody>
+        ${positions.map(
+          (each, index) => html`<tr><td>${index + 1}</td><td class="meter"><i style=${{ width: `${(100 * each.right) / each.judged}%` }}></i></td>
+            <td class="number">${percent(each.right / each.judged)}</td><td class="number">${count(each.judged)}</td></tr>`,
+        )}
+      </tbody>
+    </table>
+    <${Why} lead=${`${percent(right / judged)} of the judged drafts were right`}>
+      (${count(right)} of ${count(judged)})<${Badge} of="a" kind="C" from="draft.n_right, and one wrong draft in each round that ended early" />. This is a of the formula, which takes it as the same at each position.
+    <//>
+  <//>`;
+}
