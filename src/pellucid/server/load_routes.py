@@ -64,7 +64,7 @@ class LoadRoutes:
 
         async with self._running:
             news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-            load = _Load(self.serving, call, body, traffic, news.put_nowait)
+            load = _Load(self.serving, call, body, traffic, news.put_nowait, run)
             running = asyncio.create_task(load.run())
             running.add_done_callback(lambda _: news.put_nowait(None))
             try:
@@ -86,10 +86,12 @@ class _Load:
 
     Args:
         tell: is given an event for each change of a request.
+        salt: the load's requests share cached prompts with each other alone, so that a load that is sent
+            again does not find its own prompts.
     """
 
     def __init__(
-        self, serving: Serving, call: Call, body: LoadBody, traffic: Traffic, tell: Tell
+        self, serving: Serving, call: Call, body: LoadBody, traffic: Traffic, tell: Tell, salt: str
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._serving = serving
@@ -97,6 +99,7 @@ class _Load:
         self._body = body
         self._traffic = traffic
         self._tell = tell
+        self._salt = salt
         self._planned = traffic.requests()
         self._start = 0.0
 
@@ -180,7 +183,7 @@ class _Load:
                 )
                 tell("sent", due_us=round(due * 1e6))
                 generation = await self._serving.service.start(
-                    GenerationRequest([prompt], params), call
+                    GenerationRequest([prompt], params, cache_salt=self._salt), call
                 )
                 (stream,) = generation.streams
                 async for delta in stream:
