@@ -41,7 +41,7 @@ def draw_natively(
     program.finish(buffer)
     zeros, none = np.zeros(num_rows, np.int32), np.zeros(0, np.int32)
     output = np.empty_like(logits)
-    _, drawn = program.run(
+    _, drawn, _ = program.run(
         output,
         zeros,
         zeros,
