@@ -33,7 +33,7 @@ def test_an_example_runs(
     assert ADDRESS in source
     here = source.replace(ADDRESS, server.url).replace("pellucid-5m", "tested")
     exec(compile(here, "example", "exec"), {"__name__": "__main__"})
-    assert len(capsys.readouterr().out) > 3
+    assert capsys.readouterr().out.strip()
     server.wait_until_idle()
 
 

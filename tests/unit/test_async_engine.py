@@ -46,7 +46,7 @@ def run(
             await serve(async_engine)
         assert async_engine.num_unfinished_requests == 0
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 180))
     assert len(closed) == 1
     assert not engine.has_unfinished_requests
     assert not engine.unfinished_request_ids and not engine._completions
