@@ -41,11 +41,11 @@ def test_only_files_of_the_page_are_served(server: RunningServer) -> None:
         assert server.call("GET", path).status == 404
 
 
-def test_the_page_needs_no_key_and_its_events_do() -> None:
+def test_the_page_needs_no_key_and_what_it_asks_for_does() -> None:
     keys = ApiKeys([("k" * 20, Caller("someone", Role.INFERENCE))])
     with running_server(bundled_engine(), api_keys=keys) as server:
         assert server.call("GET", "/", headers=HTML).status == 200
         assert server.call("GET", f"/page/{page_files().version}/app.js").status == 200
         assert server.call("GET", "/v1/events").status == 401
-        refused = server.call("GET", "/v1/events", headers={"x-api-key": "k" * 20})
+        refused = server.call("GET", "/v1/kv", headers={"x-api-key": "k" * 20})
         assert refused.status == 403

@@ -14,7 +14,7 @@ import numpy as np
 
 from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.ops import Array, BlockBytes, ForwardBatch, IntArray, KVCache
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig, ModelConfig, RopeConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel
@@ -131,7 +131,7 @@ class FakeTokenizer:
         return tuple(tuple(self.encode(word)) for word in words)
 
 
-def fake_model_config(context_length: int = 256) -> ModelConfig:
+def fake_model_config(context_length: int = 256, rope: RopeConfig | None = None) -> ModelConfig:
     return uniform_model(
         architecture="Fake",
         vocab_size=VOCAB_SIZE,
@@ -143,7 +143,7 @@ def fake_model_config(context_length: int = 256) -> ModelConfig:
         max_position_embeddings=context_length,
         norm_eps=1e-6,
         activation="silu",
-        rope=None,
+        rope=rope,
         scale=1.0,
         windows=(None,),
         eos_token_ids=(EOS,),

@@ -1,7 +1,5 @@
 """RequestMaker: the scheduler's requests for a caller's request, and requests that are refused."""
 
-import dataclasses
-
 import pytest
 
 from pellucid.config import LongRopeScaling, RopeConfig
@@ -69,7 +67,7 @@ def test_only_the_same_salt_shares_blocks() -> None:
 
 def test_beyond_the_trained_length_only_prompts_of_one_length_share_blocks() -> None:
     scaling = LongRopeScaling((1.0,), (2.0,), original_max_position=8, attention_factor=1.0)
-    config = dataclasses.replace(fake_model_config(64), rope=RopeConfig(1e4, 2, scaling))
+    config = fake_model_config(64, RopeConfig(1e4, 2, scaling))
     made = RequestMaker(config, FakeTokenizer(), 64)
     salts = {
         length: made.make("r", made.prepare([1] * length, SamplingParams(), FakeClock()))[
