@@ -183,7 +183,7 @@ def test_with_a_format_and_tools_the_answer_is_calls_or_has_the_format(
                 assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
             server.wait_until_idle()
     del fields["response_format"]
-    with pytest.raises(openai.BadRequestError, match="only JSON can"):
+    with pytest.raises(openai.BadRequestError, match="only JSON formats are served"):
         client.chat.completions.create(
             **fields, extra_body={"structured_outputs": {"choice": ["Yes", "No"]}}
         )
