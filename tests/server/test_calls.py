@@ -234,7 +234,8 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
 
     async def crash() -> None:
         async with AsyncLLMEngine(engine, on_failure=write_crash_report) as served:
-            stream = await served.add_request("secret", SamplingParams(max_tokens=50), "r1")
+            params = SamplingParams(max_tokens=50_000, ignore_eos=True)
+            stream = await served.add_request("secret", params, "r1")
             for _ in range(5):
                 await anext(stream)
             engine.scheduler.update = None  # type: ignore[method-assign]
