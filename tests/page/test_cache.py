@@ -74,6 +74,7 @@ def test_a_blocks_numbers_appear_when_it_is_chosen(page: Any, server: Any) -> No
 
 
 def test_where_two_prompts_part_is_marked_in_both(page: Any, server: Any) -> None:
+    wait_until(page, "pellucid.store.hello !== null")
     first = f"The dog found a red stone under an old boat. {PROMPT} {PROMPT}"
     complete(server, first, 4)
     page.keyboard.press("3")
