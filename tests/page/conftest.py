@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from page.browser import CHROMIUM, FLAGS
+from page.browser import CHROMIUM, FLAGS, wait_until
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 
@@ -66,6 +66,7 @@ def page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
     context.route("**/*", only_here)
     opened.goto(server.url)
     opened.locator("nav a.on").wait_for()
+    wait_until(opened, "pellucid.store.hello !== null")  # from here on the page misses no event
     yield opened
     context.close()
     assert problems == []
