@@ -16,8 +16,9 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+from gguf_writing import add_shape, write_out
 
-from pellucid.config import AttentionConfig, ExpertsConfig, ModelConfig
+from pellucid.config import ExpertsConfig, ModelConfig
 from pellucid.shapes import SHAPES, find_shape
 
 ARCHITECTURES = {"OlmoeForCausalLM": "olmoe", "Qwen3MoeForCausalLM": "qwen3moe"}
@@ -58,27 +59,8 @@ class RandomFile:
         """A matrix of floats, of that standard deviation."""
         self.floats(name, self._rng.standard_normal((num_rows, num_columns)) * num_columns**-0.5)
 
-    def close(self) -> None:
-        self.writer.write_header_to_file()
-        self.writer.write_kv_data_to_file()
-        self.writer.write_tensors_to_file()
-        self.writer.close()
 
-
-def add_facts(
-    writer: gguf.GGUFWriter, config: ModelConfig, attention: AttentionConfig, experts: ExpertsConfig
-) -> None:
-    assert attention.rope is not None
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(experts.intermediate_size)
-    writer.add_head_count(attention.num_heads)
-    writer.add_head_count_kv(attention.num_kv_heads)
-    writer.add_key_length(attention.head_dim)
-    writer.add_value_length(attention.head_dim)
-    writer.add_rope_freq_base(attention.rope.theta)
-    writer.add_rope_dimension_count(attention.rope.dim)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
+def add_expert_facts(writer: gguf.GGUFWriter, config: ModelConfig, experts: ExpertsConfig) -> None:
     writer.add_expert_count(experts.num_experts)
     writer.add_expert_used_count(experts.num_chosen)
     if config.architecture == "Qwen3MoeForCausalLM":
@@ -97,8 +79,8 @@ def write_model(config: ModelConfig, num_layers: int, path: Path) -> None:
     kv_width = attention.num_kv_heads * attention.head_dim
     norms = (q_width, kv_width) if attention.qk_norm == "width" else (attention.head_dim,) * 2
     file = RandomFile(path, ARCHITECTURES[config.architecture])
-    add_facts(file.writer, config, attention, experts)
-    file.writer.add_block_count(num_layers)
+    add_shape(file.writer, config, num_layers, inner)
+    add_expert_facts(file.writer, config, experts)
     file.blocks("token_embd", config.vocab_size, hidden)
     for layer in range(num_layers):
         block = f"blk.{layer}"
@@ -117,7 +99,7 @@ def write_model(config: ModelConfig, num_layers: int, path: Path) -> None:
         file.blocks(f"{block}.ffn_down_exps", experts.num_experts, hidden, inner)
     file.floats("output_norm", np.ones(hidden))
     file.blocks("output", config.vocab_size, hidden)
-    file.close()
+    write_out(file.writer)
 
 
 def main() -> None:

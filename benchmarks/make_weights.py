@@ -22,6 +22,7 @@ import llama_cpp
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from gguf_writing import add_shape, write_out
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -149,19 +150,9 @@ def write_tokenizer(vocab_size: int, path: Path) -> None:
 def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
     """The checkpoint as llama.cpp reads it: matrices in bf16, vectors in f32, the same tokenizer."""
     attention, mlp = config.layers[0].attention, config.layers[0].mlp
-    assert attention.rope is not None and mlp is not None
+    assert mlp is not None
     writer = gguf.GGUFWriter(path, MODEL_TYPES[config.architecture])
-    writer.add_block_count(config.num_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(mlp.intermediate_size)
-    writer.add_head_count(attention.num_heads)
-    writer.add_head_count_kv(attention.num_kv_heads)
-    writer.add_key_length(attention.head_dim)
-    writer.add_value_length(attention.head_dim)
-    writer.add_rope_freq_base(attention.rope.theta)
-    writer.add_rope_dimension_count(attention.head_dim)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
+    add_shape(writer, config, config.num_layers, mlp.intermediate_size)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -181,10 +172,7 @@ def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -
             tensor = interleaved_rotations(tensor, attention.head_dim)
         rows = np.ascontiguousarray(tensor).view(np.uint8)
         writer.add_tensor(gguf_name(name), rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
 
 
 def gguf_name(name: str) -> str:
