@@ -39,7 +39,7 @@ export function BlockTable({ session }) {
   };
   return html`<${Panel} title=${html`Block table <${RequestName} request=${request} />`} about=${`${state}, as of the cursor`}>
     ${others.length > 1 &&
-    html`<p class="pick">${others.map((each) => html`<${RequestName} key=${each.req} request=${each} onClick=${() => (selection.req.value = each.req)} /> `)}</p>`}
+    html`<p class="others">${others.map((each) => html`<${RequestName} key=${each.req} request=${each} onClick=${() => (selection.req.value = each.req)} /> `)}</p>`}
     <ol class="table-map" style=${{ "--c": hueVariable(request) }}>
       ${table.slice(0, SHOWN).map((block, index) => {
         const isShared = pool.owners[block] > 1;

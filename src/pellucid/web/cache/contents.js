@@ -2,10 +2,11 @@
 // The numbers in one block: keys or values of a layer and kv-head as a heat strip, beside what 8 and 4 bits make of them, and the error.
 
 import { Picture } from "../draw/picture.js";
-import { html, useEffect, useSignal } from "../html.js";
+import { html, useSignal } from "../html.js";
 import { percent } from "../parts/format.js";
 import { Num } from "../parts/numbers.js";
 import { Choice, Empty, Panel, Why } from "../parts/panel.js";
+import { useReply } from "../parts/reply.js";
 import { quoted } from "../parts/token_text.js";
 
 const BANDS = [
@@ -23,35 +24,14 @@ export function Contents({ session, asTable }) {
   const layer = useSignal(0);
   const head = useSignal(0);
   const which = useSignal(/** @type {"k" | "v"} */ ("k"));
-  const found = useSignal(/** @type {any} */ (null));
-  const problem = useSignal("");
   const block = selection.block.value;
   const pool = store.pool.at(cursor.seq.value);
   const fill = block >= 0 && block < pool.numBlocks ? store.pool.newest.fill[block] : 0;
   const wanted = source.isLive && block >= 0 && fill > 0 ? `/v1/kv/blocks/${block}?layer=${layer.value}&head=${head.value}` : "";
-  useEffect(() => {
-    if (!wanted) return undefined;
-    const stop = new AbortController();
-    const timer = setTimeout(() => {
-      api.get(wanted, stop.signal).then(
-        (reply) => {
-          problem.value = "";
-          found.value = { key: wanted, reply };
-        },
-        (error) => {
-          if (!stop.signal.aborted) problem.value = error.message;
-        },
-      );
-    }, 80);
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
-  }, [wanted, fill]);
-  const reply = wanted && found.value?.key === wanted ? found.value.reply : null;
+  const { reply, problem } = useReply(api, wanted, { wait: 80, inputs: [fill] });
   if (!reply || reply.filled_tok === 0) {
-    const text = problem.value
-      ? `The engine could not look: ${problem.value}`
+    const text = problem
+      ? `The engine could not look: ${problem}`
       : !source.isLive
         ? "The numbers in a block are read from a running engine; a recorded run has none."
         : block < 0

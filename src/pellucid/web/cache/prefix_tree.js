@@ -2,10 +2,11 @@
 // The prefix tree: the texts that later prompts can find, block by block. It is the engine's present, not the cursor's moment.
 
 import { hueVariable } from "../draw/hues.js";
-import { html, useEffect, useSignal } from "../html.js";
+import { html } from "../html.js";
 import { count as counted } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
 import { Empty, Panel, RequestName } from "../parts/panel.js";
+import { useReply } from "../parts/reply.js";
 import { visible } from "../parts/token_text.js";
 
 const SHOWN = 80; // rows
@@ -51,41 +52,20 @@ export function runsOf(nodes) {
 export function PrefixTree({ session }) {
   const { store, cursor, api, source, selection } = session;
   cursor.version.value;
-  const reply = useSignal(/** @type {any} */ (null));
-  const problem = useSignal("");
-  const looked = useSignal(0);
-  const sealed = store.pool.newest.counts().cached + store.requests.size;
-  useEffect(() => {
-    if (!source.isLive || !store.hello) return undefined;
-    const wait = Math.max(0, looked.value + MIN_WAIT_MS - performance.now());
-    const stop = new AbortController();
-    const timer = setTimeout(() => {
-      looked.value = performance.now();
-      api.get("/v1/kv/tree", stop.signal).then(
-        (found) => {
-          problem.value = "";
-          reply.value = found;
-        },
-        (error) => {
-          if (!stop.signal.aborted) problem.value = error.message;
-        },
-      );
-    }, wait);
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
-  }, [sealed, store.hello?.boot_id]);
+  const row = store.kv.end - 1;
+  const kept = row < store.kv.first ? 0 : store.kv.get("cached", row);
+  const inputs = [kept, store.requests.size, store.hello?.boot_id];
+  const { reply, problem } = useReply(api, source.isLive && store.hello ? "/v1/kv/tree" : "", { apart: MIN_WAIT_MS, inputs });
   const about = "what later prompts can find, at this moment";
-  if (!reply.value || reply.value.nodes.length === 0) {
-    const text = problem.value
-      ? `The engine could not tell: ${problem.value}`
+  if (!reply || reply.nodes.length === 0) {
+    const text = problem
+      ? `The engine could not tell: ${problem}`
       : source.isLive
         ? "Nothing yet. A block becomes findable when it is full."
         : "A recorded run has the pool, but not the texts of the tree.";
     return html`<${Panel} title="The prefix tree" about=${about}><${Empty}><p>${text}</p><//><//>`;
   }
-  const runs = runsOf(reply.value.nodes);
+  const runs = runsOf(reply.nodes);
   return html`<${Panel} title="The prefix tree" about=${about}>
     <ol class="prefix-tree">
       ${runs.slice(0, SHOWN).map(({ nodes, depth }) => {
@@ -101,7 +81,7 @@ export function PrefixTree({ session }) {
       })}
     </ol>
     <p class="small dim">
-      ${counted(reply.value.nodes.length)} blocks in ${counted(runs.length)} runs<${Badge} of="blocks of the tree" kind="C" from="GET /v1/kv/tree" />.
+      ${counted(reply.nodes.length)} blocks in ${counted(runs.length)} runs<${Badge} of="blocks of the tree" kind="C" from="GET /v1/kv/tree" />.
       An indented run continues the text above it; a branch is where two texts part.
       ${runs.length > SHOWN && ` The first ${SHOWN} are shown.`}
     </p>

@@ -1,10 +1,11 @@
 // @ts-check
 // The attention lens: what the model looked at to choose a token, recomputed for this token alone, by layer and head or their mean.
 
-import { html, useEffect, useSignal } from "../html.js";
+import { html, useEffect, useMemo } from "../html.js";
 import { digits, percent } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
 import { Empty, Panel, Why } from "../parts/panel.js";
+import { useReply } from "../parts/reply.js";
 import { quoted, visible } from "../parts/token_text.js";
 
 const SHOWN = 6; // positions
@@ -22,8 +23,6 @@ const SHOWN = 6; // positions
  * @returns {Looked}
  */
 export function useAttention(session, state, focus) {
-  const found = useSignal(/** @type {any} */ (null));
-  const problem = useSignal("");
   const isStill = focus !== null && session.source.isLive && (focus.isChosen || focus.hasEnded) && focus.pos > 0;
   // The token at a position was chosen by the query of the position before it.
   const from = focus ? (focus.token ? focus.pos - 1 : focus.pos) : 0;
@@ -31,32 +30,14 @@ export function useAttention(session, state, focus) {
   if (state.layer.value >= 0) query.set("layer", String(state.layer.value));
   if (state.head.value >= 0) query.set("head", String(state.head.value));
   const wanted = isStill ? `/v1/attn/${encodeURI(focus.request.req)}/${from}?${query}` : "";
+  const { reply, problem } = useReply(session.api, wanted, { wait: 60 });
   useEffect(() => {
-    if (!wanted) return undefined;
-    const stop = new AbortController();
-    const timer = setTimeout(() => {
-      session.api.get(wanted, stop.signal).then(
-        (reply) => {
-          problem.value = "";
-          found.value = { key: wanted, reply };
-          if (reply.n_layers !== state.shape.value.layers || reply.n_heads !== state.shape.value.heads) {
-            state.shape.value = { layers: reply.n_layers, heads: reply.n_heads };
-          }
-        },
-        (error) => {
-          if (!stop.signal.aborted) problem.value = error.message;
-        },
-      );
-    }, 60);
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
-  }, [wanted]);
-  const reply = found.value?.key === wanted ? found.value.reply : null;
-  if (!reply) return { reply: null, shares: undefined, problem: problem.value, from };
-  found.value.shares ??= sharesOf(reply);
-  return { reply, shares: found.value.shares, problem: "", from };
+    if (reply && (reply.n_layers !== state.shape.value.layers || reply.n_heads !== state.shape.value.heads)) {
+      state.shape.value = { layers: reply.n_layers, heads: reply.n_heads };
+    }
+  }, [reply]);
+  const shares = useMemo(() => (reply ? sharesOf(reply) : undefined), [reply]);
+  return { reply, shares, problem, from };
 }
 
 /** @param {any} reply */

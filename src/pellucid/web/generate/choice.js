@@ -1,10 +1,11 @@
 // @ts-check
 // How a token was chosen: its candidates before and after sampling, the funnel of stages, and the same step with other parameters.
 
-import { html, useEffect, useSignal } from "../html.js";
+import { html, useMemo } from "../html.js";
 import { count as counted, digits, percent } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
 import { Empty, Panel, Slider, Why } from "../parts/panel.js";
+import { useReply } from "../parts/reply.js";
 import { quoted, visible } from "../parts/token_text.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";
 
@@ -220,27 +221,10 @@ function WhatIf({ session, state, focus, look, params }) {
  * @returns {Look}
  */
 function useLook(session, state, focus) {
-  const fetched = useSignal(/** @type {any} */ (null));
-  const problem = useSignal("");
-  const wanted = state.whatIf.value !== null && focus?.token ? `${focus.request.req}/${focus.token.pos}` : "";
-  useEffect(() => {
-    if (!wanted || fetched.value?.key === wanted || !focus?.token) return undefined;
-    const stop = new AbortController();
-    const path = `/v1/logits/${encodeURI(focus.request.req)}/${focus.token.pos}?logits=1&top=1`;
-    session.api.get(path, stop.signal).then(
-      (reply) => {
-        problem.value = "";
-        fetched.value = { key: wanted, logits: decodeLogits(reply.logits_f32), reply };
-      },
-      (error) => {
-        if (!stop.signal.aborted) problem.value = error.message;
-      },
-    );
-    return () => stop.abort();
-  }, [wanted]);
-  const found = fetched.value;
-  if (!wanted || found?.key !== wanted) return { stages: null, us: null, problem: problem.value };
-  const { reply, logits } = found;
+  const place = state.whatIf.value !== null && focus?.token ? `${encodeURI(focus.request.req)}/${focus.token.pos}` : "";
+  const { reply, problem } = useReply(session.api, place && `/v1/logits/${place}?logits=1&top=1`);
+  const logits = useMemo(() => (reply ? decodeLogits(reply.logits_f32) : null), [reply]);
+  if (!reply || !logits) return { stages: null, us: null, problem };
   const params = { ...reply.params, ...state.whatIf.value };
   const past = { promptIds: reply.prompt_ids, outputCounts: reply.output_counts };
   return { stages: samplingStages(logits, params, past), us: reply.recomputed.dur_us, problem: "" };
