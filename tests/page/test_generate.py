@@ -129,6 +129,11 @@ HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script><svg onload=al
 def test_hostile_text_stays_text_live_and_in_a_trace(page: Any) -> None:
     generate(page, HOSTILE)
     wait_until(page, "document.querySelectorAll('.t.prompt').length > 20")
+    ids = page.evaluate("pellucid.request.value.added.prompt_ids")
+    wait_until(page, "ids => ids.every((id) => pellucid.runs.textOf(id) !== '')", ids)
+    page.evaluate(
+        "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+    )
     shown = page.evaluate(
         "[...document.querySelectorAll('.t.prompt')].map((e) => e.textContent).join('')"
     )
