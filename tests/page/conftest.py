@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"needs a browser: {HOW}"))
 
 
-@pytest.fixture(scope="package")  # ends here: the event loop of playwright disturbs other tests
+# The package ends the browser: the event loop of playwright disturbs other tests.
+@pytest.fixture(scope="package")
 def browser() -> Iterator["Browser"]:
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=FLAGS)
