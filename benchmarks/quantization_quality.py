@@ -49,19 +49,19 @@ def next_token_log_probs(
 ) -> LogProbs:
     """Of each token's successor, computed as one prefill."""
     num_tokens = len(token_ids)
-    num_blocks = -(-num_tokens // BLOCK_SIZE)
+    num_blocks, num_groups = -(-num_tokens // BLOCK_SIZE), len(kv_groups(config))
     positions = np.arange(num_tokens)
     batch = ForwardBatch(
         token_ids=np.array(token_ids),
         positions=positions,
         rope_lens=np.full(num_tokens, num_tokens),
-        slot_mapping=positions,
+        slot_mapping=np.array([positions + g * num_blocks * BLOCK_SIZE for g in range(num_groups)]),
         query_start=np.array([0, num_tokens]),
         seq_lens=np.array([num_tokens]),
-        block_tables=np.arange(num_blocks)[None],
+        block_tables=np.arange(num_groups * num_blocks).reshape(num_groups, 1, num_blocks),
         logits_indices=positions,
     )
-    kv_cache = backend.make_kv_cache(config, num_blocks, BLOCK_SIZE, "f32")
+    kv_cache = backend.make_kv_cache(config, num_groups * num_blocks, BLOCK_SIZE, "f32")
     logits = np.asarray(decoder.forward(batch, kv_cache), np.float64)
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

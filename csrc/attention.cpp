@@ -149,9 +149,8 @@ struct AttentionRun {
     const std::int64_t begin =
         std::max<std::int64_t>(range * kRangeTiles, item.first_key / kTileTokens);
     const std::int64_t end = std::min((range + 1) * kRangeTiles, own_tile + 1);
-    const RaggedBatch& batch = plan.batch();
     const std::int32_t* const block_table =
-        batch.block_tables + item.request * batch.block_table_stride;
+        arrays.block_tables + item.request * arrays.block_table_stride;
     const std::int64_t tiles_per_block = layer.block_size / kTileTokens;
     KeyRange keys;
     keys.num_tiles = end - begin;

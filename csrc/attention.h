@@ -35,6 +35,8 @@ struct AttentionArrays {
   std::int64_t q_stride;
   float* y;  // [T, H, D], likewise
   std::int64_t y_stride;
+  const std::int32_t* block_tables;  // [B, block_table_stride] of the layer's group
+  std::int64_t block_table_stride;
 };
 
 // Runs the items [begin, end) of a layer. All K and V of the step must have been stored in this

@@ -68,8 +68,7 @@ void AttentionPlan::for_each_tile(F f) const {
       const std::int64_t tile_begin = position / kTileTokens * kTileTokens;
       const std::int64_t tile_end = tile_begin + kTileTokens;
       const std::int64_t num_tokens = std::min(tile_end, end) - position;
-      const std::int64_t first_visible =
-          sliding_window_ > 0 ? std::max<std::int64_t>(0, tile_begin - sliding_window_ + 1) : 0;
+      const std::int64_t first_visible = first_seen(position, sliding_window_);
       AttentionItem item{};
       item.request = static_cast<std::int32_t>(b);
       item.first_token = static_cast<std::int32_t>(batch_.query_start[b] + position - begin);

@@ -15,10 +15,8 @@ namespace pellucid {
 // The requests of a step, as in ForwardBatch.
 struct RaggedBatch {
   std::int64_t num_requests;
-  const std::int32_t* query_start;   // [B + 1]
-  const std::int32_t* seq_lens;      // [B], with the step's own tokens
-  const std::int32_t* block_tables;  // [B, block_table_stride]
-  std::int64_t block_table_stride;
+  const std::int32_t* query_start;  // [B + 1]
+  const std::int32_t* seq_lens;     // [B], with the step's own tokens
 };
 
 struct AttentionLimits {

@@ -20,12 +20,16 @@
 //           4 bytes, 4..7 in the high ones; code + 8
 //
 // Dimensions are padded with zeros to 16, int4 to 32.
+//
+// A model's layers may be in several groups, each with block tables of its own. A block then holds
+// keys and values of one group: layer i of each group has the same memory, in other blocks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "aligned_buffer.h"
 #include "kernels/attention_kernels.h"
@@ -38,10 +42,14 @@ const char* kv_format_name(KVFormat format);
 
 struct KVShape {
   KVFormat format;
-  std::int64_t num_layers;
+  std::int64_t num_layers;  // of the largest group
   std::int64_t num_kv_heads;
   std::int64_t head_dim;    // a multiple of 8, at most 512
   std::int64_t block_size;  // tokens, a multiple of 16
+  // Of each group, the keys that a token sees; 0: all before it.
+  std::vector<std::int64_t> windows = {0};
+
+  std::int64_t num_groups() const { return static_cast<std::int64_t>(windows.size()); }
 };
 
 // Bytes of one block in all layers, scales and padding included.

@@ -47,13 +47,14 @@ struct Step {
   std::int64_t num_tokens = 0;                   // T
   std::int64_t num_requests = 0;                 // B
   std::int64_t num_logits = 0;                   // R
+  std::int64_t num_groups = 1;                   // G, of layers that share block tables
   std::int64_t max_blocks = 0;                   // columns of block_tables
   const std::int32_t* token_ids = nullptr;       // [T]
   const std::int32_t* positions = nullptr;       // [T]
-  const std::int64_t* slot_mapping = nullptr;    // [T]
+  const std::int64_t* slot_mapping = nullptr;    // [G, T]
   const std::int32_t* query_start = nullptr;     // [B + 1]
   const std::int32_t* seq_lens = nullptr;        // [B]
-  const std::int32_t* block_tables = nullptr;    // [B, max_blocks]
+  const std::int32_t* block_tables = nullptr;    // [G, B, max_blocks]
   const std::int32_t* logits_indices = nullptr;  // [R]
   std::vector<ConstRows> frequencies;  // per rotation: radians per position [1 or T, dim / 2]
   std::vector<ConstRows> inputs;       // per input: [T, width]
@@ -66,6 +67,12 @@ struct Step {
 
   std::int64_t num_rows(RowSet rows) const {
     return rows == RowSet::kTokens ? num_tokens : num_logits;
+  }
+  // [T] of one group.
+  const std::int64_t* slots(std::int64_t group) const { return slot_mapping + group * num_tokens; }
+  // [B, max_blocks] of one group.
+  const std::int32_t* tables(std::int64_t group) const {
+    return block_tables + group * num_requests * max_blocks;
   }
 };
 

@@ -15,11 +15,18 @@ namespace {
 
 constexpr std::int64_t kMaxHeads = 1 << 16;  // no product of sizes leaves 64 bits
 
-void check_layer(const Step& step, std::int64_t layer, std::int64_t num_kv_heads) {
+void check_place(KVPlace place) {
+  require(place.layer >= 0, "layer=", place.layer, ": must be 0 or more");
+  require(place.group >= 0, "group=", place.group, ": must be 0 or more");
+}
+
+void check_layer(const Step& step, KVPlace place, std::int64_t num_kv_heads) {
   require(step.kv_cache != nullptr, "kv_cache: the program has attention and needs one");
   const KVShape& shape = step.kv_cache->shape();
-  require(layer < shape.num_layers, "kv_cache: has ", shape.num_layers,
-          " layers, the program uses ", layer + 1);
+  require(place.layer < shape.num_layers, "kv_cache: has ", shape.num_layers,
+          " layers, the program uses ", place.layer + 1);
+  require(place.group < shape.num_groups(), "kv_cache: has ", shape.num_groups(),
+          " groups, the program uses ", place.group + 1);
   require(num_kv_heads == shape.num_kv_heads, "kv_cache: has ", shape.num_kv_heads,
           " kv-heads, the program ", num_kv_heads);
 }
@@ -61,21 +68,19 @@ const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(std::int64_t sli
     program_.add_own_bytes(plan->num_bytes());
     program_.add_preparation([plan = plan, limits = limits_, sliding_window](const Step& step) {
       check_requests(step, limits);
-      const RaggedBatch batch{step.num_requests, step.query_start, step.seq_lens, step.block_tables,
-                              step.max_blocks};
-      plan->make(batch, sliding_window);
+      plan->make({step.num_requests, step.query_start, step.seq_lens}, sliding_window);
     });
   }
   return plan;
 }
 
-void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int64_t num_kv_heads) {
-  require(layer >= 0, "layer=", layer, ": must be 0 or more");
+void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t num_kv_heads) {
+  check_place(place);
   program.check_view("k", k, RowSet::kTokens, 1);
   program.check_view("v", v, RowSet::kTokens, 1);
   require(program.stride(k) == program.stride(v), "k, v: must lie in rows of the same length");
   program.add_preparation([=, &program](const Step& step) {
-    check_layer(step, layer, num_kv_heads);
+    check_layer(step, place, num_kv_heads);
     const std::int64_t width = num_kv_heads * step.kv_cache->shape().head_dim;
     program.check_view("k", k, RowSet::kTokens, width);
     program.check_view("v", v, RowSet::kTokens, width);
@@ -86,21 +91,27 @@ void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int
       [](const Step&) { return 1; },
       [=, &program](const Step& step, const Share& share) {
         const KVRows rows{program.row(k, 0), program.row(v, 0), program.stride(k),
-                          step.slot_mapping};
-        store_kv(program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(layer),
-                 rows, step.num_tokens, share.begin, share.end);
+                          step.slots(place.group)};
+        store_kv(program.kernels(), step.kv_cache->shape().format,
+                 step.kv_cache->layer(place.layer), rows, step.num_tokens, share.begin, share.end);
       });
 }
 
-void ProgramAttention::add_attention(std::int64_t layer, View q, AttentionOptions options, View y,
+void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions options, View y,
                                      std::shared_ptr<const std::vector<float>> sinks) {
-  require(layer >= 0, "layer=", layer, ": must be 0 or more");
+  check_place(place);
   require(options.sliding_window >= 0, "sliding_window=", options.sliding_window,
           ": must be positive");
   program_.check_view("q", q, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
   program_.check_view("y", y, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
-  program_.add_preparation([layer, limits = limits_](const Step& step) {
-    check_layer(step, layer, limits.num_kv_heads);
+  program_.add_preparation([place, limits = limits_,
+                            window = options.sliding_window](const Step& step) {
+    check_layer(step, place, limits.num_kv_heads);
+    // Blocks behind the window of a group may be those of other requests.
+    const std::int64_t kept =
+        step.kv_cache->shape().windows[static_cast<std::size_t>(place.group)];
+    require(kept == 0 || (window > 0 && window <= kept), "sliding_window=", window,
+            ": group ", place.group, " of the cache keeps ", kept, " keys");
     require(limits.head_dim == step.kv_cache->shape().head_dim,
             "kv_cache: head_dim=", step.kv_cache->shape().head_dim, ", the program has ",
             limits.head_dim);
@@ -119,9 +130,10 @@ void ProgramAttention::add_attention(std::int64_t layer, View q, AttentionOption
       [](const Step&) { return 1; },
       [=, sinks = std::move(sinks), &program = program_](const Step& step, const Share& share) {
         const AttentionArrays arrays{program.row(q, 0), program.stride(q), program.row(y, 0),
-                                     program.stride(y)};
+                                     program.stride(y), step.tables(place.group),
+                                     step.max_blocks};
         run_attention(
-            program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(layer), *plan,
+            program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place.layer), *plan,
             options, arrays, share.begin, share.end,
             program.scratch(scratch) + static_cast<std::size_t>(share.thread) * bytes_per_thread);
       });

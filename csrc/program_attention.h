@@ -12,8 +12,14 @@
 
 namespace pellucid {
 
-// Adds the phase that stores k, v [T, K, D] in the slots of a layer of step.kv_cache.
-void add_store_kv(Program& program, std::int64_t layer, View k, View v, std::int64_t num_kv_heads);
+// A layer of a group of step.kv_cache.
+struct KVPlace {
+  std::int64_t layer;  // of its group
+  std::int64_t group = 0;
+};
+
+// Adds the phase that stores k, v [T, K, D] in the slots of a layer.
+void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t num_kv_heads);
 
 // Adds attention to a program. Throws std::invalid_argument for operands that do not fit; running a
 // step throws it if the step's cache has another shape than the program was made for.
@@ -24,7 +30,7 @@ class ProgramAttention {
 
   // Adds the phase that computes attention: q [T, H, D] -> y [T, H, D]. `sinks` [H] are those of
   // the options, or null.
-  void add_attention(std::int64_t layer, View q, AttentionOptions options, View y,
+  void add_attention(KVPlace place, View q, AttentionOptions options, View y,
                      std::shared_ptr<const std::vector<float>> sinks = nullptr);
 
  private:

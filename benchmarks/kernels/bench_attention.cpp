@@ -85,12 +85,13 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
       q_len * batch,      batch,          seq_len,           shape.num_heads,
       shape.num_kv_heads, shape.head_dim, pool.num_threads()};
   AttentionPlan plan(limits);
-  plan.make({batch, query_start.data(), seq_lens.data(), tables.data(), blocks_per_request}, 0);
+  plan.make({batch, query_start.data(), seq_lens.data()}, 0);
   const auto num_items = static_cast<std::int64_t>(plan.items().size());
   const std::size_t scratch_bytes = attention_scratch_bytes(limits);
   AlignedBuffer scratch(scratch_bytes * static_cast<std::size_t>(pool.num_threads()));
   const std::int64_t q_stride = shape.num_heads * shape.head_dim;
-  const AttentionArrays arrays{numbers.data(), q_stride, y.data(), q_stride};
+  const AttentionArrays arrays{numbers.data(), q_stride,      y.data(),
+                               q_stride,       tables.data(), blocks_per_request};
   const AttentionOptions attention{0.125f, 0, 0};
 
   double best = 1e9;

@@ -4,11 +4,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
@@ -21,9 +23,11 @@ namespace {
 
 // With these limits and that of head_dim, the number of bytes of a block fits into 64 bits.
 constexpr std::int64_t kMaxLayers = 1 << 12, kMaxHeads = 1 << 16, kMaxBlockSize = 1 << 16;
+constexpr std::int64_t kMaxWindow = std::numeric_limits<std::int32_t>::max();
 
 KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
-                 std::int64_t head_dim, std::int64_t block_size) {
+                 std::int64_t head_dim, std::int64_t block_size,
+                 const std::vector<std::int64_t>& windows) {
   const auto format = find_kv_format(dtype);
   require(format.has_value(), "kv_cache_dtype='", dtype, "': allowed are f32, bf16, int8, int4");
   require(
@@ -33,7 +37,12 @@ KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t
           ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
   require(block_size >= 16 && block_size % 16 == 0 && block_size <= kMaxBlockSize,
           "block_size=", block_size, ": must be a multiple of 16, at most ", kMaxBlockSize);
-  return {*format, num_layers, num_kv_heads, head_dim, block_size};
+  require(!windows.empty(), "windows: must have a number for each group of layers");
+  for (const std::int64_t window : windows) {
+    require(window >= 0 && window <= kMaxWindow, "windows: ", window, ": allowed are 0 to ",
+            kMaxWindow);
+  }
+  return {*format, num_layers, num_kv_heads, head_dim, block_size, windows};
 }
 
 using BlockBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -79,18 +88,24 @@ void bind_kv_cache(nb::module_& m) {
           "__init__",
           [](KVCache* self, const std::string& dtype, std::int64_t num_layers,
              std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size,
-             std::int64_t num_blocks) {
-            const KVShape shape = kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size);
+             std::int64_t num_blocks, const std::vector<std::int64_t>& windows) {
+            const KVShape shape =
+                kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size, windows);
             const std::int64_t most =
                 std::numeric_limits<std::int64_t>::max() / kv_bytes_per_block(shape);
             require(num_blocks >= 1 && num_blocks <= most, "num_blocks=", num_blocks,
                     ": allowed are 1 to ", most);
             new (self) KVCache(shape, num_blocks);
           },
-          "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a, "num_blocks"_a)
+          "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a, "num_blocks"_a,
+          "windows"_a = std::vector<std::int64_t>{0},
+          "`num_layers` of the largest group of layers; `windows` of each group, 0 where there is "
+          "none.")
       .def_prop_ro("num_bytes", &KVCache::num_bytes)
       .def_prop_ro("num_blocks", &KVCache::num_blocks)
       .def_prop_ro("block_size", [](const KVCache& self) { return self.shape().block_size; })
+      .def_prop_ro("num_layers", [](const KVCache& self) { return self.shape().num_layers; },
+                   "Of the largest group.")
       .def_prop_ro("num_kv_heads", [](const KVCache& self) { return self.shape().num_kv_heads; })
       .def_prop_ro("head_dim", [](const KVCache& self) { return self.shape().head_dim; })
       .def_prop_ro("bytes_per_block", &KVCache::bytes_per_block,
@@ -105,7 +120,8 @@ void bind_kv_cache(nb::module_& m) {
       "kv_bytes_per_block",
       [](const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
          std::int64_t head_dim, std::int64_t block_size) {
-        return kv_bytes_per_block(kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size));
+        return kv_bytes_per_block(
+            kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size, {0}));
       },
       "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a,
       "Bytes of one block in all layers, scales and padding included.");

@@ -171,10 +171,11 @@ void bind_program(nb::module_& m) {
       .def(
           "store_kv",
           [](Program& self, std::int64_t layer, const BufferView& k, const BufferView& v,
-             std::int64_t num_kv_heads) {
-            add_store_kv(self, layer, view(k), view(v), num_kv_heads);
+             std::int64_t num_kv_heads, std::int64_t group) {
+            add_store_kv(self, {layer, group}, view(k), view(v), num_kv_heads);
           },
-          "layer"_a, "k"_a, "v"_a, "num_kv_heads"_a)
+          "layer"_a, "k"_a, "v"_a, "num_kv_heads"_a, "group"_a = 0,
+          "Stores keys and values of a layer of a group of the cache.")
       .def(
           "finish",
           [](Program& self, std::optional<int> output) {

@@ -22,7 +22,9 @@ std::vector<ConstRows> const_rows(const std::vector<FloatMatrix>& arrays) {
 void check_cache_arrays(const Step& step, const KVCache& cache) {
   const std::int64_t block_size = cache.shape().block_size;
   const std::int64_t num_slots = cache.num_blocks() * block_size;
-  for (std::int64_t t = 0; t < step.num_tokens; ++t) {
+  require(step.num_groups == cache.shape().num_groups(), "slot_mapping: has ", step.num_groups,
+          " groups, the cache ", cache.shape().num_groups());
+  for (std::int64_t t = 0; t < step.num_groups * step.num_tokens; ++t) {
     require(step.slot_mapping[t] >= 0 && step.slot_mapping[t] < num_slots,
             "slot_mapping: ", step.slot_mapping[t], " is not in the cache");
   }
@@ -34,10 +36,14 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
     const std::int64_t num_blocks = (step.seq_lens[b] + block_size - 1) / block_size;
     require(q_len >= 1 && q_len <= step.seq_lens[b] && num_blocks <= step.max_blocks,
             "seq_lens: do not fit query_start and block_tables");
-    for (std::int64_t i = 0; i < num_blocks; ++i) {
-      const std::int32_t block = step.block_tables[b * step.max_blocks + i];
-      require(block >= 0 && block < cache.num_blocks(), "block_tables: ", block,
-              " is not in the cache");
+    for (std::int64_t group = 0; group < step.num_groups; ++group) {
+      const std::int64_t window = cache.shape().windows[static_cast<std::size_t>(group)];
+      const std::int64_t first = first_seen(step.seq_lens[b] - q_len, window) / block_size;
+      const std::int32_t* const table = step.tables(group) + b * step.max_blocks;
+      for (std::int64_t i = first; i < num_blocks; ++i) {
+        require(table[i] >= 0 && table[i] < cache.num_blocks(), "block_tables: ", table[i],
+                " is not in the cache");
+      }
     }
   }
 }
@@ -64,7 +70,7 @@ void add_draws(const std::vector<RowDraw>& row_draws, std::int64_t vocab_size, S
 std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
-    const IntMatrix& block_tables, const Ints& logits_indices,
+    const BlockTables& block_tables, const Ints& logits_indices,
     const std::vector<FloatMatrix>& frequencies, const std::vector<FloatMatrix>& inputs,
     KVCache* kv_cache, const std::optional<Seconds>& stage_seconds,
     const std::vector<RowDraw>& row_draws) {
@@ -72,7 +78,8 @@ std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> r
   step.num_tokens = static_cast<std::int64_t>(token_ids.size());
   step.num_requests = static_cast<std::int64_t>(seq_lens.size());
   step.num_logits = static_cast<std::int64_t>(logits_indices.size());
-  step.max_blocks = static_cast<std::int64_t>(block_tables.shape(1));
+  step.num_groups = static_cast<std::int64_t>(block_tables.shape(0));
+  step.max_blocks = static_cast<std::int64_t>(block_tables.shape(2));
   step.token_ids = token_ids.data();
   step.positions = positions.data();
   step.slot_mapping = slot_mapping.data();
@@ -87,9 +94,11 @@ std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> r
   step.stage_seconds = stage_seconds ? stage_seconds->data() : nullptr;
 
   const std::size_t num_tokens = token_ids.size();
-  require(positions.size() == num_tokens && slot_mapping.size() == num_tokens,
+  require(positions.size() == num_tokens && slot_mapping.shape(1) == num_tokens,
           "positions, slot_mapping: must be as long as token_ids");
-  require(query_start.size() == seq_lens.size() + 1 && block_tables.shape(0) == seq_lens.size(),
+  require(slot_mapping.shape(0) == block_tables.shape(0),
+          "slot_mapping, block_tables: must have a row for each group");
+  require(query_start.size() == seq_lens.size() + 1 && block_tables.shape(1) == seq_lens.size(),
           "query_start, block_tables: must have a row for each of seq_lens");
   require(!stage_seconds || stage_seconds->size() == self.stage_names().size(),
           "stage_seconds: must have one number per stage");

@@ -15,10 +15,10 @@ namespace pellucid {
 
 using Ints = nanobind::ndarray<const std::int32_t, nanobind::ndim<1>, nanobind::c_contig,
                                nanobind::device::cpu>;
-using IntMatrix = nanobind::ndarray<const std::int32_t, nanobind::ndim<2>, nanobind::c_contig,
-                                    nanobind::device::cpu>;
-using Slots = nanobind::ndarray<const std::int64_t, nanobind::ndim<1>, nanobind::c_contig,
+using Slots = nanobind::ndarray<const std::int64_t, nanobind::ndim<2>, nanobind::c_contig,
                                 nanobind::device::cpu>;
+using BlockTables = nanobind::ndarray<const std::int32_t, nanobind::ndim<3>, nanobind::c_contig,
+                                      nanobind::device::cpu>;
 using Output =
     nanobind::ndarray<float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
 using Seconds =
@@ -30,7 +30,7 @@ using Seconds =
 std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
-    const IntMatrix& block_tables, const Ints& logits_indices,
+    const BlockTables& block_tables, const Ints& logits_indices,
     const std::vector<FloatMatrix>& frequencies, const std::vector<FloatMatrix>& inputs,
     KVCache* kv_cache, const std::optional<Seconds>& stage_seconds,
     const std::vector<RowDraw>& draws);

@@ -23,6 +23,13 @@ constexpr int kTileTokens = 16;
 constexpr int kRangeTiles = 16;
 constexpr int kRangeTokens = kRangeTiles * kTileTokens;
 
+// The first position that a layer with a window (0: none) reads for the token at `position`: the
+// tokens of a tile read the same keys.
+constexpr std::int64_t first_seen(std::int64_t position, std::int64_t window) {
+  const std::int64_t first = position / kTileTokens * kTileTokens - window + 1;
+  return window == 0 || first < 0 ? 0 : first;
+}
+
 constexpr int kInt4GroupDims = 32;  // dimensions that share a scale
 constexpr int kMaxHeadDim = 512;
 

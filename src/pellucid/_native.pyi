@@ -208,7 +208,10 @@ def unpack_blocks(block_type: str, rows: Annotated[NDArray, dict(shape=(None, No
 class KVCache:
     """Keys and values of all layers, in blocks."""
 
-    def __init__(self, dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, num_blocks: int) -> None: ...
+    def __init__(self, dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, num_blocks: int, windows: Sequence[int] = [0]) -> None:
+        """
+        `num_layers` of the largest group of layers; `windows` of each group, 0 where there is none.
+        """
 
     @property
     def num_bytes(self) -> int: ...
@@ -218,6 +221,10 @@ class KVCache:
 
     @property
     def block_size(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int:
+        """Of the largest group."""
 
     @property
     def num_kv_heads(self) -> int: ...
@@ -311,7 +318,8 @@ class Program:
 
     def gather(self, x: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
 
-    def store_kv(self, layer: int, k: tuple[int, int], v: tuple[int, int], num_kv_heads: int) -> None: ...
+    def store_kv(self, layer: int, k: tuple[int, int], v: tuple[int, int], num_kv_heads: int, group: int = 0) -> None:
+        """Stores keys and values of a layer of a group of the cache."""
 
     def finish(self, output: int | None) -> None:
         """Plans the memory; `output` is the buffer that callers get, if any."""
@@ -332,7 +340,7 @@ class Program:
     def stage_names(self) -> list[str]:
         """What runs between two barriers."""
 
-    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, draws: Sequence[tuple[int, Draw]] = []) -> tuple[list[int], list[int], int]:
+    def run(self, output: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slot_mapping: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], query_start: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequencies: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], inputs: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]], kv_cache: KVCache | None = None, stage_seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, draws: Sequence[tuple[int, Draw]] = []) -> tuple[list[int], list[int], int]:
         """
         One step. `stage_seconds` is filled if given. Returns where each row of logits is largest, the first of equals, the first NaN if there is one (nothing if the program does not note it); and the token of each of `draws`, pairs of a row of logits and a Draw in order of rows: -1 where the request's parameters or logits leave none; and the bytes of experts' weights that the step read.
         """
@@ -342,7 +350,7 @@ class ProgramAttention:
 
     def __init__(self, program: Program, max_requests: int, max_seq_len: int, num_heads: int, num_kv_heads: int, head_dim: int) -> None: ...
 
-    def paged_attention(self, layer: int, q: tuple[int, int], scale: float, sliding_window: int | None, softcap: float | None, sinks: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, y: tuple[int, int]) -> None: ...
+    def paged_attention(self, layer: int, q: tuple[int, int], scale: float, sliding_window: int | None, softcap: float | None, sinks: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, y: tuple[int, int], group: int = 0) -> None: ...
 
 class ProgramExperts:
     """Adds mixtures of experts to a program."""

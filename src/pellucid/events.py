@@ -91,8 +91,9 @@ class HelloModel:
 class HelloKV:
     block_tok: int
     n_blocks: int
-    block_bytes: int  # all layers, K and V, scales included
+    block_bytes: int  # all layers of a group, K and V, scales included
     dtype: str
+    windows: tuple[int | None, ...] = (None,)  # of each group of layers; null: it sees all tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +438,8 @@ class BlockOps(Event):
         cached: blocks without an owner that can still be found.
         free: blocks without an owner and without contents.
         waste_tok: slots of used blocks that hold no token.
+        groups: of each op, the group of layers whose block table changes; left out: group 0. Blocks behind
+            the window of a group are released (R), and their entries of the table are empty.
     """
 
     ev: ClassVar[str] = "kv"
@@ -447,6 +450,7 @@ class BlockOps(Event):
     cached: int
     free: int
     waste_tok: int
+    groups: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,7 +523,8 @@ class SnapshotRequest:
     Attributes:
         out_tok: output tokens so far.
         computed_tok: positions whose keys and values are in the cache.
-        blocks: its block table.
+        blocks: its block table, of group 0 if there are several; -1 where a block was freed behind the window.
+        tables: its block tables of all groups, if there are several.
         reason: why it waits, if the engine has said so.
         max_new_tok, params: as in `req.add`.
         prompt_ids, output_ids: its tokens so far, if they were asked for.
@@ -537,6 +542,7 @@ class SnapshotRequest:
     params: SamplingSummary | None = None
     prompt_ids: tuple[int, ...] | None = None
     output_ids: tuple[int, ...] | None = None
+    tables: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ and of the KV cache, each read or written once: the least that a step can move.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
@@ -191,6 +192,63 @@ def kv_positions(start: int, end: int, window: int | None = None) -> int:
     before `start` that some query sees, and writes those of the queries themselves."""
     first = 0 if window is None else max(0, start - window + 1)
     return end - first
+
+
+# Attention reads the same keys for all positions of a tile.
+TILE_TOKENS = 16
+
+
+def first_seen(position: int, window: int | None) -> int:
+    """The first position whose K and V a layer reads for the token at `position`, or for a later one."""
+    if window is None:
+        return 0
+    return max(0, position // TILE_TOKENS * TILE_TOKENS - window + 1)
+
+
+@dataclass(frozen=True)
+class BlockNeeds:
+    """Blocks of the KV cache that a request holds.
+
+    Args:
+        block_size: tokens per block.
+        windows: of each group of layers; None: its layers see all tokens.
+        max_chunk: most tokens of a request in one step.
+    """
+
+    block_size: int
+    windows: tuple[int | None, ...] = (None,)
+    max_chunk: int = 1
+
+    def first_block(self, num_computed: int, window: int | None) -> int:
+        """The first block of a group that a request needs which has `num_computed` positions; it has freed
+        those before."""
+        return first_seen(num_computed, window) // self.block_size
+
+    def held(self, num_computed: int, num_tokens: int) -> int:
+        """Blocks of all groups for positions `num_computed` .. `num_tokens` - 1, and for those that they see."""
+        end = -(-num_tokens // self.block_size)
+        return sum(end - self.first_block(num_computed, window) for window in self.windows)
+
+    def most_of_group(self, num_tokens: int, window: int | None) -> int:
+        """The most blocks of a group that a request of `num_tokens` holds at a time, whatever its chunks are."""
+        blocks = -(-num_tokens // self.block_size)
+        if window is None:
+            return blocks
+        # From the first position that a chunk sees to its last one, wherever blocks begin.
+        span = window - 1 + (TILE_TOKENS - 1) + self.max_chunk
+        return min(blocks, -(-(span - 1) // self.block_size) + 1)
+
+    def most(self, num_tokens: int) -> int:
+        """The same of all groups: a request that runs alone needs no more."""
+        return sum(self.most_of_group(num_tokens, window) for window in self.windows)
+
+    def longest(self, num_blocks: int, at_most: int) -> int:
+        """Tokens of the longest request that fits alone into `num_blocks`, or `at_most`."""
+        low, high = 0, at_most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.most(middle) <= num_blocks else (low, middle - 1)
+        return low
 
 
 class KVBytes:

@@ -121,7 +121,7 @@ def measure_kv_quality(
     surprise = [value for output in read for value in _surprise(output)]
     return KVQuality(
         kv_cache_dtype,
-        engine.memory_plan.bytes_per_block / config.block_size,
+        engine.memory_plan.bytes_per_position,
         math.exp(math.fsum(surprise) / len(surprise)),
         len(surprise),
         tuple(

@@ -134,7 +134,7 @@ def test_a_block_holds_the_keys_of_its_tokens_and_no_others() -> None:
     for _ in range(3):
         engine.step()
     (request,) = engine.scheduler.running
-    table = engine.scheduler.kv_cache_manager.block_ids(request)
+    table = engine.scheduler.kv_cache_manager.block_tables(request)[0]
     text = output.prompt_token_ids + output.outputs[0].token_ids
     num_computed = request.num_computed_tokens
     for index, block_id in enumerate(table):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.kv_groups import kv_groups
 from pellucid.loading.decoder import load_decoder
 from support.batches import Share, forward_batch
 from support.checkpoints import FAMILIES, write_checkpoint
@@ -73,7 +74,9 @@ def test_only_the_rows_asked_for_get_logits(model, texts):
     text = texts[2]
     all_rows = prompt_logits(decoder, config, OPS, text)
     for wanted in ([], [5], [32, 0, 7]):
-        batch = forward_batch([Share(text, 0, len(text), [2, 0, 1])], 16, wanted)
-        logits = decoder.forward(batch, OPS.make_kv_cache(config, 3, 16, "f32"))
+        num_groups = len(kv_groups(config))
+        share = Share(text, 0, len(text), [2, 0, 1])
+        batch = forward_batch([share], 16, wanted, num_groups)
+        logits = decoder.forward(batch, OPS.make_kv_cache(config, 3 * num_groups, 16, "f32"))
         assert logits.shape == (len(wanted), config.vocab_size)
         assert (logits == all_rows[wanted]).all()

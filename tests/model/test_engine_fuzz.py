@@ -11,7 +11,7 @@ from pellucid.engine import LLMEngine
 from pellucid.loaded_model import load_model
 from support.checkpoints import write_checkpoint
 from support.tiny_tokenizer import VOCAB_SIZE
-from support.traces import TraceSpace, check_trace, make_trace
+from support.traces import TraceSpace, check_trace, make_trace, with_room_for_groups
 
 # Without a window, with windows, keys that depend on the prompt's length, layers that rotate on bases of
 # their own or not at all, norms behind the parts of a layer, experts, and sinks.
@@ -43,7 +43,10 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_p
         counts += check_trace(
             make_trace(seed, space),
             lambda knobs, clock, proposer, model=model: LLMEngine(
-                EngineConfig(**knobs), model, clock, proposer=proposer
+                EngineConfig(**with_room_for_groups(knobs, model.config)),
+                model,
+                clock,
+                proposer=proposer,
             ),
         )
     print(dict(counts))

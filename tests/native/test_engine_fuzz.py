@@ -17,7 +17,7 @@ from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from support.checkpoints import write_checkpoint
 from support.fake_model import FakeClock
 from support.tiny_tokenizer import VOCAB_SIZE
-from support.traces import TraceSpace, check_trace, make_trace
+from support.traces import TraceSpace, check_trace, make_trace, with_room_for_groups
 
 KNOBS = {
     "kv_cache_dtype": ["bf16", "f32", "int8", "int4"],
@@ -92,11 +92,12 @@ def test_every_request_gets_what_it_gets_alone(
 
 
 @pytest.mark.traces(4)
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss"])
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss", "gemma3"])
 def test_tiny_models_with_mechanisms_of_their_own(
     family: str, trace_seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Experts, whose choice a step's tokens decide, and sinks: an answer does not depend on the step."""
+    """Experts, whose choice a step's tokens decide, sinks, and blocks that are freed behind windows: an answer
+    does not depend on the step."""
     directory = write_checkpoint(tmp_path / family, family)
     models: dict[object, LoadedModel] = {}
     for num_threads in (1, 3):
@@ -116,7 +117,8 @@ def test_tiny_models_with_mechanisms_of_their_own(
         knobs: Mapping[str, object], clock: FakeClock, proposer: Proposer | None
     ) -> LLMEngine:
         model = models[knobs.get("num_threads", 1)]
-        return LLMEngine(EngineConfig(**knobs), model, clock, proposer=proposer)
+        config = EngineConfig(**with_room_for_groups(knobs, model.config))
+        return LLMEngine(config, model, clock, proposer=proposer)
 
     for seed in trace_seeds:
         check_trace(make_trace(seed, space), make_engine)

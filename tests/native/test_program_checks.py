@@ -83,10 +83,10 @@ def run(program: Program, **changes: object) -> None:
         "output": np.zeros((1, VOCAB), np.float32),
         "token_ids": ints(1, 2, 3),
         "positions": ints(0, 1, 2),
-        "slot_mapping": np.array([0, 1, 2], np.int64),
+        "slot_mapping": np.array([[0, 1, 2]], np.int64),
         "query_start": ints(0, 3),
         "seq_lens": ints(3),
-        "block_tables": ints(0)[None],
+        "block_tables": ints(0)[None, None],
         "logits_indices": ints(2),
         "frequencies": [np.ones((1, HEAD_DIM // 2), np.float32)],
         "inputs": [np.ones((3, WIDTH), np.float32)],
@@ -100,7 +100,7 @@ def five_rows() -> dict[str, object]:
     return {
         "token_ids": ints(1, 2, 3, 4, 5),
         "positions": ints(0, 1, 2, 3, 4),
-        "slot_mapping": np.arange(5),
+        "slot_mapping": np.arange(5)[None],
         "query_start": ints(0, 5),
         "seq_lens": ints(5),
         "inputs": [np.ones((5, WIDTH), np.float32)],
@@ -108,7 +108,7 @@ def five_rows() -> dict[str, object]:
 
 
 def long_text() -> dict[str, object]:
-    return {"seq_lens": ints(MAX_SEQ_LEN + 1), "block_tables": ints(0, 1, 2, 3, 4)[None]}
+    return {"seq_lens": ints(MAX_SEQ_LEN + 1), "block_tables": ints(0, 1, 2, 3, 4)[None, None]}
 
 
 def test_the_step_that_others_differ_from_runs() -> None:
@@ -136,9 +136,9 @@ def test_the_step_that_others_differ_from_runs() -> None:
         (long_text(), "seq_lens: 65 tokens, the program was made for 64"),
         ({"seq_lens": ints(3, 3)}, "query_start, block_tables"),
         ({"query_start": ints(0, 2)}, "query_start: must go from 0"),
-        ({"slot_mapping": np.array([0, 1, 128])}, "slot_mapping: 128 is not in the cache"),
-        ({"slot_mapping": np.array([0, 1])}, "slot_mapping: must be as long"),
-        ({"block_tables": ints(8)[None]}, "block_tables: 8 is not in the cache"),
+        ({"slot_mapping": np.array([[0, 1, 128]])}, "slot_mapping: 128 is not in the cache"),
+        ({"slot_mapping": np.array([[0, 1]])}, "slot_mapping: must be as long"),
+        ({"block_tables": ints(8)[None, None]}, "block_tables: 8 is not in the cache"),
         ({"inputs": []}, "inputs: has no array 0"),
         ({"inputs": [np.ones((2, WIDTH), np.float32)]}, r"inputs: array 0 must be \[3, 32\]"),
         ({"inputs": [np.ones((3, 31), np.float32)]}, r"inputs: array 0 must be \[3, 32\]"),

@@ -15,7 +15,7 @@ class Share:
     token_ids: Sequence[int]  # of the whole request, as far as known
     start: int
     stop: int
-    block_ids: Sequence[int]  # enough for `stop` tokens
+    block_ids: Sequence[int]  # enough for `stop` tokens, in one group
     num_prompt_tokens: int | None = None  # None: all token_ids are the prompt
 
 
@@ -27,7 +27,10 @@ def scattered_block_tables(lengths: Sequence[int], block_size: int) -> list[list
 
 
 def forward_batch(
-    shares: Sequence[Share], block_size: int, logits_indices: Sequence[int] | None = None
+    shares: Sequence[Share],
+    block_size: int,
+    logits_indices: Sequence[int] | None = None,
+    num_groups: int = 1,
 ) -> ForwardBatch:
     """The arrays of one step.
 
@@ -35,6 +38,7 @@ def forward_batch(
         shares: one per request, none empty.
         block_size: tokens per block.
         logits_indices: rows whose logits are wanted; None wants all of them.
+        num_groups: of layers; group g has block id * num_groups + g for a share's block id.
     """
     positions = [np.arange(share.start, share.stop) for share in shares]
     prompt_lens = [
@@ -44,6 +48,9 @@ def forward_batch(
     tables = np.full((len(shares), max(len(share.block_ids) for share in shares)), -1)
     for table, share in zip(tables, shares, strict=True):
         table[: len(share.block_ids)] = share.block_ids
+    group_tables = np.array(
+        [np.where(tables < 0, -1, tables * num_groups + g) for g in range(num_groups)]
+    )
     query_start = np.cumsum([0] + [len(own) for own in positions])
     return ForwardBatch(
         token_ids=np.concatenate(
@@ -58,13 +65,14 @@ def forward_batch(
         ),
         slot_mapping=np.concatenate(
             [
-                table[own // block_size] * block_size + own % block_size
-                for table, own in zip(tables, positions, strict=True)
-            ]
+                group_tables[:, request, own // block_size] * block_size + own % block_size
+                for request, own in enumerate(positions)
+            ],
+            axis=1,
         ),
         query_start=query_start,
         seq_lens=np.array([share.stop for share in shares]),
-        block_tables=tables,
+        block_tables=group_tables,
         logits_indices=np.arange(query_start[-1])
         if logits_indices is None
         else np.array(logits_indices, int),

@@ -1,5 +1,7 @@
 """Tests of reading, writing and copying blocks of a KV cache, shared by all backends."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from pellucid.backends.base import Backend
@@ -9,13 +11,14 @@ from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 4
-HEADS = TINY_SHAPE.layers[0].attention
+SHAPE = replace(TINY_SHAPE, layers=TINY_SHAPE.layers[:1] * 2)  # one group
+HEADS = SHAPE.layers[0].attention
 
 
 def check_block_moves(backend: Backend, dtype: str) -> None:
     """Copies within a cache and moves to another one: the same bits, and nothing else touched."""
     cache, other = filled_cache(backend, dtype, 0), filled_cache(backend, dtype, 1)
-    expected = backend.kv_bytes_per_block(TINY_SHAPE, BLOCK_SIZE, dtype)
+    expected = backend.kv_bytes_per_block(SHAPE, BLOCK_SIZE, dtype)
     assert cache.bytes_per_block == expected
     assert cache.num_bytes == NUM_BLOCKS * expected
 
@@ -37,7 +40,7 @@ def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
     rng = np.random.default_rng(3)
     slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
     shape = (len(slots), HEADS.num_kv_heads, HEADS.head_dim)
-    for layer in range(TINY_SHAPE.num_layers):
+    for layer in range(SHAPE.num_layers):
         both = []
         for numbers in rng.standard_normal((2, *shape)).astype(np.float32):
             rows = rows_of_format(dtype, np.float32)(*shape)
@@ -54,12 +57,12 @@ def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
 def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:
     """A cache with random keys and values in every slot."""
     rng = np.random.default_rng(seed)
-    cache = backend.make_kv_cache(TINY_SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype)
+    cache = backend.make_kv_cache(SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype)
     slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
     for layer in cache.layers:
         shape = (len(slots), HEADS.num_kv_heads, HEADS.head_dim)
         k, v = rng.standard_normal((2, *shape)).astype(np.float32)
-        backend.ops.store_kv(layer, k, v, slots)
+        backend.ops.store_kv(layer, k, v, slots[None])
     return cache
 
 

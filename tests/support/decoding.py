@@ -7,6 +7,7 @@ import numpy as np
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Array, Decoder
 from pellucid.config import ModelConfig
+from pellucid.kv_groups import kv_groups
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step, whole
 
@@ -30,14 +31,16 @@ def logits_in_steps(
         num_prompt_tokens: how many of each text are the prompt; None: all.
     """
     tables = scattered_block_tables([len(text) for text in texts], block_size)
-    kv_cache = backend.make_kv_cache(config, sum(map(len, tables)), block_size, kv_dtype)
+    num_groups = len(kv_groups(config))
+    num_blocks = num_groups * sum(map(len, tables))
+    kv_cache = backend.make_kv_cache(config, num_blocks, block_size, kv_dtype)
     logits = [np.full((len(text), config.vocab_size), np.nan, np.float64) for text in texts]
     for step in steps:
         shares = [
             Share(texts[request], start, stop, tables[request], num_prompt_tokens)
             for request, start, stop in step
         ]
-        batch = forward_batch(shares, block_size)
+        batch = forward_batch(shares, block_size, num_groups=num_groups)
         rows = np.split(decoder.forward(batch, kv_cache), batch.query_start[1:-1])
         for (request, start, stop), own in zip(step, rows, strict=True):
             logits[request][start:stop] = own
@@ -56,12 +59,14 @@ def greedy_tokens(
 ) -> list[int]:
     """The most likely continuation, one token at a time from the cache."""
     block_size, block_ids = 16, range(-(-(len(prompt) + num_tokens) // 16))
-    kv_cache = backend.make_kv_cache(config, len(block_ids), block_size, "f32")
+    num_groups = len(kv_groups(config))
+    kv_cache = backend.make_kv_cache(config, num_groups * len(block_ids), block_size, "f32")
     token_ids, start = list(prompt), 0
     for _ in range(num_tokens):
         share = Share(token_ids, start, len(token_ids), block_ids, len(prompt))
         last_row = len(token_ids) - start - 1
-        logits = decoder.forward(forward_batch([share], block_size, [last_row]), kv_cache)
+        batch = forward_batch([share], block_size, [last_row], num_groups)
+        logits = decoder.forward(batch, kv_cache)
         start = len(token_ids)
         token_ids.append(int(logits[0].argmax()))
     return token_ids[len(prompt) :]

@@ -8,6 +8,7 @@ filled too early or too late does not go unnoticed.
 from collections.abc import Sequence
 from itertools import takewhile
 
+from pellucid.formulas import first_seen
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import (
@@ -37,8 +38,16 @@ class FakeStore:
 
 
 class FakeBlocks:
-    def __init__(self, block_size: int, store: FakeStore | None = None) -> None:
+    """Args: windows: of each group of layers."""
+
+    def __init__(
+        self,
+        block_size: int,
+        store: FakeStore | None = None,
+        windows: Sequence[int | None] = (None,),
+    ) -> None:
         self.block_size = block_size
+        self.windows = windows
         self.store = store
         self.blocks: dict[int, Slots] = {}
         self.swapped: dict[int, Slots] = {}
@@ -66,13 +75,16 @@ class FakeBlocks:
     def compute(self, share: ScheduledRequest) -> None:
         request = share.request
         digests = _digests(request, share.end)
-        for position in range(share.start):
-            assert self._read(share.block_ids, position) == digests[position], (
-                f"{request.request_id} at {position}"
-            )
-        for position in range(share.start, share.end):
-            block = self.blocks.setdefault(share.block_ids[position // self.block_size], {})
-            block[position % self.block_size] = digests[position]
+        for table, window in zip(share.block_tables, self.windows, strict=True):
+            for position in range(first_seen(share.start, window), share.start):
+                assert self._read(table, position) == digests[position], (
+                    f"{request.request_id} at {position}"
+                )
+            for position in range(share.start, share.end):
+                block_id = table[position // self.block_size]
+                assert block_id >= 0
+                block = self.blocks.setdefault(block_id, {})
+                block[position % self.block_size] = digests[position]
 
     def _read(self, block_ids: Sequence[int], position: int) -> int | None:
         slots = self.blocks.get(block_ids[position // self.block_size], {})

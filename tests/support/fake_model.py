@@ -70,12 +70,12 @@ class FakeDecoder(CompiledDecoder):
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         assert isinstance(kv_cache, FakeKVCache)
         self.batches.append(batch)
-        kv_cache.token_ids[batch.slot_mapping] = batch.token_ids
+        kv_cache.token_ids[batch.slot_mapping[0]] = batch.token_ids
         logits = np.empty((len(batch.logits_indices), VOCAB_SIZE), dtype=np.float32)
         owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
         seq_lens = batch.positions[batch.logits_indices] + 1
         for row, owner, seq_len in zip(logits, owners.tolist(), seq_lens.tolist(), strict=True):
-            row[:] = fake_logits(kv_cache.read(batch.block_tables[owner], seq_len))
+            row[:] = fake_logits(kv_cache.read(batch.block_tables[0, owner], seq_len))
         return logits
 
 

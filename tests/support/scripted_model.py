@@ -50,7 +50,7 @@ class ScriptedDecoder(CompiledDecoder):
         logits = np.zeros((len(batch.logits_indices), self.vocab_size), dtype=np.float32)
         owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
         for row, index, owner in zip(logits, batch.logits_indices, owners, strict=True):
-            block = int(batch.block_tables[owner][0])
+            block = int(batch.block_tables[0, owner, 0])
             position = int(batch.positions[index])
             is_prefill = batch.query_start[owner + 1] - batch.query_start[owner] > 1
             if is_prefill:

@@ -14,9 +14,11 @@ from typing import Any
 
 from pellucid.backends.ops import BlockBytes
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.config import ModelConfig
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn
 from pellucid.execution.proposers.proposer import Proposer
+from pellucid.kv_groups import block_needs
 from pellucid.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -160,6 +162,16 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         drafts=rng.random() < 0.6,
         faults=rng.random() < 0.3,
     )
+
+
+def with_room_for_groups(knobs: Mapping[str, object], config: ModelConfig) -> dict[str, object]:
+    """`knobs` of a trace with as many blocks beyond those of a context, on a model with several groups."""
+    if "num_kv_blocks" not in knobs:
+        return dict(knobs)
+    block_size, length = knobs["block_size"], knobs["max_model_len"]
+    needs = block_needs(config, block_size, knobs["max_num_batched_tokens"])
+    num_extra = knobs["num_kv_blocks"] - -(-length // block_size)
+    return {**knobs, "num_kv_blocks": needs.most(length) + num_extra}
 
 
 INJECTED = "OSError: injected"  # the reason of requests that end by a fault

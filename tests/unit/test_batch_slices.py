@@ -22,7 +22,7 @@ def assert_equal(actual, expected):
             mine, wanted = getattr(actual, field.name), getattr(expected, field.name)
             assert mine.tolist() == wanted.tolist(), field.name
     for mine, wanted, seq_len in zip(
-        actual.block_tables, expected.block_tables, expected.seq_lens, strict=True
+        actual.block_tables[0], expected.block_tables[0], expected.seq_lens, strict=True
     ):
         num_blocks = -(-seq_len // BLOCK_SIZE)
         assert mine[:num_blocks].tolist() == wanted[:num_blocks].tolist()
@@ -52,7 +52,7 @@ def test_every_row_is_in_one_slice(max_rows):
     batch = forward_batch(shares, BLOCK_SIZE, [21, 0, 9])  # in no order
     parts = list(slices(batch, max_rows))
     assert max(len(part.batch.token_ids) for part in parts) <= max_rows
-    assert np.concatenate([part.batch.slot_mapping for part in parts]).tolist() == (
+    assert np.concatenate([part.batch.slot_mapping for part in parts], axis=1).tolist() == (
         batch.slot_mapping.tolist()
     )
     assert sorted(np.concatenate([part.logits_rows for part in parts])) == [0, 1, 2]

@@ -8,6 +8,7 @@ import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import RopeConfig
+from pellucid.kv_groups import kv_groups
 from pellucid.models.registry import decoder_class
 from support.batches import Share, forward_batch
 from support.fake_parameters import FakeParameters
@@ -81,11 +82,13 @@ def test_decoders_only_add_slice_and_reshape(architecture):
         windows=(None, 6),
         **(facts | FACTS[architecture]),
     )
-    batch = forward_batch([Share(range(20), 0, 20, [1, 0]), Share([7], 0, 1, [2])], 16, [19, 20])
+    num_groups = len(kv_groups(config))
+    shares = [Share(range(20), 0, 20, [1, 0]), Share([7], 0, 1, [2])]
+    batch = forward_batch(shares, 16, [19, 20], num_groups)
     backend = NumpyBackend()
     plain, opaque = (
         decoder_class(architecture)(config, FakeParameters(backend.weights), ops).forward(
-            batch, backend.make_kv_cache(config, 3, 16, "f32")
+            batch, backend.make_kv_cache(config, 3 * num_groups, 16, "f32")
         )
         for ops in (backend.ops, OpaqueOps())
     )

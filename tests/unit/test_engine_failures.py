@@ -128,7 +128,7 @@ def test_a_forward_that_fails_ends_the_requests_of_that_step_only(
         nonlocal num_calls
         num_calls += 1
         if num_calls == failing_call + 1:
-            kv_cache.token_ids[batch.slot_mapping] = 31  # half written
+            kv_cache.token_ids[batch.slot_mapping[0]] = 31  # half written
             raise MemoryError("no room for the step")
         return forward(batch, kv_cache)
 

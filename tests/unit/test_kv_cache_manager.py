@@ -62,13 +62,13 @@ def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_no
     compute(manager, parent, 6)
     manager.fork(parent, child)
     child.num_computed_tokens = 6
-    assert manager.block_ids(parent) == manager.block_ids(child) == (0, 1)
+    assert manager.block_tables(parent)[0] == manager.block_tables(child)[0] == (0, 1)
     compute(manager, child, 7)
     assert manager.take_block_ops() == (CopyBlock(1, 2),)
-    assert manager.block_ids(child) == (0, 2)
+    assert manager.block_tables(child)[0] == (0, 2)
     compute(manager, parent, 7)
     assert manager.take_block_ops() == ()
-    assert manager.block_ids(parent) == (0, 1)
+    assert manager.block_tables(parent)[0] == (0, 1)
 
 
 def test_a_copy_needs_a_block_too() -> None:
@@ -91,7 +91,7 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     compute(manager, request, 9)
     manager.roll_back(request, 6)
     request.num_computed_tokens = 6
-    assert manager.block_ids(request) == (0, 1)
+    assert manager.block_tables(request)[0] == (0, 1)
     assert begin(manager, make_request("b", 12)).num_tokens == 8
     compute(manager, request, 7)  # its second block is shared now: it gets a copy
     assert manager.take_block_ops() == (CopyBlock(1, 3),)
@@ -122,9 +122,9 @@ def test_a_group_is_reassigned_all_at_once() -> None:
     requests = [make_request(name, 20) for name in "abc"]
     for request in requests:
         compute(manager, request, 6)
-    a, b, _ = (manager.block_ids(request) for request in requests)
+    a, b, _ = (manager.block_tables(request)[0] for request in requests)
     manager.reassign(requests, [1, 0, 0])
-    assert [manager.block_ids(request) for request in requests] == [b, a, a]
+    assert [manager.block_tables(request)[0] for request in requests] == [b, a, a]
     manager.check_integrity()
     assert manager.block_pool.num_free_blocks == 16 - len({*a, *b})
 
@@ -140,19 +140,19 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
         12,
     ]
     # The two first blocks are lost, as if others had needed them.
-    for block in manager._tables["first"].blocks[:2]:
+    for block in manager._tables["first"].tables[0].blocks[:2]:
         manager.block_pool.unseal(block)
     again = make_request("again", 20)
     there = [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert read(manager, again, *there) == there
     match = begin(manager, again)
     assert (match.num_tokens, match.num_loaded_tokens) == (16, 8)
-    ids = manager.block_ids(again)
+    ids = manager.block_tables(again)[0]
     assert manager.take_block_ops() == (
         LoadBlock(ids[0], "payload of (0, 1, 2, 3)"),
         LoadBlock(ids[1], "payload of (4, 5, 6, 7)"),
     )
-    assert ids[2:4] == manager.block_ids(first)[2:4]
+    assert ids[2:4] == manager.block_tables(first)[0][2:4]
     compute(manager, again, 20)
     # What was loaded is not saved again, and can be found in the pool.
     assert [type(op) for op in manager.take_block_ops()] == [SaveBlock]

@@ -234,7 +234,7 @@ def test_what_a_block_held_before_is_never_read(backend):
     clean = backend.ops.paged_attention(q, layer, batch, 1.0)
     untouched = np.setdiff1d(np.arange(64), batch.slot_mapping)
     not_a_number = np.full((len(untouched), 2, 8), np.nan, backend.ops.dtype)
-    backend.ops.store_kv(layer, not_a_number, not_a_number, untouched)
+    backend.ops.store_kv(layer, not_a_number, not_a_number, untouched[None])
     assert (backend.ops.paged_attention(q, layer, batch, 1.0) == clean).all()
 
 

@@ -172,7 +172,7 @@ def test_swapped_blocks_come_back_and_their_slots_are_free() -> None:
     (first, second) = manager.take_block_ops()
     assert isinstance(first, SwapIn) and isinstance(second, SwapIn)
     assert (first.swap_slot, second.swap_slot) == (1, 0)
-    ids = manager.block_ids(low)
+    ids = manager.block_tables(low)[0]
     assert (first.block_id, second.block_id) == (ids[3], ids[4])
     run(scheduler)
 

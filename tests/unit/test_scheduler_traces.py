@@ -11,6 +11,7 @@ import pytest
 
 from pellucid.event_bus import EventBus
 from pellucid.events import BlockOps, EventRecord, Level, RequestStateChanged
+from pellucid.formulas import BlockNeeds
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -107,26 +108,28 @@ class Trace:
         self.bus = EventBus()
         if rng.random() < 0.5:
             self.bus.subscribe(Watcher(self), Level.STEP)
-        num_blocks = MAX_LENGTH // BLOCK_SIZE + rng.choice([0, 0, 1, 3, 8, 60])
+        # Another source of chance, so that traces stay what they were before there were groups.
+        of_windows = random.Random(f"{seed} windows")
+        windows = of_windows.choice([(None,), (None,), (None, 6), (5,), (None, 3, 9), (3, 20)])
+        num_extra_blocks = rng.choice([0, 0, 1, 3, 8, 60])
         self.store = FakeStore() if rng.random() < 0.3 else None
         self.use_kv_cache = rng.random() < 0.9
         caching = self.use_kv_cache and rng.random() < 0.7
+        offloaded = OffloadedBlocks(
+            rng.choice([0, 0, 3, 50]),
+            rng.choice([1, 3, 40]) if caching and self.store is not None else 0,
+        )
+        max_num_seqs, budget = rng.choice([1, 2, 4, 16]), rng.choice([1, 3, 8, 64])
+        num_blocks = BlockNeeds(BLOCK_SIZE, windows, budget).most(MAX_LENGTH) + num_extra_blocks
+        pool = BlockPool(num_blocks)
         self.scheduler = Scheduler(
-            KVCacheManager(
-                BlockPool(num_blocks),
-                BLOCK_SIZE,
-                caching,
-                OffloadedBlocks(
-                    rng.choice([0, 0, 3, 50]),
-                    rng.choice([1, 3, 40]) if caching and self.store is not None else 0,
-                ),
-            ),
-            max_num_seqs=rng.choice([1, 2, 4, 16]),
-            max_num_batched_tokens=rng.choice([1, 3, 8, 64]),
+            KVCacheManager(pool, BLOCK_SIZE, caching, offloaded, windows, budget),
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
             use_kv_cache=self.use_kv_cache,
             events=self.bus,
         )
-        self.blocks = FakeBlocks(BLOCK_SIZE, self.store)
+        self.blocks = FakeBlocks(BLOCK_SIZE, self.store, windows)
         self.num_arriving = rng.randrange(2, 12)
         self.requests: list[Request] = []
         self.beams: list[Beams] = []

@@ -130,7 +130,7 @@ def test_blocks_are_not_told_to_those_who_did_not_ask() -> None:
     scheduler.add_request(make_request("a", 6, max_tokens=3))
     run(scheduler)
     assert {event.ev for event in events} == {"req.prefix", "req.state"}
-    assert scheduler.kv_cache_manager.block_pool.log.take() == ()
+    assert scheduler.kv_cache_manager.block_pool.log.take() == ((), ())
 
 
 def test_who_comes_late_hears_from_then_on() -> None:

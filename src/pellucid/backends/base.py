@@ -244,7 +244,7 @@ class Backend(ABC):
 
     @abstractmethod
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
-        """Bytes of K and V of all layers for one block, scales included.
+        """Bytes of one block: K and V of the layers of a group (`kv_groups`), scales and padding included.
 
         Raises:
             ValueError: the backend has no such `dtype`.

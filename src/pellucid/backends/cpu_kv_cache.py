@@ -9,6 +9,7 @@ from pellucid.backends import native
 from pellucid.backends.cpu_kv_layout import unpack_layer
 from pellucid.backends.ops import Array, BlockBytes
 from pellucid.config import ModelConfig
+from pellucid.kv_groups import kv_groups, kv_places
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,13 @@ class CpuKVLayer:
     """One layer of a cache; `cache` is None while a forward is traced, for whatever cache will be given.
 
     Args:
-        index: among the layers that have keys and values of their own.
+        group: of the layers with which it shares block tables.
+        index: in its group.
         num_kv_heads: K.
         max_seq_len: positions that a sequence in it can have.
     """
 
+    group: int
     index: int
     num_kv_heads: int
     max_seq_len: int
@@ -33,9 +36,13 @@ class CpuKVCache:
     def __init__(self, cache: native.KVCache, config: ModelConfig, dtype: str) -> None:
         self.native = cache
         self._dtype = dtype
+        groups = kv_groups(config)
         max_seq_len = cache.num_blocks * cache.block_size
+        if any(group.window is not None for group in groups):  # its blocks behind windows are free
+            max_seq_len = max(max_seq_len, config.context_length)
         self.layers: Sequence[CpuKVLayer] = [
-            CpuKVLayer(index, cache.num_kv_heads, max_seq_len, self) for index in _indices(config)
+            CpuKVLayer(place.group, place.index, cache.num_kv_heads, max_seq_len, self)
+            for place in kv_places(config, groups)
         ]
 
     @property
@@ -58,8 +65,7 @@ class CpuKVCache:
         self.native.write_block(block_id, data)
 
     def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
-        num_own = 1 + max(each.index for each in self.layers)
-        layer_bytes = self.bytes_per_block // num_own
+        layer_bytes = self.bytes_per_block // self.native.num_layers
         own = data[self.layers[layer].index * layer_bytes :][:layer_bytes]
         k, v = unpack_layer(own, self._dtype, self.native.num_kv_heads, self.native.head_dim)
         return k, v
@@ -69,14 +75,17 @@ class TracedKVCache:
     """What a traced forward takes for its cache: handles without memory behind them."""
 
     def __init__(self, config: ModelConfig) -> None:
+        places = kv_places(config, kv_groups(config))
         self.layers: Sequence[CpuKVLayer] = [
-            CpuKVLayer(index, layer.attention.num_kv_heads, config.context_length)
-            for index, layer in zip(_indices(config), config.layers, strict=True)
+            CpuKVLayer(
+                place.group, place.index, layer.attention.num_kv_heads, config.context_length
+            )
+            for place, layer in zip(places, config.layers, strict=True)
         ]
 
 
 def native_kv_shape(config: ModelConfig) -> tuple[int, int, int]:
-    """Layers with keys and values of their own, K and D, which the native cache has the same in all.
+    """Layers of the largest group, K and D, which the native cache has the same in all.
 
     Raises:
         ValueError: layers differ.
@@ -87,20 +96,7 @@ def native_kv_shape(config: ModelConfig) -> tuple[int, int, int]:
         raise ValueError(
             f"layers: have kv-heads of different shapes {shapes}; the native KV cache takes one"
         )
-    return len(own), *shapes[0]
-
-
-def _indices(config: ModelConfig) -> list[int]:
-    """Of each layer, its place among the layers with keys and values of their own."""
-    indices: list[int] = []
-    num_own = 0
-    for layer in config.layers:
-        if layer.attention.shared_kv_layer is not None:
-            indices.append(indices[layer.attention.shared_kv_layer])
-        else:
-            indices.append(num_own)
-            num_own += 1
-    return indices
+    return max(len(group.layers) for group in kv_groups(config)), *shapes[0]
 
 
 def make_cpu_kv_cache(
@@ -111,5 +107,6 @@ def make_cpu_kv_cache(
     Raises:
         ValueError: there is no such `dtype`, or the kernels cannot work with the model's shape.
     """
-    cache = native.KVCache(dtype, *native_kv_shape(config), block_size, num_blocks)
+    windows = [group.window or 0 for group in kv_groups(config)]
+    cache = native.KVCache(dtype, *native_kv_shape(config), block_size, num_blocks, windows)
     return CpuKVCache(cache, config, dtype)

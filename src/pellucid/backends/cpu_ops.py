@@ -109,7 +109,11 @@ class CpuOps(Ops):
 
     def store_kv(self, kv_layer: CpuKVLayer, k: Rows, v: Rows, slot_mapping: IntArray) -> None:
         if not isinstance(k, SymbolicArray):
-            batch = _batch_of_rows(len(k), slot_mapping=slot_mapping)
+            batch = _batch_of_rows(
+                len(k),
+                slot_mapping=slot_mapping,
+                block_tables=np.zeros((len(slot_mapping), 0, 0), np.int32),
+            )
             self._run_on(
                 lambda k, v: self.store_kv(kv_layer, k, v, slot_mapping),
                 k,
@@ -192,10 +196,10 @@ def _batch_of_rows(num_rows: int, **arrays: IntArray) -> ForwardBatch:
         token_ids=zeros,
         positions=zeros,
         rope_lens=zeros,
-        slot_mapping=zeros,
+        slot_mapping=zeros[None],
         query_start=np.zeros(1, np.int32),
         seq_lens=none,
-        block_tables=np.zeros((0, 0), np.int32),
+        block_tables=np.zeros((1, 0, 0), np.int32),
         logits_indices=none,
     )
     return replace(defaults, **arrays)

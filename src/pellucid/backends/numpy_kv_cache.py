@@ -1,35 +1,36 @@
-"""Keys and values in NumPy arrays: one row per slot."""
+"""Keys and values in a NumPy array: a row of bytes for each block."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_kv_codes import CodeRows
+from pellucid.backends.numpy_kv_codes import CodeRows, Slots
 from pellucid.backends.ops import Array, BlockBytes, IntArray
 from pellucid.config import ModelConfig
+from pellucid.kv_groups import kv_groups, kv_places
 
 
 class StoredRows(Protocol):
-    """The keys or the values of one layer, [num_slots, K, D] in some format.
+    """The keys or the values of one layer, [*slots, K, D] in some format.
 
     Attributes:
-        arrays: the memory behind them; the first axis of each is the slot.
+        arrays: the memory behind them; the first axes of each are those of the slots.
     """
 
     @property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]: ...
 
-    def write(self, slots: IntArray, x: Array) -> None:
+    def write(self, slots: Slots, x: Array) -> None:
         """Puts row t of x [T, K, D], rounded to the format, into slots[t]."""
         ...
 
-    def read(self, slots: IntArray) -> npt.NDArray[Any]:
-        """The numbers in these slots, [len(slots), K, D], as they were rounded."""
+    def read(self, slots: Slots) -> npt.NDArray[Any]:
+        """The numbers in these T slots, [T, K, D], as they were rounded."""
         ...
 
     def over(self, *arrays: npt.NDArray[Any]) -> "StoredRows":
@@ -39,7 +40,7 @@ class StoredRows(Protocol):
 
 @dataclass(frozen=True)
 class FloatRows:
-    """Numbers rounded to the dtype of `numbers` [num_slots, K, D]."""
+    """Numbers rounded to the dtype of `numbers` [*slots, K, D]."""
 
     numbers: npt.NDArray[Any]
 
@@ -47,10 +48,10 @@ class FloatRows:
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return (self.numbers,)
 
-    def write(self, slots: IntArray, x: Array) -> None:
+    def write(self, slots: Slots, x: Array) -> None:
         self.numbers[slots] = x
 
-    def read(self, slots: IntArray) -> npt.NDArray[Any]:
+    def read(self, slots: Slots) -> npt.NDArray[Any]:
         return np.asarray(self.numbers[slots])
 
     def over(self, *arrays: npt.NDArray[Any]) -> "FloatRows":
@@ -85,114 +86,138 @@ def _zero_floats(dtype: np.dtype[Any], *shape: int) -> FloatRows:
 
 @dataclass(frozen=True)
 class NumpyKVLayer:
-    """One layer's keys and values, indexed by slot."""
+    """One layer's keys and values [num_blocks, block_size, K, D].
+
+    Args:
+        group: of the layers with which it shares block tables.
+    """
 
     k: StoredRows
     v: StoredRows
+    group: int
     num_kv_heads: int
     block_size: int
 
     def write(self, k: Array, v: Array, slot_mapping: IntArray) -> None:
-        """Rounds k, v [T, K, D] to the format and puts row t into slot_mapping[t]."""
-        self.k.write(slot_mapping, k)
-        self.v.write(slot_mapping, v)
+        """Rounds k, v [T, K, D] to the format and puts row t into slot_mapping[group, t]."""
+        slots = np.divmod(slot_mapping[self.group], self.block_size)
+        self.k.write(slots, k)
+        self.v.write(slots, v)
 
     def read(
         self, block_table: IntArray, start: int, stop: int, seq_len: int, dtype: npt.DTypeLike
     ) -> tuple[Array, Array]:
         """K and V [stop - start, K, D] of positions start .. stop - 1, zeros from seq_len on."""
         positions = np.arange(start, min(stop, seq_len))
-        block, offset = np.divmod(positions, self.block_size)
-        slots = block_table[block] * self.block_size + offset
-        k, v = (rows.read(slots) for rows in (self.k, self.v))
+        index, offset = np.divmod(positions, self.block_size)
+        k, v = (rows.read((block_table[index], offset)) for rows in (self.k, self.v))
         padded = np.zeros((2, stop - start, *k.shape[1:]), dtype)
-        padded[0, : len(slots)] = k
-        padded[1, : len(slots)] = v
+        padded[0, : len(positions)] = k
+        padded[1, : len(positions)] = v
         return padded[0], padded[1]
 
 
 @dataclass(frozen=True)
-class NumpyKVCache:
-    """All layers' keys and values; made by `NumpyBackend.make_kv_cache`."""
+class LayerLayout:
+    """Where a layer's keys and values are in the bytes of a block.
 
-    layers: tuple[NumpyKVLayer, ...]
-    num_blocks: int
+    Args:
+        group: of the layer.
+        start: of its bytes.
+        rows: keys of one block [block_size, K, D]: the values, which follow, are like them.
+        num_kv_heads: K.
+        block_size: tokens per block.
+    """
+
+    group: int
+    start: int
+    rows: StoredRows
+    num_kv_heads: int
+    block_size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + 2 * sum(array.nbytes for array in self.rows.arrays)
+
+    def over(self, blocks: npt.NDArray[np.uint8]) -> NumpyKVLayer:
+        """The layer in the memory `blocks` [num_blocks, bytes_per_block]."""
+        start, halves = self.start, []
+        for _ in range(2):
+            arrays = []
+            for array in self.rows.arrays:
+                own = blocks[:, start : start + array.nbytes].view(array.dtype)
+                arrays.append(own.reshape(len(blocks), *array.shape))
+                start += array.nbytes
+            halves.append(self.rows.over(*arrays))
+        k, v = halves
+        return NumpyKVLayer(k, v, self.group, self.num_kv_heads, self.block_size)
+
+
+@dataclass(frozen=True)
+class NumpyKVCache:
+    """All layers' keys and values; made by `NumpyBackend.make_kv_cache`.
+
+    Args:
+        blocks: [num_blocks, bytes_per_block].
+        layouts: of all layers.
+    """
+
+    blocks: npt.NDArray[np.uint8]
+    layouts: Sequence[LayerLayout]
+
+    @cached_property
+    def layers(self) -> tuple[NumpyKVLayer, ...]:
+        return tuple(layout.over(self.blocks) for layout in self.layouts)
 
     @property
     def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays())
+        return self.blocks.nbytes
 
     @property
     def bytes_per_block(self) -> int:
-        return self.num_bytes // self.num_blocks
+        return int(self.blocks.shape[1])
 
     def copy_block(self, source_id: int, target_id: int) -> None:
-        for source, target in zip(self._parts(source_id), self._parts(target_id), strict=True):
-            target[:] = source
+        self.blocks[target_id] = self.blocks[source_id]
 
     def read_block(self, block_id: int) -> BlockBytes:
-        return np.concatenate(self._parts(block_id))
+        return np.array(self.blocks[block_id])
 
     def write_block(self, block_id: int, data: BlockBytes) -> None:
         if data.shape != (self.bytes_per_block,):
             raise ValueError(f"data: has {data.size} bytes, a block {self.bytes_per_block}")
-        start = 0
-        for part in self._parts(block_id):
-            part[:] = data[start : start + len(part)]
-            start += len(part)
+        self.blocks[block_id] = data
 
     def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
-        own, block_size = self.layers[layer], self.layers[0].block_size
-        before = self._own_layers()
-        before = before[: next(i for i, each in enumerate(before) if each is own)]
-        arrays = [array for each in before for array in (*each.k.arrays, *each.v.arrays)]
-        start = sum(array[:block_size].nbytes for array in arrays)
-        halves = []
-        for rows in (own.k, own.v):
-            parts = []
-            for array in rows.arrays:
-                end = start + array[:block_size].nbytes
-                parts.append(data[start:end].copy().view(array.dtype).reshape(-1, *array.shape[1:]))
-                start = end
-            halves.append(rows.over(*parts).read(np.arange(block_size)).astype(np.float32))
-        k, v = halves
-        return k, v
-
-    def _own_layers(self) -> list[NumpyKVLayer]:
-        """Each once, where layers share one."""
-        return list({id(layer): layer for layer in self.layers}.values())
-
-    def _arrays(self) -> list[npt.NDArray[Any]]:
-        return [
-            array for layer in self._own_layers() for array in (*layer.k.arrays, *layer.v.arrays)
-        ]
-
-    def _parts(self, block_id: int) -> list[BlockBytes]:
-        """Views of a block's memory."""
-        block_size = self.layers[0].block_size
-        return [
-            array[block_id * block_size :][:block_size].reshape(-1).view(np.uint8)
-            for array in self._arrays()
-        ]
+        own = self.layouts[layer].over(data[None])
+        table, size = np.zeros(1, np.int64), own.block_size
+        return own.read(table, 0, size, size, np.float32)
 
 
 def make_numpy_kv_cache(
     config: ModelConfig, num_blocks: int, block_size: int, make_rows: MakeRows
 ) -> NumpyKVCache:
-    """A cache of zeros for all layers of `config`; layers that share keys and values have one handle."""
-    layers: list[NumpyKVLayer] = []
-    for layer in config.layers:
-        attention = layer.attention
-        if attention.shared_kv_layer is not None:
-            layers.append(layers[attention.shared_kv_layer])
-            continue
-        shape = (num_blocks * block_size, attention.num_kv_heads, attention.head_dim)
-        layers.append(
-            NumpyKVLayer(make_rows(*shape), make_rows(*shape), attention.num_kv_heads, block_size)
-        )
-    return NumpyKVCache(tuple(layers), num_blocks)
+    """A cache of zeros for all layers of `config`."""
+    layouts = _layouts(config, block_size, make_rows)
+    bytes_per_block = max(layout.end for layout in layouts)
+    return NumpyKVCache(np.zeros((num_blocks, bytes_per_block), np.uint8), layouts)
 
 
 def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_rows: MakeRows) -> int:
-    """Bytes of one block in all layers, K and V, scales included."""
-    return make_numpy_kv_cache(config, 1, block_size, make_rows).num_bytes
+    """Bytes of one block, K and V, scales included."""
+    return max(layout.end for layout in _layouts(config, block_size, make_rows))
+
+
+def _layouts(config: ModelConfig, block_size: int, make_rows: MakeRows) -> list[LayerLayout]:
+    """Of each layer; layers that share keys and values have the same place."""
+    groups = kv_groups(config)
+    of_groups: list[list[LayerLayout]] = []
+    for number, group in enumerate(groups):
+        start, own = 0, []
+        for index in group.layers:
+            attention = config.layers[index].attention
+            rows = make_rows(block_size, attention.num_kv_heads, attention.head_dim)
+            own.append(LayerLayout(number, start, rows, attention.num_kv_heads, block_size))
+            start = own[-1].end
+        of_groups.append(own)
+    return [of_groups[place.group][place.index] for place in kv_places(config, groups)]

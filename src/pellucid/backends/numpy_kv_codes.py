@@ -12,13 +12,16 @@ infinite scale and codes 0: it is seen, as NaN, in everything that reads it.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.ops import Array, IntArray
+
+# An index of the first axis, or of the first two: which block, and which slot of it.
+Slots: TypeAlias = IntArray | tuple[IntArray, IntArray]
 
 INT4_GROUP_DIMS = 32
 SMALLEST = np.float32(2.0**-100)
@@ -32,9 +35,9 @@ class CodeRows:
     Args:
         bits: 8 or 4.
         head_dim: D.
-        codes: int8 [num_slots, K, D], or two codes + 8 to a byte, [num_slots, K, ceil(D / 2)], the even
+        codes: int8 [*slots, K, D], or two codes + 8 to a byte, [*slots, K, ceil(D / 2)], the even
             dimension in the low half.
-        scales: bf16 [num_slots, K, groups].
+        scales: bf16 [*slots, K, groups].
     """
 
     bits: int
@@ -61,12 +64,12 @@ class CodeRows:
     def over(self, *arrays: npt.NDArray[Any]) -> "CodeRows":
         return CodeRows(self.bits, self.head_dim, *arrays)
 
-    def write(self, slots: IntArray, x: Array) -> None:
+    def write(self, slots: Slots, x: Array) -> None:
         codes, scales = quantize_rows(x, self.bits)
         self.codes[slots] = codes if self.bits == 8 else _pack(codes)
         self.scales[slots] = scales
 
-    def read(self, slots: IntArray) -> npt.NDArray[np.float32]:
+    def read(self, slots: Slots) -> npt.NDArray[np.float32]:
         codes = self.codes[slots]
         if self.bits == 4:
             codes = _unpack(codes)[..., : self.head_dim]

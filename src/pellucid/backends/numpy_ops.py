@@ -166,7 +166,7 @@ class NumpyOps(Ops):
         requests = zip(
             np.split(q * self.dtype(scale), batch.query_start[1:-1]),
             batch.seq_lens.tolist(),
-            batch.block_tables,
+            batch.block_tables[kv_layer.group],
             strict=True,
         )
         return np.concatenate(

@@ -1,9 +1,9 @@
 """The ops contract: the functions that a decoder may call on arrays of T tokens, and the forward batch.
 
-Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, H query heads,
-K kv-heads, D head dim, E experts, V vocabulary. Decoders use `+`, slicing and `.reshape`; everything else is an
-op. Every op computes each row the same way whatever other rows stand beside it: that is what makes a
-request's answer independent of its batch.
+Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, G groups of layers that
+share block tables, H query heads, K kv-heads, D head dim, E experts, V vocabulary. Decoders use `+`, slicing and
+`.reshape`; everything else is an op. Every op computes each row the same way whatever other rows stand beside it:
+that is what makes a request's answer independent of its batch.
 """
 
 from abc import ABC, abstractmethod
@@ -34,15 +34,18 @@ class ForwardBatch:
     token_ids: IntArray  # [T]
     positions: IntArray  # [T] index of the token in its request
     rope_lens: IntArray  # [T] max(prompt length, position + 1), for scalings that depend on length
-    slot_mapping: IntArray  # [T] block_id * block_size + offset, where the token's K and V go
+    slot_mapping: IntArray  # [G, T] block_id * block_size + offset, where the token's K and V go
     query_start: IntArray  # [B + 1] rows of request b are query_start[b] .. query_start[b + 1]
     seq_lens: IntArray  # [B] positions in the cache once this step has stored its own
-    block_tables: IntArray  # [B, blocks of the longest], -1 beyond a request's own
+    block_tables: (
+        IntArray  # [G, B, blocks of the longest], -1 beyond a request's own and behind windows
+    )
     logits_indices: IntArray  # [R] rows of T
 
 
 class KVCache(Protocol):
-    """The arrays behind the blocks, one handle per layer. Only ops look inside; others move blocks whole."""
+    """The arrays behind the blocks, one handle per layer. Only ops look inside; others move blocks whole.
+    A block holds keys and values of the layers of one group (`kv_groups.py`)."""
 
     @property
     def layers(self) -> Sequence[KVLayer]: ...
@@ -52,15 +55,15 @@ class KVCache(Protocol):
 
     @property
     def bytes_per_block(self) -> int:
-        """Of all layers, K and V, scales and padding included."""
+        """K and V of the layers of a group, scales and padding included."""
         ...
 
     def copy_block(self, source_id: int, target_id: int) -> None:
-        """Makes block `target_id` hold what block `source_id` holds, in all layers."""
+        """Makes block `target_id` hold what block `source_id` holds."""
         ...
 
     def read_block(self, block_id: int) -> BlockBytes:
-        """What a block holds in all layers, [bytes_per_block], a copy. Only a cache of the same model,
+        """What a block holds, [bytes_per_block], a copy. Only a cache of the same model,
         format, block size and backend can make sense of it."""
         ...
 
@@ -76,7 +79,7 @@ class KVCache(Protocol):
         """Keys and values [block_size, K, D] of one layer, as attention reads them. From any thread.
 
         Args:
-            data: what `read_block` gave.
+            data: what `read_block` gave of a block of the layer's group.
         """
         ...
 
@@ -212,7 +215,11 @@ class Ops(ABC):
 
     @abstractmethod
     def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
-        """Writes k, v [T, K, D] into the slots of this layer, in the cache's format."""
+        """Writes k, v [T, K, D] into the slots of this layer, in the cache's format.
+
+        Args:
+            slot_mapping: [G, T], as `ForwardBatch.slot_mapping`.
+        """
 
     @abstractmethod
     def paged_attention(

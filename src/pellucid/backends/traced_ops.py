@@ -157,7 +157,9 @@ def store_kv(kv_layer: CpuKVLayer, k: SymbolicArray, v: SymbolicArray) -> None:
     k.trace.record_effect(
         "store_kv",
         [k, v],
-        lambda to, x, _: to.program.store_kv(kv_layer.index, x[0], x[1], num_kv_heads),
+        lambda to, x, _: to.program.store_kv(
+            kv_layer.index, x[0], x[1], num_kv_heads, kv_layer.group
+        ),
     )
 
 
@@ -176,7 +178,7 @@ def paged_attention(
         [q],
         q.shape,
         lambda to, x, y: to.attention(heads).paged_attention(
-            kv_layer.index, x[0], scale, sliding_window, softcap, sinks, y
+            kv_layer.index, x[0], scale, sliding_window, softcap, sinks, y, kv_layer.group
         ),
     )
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pellucid import formulas
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import ModelConfig
+from pellucid.kv_groups import block_needs
 
 Provenance = Literal["M", "C", "E"]  # measured on this machine; counted, exact; estimated
 NUMBER_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}  # of keys and values
@@ -158,14 +159,19 @@ def estimate(
         n_kv=model.layers[0].attention.num_kv_heads,
         head_dim=model.layers[0].attention.head_dim,
     )
-    block_bytes = formats.bytes_per_block or position * formats.block_size
-    blocks = math.ceil(context / formats.block_size)
+    # At the end of an answer, a token at a time.
+    needs = block_needs(model, formats.block_size, max_chunk=1)
+    num_groups = len(needs.windows)
+    block_bytes = formats.bytes_per_block or position * formats.block_size / num_groups
+    blocks = needs.most(context)
     add(
         "kv_blocks_per_request",
         blocks,
         "",
         "C",
-        "ceil(n / s)",
+        "ceil(n / s)"
+        if needs.windows == (None,)
+        else "sum over groups of ceil(n / s), at most a window",
         n=context,
         s=formats.block_size,
     )
@@ -183,6 +189,7 @@ def estimate(
         "kv_bytes_batch", work.batch * per_request, "B", "C", "B * bytes of a request", B=work.batch
     )
     free = machine.memory_bytes - weights
+    num_free_blocks = int(max(0, free // block_bytes))
     add(
         "requests_that_fit",
         max(0, free // per_request),
@@ -195,10 +202,12 @@ def estimate(
     )
     add(
         "longest_context",
-        max(0, free // block_bytes) * formats.block_size,
+        needs.longest(num_free_blocks, num_free_blocks * formats.block_size),
         "token",
         "C",
-        "floor((memory - weights) / block bytes) * s",
+        "floor((memory - weights) / block bytes) * s"
+        if needs.windows == (None,)
+        else "longest n whose blocks fit: (memory - weights) / block bytes",
         memory=machine.memory_bytes,
         weights=weights,
         block_bytes=block_bytes,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pellucid.backends.base import Backend
 from pellucid.benchmark.workloads import Workload
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.formulas import BlockNeeds
+from pellucid.kv_groups import block_needs
 from pellucid.memory.memory_plan import in_gib
 
 
@@ -14,7 +16,8 @@ class KVPlan:
     """A cache for one workload after the other."""
 
     num_blocks: int
-    bytes_per_block: int  # of all layers
+    bytes_per_block: int  # of all layers of a group
+    block_needs: BlockNeeds
 
     @property
     def num_bytes(self) -> int:
@@ -36,13 +39,15 @@ def plan_kv_cache(
     for workload in workloads:
         _check_limits(workload, engine_config, config)
     block_size = engine_config.block_size
+    # What comes before a workload's depth is stored in one step.
+    most = max(workload.num_positions for workload in workloads)
+    needs = block_needs(config, block_size, max(most, engine_config.max_num_batched_tokens))
     num_blocks = {
-        workload: workload.batch * -(-workload.num_positions // block_size)
-        for workload in workloads
+        workload: workload.batch * needs.most(workload.num_positions) for workload in workloads
     }
     largest = max(num_blocks, key=lambda workload: num_blocks[workload])
     bytes_per_block = backend.kv_bytes_per_block(config, block_size, engine_config.kv_cache_dtype)
-    plan = KVPlan(num_blocks[largest], bytes_per_block)
+    plan = KVPlan(num_blocks[largest], bytes_per_block, needs)
     allowed = engine_config.kv_cache_memory
     if allowed is not None and plan.num_bytes > allowed:
         raise ValueError(

@@ -18,6 +18,7 @@ from pellucid.engine.step_executor import StepExecutor
 from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
+from pellucid.kv_groups import kv_groups
 from pellucid.ledger import StepTimes
 from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
@@ -88,7 +89,7 @@ class Session:
             scratch=self._model.decoder.scratch_bytes(self._config.max_num_batched_tokens),
             bytes_per_block=self._kv_plan.bytes_per_block,
             num_blocks=self._kv_plan.num_blocks,
-            block_size=self._config.block_size,
+            block_needs=self._kv_plan.block_needs,
             max_model_len=self._model.config.context_length,
             margin=0,
             available=available_memory(),
@@ -123,8 +124,7 @@ class Session:
     def cost(self, run: Run) -> Cost:
         """What the steps of a run had to move and to compute."""
         config = self._model.config
-        position_bytes = self._kv_plan.bytes_per_block / self._config.block_size
-        kv_bytes = formulas.KVBytes(config, position_bytes)
+        kv_bytes = formulas.KVBytes(config, self.memory_plan().bytes_per_position)
         num_bytes, flops = float(run.expert_bytes), 0
         for step in run.steps:
             num_bytes += self._model.decoder.step_weights.num_bytes(
@@ -166,7 +166,13 @@ class Session:
             else workload.batch * max(prompt_length, 1 + self._config.num_draft_tokens)
         )
         scheduler = Scheduler(
-            KVCacheManager(BlockPool(self._kv_plan.num_blocks), self._config.block_size, False),
+            KVCacheManager(
+                BlockPool(self._kv_plan.num_blocks),
+                self._config.block_size,
+                enable_prefix_caching=False,
+                windows=self._kv_plan.block_needs.windows,
+                max_chunk=budget,
+            ),
             max_num_seqs=workload.batch,
             max_num_batched_tokens=budget,
         )
@@ -201,6 +207,7 @@ class Session:
 def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:
     """Stores random keys and values in every slot of every layer that has its own."""
     rng = np.random.default_rng(0)
+    num_groups = len(kv_groups(config))
     for layer, kv_layer in zip(config.layers, kv_cache.layers, strict=True):
         attention = layer.attention
         if attention.shared_kv_layer is not None:
@@ -209,4 +216,6 @@ def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> N
         k, v = (rng.standard_normal(shape, np.float32) for _ in range(2))
         for start in range(0, num_slots, FILL_POSITIONS):
             slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
-            ops.store_kv(kv_layer, k[: len(slots)], v[: len(slots)], slots)
+            ops.store_kv(
+                kv_layer, k[: len(slots)], v[: len(slots)], np.tile(slots, (num_groups, 1))
+            )

@@ -90,6 +90,7 @@ def hello(
             n_blocks=plan.num_blocks,
             block_bytes=plan.bytes_per_block,
             dtype=engine_config.kv_cache_dtype,
+            windows=plan.block_needs.windows,
         ),
         device=HelloDevice(
             name=platform.machine(),
@@ -245,7 +246,7 @@ class StepCosts:
         ceilings: Ceilings | None,
     ) -> None:
         self._weights = weights
-        self._position_bytes = plan.bytes_per_block / plan.block_size
+        self._position_bytes = plan.bytes_per_position
         self._kv_bytes = formulas.KVBytes(model_config, self._position_bytes)
         self._budget = budget
         self._ceilings = ceilings

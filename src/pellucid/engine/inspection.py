@@ -28,6 +28,7 @@ from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampling_order import SamplingRow, sampling_stages
+from pellucid.kv_groups import kv_groups, kv_places
 from pellucid.loaded_model import LoadedModel
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
@@ -49,6 +50,7 @@ class PrefixNode:
         index: of the block in its sequence.
         owners: the requests whose block tables have it.
         sealed_by: the request that computed it.
+        group: of the layers whose keys and values it holds.
     """
 
     block_id: int
@@ -58,6 +60,7 @@ class PrefixNode:
     token_ids: tuple[int, ...]
     owners: tuple[str, ...]
     sealed_by: str | None
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,14 +178,14 @@ class SeenAttention:
 
     calls: Sequence[AttentionCall]
     cost: Recomputed
-    _blocks: Sequence[BlockBytes]
+    _blocks: Sequence[Sequence[BlockBytes]]  # of each layer
     _num_positions: int
     _unpack: Callable[[BlockBytes, int], tuple[Array, Array]]
 
     def weights(self, layer: int) -> tuple[FloatArray, float]:
         """Weights [H, n] of a layer, and how far what they make of the values is from the output that the
         backend computed: the largest difference over the largest number of the output."""
-        halves = [self._unpack(data, layer) for data in self._blocks]
+        halves = [self._unpack(data, layer) for data in self._blocks[layer]]
         k, v = (np.concatenate(half)[: self._num_positions] for half in zip(*halves, strict=True))
         call = self.calls[layer]
         weights = attention_weights(call, k)
@@ -215,6 +218,7 @@ class Inspector:
         self._manager = scheduler.kv_cache_manager
         self._runner = model_runner
         self._request_maker = request_maker
+        self._places = kv_places(model.config, kv_groups(model.config))
         self._numbers = itertools.count()
 
     @property
@@ -231,8 +235,9 @@ class Inspector:
                 block.key.parent_hash.hex()[:16],
                 block.key.index,
                 block.key.token_ids,
-                tuple(request.request_id for request, _ in owners.get(block.block_id, ())),
+                tuple(table.request.request_id for table, _ in owners.get(block.block_id, ())),
                 block.sealed_by,
+                block.key.group,
             )
             for block in self._manager.block_pool.blocks_in_use()
             if block.key is not None
@@ -242,7 +247,7 @@ class Inspector:
         """What a block holds in a layer; a slot without a token has no row.
 
         Raises:
-            ValueError: there is no such block or layer.
+            ValueError: there is no such block or layer, or the block holds other layers.
         """
         pool = self._manager.block_pool
         if not 0 <= block_id < pool.num_blocks:
@@ -252,12 +257,19 @@ class Inspector:
             raise ValueError(f"layer={layer}: must be in 0..{num_layers - 1}")
         block = pool.block(block_id)
         owners = self._manager.owners().get(block_id, ())
+        groups = {table.group for table, _ in owners}
+        if block.key is not None:
+            groups = {block.key.group}
+        if groups and self._places[layer].group not in groups:
+            layers = [i for i, place in enumerate(self._places) if place.group in groups]
+            raise ValueError(f"layer={layer}: block {block_id} holds layers {layers}")
         token_ids: tuple[int, ...] = ()
         if block.key is not None:
             token_ids = block.key.token_ids
         else:  # as far as the owner that has computed most of it
             size = self._manager.block_size
-            for request, index in owners:
+            for table, index in owners:
+                request = table.request
                 end = min(request.num_computed_tokens, (index + 1) * size)
                 own = tuple(request.token_ids(index * size, end)) if end > index * size else ()
                 token_ids = max(token_ids, own, key=len)
@@ -266,7 +278,7 @@ class Inspector:
         return BlockContents(
             block_id,
             layer,
-            tuple(request.request_id for request, _ in owners),
+            tuple(table.request.request_id for table, _ in owners),
             None if block.key is None else block.key.block_hash.hex()[:16],
             filled,
             token_ids,
@@ -303,15 +315,24 @@ class Inspector:
             started = time.perf_counter()
             batch = build_forward_batch([scheduled], self._manager.block_size)
             decoder.forward(batch, self._cache)
-            blocks = [self._cache.read_block(block_id) for block_id in scheduled.block_ids]
+            blocks = [
+                [self._read_block(block_id) for block_id in table]
+                for table in scheduled.block_tables
+            ]
             seconds = time.perf_counter() - started
         return SeenAttention(
             capture.calls,
             replace(cost, seconds=seconds),
-            blocks,
+            [blocks[place.group] for place in self._places],
             request.num_tokens,
             self._cache.unpack_block,
         )
+
+    def _read_block(self, block_id: int) -> BlockBytes:
+        """What a block holds; zeros for one that was freed behind the window."""
+        if block_id < 0:
+            return np.zeros(self._cache.bytes_per_block, np.uint8)
+        return self._cache.read_block(block_id)
 
     def _request(self, answer: AnswerSoFar) -> Request:
         """The answer's request as it was then; it is in nobody's queue."""
@@ -344,9 +365,9 @@ class Inspector:
             start = request.num_computed_tokens = manager.admit(request).num_tokens
             num_rows = request.num_tokens - start
             self._runner.transfer(manager.take_block_ops())
-            block_ids = manager.block_ids(request)
+            tables = manager.block_tables(request)
             yield (
-                ScheduledRequest(request, start, num_rows, 0, 0, (request,), block_ids),
+                ScheduledRequest(request, start, num_rows, 0, 0, (request,), tables),
                 Recomputed(start, num_rows, 0.0),
             )
         finally:

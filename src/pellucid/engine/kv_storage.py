@@ -16,6 +16,7 @@ from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.swap_file import SwapFile
+from pellucid.kv_groups import kv_groups
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.checksums import weights_identity
 from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
@@ -92,7 +93,9 @@ def make_kv_storage(
     )
     # What one step can fill, all of which may be waiting for the disk when the next one ends. As many
     # may be on their way back.
+    windows = tuple(group.window for group in kv_groups(model.config))
     max_pending = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
+    max_pending *= len(windows)
     max_extra_logits = _max_extra_logits(config, model)
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
@@ -111,6 +114,7 @@ def make_kv_storage(
             scratch,
             bytes_per_block + draft_bytes_per_block,
             _other_formats(config, model),
+            windows,
         ),
         max_model_len,
         available_memory(),

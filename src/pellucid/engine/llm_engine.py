@@ -22,6 +22,7 @@ from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
+from pellucid.kv_groups import kv_groups
 from pellucid.ledger import StepTimes, Work
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
@@ -89,6 +90,8 @@ class LLMEngine:
                 # Without the cache nothing that was computed may be found again.
                 config.enable_prefix_caching and config.use_kv_cache,
                 storage.offloaded_blocks(),
+                storage.plan.block_needs.windows,
+                config.max_num_batched_tokens,
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -125,6 +128,8 @@ class LLMEngine:
                     BlockPool(storage.plan.num_blocks),
                     config.block_size,
                     enable_prefix_caching=False,
+                    windows=[group.window for group in kv_groups(draft.config)],
+                    max_chunk=config.max_num_batched_tokens,
                 ),
                 config.max_num_batched_tokens,
                 draft.config.context_length,

@@ -33,7 +33,7 @@ class StepRecorder:
         engine_config: the user's knobs.
         model_config: counts operations.
         costs: counts the rest.
-        bytes_per_block: of KV, all layers.
+        bytes_per_block: of KV, all layers of a group.
         tokenizer: shows tokens.
         bus: where events go.
 
@@ -120,7 +120,7 @@ class StepRecorder:
             metrics.num_processed_tokens += scheduled.num_scheduled_tokens
             metrics.flops += work.flops
             if self._use_kv_cache:
-                held[request_output.request_id] += len(scheduled.block_ids) * self._bytes_per_block
+                held[request_output.request_id] += scheduled.num_blocks * self._bytes_per_block
                 num_bytes = held[request_output.request_id]
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
         self._left_out = []

@@ -22,7 +22,7 @@ def build_forward_batch(
     token_ids: list[int] = []
     positions: list[int] = []
     rope_lens: list[int] = []
-    slots: list[int] = []
+    slots: list[list[int]] = [[] for _ in scheduled_requests[0].block_tables]
     query_start = [0]
     seq_lens: list[int] = []
     logits_indices: list[int] = []
@@ -34,10 +34,11 @@ def build_forward_batch(
         positions += range(start, end)
         num_prompt_tokens = scheduled.request.num_prompt_tokens
         rope_lens += [max(num_prompt_tokens, length) for length in range(start + 1, end + 1)]
-        slots += [
-            scheduled.block_ids[position // block_size] * block_size + position % block_size
-            for position in range(start, end)
-        ]
+        for group, block_ids in enumerate(scheduled.block_tables):
+            slots[group] += [
+                block_ids[position // block_size] * block_size + position % block_size
+                for position in range(start, end)
+            ]
         query_start.append(len(token_ids))
         seq_lens.append(end)
     return ForwardBatch(
@@ -47,16 +48,19 @@ def build_forward_batch(
         slot_mapping=np.array(slots, np.int64),
         query_start=np.array(query_start, np.int32),
         seq_lens=np.array(seq_lens, np.int32),
-        block_tables=_block_tables([scheduled.block_ids for scheduled in scheduled_requests]),
+        block_tables=_block_tables([scheduled.block_tables for scheduled in scheduled_requests]),
         logits_indices=np.array(logits_indices, np.int32),
     )
 
 
-def _block_tables(block_ids: Sequence[Sequence[int]]) -> IntArray:
-    """One row for each request, filled up with -1."""
-    width = max(map(len, block_ids))
+def _block_tables(of_requests: Sequence[Sequence[Sequence[int]]]) -> IntArray:
+    """One row for each group and request, filled up with -1: [G, B, blocks of the longest]."""
+    num_groups = len(of_requests[0])
+    width = max([len(block_ids) for own in of_requests for block_ids in own])
     tables: list[int] = []
-    for own in block_ids:
-        tables += own
-        tables += (-1,) * (width - len(own))
-    return np.array(tables, np.int32).reshape(-1, width)
+    for group in range(num_groups):
+        for own in of_requests:
+            block_ids = own[group]
+            tables += block_ids
+            tables += (-1,) * (width - len(block_ids))
+    return np.array(tables, np.int32).reshape(num_groups, -1, width)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pellucid.backends.base import Backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import EngineConfig
+from pellucid.formulas import BlockNeeds
 from pellucid.loading.stored_model import StoredModel
 
 VECTOR_ITEM_BYTES = 4  # norms and biases are f32 everywhere
@@ -110,9 +111,9 @@ class MemoryPlan:
         weights: of the decoder, as loading counted them.
         scratch: what lies between the ops of the largest step, its logits, and blocks on their way to
             the prefix cache on disk.
-        bytes_per_block: of all layers, K and V, scales and padding included.
-        num_blocks: of the KV cache.
-        block_size: tokens per block.
+        bytes_per_block: of the layers of a group, K and V, scales and padding included.
+        num_blocks: of the KV cache, for all groups.
+        block_needs: how many of them a request holds.
         max_model_len: tokens of the longest sequence.
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
@@ -123,7 +124,7 @@ class MemoryPlan:
     scratch: int
     bytes_per_block: int
     num_blocks: int
-    block_size: int
+    block_needs: BlockNeeds
     max_model_len: int
     margin: int
     available: int | None
@@ -134,14 +135,24 @@ class MemoryPlan:
         return self.num_blocks * self.bytes_per_block
 
     @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.block_needs.block_size
+
+    @property
+    def bytes_per_position(self) -> float:
+        """Of all layers."""
+        return len(self.block_needs.windows) * self.bytes_per_block / self.block_size
+
+    @property
     def num_tokens(self) -> int:
-        """Positions that the KV cache holds."""
-        return self.num_blocks * self.block_size
+        """Positions that the KV cache holds, if nothing of them is behind a window."""
+        return self.num_blocks // len(self.block_needs.windows) * self.block_size
 
     @property
     def num_contexts(self) -> int:
         """Sequences of `max_model_len` tokens that fit together."""
-        return self.num_blocks // blocks_for(self.max_model_len, self.block_size)
+        return self.num_blocks // self.block_needs.most(self.max_model_len)
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,7 @@ class MemoryNeeds:
     """What the model and its backend ask for, in bytes. See `MemoryPlan`.
 
     Args:
+        windows: of each group of layers (`kv_groups`).
         other_bytes_per_block: in other formats of the KV cache, by `EngineConfig.kv_cache_dtype`: what
             an error may suggest.
     """
@@ -157,6 +169,7 @@ class MemoryNeeds:
     scratch: int
     bytes_per_block: int
     other_bytes_per_block: Mapping[str, int] = field(default_factory=dict)
+    windows: tuple[int | None, ...] = (None,)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -184,7 +197,8 @@ def plan_memory(
             not fit into the available memory.
     """
     margin = 0 if available is None else available - int(available * config.memory_utilization)
-    blocks_per_context = blocks_for(max_model_len, config.block_size)
+    block_needs = BlockNeeds(config.block_size, needs.windows, config.max_num_batched_tokens)
+    blocks_per_context = block_needs.most(max_model_len)
     if config.num_kv_blocks is not None:
         num_blocks, knob = config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}"
     elif config.kv_cache_memory is not None:
@@ -200,11 +214,15 @@ def plan_memory(
                     f"memory ({in_gib(available)} available, {in_gib(left)} left for the KV cache)"
                 )
     if num_blocks < blocks_per_context:
+        longest = block_needs.longest(num_blocks, max_model_len)
+        settings = _fitting_settings(
+            config, needs, num_blocks, longest, blocks_per_context, available
+        )
         raise ValueError(
             f"max_model_len={max_model_len}: one sequence takes"
             f" {in_gib(blocks_per_context * needs.bytes_per_block)} of KV cache, but {knob} gives"
-            f" {in_gib(num_blocks * needs.bytes_per_block)}, which is {num_blocks * config.block_size}"
-            f" tokens: {_ways_on(_fitting_settings(config, needs, num_blocks, blocks_per_context, available))}"
+            f" {in_gib(num_blocks * needs.bytes_per_block)}, which is {longest} tokens:"
+            f" {_ways_on(settings)}"
         )
     kv_cache = num_blocks * needs.bytes_per_block
     if available is not None and needs.scratch + kv_cache > available:
@@ -219,7 +237,7 @@ def plan_memory(
         needs.scratch,
         needs.bytes_per_block,
         num_blocks,
-        config.block_size,
+        block_needs,
         max_model_len,
         margin,
         available,
@@ -238,13 +256,15 @@ def _fitting_settings(
     config: EngineConfig,
     needs: MemoryNeeds,
     num_blocks: int,
+    longest: int,
     blocks_per_context: int,
     available: int | None,
 ) -> list[str]:
-    """Settings with which one sequence fits into the KV cache, where there is room for `num_blocks`."""
+    """Settings with which one sequence fits into the KV cache, where there is room for `num_blocks`, or a
+    sequence of `longest` tokens."""
     found = []
-    if num_blocks * config.block_size >= MIN_MODEL_LEN:
-        found.append(f"max_model_len={num_blocks * config.block_size}")
+    if longest >= MIN_MODEL_LEN:
+        found.append(f"max_model_len={longest}")
     if config.num_kv_blocks is None:
         found += [
             f"kv_cache_dtype={dtype!r}"

@@ -12,12 +12,14 @@ class BlockKey:
         parent_hash: the hash of the block before; for the first block, of the salt.
         index: of the block in its request's block table.
         token_ids: of the block.
+        group: of the layers whose keys and values it holds.
     """
 
     block_hash: bytes
     parent_hash: bytes
     index: int
     token_ids: tuple[int, ...]
+    group: int = 0
 
 
 class Block:

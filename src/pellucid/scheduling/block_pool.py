@@ -18,18 +18,27 @@ class BlockLog:
     def __init__(self) -> None:
         self.active = False
         self._rows: list[BlockOpRow] = []
+        self._groups: list[int] = []
 
     def add(
-        self, op: str, block_id: int, a: int | str | None = None, b: int | str | None = None
+        self,
+        op: str,
+        block_id: int,
+        a: int | str | None = None,
+        b: int | str | None = None,
+        group: int = 0,
     ) -> None:
+        """Args: group: of the block table that changes."""
         if self.active:
             self._rows.append((op, block_id, a, b))
+            self._groups.append(group)
 
-    def take(self) -> tuple[BlockOpRow, ...]:
-        """The rows since the last call."""
-        rows = tuple(self._rows)
+    def take(self) -> tuple[tuple[BlockOpRow, ...], tuple[int, ...]]:
+        """The rows since the last call, and the group of each."""
+        rows, groups = tuple(self._rows), tuple(self._groups)
         self._rows.clear()
-        return rows
+        self._groups.clear()
+        return rows, groups
 
 
 class BlockPool:

@@ -1,121 +1,65 @@
-"""The KV cache manager: the block table of each request; shares, copies, publishes and finds blocks."""
+"""The KV cache manager: the block tables of each request; shares, copies, publishes, finds and frees blocks."""
 
-import hashlib
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from pellucid.formulas import BlockNeeds
 from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks, Place
 from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import BlockOp, CopyBlock, LoadBlock, SwapIn
 
+IsThere = Callable[[BlockTable, int], bool]  # of the index of a block
 
-class BlockTable:
-    """The blocks of one request, in order: token p sits in slot p % block_size of block p // block_size.
 
-    Args:
-        request: whose blocks these are.
-        block_size: tokens per block.
-        blocks: the first ones; shared already.
-        keys: of the first full ones.
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """Sealed blocks with which a waiting request could go on. They are not taken.
 
     Attributes:
-        blocks, keys: for the manager to read; the methods change them. There are keys of as many blocks
-            as somebody asked for.
+        num_blocks: that each table would have then.
+        blocks: of each group, the blocks that its table lacks, without those behind the window.
     """
 
-    __slots__ = ("_block_ids", "_block_size", "_found", "_found_at", "blocks", "keys", "request")
+    num_blocks: int
+    blocks: tuple[Sequence[Block], ...]
 
-    def __init__(
-        self,
-        request: Request,
-        block_size: int,
-        blocks: Iterable[Block] = (),
-        keys: Iterable[BlockKey] = (),
-    ) -> None:
-        self.request = request
-        self.blocks = list(blocks)
-        self.keys = list(keys)
-        self._block_size = block_size
-        self._block_ids: tuple[int, ...] | None = None
-        # Sealed blocks that may follow `blocks`, as looked up in a version of the pool.
-        self._found: list[tuple[Block, BlockKey]] = []
-        self._found_at: tuple[int, int] | None = None  # version of the pool, blocks in the table
 
-    def __len__(self) -> int:
-        return len(self.blocks)
+class RequestTables:
+    """The block tables of a request, one for each group, and what was last found for it.
 
-    @property
-    def block_ids(self) -> tuple[int, ...]:
-        """Made once for each change: a decode asks for them at every step."""
-        if self._block_ids is None:
-            self._block_ids = tuple(block.block_id for block in self.blocks)
-        return self._block_ids
+    Attributes:
+        tables: in order of groups: those without a window first. The tables of a request that waits have
+            the same length.
+        found: in the version `found_at` of the pool and for the length `found_at` of the tables.
+    """
 
-    def append(self, blocks: Iterable[Block]) -> None:
-        self.blocks += blocks
-        self._block_ids = None
+    __slots__ = ("found", "found_at", "tables")
 
-    def replace(self, index: int, block: Block) -> None:
-        self.blocks[index] = block
-        self._block_ids = None
-
-    def cut(self, num_blocks: int) -> list[Block]:
-        """Removes the blocks after the first `num_blocks`; these, the last one first."""
-        removed = self.blocks[num_blocks:]
-        del self.blocks[num_blocks:]
-        self._block_ids = None
-        return removed[::-1]
-
-    def key(self, index: int) -> BlockKey:
-        """What block `index` of the request's tokens holds, within its salt."""
-        keys = self.keys
-        while len(keys) <= index:
-            start = len(keys) * self._block_size
-            token_ids = tuple(self.request.token_ids(start, start + self._block_size))
-            salt = self.request.cache_salt
-            parent = keys[-1].block_hash if keys else hashlib.sha256(salt).digest()
-            digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-            keys.append(BlockKey(digest, parent, len(keys), token_ids))
-        return keys[index]
-
-    def find_following(self, pool: BlockPool, end: int) -> list[tuple[Block, BlockKey]]:
-        """The sealed blocks that hold what follows this table's, before block `end`. They are not
-        taken, so some may be gone the next time. Looked up again only as far as that can be."""
-        first = len(self.blocks)
-        if self._found_at == (pool.version, first):
-            return self._found
-        found = self._found
-        if self._found_at is None or self._found_at[1] != first:
-            found = []
-        kept = next((i for i, (block, key) in enumerate(found) if block.key is not key), len(found))
-        del found[kept:]
-        for index in range(first + len(found), end):
-            block = pool.index.find(self.key(index))
-            if block is None or block.key is None:
-                break
-            found.append((block, block.key))
-        self._found, self._found_at = found, (pool.version, first)
-        return found
-
-    def forget_found(self) -> None:
-        self._found, self._found_at = [], None
+    def __init__(self, tables: Sequence[BlockTable]) -> None:
+        self.tables = tables
+        self.found: FoundPrefix | None = None
+        self.found_at: tuple[int, int] | None = None
 
 
 class KVCacheManager:
-    """Owns the block table of each request, and lists the work on block contents as `BlockOp`s.
+    """Owns the block tables of each request, and lists the work on block contents as `BlockOp`s.
 
     A block with several owners is never written: a request that has to write its next token into such a
-    block gets a copy first.
+    block gets a copy first. Blocks behind the window of a group are freed as the request advances.
 
     Args:
-        block_pool: owns the blocks.
+        block_pool: owns the blocks of all groups.
         block_size: tokens per block.
         enable_prefix_caching: publish full blocks, and find them for other requests.
         offloaded_blocks: the swap file and the prefix store; left out, there are none.
+        windows: of each group of layers (`kv_groups`), None for those that see all tokens, which come first.
+        max_chunk: most tokens of a request in a step. Blocks of a group with a window are allocated for one
+            step at a time.
     """
 
     def __init__(
@@ -124,74 +68,107 @@ class KVCacheManager:
         block_size: int,
         enable_prefix_caching: bool = True,
         offloaded_blocks: OffloadedBlocks | None = None,
+        windows: Sequence[int | None] = (None,),
+        max_chunk: int = 1,
     ) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.offloaded = OffloadedBlocks() if offloaded_blocks is None else offloaded_blocks
+        self.needs = BlockNeeds(block_size, tuple(windows), max_chunk)
+        self.has_windows = any(window is not None for window in windows)
         self._log = block_pool.log
-        self._tables: dict[str, BlockTable] = {}
+        self._tables: dict[str, RequestTables] = {}
         self._block_ops: list[BlockOp] = []
 
     # ---- queries
 
-    def block_ids(self, request: Request) -> tuple[int, ...]:
-        table = self._tables.get(request.request_id)
-        return table.block_ids if table is not None else ()
+    def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]:
+        """The ids of a request's blocks in each group; -1 for those that were freed behind the window."""
+        return tuple([table.block_ids for table in self._tables_of(request)])
 
     def num_blocks(self, request: Request) -> int:
-        table = self._tables.get(request.request_id)
-        return len(table.blocks) if table is not None else 0
+        """Blocks that a request holds, of all groups."""
+        own = self._tables.get(request.request_id)
+        return sum([len(table.held) for table in own.tables]) if own is not None else 0
+
+    def num_positions(self, request: Request) -> int:
+        """Positions up to the end of the last block."""
+        return len(self._tables_of(request)[0]) * self.block_size
 
     def num_blocks_for(self, request: Request, giver: Request) -> int:
         """Blocks that a waiting request could be given if `giver` gave all of its blocks back."""
-        needed = {block for block, _ in self._find_prefix(request)}
-        blocks = self._table(giver).blocks
-        return sum(block.ref_count == 1 and block not in needed for block in blocks)
+        needed = {block for blocks in self._find_prefix(request).blocks for block in blocks}
+        return sum(
+            block.ref_count == 1 and block not in needed
+            for table in self._tables_of(giver)
+            for block in table.held
+        )
 
     def num_more_blocks(self, request: Request) -> int:
         """How many blocks a request needs for all of its tokens beside those that it has."""
-        return self._blocks_for(request.num_tokens) - len(self._table(request))
+        return self.needs.most(request.num_tokens) - self.num_blocks(request)
 
     def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
         """How many free blocks `allocate` would lack; at least 0."""
-        table = self._table(request)
-        num_needed = self._blocks_for(num_tokens) - len(table) + self._shares_next(table)
+        num_computed, num_needed = request.num_computed_tokens, 0
+        for table in self._tables_of(request):
+            num_missing = self._end(table, num_computed, num_tokens) - len(table)
+            num_needed += max(0, num_missing) + self._shares_next(table)
         return max(0, num_needed - self.block_pool.num_free_blocks)
 
     def num_lacking_to_admit(self, request: Request) -> int:
         """How many free blocks `admit` would lack; at least 0.
 
+        A group with a window counts with the most blocks that the request will hold of it, although it
+        is not given all of them at once: so prompts that were admitted together do not stop half-way.
         Sealed blocks that hold what the request needs are looked up, not taken.
         """
         found = self._find_prefix(request)
-        if not found:
-            return self.num_lacking_blocks(request, request.num_tokens)
-        num_needed = self._blocks_for(request.num_tokens) - len(self._table(request)) - len(found)
-        num_free = self.block_pool.num_free_blocks - sum(not block.ref_count for block, _ in found)
+        num_computed = request.num_computed_tokens
+        if not self._ends_within_a_block(request):
+            num_computed = found.num_blocks * self.block_size
+        num_free = self.block_pool.num_free_blocks
+        num_blocks, num_needed = self._blocks_for(request.num_tokens), 0
+        for table, blocks in zip(self._tables_of(request), found.blocks, strict=True):
+            first = self.needs.first_block(num_computed, table.window)
+            num_kept = found.num_blocks - max(first, table.num_freed)
+            most = self.needs.most_of_group(request.num_tokens, table.window)
+            num_needed += max(0, min(num_blocks - found.num_blocks, most - num_kept))
+            num_needed += self._shares_next(table)
+            num_free -= sum(not block.ref_count for block in blocks)
+            num_free += sum(block.ref_count == 1 for block in table.blocks[table.num_freed : first])
         return max(0, num_needed - num_free)
 
-    def owners(self) -> dict[int, list[tuple[Request, int]]]:
-        """Of each block with owners, these requests and the block's index in their tables."""
-        found: dict[int, list[tuple[Request, int]]] = {}
-        for table in self._tables.values():
-            for index, block in enumerate(table.blocks):
-                found.setdefault(block.block_id, []).append((table.request, index))
+    def num_forkable(self, request: Request, num_tokens: int) -> int:
+        """Positions up to `num_tokens` that a fork of a request can share: all of them, or none if blocks that
+        the next token sees were freed."""
+        num_tokens = min(num_tokens, request.num_computed_tokens)
+        return num_tokens if self._goes_on_at(request, num_tokens) else 0
+
+    def owners(self) -> dict[int, list[tuple[BlockTable, int]]]:
+        """Of each block with owners, their block tables and the block's index in them."""
+        found: dict[int, list[tuple[BlockTable, int]]] = {}
+        for own in self._tables.values():
+            for table in own.tables:
+                for index, block in enumerate(table.held, table.num_freed):
+                    found.setdefault(block.block_id, []).append((table, index))
         return found
 
     def num_wasted_slots(self) -> int:
         """Slots of blocks in use that hold no token."""
         filled: dict[int, int] = {}
-        for table in self._tables.values():
-            num_full, rest = divmod(table.request.num_computed_tokens, self.block_size)
-            for block in table.blocks[num_full:]:
-                filled[block.block_id] = max(filled.get(block.block_id, 0), rest)
-                rest = 0
+        for own in self._tables.values():
+            for table in own.tables:
+                num_full, rest = divmod(table.request.num_computed_tokens, self.block_size)
+                for block in table.blocks[num_full:]:
+                    filled[block.block_id] = max(filled.get(block.block_id, 0), rest)
+                    rest = 0
         return sum(self.block_size - num_tokens for num_tokens in filled.values())
 
     def fits_alone(self, num_tokens: int) -> bool:
-        """Whether the blocks of this many tokens fit into the whole pool."""
-        return self._blocks_for(num_tokens) <= self.block_pool.num_blocks
+        """Whether a request of this many tokens fits into the whole pool."""
+        return self.needs.most(num_tokens) <= self.block_pool.num_blocks
 
     def take_block_ops(self) -> tuple[BlockOp, ...]:
         """The operations listed since the last call, in order. They have to run before the next forward."""
@@ -212,29 +189,31 @@ class KVCacheManager:
         offloaded, num_matchable = self.offloaded, self._num_matchable_blocks(request)
         if not offloaded.has_prefix_store or offloaded.has_asked(request.request_id):
             return False
-        table = self._table(request)
-        first = len(table) + len(self._find_prefix(request))
-        if self._ends_within_a_block(table) or first >= num_matchable:
+        tables = self._tables_of(request)
+        first = self._find_prefix(request).num_blocks
+        if self._ends_within_a_block(request) or first >= num_matchable:
             return False
-        if not offloaded.num_readable_blocks:
+        if offloaded.num_readable_blocks < len(tables):
             if offloaded.is_reading:
                 return True
             offloaded.drop_reads_that_wait()  # of requests that come after this one
-        keys: dict[int, BlockKey] = {}
+        keys: dict[Place, BlockKey] = {}
         for index in range(first, num_matchable):
-            if len(keys) == offloaded.num_readable_blocks:
+            if len(keys) + len(tables) > offloaded.num_readable_blocks:
                 break
-            key = table.key(index)
-            if key not in self.block_pool.index and not offloaded.is_swapped(
-                request.request_id, index
-            ):
-                keys[index] = key
+            for table in tables:
+                key, place = table.key(index), (table.group, index)
+                if key not in self.block_pool.index and not offloaded.is_swapped(
+                    request.request_id, place
+                ):
+                    keys[place] = key
         if keys:
             self._block_ops.append(offloaded.start_reading(request.request_id, keys))
         return bool(keys)
 
     def match_prefix(self, request: Request) -> int:
-        """Gives a request the longest run of sealed blocks that its tokens begin with.
+        """Gives a request the longest run of sealed blocks that its tokens begin with: the longest one that
+        all groups have, each as far as its window reaches back.
 
         The blocks that the request has already are the beginning of this run. The last token is never taken
         from the cache: its logits have to be computed.
@@ -242,61 +221,43 @@ class KVCacheManager:
         Returns:
             The number of tokens whose K and V are in these blocks.
         """
-        table = self._table(request)
-        if self._ends_within_a_block(table):
+        if self._ends_within_a_block(request):
             return request.num_computed_tokens
-        found = [block for block, _ in self._find_prefix(request)]
-        for block in found:
-            self._share(block, request)
-        table.append(found)
-        table.forget_found()
-        return len(table) * self.block_size
+        own, found = self._own(request), self._find_prefix(request)
+        for table, blocks in zip(own.tables, found.blocks, strict=True):
+            for block in blocks:
+                self._share(block, request, table.group)
+            self._free_before(table, self._first_block(table, found.num_blocks))
+            table.append(blocks)
+        own.found = own.found_at = None
+        return found.num_blocks * self.block_size
 
     def admit(self, request: Request) -> PrefixMatch:
-        """Allocates blocks for all of a request's tokens, and restores offloaded contents into them.
+        """Allocates blocks for a request's tokens, and restores offloaded contents into them.
 
-        Call it after `match_prefix`, when num_lacking_blocks is 0.
+        Call it after `match_prefix`, when num_lacking_to_admit is 0.
 
         Returns:
             The positions that are computed once the listed operations have run.
         """
         miss = self._explain_miss(request, request.num_computed_tokens)
-        allocated = self.allocate(request, request.num_tokens)
-        assert allocated
         num_tokens, num_loaded_tokens = self._restore(request)
         if num_tokens > request.num_computed_tokens:
             miss = self._explain_miss(request, num_tokens)
+        allocated = self._allocate(request, num_tokens, request.num_tokens)
+        assert allocated
         return PrefixMatch(num_tokens, num_loaded_tokens, miss)
 
     # ---- allocation and publication
 
     def allocate(self, request: Request, num_tokens: int) -> bool:
-        """Makes room for positions num_computed_tokens .. num_tokens - 1, for the request to write.
+        """Makes room for positions num_computed_tokens .. num_tokens - 1, for the request to write; in a group
+        with a window for the first `max_chunk` of them.
 
         Returns:
             False, and nothing changed, if blocks lack.
         """
-        table = self._table(request)
-        blocks = table.blocks
-        written = request.num_computed_tokens // self.block_size  # the block of the next token
-        if written < len(blocks):
-            block = blocks[written]
-            if block.ref_count > 1:
-                if self.num_lacking_blocks(request, num_tokens):
-                    return False
-                self._copy_on_write(table, written)
-            elif block.key is not None:
-                self.block_pool.unseal(block)
-        num_missing = -(-num_tokens // self.block_size) - len(blocks)
-        if num_missing <= 0:
-            return True
-        if num_missing > self.block_pool.num_free_blocks:
-            return False
-        allocated = self.block_pool.allocate(num_missing)
-        for index, block in enumerate(allocated, len(blocks)):
-            self._log.add("A", block.block_id, request.request_id, index)
-        table.append(allocated)
-        return True
+        return self._allocate(request, request.num_computed_tokens, num_tokens)
 
     def seal(self, request: Request, num_computed_before: int) -> None:
         """Publishes newly filled blocks to the prefix index, and offers them to the prefix store.
@@ -310,12 +271,19 @@ class KVCacheManager:
         last = request.num_computed_tokens // self.block_size
         if first == last or not self.enable_prefix_caching:
             return
-        table = self._table(request)
-        for index in range(first, last):
-            block, key = table.blocks[index], table.key(index)
-            if self.block_pool.seal(block, key, request.request_id):
-                if (op := self.offloaded.save(block.block_id, key)) is not None:
-                    self._block_ops.append(op)
+        for table in self._tables_of(request):
+            for index in range(first, last):
+                block, key = table.blocks[index], table.key(index)
+                if self.block_pool.seal(block, key, request.request_id):
+                    if (op := self.offloaded.save(block.block_id, key)) is not None:
+                        self._block_ops.append(op)
+
+    def free_behind_windows(self, request: Request) -> None:
+        """Gives back the blocks that no later token of a request sees."""
+        for table in self._tables_of(request):
+            if table.window is not None:
+                first = self.needs.first_block(request.num_computed_tokens, table.window)
+                self._free_before(table, first)
 
     # ---- forks
 
@@ -323,6 +291,9 @@ class KVCacheManager:
         """Gives a child without blocks what the parent has computed: it shares the parent's blocks.
 
         The partial last one is shared too; the first of them to write into it gets a copy.
+
+        Args:
+            num_tokens: share only these first positions; see `num_forkable`.
         """
         assert self.num_blocks(child) == 0
         self._tables[child.request_id] = self._fork(parent, child, num_tokens)
@@ -334,37 +305,44 @@ class KVCacheManager:
             for request, parent in zip(requests, parents, strict=True)
             if requests[parent] is not request  # its own parent keeps its blocks
         ]
-        for request, table in forks:
+        for request, tables in forks:
             self.release(request)
-            self._tables[request.request_id] = table
+            self._tables[request.request_id] = tables
         for request in requests:  # offloaded blocks of its old text: nothing may restore them
             self.offloaded.drop(request.request_id)
 
     # ---- release
 
     def roll_back(self, request: Request, num_tokens: int) -> None:
-        """Gives back the blocks beyond the first `num_tokens` positions, from the tail."""
-        table = self._table(request)
+        """Gives back the blocks beyond the first `num_tokens` positions, from the tail. Blocks that the next
+        token sees must not have been freed."""
         num_kept = self._blocks_for(num_tokens)
-        if num_kept < len(table):
-            self.block_pool.release(table.cut(num_kept))
+        for table in self._tables_of(request):
+            if num_kept < len(table):
+                self.block_pool.release(table.cut(num_kept))
 
     def give_back(self, request: Request, num_blocks: int) -> int:
-        """Gives back blocks from the tail until `num_blocks` of them are free, or none is left.
+        """Gives back blocks of a waiting request from the tail until `num_blocks` of them are free, or none is
+        left. Gives back all if those that are left are of no use, because blocks that the next token sees were
+        freed behind the window.
 
         The contents of blocks that become free go to the swap file, as far as it has room.
 
         Returns:
             How many have become free.
         """
-        table = self._table(request)
+        tables = self._tables_of(request)
         num_freed = 0
-        while num_freed < num_blocks and table.blocks:
-            (block,) = table.cut(len(table) - 1)
-            self.block_pool.release([block])
-            if block.ref_count == 0:
-                num_freed += 1
-                self._swap_out(table, block)
+        while tables[0].blocks and (
+            num_freed < num_blocks or not self._goes_on_at(request, self.num_positions(request))
+        ):
+            index = len(tables[0]) - 1
+            for table in reversed(tables):
+                for block in table.cut(index):
+                    self.block_pool.release([block])
+                    if block.ref_count == 0:
+                        num_freed += 1
+                        self._swap_out(table, index, block)
         return num_freed
 
     def release(self, request: Request) -> None:
@@ -379,22 +357,67 @@ class KVCacheManager:
 
     def check_integrity(self) -> None:
         self.block_pool.check_integrity()
-        owners = Counter(block for table in self._tables.values() for block in table.blocks)
+        tables = [table for own in self._tables.values() for table in own.tables]
+        owners = Counter(block for table in tables for block in table.held)
         assert all(count == block.ref_count for block, count in owners.items())
         assert len(owners) + self.block_pool.num_free_blocks == self.block_pool.num_blocks
-        for table in self._tables.values():
+        for table in tables:
             assert table.block_ids == tuple(block.block_id for block in table.blocks)
-            assert table.request.num_computed_tokens <= len(table) * self.block_size
+            assert all(block.block_id < 0 for block in table.blocks[: table.num_freed])
+            num_computed = table.request.num_computed_tokens
+            assert num_computed <= len(table) * self.block_size
+            if num_computed:
+                assert table.num_freed <= self.needs.first_block(num_computed, table.window)
         self.offloaded.check_integrity(self._tables.keys())
 
-    def _table(self, request: Request) -> BlockTable:
-        table = self._tables.get(request.request_id)
-        if table is None:
-            table = self._tables[request.request_id] = BlockTable(request, self.block_size)
-        return table
+    # ---- tables
+
+    def _own(self, request: Request) -> RequestTables:
+        own = self._tables.get(request.request_id)
+        if own is None:
+            own = RequestTables(
+                [
+                    BlockTable(request, self.block_size, group, window)
+                    for group, window in enumerate(self.needs.windows)
+                ]
+            )
+            self._tables[request.request_id] = own
+        return own
+
+    def _tables_of(self, request: Request) -> Sequence[BlockTable]:
+        return self._own(request).tables
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
+
+    def _first_block(self, table: BlockTable, num_blocks: int) -> int:
+        """The first block that the token behind the first `num_blocks` blocks sees."""
+        return self.needs.first_block(num_blocks * self.block_size, table.window)
+
+    def _end(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
+        """Blocks that a table has to have for positions `num_computed` .. `num_tokens` - 1."""
+        if table.window is not None:
+            num_tokens = min(num_tokens, num_computed + self.needs.max_chunk)
+        return -(-num_tokens // self.block_size)
+
+    def _ends_within_a_block(self, request: Request) -> bool:
+        """Whether a waiting request's last block is not full, so that no other one can follow it."""
+        return request.num_computed_tokens < self.num_positions(request)
+
+    def _goes_on_at(self, request: Request, num_tokens: int) -> bool:
+        """Whether a request still has the blocks that the token at position `num_tokens` sees."""
+        return num_tokens == 0 or all(
+            table.num_freed <= self.needs.first_block(num_tokens, table.window)
+            for table in self._tables_of(request)
+        )
+
+    def _shares_next(self, table: BlockTable) -> bool:
+        """Whether the block that the next token is written into has other owners."""
+        # Only this block of the table can hold contents that others use: those after it are new.
+        index = table.request.num_computed_tokens // self.block_size
+        return index < len(table) and table.blocks[index].ref_count > 1
+
+    # ---- finding blocks
 
     def _num_matchable_blocks(self, request: Request) -> int:
         """Full blocks of a request that do not hold its last token."""
@@ -403,114 +426,57 @@ class KVCacheManager:
             return 0
         return (request.num_tokens - 1) // self.block_size
 
-    def _ends_within_a_block(self, table: BlockTable) -> bool:
-        """Whether a table's last block is not full, so that no other one can follow it."""
-        return table.request.num_computed_tokens < len(table) * self.block_size
+    def _find_prefix(self, request: Request) -> FoundPrefix:
+        """The sealed blocks that may follow those of a waiting request. Looked up again only after blocks have
+        changed owners."""
+        own = self._own(request)
+        tables, first = own.tables, len(own.tables[0])
+        if self._ends_within_a_block(request):
+            return FoundPrefix(first, ((),) * len(tables))
+        version = self.block_pool.version, first
+        if own.found is not None and own.found_at == version:
+            return own.found
+        blocks: list[list[Block | None]] = [[] for _ in tables]
 
-    def _find_prefix(self, request: Request) -> list[tuple[Block, BlockKey]]:
-        """The sealed blocks that follow those of a waiting request."""
-        table = self._table(request)
-        if self._ends_within_a_block(table):
-            return []
-        return table.find_following(self.block_pool, self._num_matchable_blocks(request))
+        def is_sealed(table: BlockTable, index: int) -> bool:
+            block = self.block_pool.index.find(table.key(index))
+            blocks[table.group].append(block)
+            return block is not None
 
-    def _shares_next(self, table: BlockTable) -> bool:
-        """Whether the block that the next token is written into has other owners."""
-        # Only this block of the table can hold contents that others use: those after it are new.
-        index = table.request.num_computed_tokens // self.block_size
-        return index < len(table) and table.blocks[index].ref_count > 1
-
-    def _copy_on_write(self, table: BlockTable, index: int) -> None:
-        (copy,) = self.block_pool.allocate(1)
-        source = table.blocks[index]
-        self._block_ops.append(CopyBlock(source.block_id, copy.block_id))
-        self._log.add("C", copy.block_id, source.block_id, table.request.request_id)
-        self.block_pool.release([source])
-        table.replace(index, copy)
-
-    def _fork(self, parent: Request, child: Request, num_tokens: int | None = None) -> BlockTable:
-        source, num_computed = self._table(parent), parent.num_computed_tokens
-        if num_tokens is not None:
-            num_computed = min(num_computed, num_tokens)
-        table = BlockTable(
-            child,
-            self.block_size,
-            source.blocks[: self._blocks_for(num_computed)],
-            source.keys[: num_computed // self.block_size],
+        end = self._deepest(tables, self._num_matchable_blocks(request), is_sealed)
+        own.found_at = version
+        own.found = FoundPrefix(
+            end,
+            tuple(
+                [
+                    block
+                    for block in blocks[table.group][
+                        max(0, self._first_block(table, end) - first) : end - first
+                    ]
+                    if block is not None  # none is
+                ]
+                for table in tables
+            ),
         )
-        for block in table.blocks:
-            self._share(block, child)
-        return table
+        return own.found
 
-    def _share(self, block: Block, request: Request) -> None:
-        self.block_pool.share(block)
-        self._log.add("S", block.block_id, request.request_id, block.ref_count)
-
-    def _swap_out(self, table: BlockTable, block: Block) -> None:
-        """Keeps what was the last block of a table, if all of it was computed."""
-        index = len(table)
-        if (index + 1) * self.block_size <= table.request.num_computed_tokens:
-            op = self.offloaded.swap_out(table.request.request_id, index, block.block_id)
-            if op is not None:
-                self._block_ops.append(op)
-                self._log.add("O", op.block_id, op.swap_slot)
-
-    def _restore(self, request: Request) -> tuple[int, int]:
-        """Fills allocated blocks from the pool, the swap file and the prefix store, while they have
-        the next one. The request keeps no swap slots.
-
-        Returns:
-            Tokens whose K and V are there, and those of them that the prefix store had.
-        """
-        table = self._table(request)
-        num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
-        num_matchable = self._num_matchable_blocks(request)
-        # What ends within a block goes on there.
-        first = num_tokens // self.block_size if num_tokens % self.block_size == 0 else len(table)
-        for index in range(first, (request.num_tokens - 1) // self.block_size):
-            block, matchable = table.blocks[index], index < num_matchable
-            found = self.block_pool.index.find(table.key(index)) if matchable else None
-            if found is not None:
-                self._share(found, request)
-                self.block_pool.release([block])
-                table.replace(index, found)
-            else:
-                op = self._bring_back(table, index, block.block_id, matchable)
-                if op is None:
-                    break
-                self._block_ops.append(op)
-                if isinstance(op, LoadBlock):
-                    self._log.add("L", block.block_id, request.request_id)
-                    num_loaded_tokens += self.block_size
+    def _deepest(self, tables: Sequence[BlockTable], limit: int, is_there: IsThere) -> int:
+        """The largest number of blocks, up to `limit`, with which each group has what the next token sees: in
+        its table, or where `is_there` says so."""
+        first = deepest = len(tables[0])
+        runs = [first - table.num_freed for table in tables]  # blocks in a row, so far
+        for index in range(first, limit):
+            for table in tables:
+                if is_there(table, index):
+                    runs[table.group] += 1
+                elif table.window is None:
+                    return deepest  # no later token can do without this block
                 else:
-                    self._log.add("I", block.block_id, op.swap_slot)
-                if self.enable_prefix_caching:
-                    self.block_pool.seal(block, table.key(index), request.request_id)
-            num_tokens += self.block_size
-        self.offloaded.drop(request.request_id)
-        return num_tokens, num_loaded_tokens
-
-    def _bring_back(
-        self, table: BlockTable, index: int, block_id: int, matchable: bool
-    ) -> SwapIn | LoadBlock | None:
-        """Fills a block with what block `index` of a table is to hold, if it is kept outside of the pool.
-
-        Args:
-            matchable: whether it may be what somebody else has computed.
-        """
-        request_id = table.request.request_id
-        if (swap_in := self.offloaded.swap_in(request_id, index, block_id)) is not None:
-            return swap_in
-        if not matchable:
-            return None
-        return self.offloaded.load(request_id, index, block_id, table.key(index))
-
-    def _log_fill(self, request: Request, num_computed_before: int) -> None:
-        block_ids = self.block_ids(request)
-        last = (request.num_computed_tokens - 1) // self.block_size
-        for index in range(num_computed_before // self.block_size, last + 1):
-            end = min(request.num_computed_tokens, (index + 1) * self.block_size)
-            self._log.add("F", block_ids[index], end - index * self.block_size)
+                    runs[table.group] = 0
+            end = index + 1
+            if all(runs[table.group] >= end - self._first_block(table, end) for table in tables):
+                deepest = end
+        return deepest
 
     def _explain_miss(self, request: Request, num_tokens: int) -> PrefixMiss | None:
         """Why no more than `num_tokens` of a request were found; None if no more was to be found."""
@@ -522,4 +488,185 @@ class KVCacheManager:
         # A request that kept a block that is not full goes on from there.
         if num_tokens % self.block_size or index >= self._num_matchable_blocks(request):
             return PrefixMiss(MissReason.PARTIAL_BLOCK, num_tokens)
-        return self.block_pool.index.explain_miss(self._table(request).key(index))
+        keys = [
+            table.key(each)
+            for table in self._tables_of(request)
+            for each in range(self._first_block(table, index + 1), index + 1)
+        ]
+        missing = next((key for key in keys if key not in self.block_pool.index), keys[-1])
+        return self.block_pool.index.explain_miss(missing, num_tokens)
+
+    # ---- changing tables
+
+    def _allocate(self, request: Request, num_computed: int, num_tokens: int) -> bool:
+        """`allocate` for a request of which `num_computed` positions are computed."""
+        tables = self._tables_of(request)
+        written = num_computed // self.block_size  # the block of the next token
+        num_needed = 0
+        for table in tables:
+            blocks = table.blocks
+            if written < len(blocks):
+                block = blocks[written]
+                if block.ref_count > 1:
+                    num_needed += 1
+                elif block.key is not None:
+                    self.block_pool.unseal(block)
+            num_missing = self._end(table, num_computed, num_tokens) - len(blocks)
+            if num_missing > 0:
+                num_needed += num_missing
+        if num_needed == 0:
+            return True
+        if num_needed > self.block_pool.num_free_blocks:
+            return False
+        for table in tables:
+            if written < len(table) and table.blocks[written].ref_count > 1:
+                self._copy_on_write(table, written)
+            num_missing = self._end(table, num_computed, num_tokens) - len(table)
+            if num_missing > 0:
+                allocated = self.block_pool.allocate(num_missing)
+                for index, block in enumerate(allocated, len(table)):
+                    self._log.add("A", block.block_id, request.request_id, index, table.group)
+                table.append(allocated)
+        return True
+
+    def _copy_on_write(self, table: BlockTable, index: int) -> None:
+        (copy,) = self.block_pool.allocate(1)
+        source = table.blocks[index]
+        self._block_ops.append(CopyBlock(source.block_id, copy.block_id))
+        request_id = table.request.request_id
+        self._log.add("C", copy.block_id, source.block_id, request_id, table.group)
+        self.block_pool.release([source])
+        table.replace(index, copy)
+
+    def _free_before(self, table: BlockTable, num_blocks: int) -> None:
+        """Gives back a table's blocks before block `num_blocks`, which are behind the window."""
+        if num_blocks > table.num_freed:
+            self.block_pool.release(table.free(num_blocks))
+
+    def _fork(
+        self, parent: Request, child: Request, num_tokens: int | None = None
+    ) -> RequestTables:
+        num_computed = parent.num_computed_tokens
+        if num_tokens is not None:
+            num_computed = min(num_computed, num_tokens)
+        assert self._goes_on_at(parent, num_computed)
+        forks = [table.fork(child, num_computed) for table in self._tables_of(parent)]
+        for table in forks:
+            for block in table.held:
+                self._share(block, child, table.group)
+        return RequestTables(forks)
+
+    def _share(self, block: Block, request: Request, group: int) -> None:
+        self.block_pool.share(block)
+        self._log.add("S", block.block_id, request.request_id, block.ref_count, group)
+
+    # ---- offloaded blocks
+
+    def _swap_out(self, table: BlockTable, index: int, block: Block) -> None:
+        """Keeps what was a table's block `index`, if all of it was computed."""
+        if (index + 1) * self.block_size <= table.request.num_computed_tokens:
+            place = (table.group, index)
+            op = self.offloaded.swap_out(table.request.request_id, place, block.block_id)
+            if op is not None:
+                self._block_ops.append(op)
+                self._log.add("O", op.block_id, op.swap_slot)
+
+    def _restore(self, request: Request) -> tuple[int, int]:
+        """Extends the tables of a request that is being admitted with blocks from the pool, the swap file and
+        the prefix store, to the deepest position that all groups have. The request keeps no swap slots.
+
+        Returns:
+            Tokens whose K and V are there, and those of them that the prefix store had.
+        """
+        tables = self._tables_of(request)
+        num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
+        if not self._ends_within_a_block(request):
+            num_matchable = self._num_matchable_blocks(request)
+            sealed: list[list[Block | None]] = [[] for _ in tables]
+
+            def is_there(table: BlockTable, index: int) -> bool:
+                key = table.key(index)
+                block = self.block_pool.index.find(key) if index < num_matchable else None
+                sealed[table.group].append(block)
+                if block is not None:
+                    return True
+                request_id, place = request.request_id, (table.group, index)
+                return self.offloaded.is_swapped(request_id, place) or (
+                    index < num_matchable and self.offloaded.is_loaded(request_id, place, key)
+                )
+
+            end = self._deepest(tables, (request.num_tokens - 1) // self.block_size, is_there)
+            more = [self._extension(table, end, sealed[table.group]) for table in tables]
+            if end > len(tables[0]) and self._can_extend(request, end, more):
+                num_loaded_tokens = self._extend(request, end, more)
+                num_tokens = end * self.block_size
+        self.offloaded.drop(request.request_id)
+        return num_tokens, num_loaded_tokens
+
+    def _extension(
+        self, table: BlockTable, end: int, sealed: Sequence[Block | None]
+    ) -> Sequence[Block | None]:
+        """What follows a table's blocks up to block `end`, without what is behind the window: sealed blocks, and
+        None for offloaded ones."""
+        first = len(table)
+        return sealed[max(0, self._first_block(table, end) - first) : max(0, end - first)]
+
+    def _can_extend(
+        self, request: Request, end: int, more: Sequence[Sequence[Block | None]]
+    ) -> bool:
+        """Whether there are free blocks for the extension, and for the tokens of a step behind it."""
+        num_free, num_needed = self.block_pool.num_free_blocks, 0
+        for table, blocks in zip(self._tables_of(request), more, strict=True):
+            num_needed += self._end(table, end * self.block_size, request.num_tokens) - end
+            num_needed += blocks.count(None)
+            num_free -= sum(block is not None and not block.ref_count for block in blocks)
+            behind = table.blocks[table.num_freed : self._first_block(table, end)]
+            num_free += sum(block.ref_count == 1 for block in behind)
+        return num_needed <= num_free
+
+    def _extend(self, request: Request, end: int, more: Sequence[Sequence[Block | None]]) -> int:
+        """Extends the tables of a request to `end` blocks. Returns the tokens that the prefix store had."""
+        tables = self._tables_of(request)
+        for table, blocks in zip(tables, more, strict=True):
+            self._free_before(table, self._first_block(table, end))
+            for block in blocks:
+                if block is not None:
+                    self.block_pool.share(block)
+        loaded: set[int] = set()  # indices
+        for table, blocks in zip(tables, more, strict=True):
+            for sealed in blocks:
+                index = len(table)
+                if sealed is not None:
+                    self._log.add(
+                        "S", sealed.block_id, request.request_id, sealed.ref_count, table.group
+                    )
+                    table.append([sealed])
+                    continue
+                (block,) = self.block_pool.allocate(1)
+                self._log.add("A", block.block_id, request.request_id, index, table.group)
+                table.append([block])
+                if isinstance(self._bring_back(table, index, block), LoadBlock):
+                    loaded.add(index)
+        return len(loaded) * self.block_size
+
+    def _bring_back(self, table: BlockTable, index: int, block: Block) -> SwapIn | LoadBlock:
+        """Fills a table's block `index` from the swap file or with what was read from the prefix store."""
+        request_id, place, key = table.request.request_id, (table.group, index), table.key(index)
+        op: SwapIn | LoadBlock | None = self.offloaded.swap_in(request_id, place, block.block_id)
+        if isinstance(op, SwapIn):
+            self._log.add("I", block.block_id, op.swap_slot)
+        else:
+            op = self.offloaded.load(request_id, place, block.block_id, key)
+            assert op is not None
+            self._log.add("L", block.block_id, request_id, None, table.group)
+        self._block_ops.append(op)
+        if self.enable_prefix_caching:
+            self.block_pool.seal(block, key, request_id)
+        return op
+
+    def _log_fill(self, request: Request, num_computed_before: int) -> None:
+        last = (request.num_computed_tokens - 1) // self.block_size
+        for table in self._tables_of(request):
+            for index in range(num_computed_before // self.block_size, last + 1):
+                end = min(request.num_computed_tokens, (index + 1) * self.block_size)
+                self._log.add("F", table.block_ids[index], end - index * self.block_size)

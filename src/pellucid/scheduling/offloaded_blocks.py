@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.scheduler_output import LoadBlock, ReadBlocks, SaveBlock, SwapIn, SwapOut
+
+Place: TypeAlias = tuple[int, int]  # group, index in the request's block table of the group
 
 
 @dataclass(slots=True)
@@ -13,13 +16,13 @@ class _Read:
 
     Attributes:
         request_id: None: the request does not need them any more.
-        keys: by index in the request's block table.
-        payloads: what was read, by index; None: the store is still reading.
+        keys: by place.
+        payloads: what was read, by place; None: the store is still reading.
     """
 
     request_id: str | None
-    keys: dict[int, BlockKey]
-    payloads: dict[int, object] | None = None
+    keys: dict[Place, BlockKey]
+    payloads: dict[Place, object] | None = None
 
 
 class OffloadedBlocks:
@@ -38,7 +41,7 @@ class OffloadedBlocks:
         self._num_swap_slots = num_swap_slots
         self._max_read_blocks = max_read_blocks
         self._free_slots = list(range(num_swap_slots - 1, -1, -1))
-        self._swapped: dict[str, dict[int, int]] = {}  # slots by request id and index in its table
+        self._swapped: dict[str, dict[Place, int]] = {}  # slots by request id and place
         self._reads: dict[int, _Read] = {}
         self._read_of: dict[str, int] = {}  # read_id by request id
         self._num_reads = 0
@@ -54,20 +57,20 @@ class OffloadedBlocks:
         """Blocks of a request that the swap file holds."""
         return len(self._swapped.get(request_id, ()))
 
-    def is_swapped(self, request_id: str, index: int) -> bool:
-        return index in self._swapped.get(request_id, ())
+    def is_swapped(self, request_id: str, place: Place) -> bool:
+        return place in self._swapped.get(request_id, ())
 
-    def swap_out(self, request_id: str, index: int, block_id: int) -> SwapOut | None:
-        """Keeps what was block `index` of a request, if a slot is free."""
+    def swap_out(self, request_id: str, place: Place, block_id: int) -> SwapOut | None:
+        """Keeps what was a request's block at `place`, if a slot is free."""
         if not self._free_slots:
             return None
         slot = self._free_slots.pop()
-        self._swapped.setdefault(request_id, {})[index] = slot
+        self._swapped.setdefault(request_id, {})[place] = slot
         return SwapOut(block_id, slot)
 
-    def swap_in(self, request_id: str, index: int, block_id: int) -> SwapIn | None:
-        """Fills a block with what was block `index` of a request, if the swap file has it."""
-        if (slot := self._swapped.get(request_id, {}).pop(index, None)) is None:
+    def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn | None:
+        """Fills a block with what was a request's block at `place`, if the swap file has it."""
+        if (slot := self._swapped.get(request_id, {}).pop(place, None)) is None:
             return None
         self._free_slots.append(slot)
         return SwapIn(slot, block_id)
@@ -91,8 +94,8 @@ class OffloadedBlocks:
     def is_reading(self) -> bool:
         return any(read.payloads is None for read in self._reads.values())
 
-    def start_reading(self, request_id: str, keys: Mapping[int, BlockKey]) -> ReadBlocks:
-        """Asks the prefix store for blocks, by their index in the request's table."""
+    def start_reading(self, request_id: str, keys: Mapping[Place, BlockKey]) -> ReadBlocks:
+        """Asks the prefix store for blocks, in order."""
         assert len(keys) <= self.num_readable_blocks and not self.has_asked(request_id)
         read_id = self._num_reads
         self._num_reads += 1
@@ -123,14 +126,20 @@ class OffloadedBlocks:
         """The reads whose blocks are not there yet."""
         return [read_id for read_id, read in self._reads.items() if read.payloads is None]
 
-    def load(self, request_id: str, index: int, block_id: int, key: BlockKey) -> LoadBlock | None:
-        """Fills a block with what was read for block `index` of a request, if it was."""
+    def is_loaded(self, request_id: str, place: Place, key: BlockKey) -> bool:
+        """Whether a block was read for a request."""
         if (read_id := self._read_of.get(request_id)) is None:
-            return None
+            return False
         read = self._reads[read_id]
-        if read.payloads is None or read.keys.get(index) != key or index not in read.payloads:
+        return read.payloads is not None and place in read.payloads and read.keys[place] == key
+
+    def load(self, request_id: str, place: Place, block_id: int, key: BlockKey) -> LoadBlock | None:
+        """Fills a block with what was read for a request's block at `place`, if it was."""
+        if not self.is_loaded(request_id, place, key):
             return None
-        return LoadBlock(block_id, read.payloads[index])
+        payloads = self._reads[self._read_of[request_id]].payloads
+        assert payloads is not None
+        return LoadBlock(block_id, payloads[place])
 
     def drop_reads_that_wait(self) -> None:
         """Drops blocks that were read for requests which are not admitted yet: these ask again."""

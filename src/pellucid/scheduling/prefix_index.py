@@ -68,7 +68,8 @@ class PrefixIndex:
         self._blocks: dict[bytes, Block] = {}
         # parent hash -> first token -> block hash -> None, in order of sealing
         self._children: dict[bytes, dict[int, dict[bytes, None]]] = {}
-        self._first_blocks: Counter[tuple[int, ...]] = Counter()  # whatever their salt
+        # Groups and token ids, whatever the salt.
+        self._first_blocks: Counter[tuple[int, tuple[int, ...]]] = Counter()
         self._evicted: OrderedDict[bytes, int] = OrderedDict()  # hash -> evictions until then
         self._max_evicted = num_blocks * EVICTED_PER_BLOCK
         self._num_evicted = 0
@@ -91,7 +92,7 @@ class PrefixIndex:
         children = self._children.setdefault(key.parent_hash, {})
         children.setdefault(key.token_ids[0], {})[key.block_hash] = None
         if key.index == 0:
-            self._first_blocks[key.token_ids] += 1
+            self._first_blocks[key.group, key.token_ids] += 1
         self._evicted.pop(key.block_hash, None)
 
     def remove(self, key: BlockKey) -> None:
@@ -104,22 +105,26 @@ class PrefixIndex:
         if not children:
             del self._children[key.parent_hash]
         if key.index == 0:
-            self._first_blocks[key.token_ids] -= 1
-            if not self._first_blocks[key.token_ids]:
-                del self._first_blocks[key.token_ids]
+            first = key.group, key.token_ids
+            self._first_blocks[first] -= 1
+            if not self._first_blocks[first]:
+                del self._first_blocks[first]
         self._num_evicted += 1
         self._evicted[key.block_hash] = self._num_evicted
         if len(self._evicted) > self._max_evicted:
             self._evicted.popitem(last=False)
 
-    def explain_miss(self, key: BlockKey) -> PrefixMiss:
-        """Why there is no block with this key, though there are those before it."""
-        at_token = key.index * len(key.token_ids)
+    def explain_miss(self, key: BlockKey, at_token: int) -> PrefixMiss:
+        """Why there is no block with this key, though there are those before it.
+
+        Args:
+            at_token: the first position that was not found.
+        """
         evicted = self._evicted.get(key.block_hash)
         if evicted is not None:
             since = self._num_evicted - evicted
             return PrefixMiss(MissReason.EVICTED, at_token, num_evicted_since=since)
-        if key.index == 0 and key.token_ids in self._first_blocks:
+        if key.index == 0 and (key.group, key.token_ids) in self._first_blocks:
             return PrefixMiss(MissReason.SALT, at_token)
         nearest = max(
             self._candidates(key),
@@ -133,7 +138,7 @@ class PrefixIndex:
             MissReason.DIFFERS,
             at_token,
             nearest.sealed_by,
-            at_token + offset,
+            key.index * len(key.token_ids) + offset,
             (key.token_ids[offset], nearest.key.token_ids[offset]),
         )
 
@@ -158,7 +163,7 @@ class PrefixIndex:
         assert sum(map(len, alike)) == len(self._blocks) and all(alike)
         first_blocks = (block.key for block in self._blocks.values())
         assert self._first_blocks == Counter(
-            key.token_ids for key in first_blocks if key is not None and key.index == 0
+            (key.group, key.token_ids) for key in first_blocks if key is not None and key.index == 0
         )
         assert len(self._evicted) <= self._max_evicted
 

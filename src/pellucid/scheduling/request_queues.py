@@ -304,7 +304,7 @@ class RequestQueues:
             assert request.num_computed_tokens < request.num_tokens
         for request in (*self.waiting, *self._reading.values(), *self._parked.values()):
             assert request.status is RequestStatus.WAITING
-            num_slots = manager.num_blocks(request) * manager.block_size
+            num_slots = manager.num_positions(request)
             assert (num_slots > 0) == (request.request_id in self._holders)
             assert 0 <= num_slots - request.num_computed_tokens < manager.block_size
         everyone = list(self)

@@ -107,9 +107,8 @@ class Scheduler:
         """
         longest = request.num_prompt_tokens + request.max_tokens - 1
         if not self.kv_cache_manager.fits_alone(longest):
-            capacity = (
-                self.kv_cache_manager.block_pool.num_blocks * self.kv_cache_manager.block_size
-            )
+            manager = self.kv_cache_manager
+            capacity = manager.needs.longest(manager.block_pool.num_blocks, longest)
             raise ValueError(
                 f"request {request.request_id!r} needs up to {longest} positions in the KV cache"
                 f" (prompt {request.num_prompt_tokens} + max_tokens {request.max_tokens} - 1), which"
@@ -222,6 +221,7 @@ class Scheduler:
             How many of these are computed; 0 if nothing can be shared.
         """
         num_shared = min(num_tokens, parent.num_computed_tokens, request.num_tokens - 1)
+        num_shared = self.kv_cache_manager.num_forkable(parent, num_shared)
         same_text = request.token_ids(0, num_shared) == parent.token_ids(0, num_shared)
         same_salt = request.cache_salt == parent.cache_salt
         if not (self.use_kv_cache and same_salt and same_text and num_shared > 0):
@@ -530,7 +530,7 @@ class Scheduler:
                 num_recomputed,
                 num_drafts,
                 samplers,
-                self.kv_cache_manager.block_ids(request),
+                self.kv_cache_manager.block_tables(request),
             )
         )
 
@@ -560,8 +560,7 @@ class Scheduler:
         if num_lacking == 0:
             return
         num_freed = manager.give_back(giver, num_lacking)
-        num_slots = manager.num_blocks(giver) * manager.block_size
-        num_lost = max(0, giver.num_computed_tokens - num_slots)
+        num_lost = max(0, giver.num_computed_tokens - manager.num_positions(giver))
         giver.num_computed_tokens -= num_lost
         self._queues.note_blocks(giver)
         if self._events.active:
@@ -607,6 +606,8 @@ class Scheduler:
         if num_computed < scheduled.end:
             self.kv_cache_manager.roll_back(request, num_computed)
         self.kv_cache_manager.seal(request, start)
+        if self.kv_cache_manager.has_windows:
+            self.kv_cache_manager.free_behind_windows(request)
 
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)

@@ -24,7 +24,7 @@ class ScheduledRequest(NamedTuple):
         samplers: the requests that sample from the logits of the last rows; none if these rows do not reach
             the request's last token, else the request, and its siblings if they have been waiting for
             this prompt.
-        block_ids: the request's block table.
+        block_tables: the request's block table in each group of layers.
     """
 
     request: Request
@@ -33,7 +33,13 @@ class ScheduledRequest(NamedTuple):
     num_recomputed_tokens: int
     num_draft_tokens: int
     samplers: tuple[Request, ...]
-    block_ids: tuple[int, ...]
+    block_tables: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of all groups that the request holds."""
+        num_freed = sum([table.count(-1) for table in self.block_tables if table[0] < 0])
+        return sum(map(len, self.block_tables)) - num_freed
 
     @property
     def end(self) -> int:

@@ -105,7 +105,8 @@ class SchedulingEvents:
                     out_tok=request.num_output_tokens,
                     computed_tok=request.num_computed_tokens,
                     prio=request.priority,
-                    blocks=self._manager.block_ids(request),
+                    blocks=tables[0],
+                    tables=tables if len(tables) > 1 else None,
                     reason=reason if request.request_id == blocked else None,
                     max_new_tok=request.max_tokens,
                     params=sampling_summary(request),
@@ -113,6 +114,7 @@ class SchedulingEvents:
                     output_ids=tuple(request.output_token_ids) if with_tokens else None,
                 )
                 for request in requests
+                for tables in [self._manager.block_tables(request)]
             ),
             blocks=tuple(
                 (block.block_id, block.ref_count, _short_hash(block))
@@ -192,10 +194,14 @@ class SchedulingEvents:
     def blocks(self) -> None:
         """What happened to blocks since the last call."""
         pool = self._manager.block_pool
-        if rows := pool.log.take():
+        rows, groups = pool.log.take()
+        if rows:
             self._sink.emit(
                 BlockOps(
-                    ops=rows, waste_tok=self._manager.num_wasted_slots(), **self._block_counts()
+                    ops=rows,
+                    waste_tok=self._manager.num_wasted_slots(),
+                    groups=groups if any(groups) else None,
+                    **self._block_counts(),
                 )
             )
 

@@ -13,6 +13,7 @@ import msgspec
 from pellucid import formulas
 from pellucid.async_engine import SideEngine
 from pellucid.events import BlockOps, EventRecord, Level, Step
+from pellucid.kv_groups import block_needs
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, GeneratedReply
@@ -179,7 +180,7 @@ class CompareRoutes:
         own = service.engine.config
         num_requests = body.batch if body.kind == "batch" else 1
         length = len(prompt_token_ids) + body.max_tokens
-        blocks = -(-length // own.block_size)
+        needs = block_needs(service.engine.model_config, own.block_size, own.max_num_batched_tokens)
         engine = await service.engine.side_engine(
             replace(
                 own,
@@ -187,7 +188,7 @@ class CompareRoutes:
                 kv_cache_dtype=arm.kv_cache_dtype or own.kv_cache_dtype,
                 max_num_seqs=arm.num_seats,
                 max_model_len=max(2, length),
-                num_kv_blocks=num_requests * blocks,
+                num_kv_blocks=num_requests * needs.most(length),
                 kv_cache_memory=None,
                 enable_prefix_caching=False,
                 prefix_cache_dir=None,

@@ -219,6 +219,7 @@ class InspectionRoutes:
                         "block": node.block_id,
                         "hash": node.block_hash,
                         "parent": block_ids.get(node.parent_hash),
+                        "group": node.group,
                         "index": node.index,
                         "refs": len(node.owners),
                         "owners": node.owners,

@@ -37,7 +37,7 @@ class ServedModel:
         self.weight_bytes = engine.memory_plan.weights
         self._config = engine.config
         self._model_config = engine.model_config
-        self._num_kv_tokens = engine.memory_plan.num_blocks * engine.config.block_size
+        self._num_kv_tokens = engine.memory_plan.num_tokens
         pattern = "|".join(re.escape(name).replace(r"\*", ".*") for name in self._names)
         self._pattern = re.compile(f"(?:{pattern})(?::latest)?")  # Ollama's clients add the tag
 

@@ -110,12 +110,12 @@ class Engine {
       tables.resize(seq_lens.size() * static_cast<std::size_t>(widest), -1);
     }
 
-    plan_.make({static_cast<std::int64_t>(shares.size()), query_start.data(), seq_lens.data(),
-                tables.data(), widest},
+    plan_.make({static_cast<std::int64_t>(shares.size()), query_start.data(), seq_lens.data()},
                model_.sliding_window);
     const AttentionOptions options{model_.scale(), model_.softcap, model_.sliding_window};
     std::vector<float> y(q.size(), std::numeric_limits<float>::quiet_NaN());
-    const AttentionArrays arrays{q.data(), model_.q_size(), y.data(), model_.q_size()};
+    const AttentionArrays arrays{q.data(),         model_.q_size(), y.data(),
+                                 model_.q_size(), tables.data(),   widest};
     // Any order of items must do, and a plan serves one layer after another.
     std::vector<std::int64_t> order;
     for (std::size_t i = 0; i < plan_.items().size(); ++i) {

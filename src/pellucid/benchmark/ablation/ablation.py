@@ -9,6 +9,7 @@ from pellucid.benchmark.ablation.kv_formats import KVFormatResult, measure_kv_fo
 from pellucid.benchmark.ablation.prefix import PrefixResult, measure_prefix
 from pellucid.benchmark.ablation.requests import mixed_requests
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.kv_groups import block_needs
 from pellucid.loaded_model import LoadedModel
 
 OnPart = Callable[[str], None]
@@ -53,7 +54,8 @@ def ablate(
     bytes_per_block = model.backend.kv_bytes_per_block(
         model.config, config.block_size, config.kv_cache_dtype
     )
-    capacity = measure_capacity(requests, longest, config.block_size, bytes_per_block)
+    needs = block_needs(model.config, config.block_size, config.max_num_batched_tokens)
+    capacity = measure_capacity(requests, longest, needs, bytes_per_block)
     on_part("prefix sharing")
     prefix = measure_prefix(model, config, longest)
     on_part("formats of the KV cache")

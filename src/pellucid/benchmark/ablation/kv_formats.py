@@ -58,7 +58,7 @@ def measure_kv_formats(
     return tuple(
         KVFormatResult(
             dtype,
-            session.memory_plan().bytes_per_block / config.block_size,
+            session.memory_plan().bytes_per_position,
             workload.depth,
             workload.num_tokens / statistics.median(seconds[dtype]),
         )

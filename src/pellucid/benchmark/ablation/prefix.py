@@ -10,8 +10,8 @@ import numpy as np
 from pellucid.benchmark.ablation.requests import random_prompt
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.kv_groups import block_needs
 from pellucid.loaded_model import LoadedModel
-from pellucid.memory.memory_plan import blocks_for
 from pellucid.sampling_params import SamplingParams
 
 PROMPT_TOKENS = 2000
@@ -48,13 +48,14 @@ def measure_prefix(model: LoadedModel, config: EngineConfig, max_model_len: int)
         max_model_len: tokens of a whole context.
     """
     num_tokens = min(PROMPT_TOKENS, max_model_len - 1)
+    needs = block_needs(model.config, config.block_size, config.max_num_batched_tokens)
     off, on = (
         LLMEngine(
             replace(
                 config,
                 enable_prefix_caching=enabled,
                 max_model_len=num_tokens + 1,
-                num_kv_blocks=2 * blocks_for(num_tokens + 1, config.block_size),
+                num_kv_blocks=2 * needs.most(num_tokens + 1),
             ),
             model,
         )

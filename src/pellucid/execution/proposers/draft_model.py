@@ -15,7 +15,7 @@ class DraftBlocks(Protocol):
     """What gives blocks of the draft model's cache: the part of `KVCacheManager` that this takes."""
 
     def allocate(self, request: Request, num_tokens: int) -> bool: ...
-    def block_ids(self, request: Request) -> tuple[int, ...]: ...
+    def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
     def roll_back(self, request: Request, num_tokens: int) -> None: ...
     def forget(self, request: Request) -> None: ...
 
@@ -183,7 +183,7 @@ class DraftModel(Proposer):
 
     def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:
         start = twin.num_computed_tokens
-        block_ids = self._blocks.block_ids(twin)
+        block_tables = self._blocks.block_tables(twin)
         return ScheduledRequest(
-            twin, start, num_tokens, 0, 0, (twin,) if samples else (), block_ids
+            twin, start, num_tokens, 0, 0, (twin,) if samples else (), block_tables
         )

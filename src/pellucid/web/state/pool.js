@@ -31,7 +31,7 @@ export class Pool {
     this.flags = new Uint8Array(numBlocks);
     /** The op that touched it last, counted from the first op there was; -1: none. */
     this.touched = new Float64Array(numBlocks).fill(-1);
-    /** The block table of each request that has blocks. @type {Map<number, number[]>} */
+    /** The block table of each request that has blocks, of the first group of layers. @type {Map<number, number[]>} */
     this.tables = new Map();
   }
 
@@ -76,8 +76,9 @@ export class Pool {
    * @param {number} a
    * @param {number} b
    * @param {number} index of the op
+   * @param {number} group of the block table that changes
    */
-  apply(op, block, a, b, index) {
+  apply(op, block, a, b, index, group = 0) {
     if (op === "x") {
       this.tables.delete(a);
       return;
@@ -92,15 +93,15 @@ export class Pool {
       this.owners[block] = 1;
       this.fill[block] = op === "A" ? 0 : this.blockTokens;
       this.flags[block] = op === "I" ? SWAPPED_IN : op === "L" ? LOADED : 0;
-      if (op === "A") this.table(a)[b] = block;
-      if (op === "L") this.table(a).push(block);
+      if (op === "A" && group === 0) this.table(a)[b] = block;
+      if (op === "L" && group === 0 && !this.table(a).includes(block)) this.table(a).push(block);
       if (op !== "I") this.lastOwner[block] = a;
     } else if (op === "F") {
       this.fill[block] = a;
     } else if (op === "S") {
       this.owners[block] = b;
       this.lastOwner[block] = a;
-      this.table(a).push(block);
+      if (group === 0) this.table(a).push(block);
     } else if (op === "R") {
       this.owners[block] = a;
       if (a === 0) {
@@ -115,6 +116,7 @@ export class Pool {
       this.fill[block] = this.fill[a];
       this.flags[block] = COPIED;
       this.lastOwner[block] = b;
+      if (group !== 0) return;
       const table = this.table(b);
       const at = table.indexOf(a);
       if (at >= 0) table[at] = block;
@@ -143,7 +145,7 @@ export class Pool {
 export class PoolHistory {
   /** @param {number} capacity ops that are kept */
   constructor(capacity) {
-    this.ops = new Columns({ seq: Float64Array, op: Uint8Array, block: Int32Array, a: Float64Array, b: Float64Array }, capacity);
+    this.ops = new Columns({ seq: Float64Array, op: Uint8Array, block: Int32Array, a: Float64Array, b: Float64Array, group: Uint8Array }, capacity);
     /** @type {{op: number, seq: number, pool: Pool}[]} the pool before an op */
     this.keyframes = [];
     this.newest = new Pool(0, 0);
@@ -168,12 +170,13 @@ export class PoolHistory {
    * @param {(req: string) => number} number of a request
    */
   take(event, number) {
-    for (const [op, block, a, b] of event.ops) {
-      if (op === "A" || op === "S" || op === "L") this.add(event.seq, op, block, number(a), b ?? 0);
-      else if (op === "C") this.add(event.seq, op, block, a, number(b));
+    event.ops.forEach((/** @type {any} */ [op, block, a, b], /** @type {number} */ index) => {
+      const group = event.groups?.[index] ?? 0;
+      if (op === "A" || op === "S" || op === "L") this.add(event.seq, op, block, number(a), b ?? 0, group);
+      else if (op === "C") this.add(event.seq, op, block, a, number(b), group);
       else if (op === "H") this.add(event.seq, op, block, 0, 0);
       else this.add(event.seq, op, block, a ?? 0, b ?? 0);
-    }
+    });
   }
 
   /**
@@ -201,12 +204,13 @@ export class PoolHistory {
    * @param {number} block
    * @param {number} a
    * @param {number} b
+   * @param {number} group
    */
-  add(seq, op, block, a, b) {
+  add(seq, op, block, a, b, group = 0) {
     if (this.ops.end % OPS_BETWEEN_KEYFRAMES === 0 && this.ops.end > 0) this.keep(seq - 1);
     const index = this.ops.end;
-    this.ops.push({ seq, op: OP.indexOf(op), block, a, b });
-    this.newest.apply(op, block, a, b, index);
+    this.ops.push({ seq, op: OP.indexOf(op), block, a, b, group });
+    this.newest.apply(op, block, a, b, index, group);
   }
 
   /** @param {number} seq up to which the newest state is */
@@ -259,7 +263,8 @@ export class PoolHistory {
     const { pool } = this.visited;
     for (let row = Math.max(this.visited.op, this.ops.first); row < end; row++) {
       const op = OP[this.ops.get("op", row)];
-      pool.apply(op, this.ops.get("block", row), this.ops.get("a", row), this.ops.get("b", row), row);
+      const [a, b, group] = [this.ops.get("a", row), this.ops.get("b", row), this.ops.get("group", row)];
+      pool.apply(op, this.ops.get("block", row), a, b, row, group);
     }
     this.visited.op = end;
     return pool;

@@ -1,0 +1,106 @@
+"""KV groups: which layers of a model share block tables, and where in a block each layer lies."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pellucid.config import ModelConfig
+from pellucid.formulas import BlockNeeds
+
+# More groups pad blocks less and cost a table more for each request.
+MAX_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class KVGroup:
+    """Layers that have one block table for each request: a block of the group holds their keys and values.
+
+    Args:
+        window: keys that a token sees in these layers; None: all before it.
+        layers: indices of the layers, all with keys and values of their own.
+    """
+
+    window: int | None
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KVPlace:
+    """Where the keys and values of a layer are: those of layer `index` of a group."""
+
+    group: int
+    index: int
+
+
+def kv_groups(config: ModelConfig) -> tuple[KVGroup, ...]:
+    """The groups of a model; those without a window first.
+
+    Layers with equal windows, kv-heads and head dims are of one kind; a group has layers of one kind. Blocks of
+    all groups have the same bytes and come from one pool, so a block holds as much as the largest group needs.
+    Of all sizes of a block that give at most `MAX_GROUPS` groups this takes the one that pads least.
+    """
+    kinds: dict[tuple[int | None, int, int], list[int]] = {}
+    for index, window in _windows(config).items():
+        attention = config.layers[index].attention
+        kinds.setdefault((window, attention.num_kv_heads, attention.head_dim), []).append(index)
+    widths = {kind: kind[1] * kind[2] for kind in kinds}
+    sizes = {
+        num_layers * widths[kind]
+        for kind, layers in kinds.items()
+        for num_layers in range(1, len(layers) + 1)
+    }
+
+    def num_groups(size: int) -> int:
+        return sum(-(-len(layers) // (size // widths[kind])) for kind, layers in kinds.items())
+
+    most = max(MAX_GROUPS, len(kinds))
+    fitting = [size for size in sizes if size >= max(widths.values()) and num_groups(size) <= most]
+    size = min(fitting, key=lambda size: (num_groups(size) * size, num_groups(size)))
+    groups = [
+        KVGroup(kind[0], layers)
+        for kind, members in kinds.items()
+        for layers in _batches(members, size // widths[kind])
+    ]
+    return tuple(sorted(groups, key=lambda group: group.window is not None))
+
+
+def block_needs(config: ModelConfig, block_size: int, max_chunk: int) -> BlockNeeds:
+    """The blocks that a request holds on a model.
+
+    Args:
+        max_chunk: most tokens of a request in one step.
+    """
+    windows = tuple(group.window for group in kv_groups(config))
+    return BlockNeeds(block_size, windows, max_chunk)
+
+
+def kv_places(config: ModelConfig, groups: Sequence[KVGroup]) -> tuple[KVPlace, ...]:
+    """The place of each layer; layers that share keys and values have one."""
+    places = {
+        layer: KVPlace(number, index)
+        for number, group in enumerate(groups)
+        for index, layer in enumerate(group.layers)
+    }
+    return tuple(
+        places[index if (shared := layer.attention.shared_kv_layer) is None else shared]
+        for index, layer in enumerate(config.layers)
+    )
+
+
+def _batches(layers: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(layers), size):
+        yield tuple(layers[start : start + size])
+
+
+def _windows(config: ModelConfig) -> dict[int, int | None]:
+    """Of each layer with keys and values of its own, the widest window of the layers that read them.
+    A window as long as the context hides nothing."""
+    windows: dict[int, int | None] = {}
+    for index, layer in enumerate(config.layers):
+        attention = layer.attention
+        window = attention.window
+        if window is not None and window >= config.context_length:
+            window = None
+        source = index if attention.shared_kv_layer is None else attention.shared_kv_layer
+        before = windows.get(source, 0)
+        windows[source] = None if window is None or before is None else max(window, before)
+    return windows
