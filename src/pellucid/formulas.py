@@ -5,6 +5,7 @@ rotations and activations are under 1 % of a decoder's operations. Likewise byte
 and of the KV cache, each read or written once: the least that a step can move.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -234,9 +235,12 @@ class BlockNeeds:
         blocks = -(-num_tokens // self.block_size)
         if window is None:
             return blocks
-        # From the first position that a chunk sees to its last one, wherever blocks begin.
-        span = window - 1 + (TILE_TOKENS - 1) + self.max_chunk
-        return min(blocks, -(-(span - 1) // self.block_size) + 1)
+        # From the first position that a tile sees to the end of a chunk that begins at its last position.
+        span = window - 1 + TILE_TOKENS - 1 + self.max_chunk
+        # The furthest into a block that the first position can be.
+        step = math.gcd(TILE_TOKENS, self.block_size)
+        offset = self.block_size - step + (1 - window) % step
+        return min(blocks, -(-(offset + span) // self.block_size))
 
     def most(self, num_tokens: int) -> int:
         """The same of all groups: a request that runs alone needs no more."""
