@@ -93,7 +93,7 @@ class HelloKV:
     n_blocks: int
     block_bytes: int  # all layers of a group, K and V, scales included
     dtype: str
-    windows: tuple[int | None, ...] = (None,)  # of each group of layers; null: it sees all tokens
+    windows: tuple[int, ...] = (0,)  # tokens that each group of layers sees; 0: all
 
 
 @dataclass(frozen=True, slots=True)

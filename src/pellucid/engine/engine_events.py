@@ -90,7 +90,7 @@ def hello(
             n_blocks=plan.num_blocks,
             block_bytes=plan.bytes_per_block,
             dtype=engine_config.kv_cache_dtype,
-            windows=plan.block_needs.windows,
+            windows=tuple(window or 0 for window in plan.block_needs.windows),
         ),
         device=HelloDevice(
             name=platform.machine(),
