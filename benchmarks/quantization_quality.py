@@ -21,6 +21,7 @@ from pellucid.backends.choice import make_backend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.ops import Decoder, ForwardBatch
 from pellucid.config import QUANTIZATIONS, EngineConfig, ModelConfig
+from pellucid.kv_groups import kv_groups
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hub import find_model
 from pellucid.text.tokenizer import Tokenizer

@@ -71,7 +71,9 @@ def test_the_naive_loop_gets_a_short_and_a_long_one() -> None:
 
 def test_capacity_by_hand() -> None:
     # 4 contexts of 100 tokens in blocks of 16: 28 blocks. The two take 1 and 3 blocks: 2 for each, paged.
-    result = measure_capacity(requests((10, 5), (30, 10)), 100, BlockNeeds(16), bytes_per_block=1000)
+    result = measure_capacity(
+        requests((10, 5), (30, 10)), 100, BlockNeeds(16), bytes_per_block=1000
+    )
     assert result.num_bytes == 28_000
     whole, longest, paged = result.capacities
     assert (whole.num_requests, longest.num_requests, paged.num_requests) == (4, 9, 14)

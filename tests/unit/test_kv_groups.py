@@ -23,7 +23,9 @@ def model(*kinds: tuple[int | None, int]) -> ModelConfig:
     """A model with a layer for each (window, head dim)."""
     layer = TINY_SHAPE.layers[0]
     layers = tuple(
-        replace(layer, attention=replace(layer.attention, window=window, head_dim=head_dim, rope=None))
+        replace(
+            layer, attention=replace(layer.attention, window=window, head_dim=head_dim, rope=None)
+        )
         for window, head_dim in kinds
     )
     return replace(TINY_SHAPE, layers=layers)
@@ -77,7 +79,9 @@ def test_layers_of_a_group_do_not_touch_each_other() -> None:
 def test_layers_that_share_keys_and_values_keep_what_the_widest_sees() -> None:
     config = model((16, 8), (16, 8), (32, 8))
     shared = replace(config.layers[2].attention, shared_kv_layer=0)
-    config = replace(config, layers=(*config.layers[:2], replace(config.layers[2], attention=shared)))
+    config = replace(
+        config, layers=(*config.layers[:2], replace(config.layers[2], attention=shared))
+    )
     groups = kv_groups(config)
     assert [(group.window, group.layers) for group in groups] == [(32, (0,)), (16, (1,))]
     places = kv_places(config, groups)
