@@ -108,10 +108,9 @@ void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions opt
                             window = options.sliding_window](const Step& step) {
     check_layer(step, place, limits.num_kv_heads);
     // Blocks behind the window of a group may be those of other requests.
-    const std::int64_t kept =
-        step.kv_cache->shape().windows[static_cast<std::size_t>(place.group)];
-    require(kept == 0 || (window > 0 && window <= kept), "sliding_window=", window,
-            ": group ", place.group, " of the cache keeps ", kept, " keys");
+    const std::int64_t kept = step.kv_cache->shape().windows[static_cast<std::size_t>(place.group)];
+    require(kept == 0 || (window > 0 && window <= kept), "sliding_window=", window, ": group ",
+            place.group, " of the cache keeps ", kept, " keys");
     require(limits.head_dim == step.kv_cache->shape().head_dim,
             "kv_cache: head_dim=", step.kv_cache->shape().head_dim, ", the program has ",
             limits.head_dim);
@@ -129,12 +128,11 @@ void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions opt
       [plan](const Step&) { return static_cast<std::int64_t>(plan->items().size()); },
       [](const Step&) { return 1; },
       [=, sinks = std::move(sinks), &program = program_](const Step& step, const Share& share) {
-        const AttentionArrays arrays{program.row(q, 0), program.stride(q), program.row(y, 0),
-                                     program.stride(y), step.tables(place.group),
-                                     step.max_blocks};
+        const AttentionArrays arrays{program.row(q, 0), program.stride(q),        program.row(y, 0),
+                                     program.stride(y), step.tables(place.group), step.max_blocks};
         run_attention(
-            program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place.layer), *plan,
-            options, arrays, share.begin, share.end,
+            program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place.layer),
+            *plan, options, arrays, share.begin, share.end,
             program.scratch(scratch) + static_cast<std::size_t>(share.thread) * bytes_per_thread);
       });
 }

@@ -104,8 +104,9 @@ void bind_kv_cache(nb::module_& m) {
       .def_prop_ro("num_bytes", &KVCache::num_bytes)
       .def_prop_ro("num_blocks", &KVCache::num_blocks)
       .def_prop_ro("block_size", [](const KVCache& self) { return self.shape().block_size; })
-      .def_prop_ro("num_layers", [](const KVCache& self) { return self.shape().num_layers; },
-                   "Of the largest group.")
+      .def_prop_ro(
+          "num_layers", [](const KVCache& self) { return self.shape().num_layers; },
+          "Of the largest group.")
       .def_prop_ro("num_kv_heads", [](const KVCache& self) { return self.shape().num_kv_heads; })
       .def_prop_ro("head_dim", [](const KVCache& self) { return self.shape().head_dim; })
       .def_prop_ro("bytes_per_block", &KVCache::bytes_per_block,

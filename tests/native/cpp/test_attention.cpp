@@ -114,7 +114,7 @@ class Engine {
                model_.sliding_window);
     const AttentionOptions options{model_.scale(), model_.softcap, model_.sliding_window};
     std::vector<float> y(q.size(), std::numeric_limits<float>::quiet_NaN());
-    const AttentionArrays arrays{q.data(),         model_.q_size(), y.data(),
+    const AttentionArrays arrays{q.data(),        model_.q_size(), y.data(),
                                  model_.q_size(), tables.data(),   widest};
     // Any order of items must do, and a plan serves one layer after another.
     std::vector<std::int64_t> order;
