@@ -62,6 +62,8 @@ class SamplingParams:
         max_time: limit in seconds from the request's arrival.
         ignore_eos: continue after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
+        thinking_token_budget: most tokens of reasoning, over all regions of it; then the text that ends reasoning is
+            forced. It has an effect for models whose form of reasoning is known, as `stop_in_reasoning`.
         structured_outputs: what the text must be: JSON, a choice, a regular expression, a grammar.
 
     Raises:
@@ -93,6 +95,7 @@ class SamplingParams:
     max_time: float | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    thinking_token_budget: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
@@ -201,6 +204,7 @@ _OPTIONAL_INTEGERS = {
     "seed": Interval(0, 2**64 - 1),
     "logprobs": Interval(0, MAX_LOGPROBS),
     "prompt_logprobs": Interval(0, MAX_LOGPROBS),
+    "thinking_token_budget": Interval(0),
 }
 _MAX_TOKENS = Interval(1)
 _MAX_TIME = Interval(0, above_low=True)

@@ -200,3 +200,106 @@ def test_ollama_gets_whole_calls(server: RunningServer) -> None:
     assert "".join(part.message.thinking or "" for part in parts) == "Both are far away."
     calls = [call for part in parts for call in part.message.tool_calls or ()]
     assert [(call.function.name, call.function.arguments) for call in calls] == CALLS
+
+
+def test_a_budget_ends_the_reasoning(client: openai.OpenAI, server: RunningServer) -> None:
+    """The budget's tokens, then the end of reasoning; by each protocol's field. The script goes on where it was."""
+    whole = client.chat.completions.create(**COMMON, messages=QUESTION)
+    thoughts = whole.choices[0].message.model_dump()["reasoning"]
+    num_thoughts = whole.usage.completion_tokens_details.reasoning_tokens  # type: ignore[union-attr]
+    assert num_thoughts and num_thoughts > 3
+    for fields in (
+        {"thinking_token_budget": 3},
+        {"thinking_budget_tokens": 3, "thinking_budget": 3},
+    ):
+        reply = client.chat.completions.create(**COMMON, messages=QUESTION, extra_body=fields)
+        found = reply.choices[0].message.model_dump()
+        assert thoughts.startswith(found["reasoning"]) and found["reasoning"] != thoughts
+        assert found["content"] is not None
+        assert reply.usage.completion_tokens_details.reasoning_tokens == 3  # type: ignore[union-attr]
+        chunks = list(
+            client.chat.completions.create(
+                **COMMON,
+                messages=QUESTION,
+                extra_body=fields,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+        assert chunks[-1].usage == reply.usage
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
+        message = claude.messages.create(
+            model="tested",
+            max_tokens=80,
+            messages=QUESTION,
+            thinking={"type": "enabled", "budget_tokens": 3},
+            extra_body={"temperature": 0},
+        )
+    assert message.content[0].type == "thinking"
+    assert message.content[0].thinking == found["reasoning"]
+
+
+def test_a_budget_that_is_not_used_up_changes_nothing(client: openai.OpenAI) -> None:
+    free = client.chat.completions.create(**COMMON, messages=QUESTION).choices
+    for budget in (-1, 300):
+        extra = {"thinking_token_budget": budget}
+        reply = client.chat.completions.create(**COMMON, messages=QUESTION, extra_body=extra)
+        assert reply.choices == free
+
+
+def test_efforts_of_a_model_whose_template_reads_none(client: openai.OpenAI) -> None:
+    """Its template reads enable_thinking: effort none closes the reasoning in the prompt, the others set budgets or
+    no limit."""
+    reply = client.responses.create(**COMMON, input="Weather?", reasoning={"effort": "high"})
+    assert reply.usage and reply.usage.output_tokens_details.reasoning_tokens > 3
+    assert reply.model_dump()["warnings"] == []
+    low = client.responses.create(**COMMON, input="Weather?", reasoning={"effort": "low"})
+    assert low.output_text == reply.output_text
+    none = client.responses.create(**COMMON, input="Weather?", reasoning={"effort": "none"})
+    assert none.usage and none.usage.input_tokens > reply.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"thinking_token_budget": -2}, "thinking_token_budget=-2: must be at least 0"),
+        (
+            {"thinking_token_budget": 1, "thinking_budget": 2},
+            "thinking_token_budget and thinking_budget: differ",
+        ),
+    ],
+)
+def test_a_budget_that_is_none_is_refused(
+    client: openai.OpenAI, fields: dict[str, int], error: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=error):
+        client.chat.completions.create(**COMMON, messages=QUESTION, extra_body=fields)
+
+
+def test_log_probabilities_of_responses_are_those_of_the_text(client: openai.OpenAI) -> None:
+    """Without those of reasoning and of calls, and in a stream the same."""
+    fields: dict[str, Any] = {
+        **COMMON,
+        "input": "Weather in Lima?",
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+        "tools": [{"type": "function", **tool["function"]} for tool in TOOLS],
+    }
+    response = client.responses.create(**fields)
+    (message,) = [item for item in response.output if item.type == "message"]
+    (part,) = message.content
+    assert part.type == "output_text" and part.text == "I look."
+    assert part.logprobs and "".join(each.token for each in part.logprobs) == part.text
+    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
+    assert all(bytes(each.bytes).decode() == each.token for each in part.logprobs)
+    streamed, done = [], []
+    for event in client.responses.create(**fields, stream=True):
+        if event.type == "response.output_text.delta":
+            streamed += event.logprobs
+        elif event.type == "response.output_text.done":
+            done += event.logprobs
+    assert [each.token for each in streamed] == [each.token for each in part.logprobs]
+    assert [each.logprob for each in done] == [each.logprob for each in part.logprobs]
+    del fields["include"]
+    response = client.responses.create(**fields)
+    assert "top_logprobs: has no effect" in str(response.model_dump()["warnings"])

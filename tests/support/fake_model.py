@@ -19,6 +19,8 @@ from pellucid.engine import LLMEngine
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel
 from pellucid.prompts import ChatPrompt
+from pellucid.text.responses.format import ResponseFormat
+from pellucid.text.responses.template import ResponseTemplate
 from support.uniform_model import uniform_model
 
 VOCAB_SIZE = 32
@@ -107,6 +109,17 @@ class FakeTokenizer:
 
     bos_token_id = None
     vocab_size = VOCAB_SIZE
+    # Reasoning stands between ? and !, or ends with yz
+    response_format = ResponseFormat(
+        "fake",
+        ResponseTemplate.compile(
+            {
+                "start_anchor": "#",
+                "fields": {"reasoning": {"open": "?", "close": ["yz", "!"]}, "content": {}},
+            }
+        ),
+        None,
+    )
 
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
         return ()

@@ -280,6 +280,7 @@ def _random_params(rng: random.Random, space: TraceSpace) -> RequestParams:
         stop=sometimes([rng.choice(space.stops)], [], 0.3),
         include_stop_str_in_output=sometimes(True, False),
         ignore_eos=sometimes(True, False, 0.5),
+        thinking_token_budget=sometimes(rng.randrange(4), None, 0.2),
     )
 
 

@@ -40,6 +40,7 @@ BAD = {
     "max_time": [0, -1.0, NAN, INF, True, "1"],
     "ignore_eos": [1, None],
     "skip_special_tokens": [0, None],
+    "thinking_token_budget": [-1, 1.0, True],
     "structured_outputs": [{}, "json", True],
 }
 
@@ -69,6 +70,7 @@ GOOD = {
     "max_time": [None, 0.001, 3],
     "ignore_eos": [True],
     "skip_special_tokens": [False],
+    "thinking_token_budget": [None, 0, 10**9],
     "structured_outputs": [None, StructuredOutputsParams(choice=["a"])],
 }
 

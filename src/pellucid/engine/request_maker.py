@@ -12,6 +12,7 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
+from pellucid.text.responses.reasoning_tokens import ThinkingBudget
 from pellucid.text.stop_strings import StopStrings
 from pellucid.text.tokenizer import Tokenizer
 
@@ -32,6 +33,7 @@ class PreparedRequest:
         stop_strings: compiled once, for all of the request's completions.
         reasoning: where stop strings do not count; None: they count everywhere.
         grammar: of the first completion; the others get copies.
+        thinking_budget: likewise.
     """
 
     prompt: EncodedPrompt
@@ -40,6 +42,7 @@ class PreparedRequest:
     stop_strings: StopStrings
     reasoning: ReasoningMarks | None
     grammar: GrammarMatcher | None = None
+    thinking_budget: ThinkingBudget | None = None
 
 
 class RequestMaker:
@@ -101,24 +104,41 @@ class RequestMaker:
                 f"stop={sampling.stop!r}: needs a tokenizer, and skip_tokenizer_init=True loads none;"
                 " stop_token_ids works"
             )
+        marks = self._reasoning_marks(prompt, sampling)
         return PreparedRequest(
             prompt,
             params,
             self._tokenizer.bad_words_token_ids(sampling.bad_words),
             StopStrings(sampling.stop),
-            self._reasoning_marks(prompt, sampling),
+            None if sampling.stop_in_reasoning else marks,
             None
             if sampling.structured_outputs is None
             else self._grammars.compile(sampling.structured_outputs),
+            self._thinking_budget(marks, sampling.thinking_token_budget),
         )
 
     def _reasoning_marks(
         self, prompt: EncodedPrompt, params: SamplingParams
     ) -> ReasoningMarks | None:
-        if params.stop_in_reasoning or not params.stop:
+        needed_by_stop = bool(params.stop) and not params.stop_in_reasoning
+        needed_by_budget = params.thinking_token_budget is not None and self._tokenizer.makes_text
+        if not needed_by_stop and not needed_by_budget:
             return None
         text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
         return self._tokenizer.response_format.reasoning_marks(text)
+
+    def _thinking_budget(
+        self, marks: ReasoningMarks | None, num_tokens: int | None
+    ) -> ThinkingBudget | None:
+        if marks is None or num_tokens is None:
+            return None
+        tokenizer = self._tokenizer
+        return ThinkingBudget.of(
+            marks,
+            num_tokens,
+            tokenizer.token_bytes,
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
+        )
 
     def make(
         self,
@@ -161,6 +181,7 @@ class RequestMaker:
             eos_token_ids=prompt.end_token_ids,
             bad_words_token_ids=prepared.bad_words_token_ids,
             grammar=prepared.grammar,
+            thinking_budget=prepared.thinking_budget,
             cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
             priority=priority,
             caller=caller,
@@ -178,6 +199,9 @@ class RequestMaker:
                 index=index,
                 output_token_ids=[],
                 grammar=None if prepared.grammar is None else prepared.grammar.copy(),
+                thinking_budget=None
+                if prepared.thinking_budget is None
+                else prepared.thinking_budget.copy(),
             )
             for index in range(1, num_requests)
         )

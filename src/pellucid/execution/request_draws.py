@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import Draw, DrawSettings
 from pellucid.execution.odds import sharpness
+from pellucid.execution.sampling_order import forced_token
 from pellucid.execution.sampling_stages import completions
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
@@ -60,6 +61,7 @@ class RequestDraws:
         self.takes_largest = (
             params.temperature == 0
             and request.grammar is None
+            and request.thinking_budget is None
             and not (bias or self._bad_words or self._needs_text or params.min_tokens)
             and params.allowed_token_ids is None
         )
@@ -71,13 +73,38 @@ class RequestDraws:
             row: of the step's logits.
         """
         request = self._request
+        position = request.num_known_tokens + num_drafts
+        if (forced := self._forced_token(num_drafts)) is not None:
+            return Draw(row, self._only(forced), position)
         return Draw(
             row,
             self._settings if request.grammar is None else self._by_grammar(num_drafts),
-            request.num_known_tokens + num_drafts,
+            position,
             self._forbidden(num_drafts),
             self._text_before(num_drafts) if self._needs_text else None,
             self._num_prompt_tokens,
+        )
+
+    def _forced_token(self, num_drafts: int) -> int | None:
+        request = self._request
+        if request.thinking_budget is None:
+            return None
+        known = [*request.output_token_ids, *request.draft_token_ids[:num_drafts]]
+        try:
+            return forced_token(request.thinking_budget, request.grammar, known)
+        except ValueError:
+            return None  # the grammar has an error: see `_by_grammar`
+
+    def _only(self, token_id: int) -> DrawSettings:
+        """Settings with which nothing but one token can be drawn."""
+        return replace(
+            self._settings,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            allowed=_mask((token_id,), _BITS * self._num_words),
+            bias_ids=None,
+            biases=None,
         )
 
     def _by_grammar(self, num_drafts: int) -> DrawSettings:

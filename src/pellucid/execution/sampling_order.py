@@ -7,7 +7,7 @@ from functools import partial
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
 from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.request import Request, TokenGrammar
+from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class SamplingRow:
         stop_token_ids: end and stop tokens, which `min_tokens` forbids.
         bad_words_token_ids: each way to write a bad word in tokens, none of them empty.
         grammar: says which tokens may come next.
+        thinking_budget: says which token must come next.
     """
 
     params: SamplingParams
@@ -30,6 +31,7 @@ class SamplingRow:
     stop_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: TokenGrammar | None = None
+    thinking_budget: TokenBudget | None = None
 
     @classmethod
     def of(cls, request: Request, output_token_ids: Sequence[int]) -> "SamplingRow":
@@ -43,6 +45,7 @@ class SamplingRow:
             stop_token_ids=request.stop_token_ids,
             bad_words_token_ids=request.bad_words_token_ids,
             grammar=request.grammar,
+            thinking_budget=request.thinking_budget,
         )
 
     @property
@@ -66,15 +69,30 @@ class Stage:
     apply: Callable[[Candidates], Candidates]
 
 
+def forced_token(
+    budget: TokenBudget | None, grammar: TokenGrammar | None, token_ids: Sequence[int]
+) -> int | None:
+    """The token that the budget of reasoning forces after `token_ids`, if the grammar allows it; None: any."""
+    forced = None if budget is None else budget.forced_token(token_ids)
+    if forced is None or grammar is None:
+        return forced
+    mask = grammar.mask(token_ids)
+    return forced if mask[forced >> 3] >> (forced & 7) & 1 else None
+
+
 def sampling_stages(row: SamplingRow) -> Iterator[Stage]:
     """The stages that `row` asks for, in the order in which they are applied.
 
     Masks come first, so that nothing forbidden takes part in what follows. Penalties act on the
     model's own logits, so that their strength does not depend on the temperature. Truncation comes
     last, on the distribution that the temperature gave; each truncation sees what the one before it
-    left, renormalised.
+    left, renormalised. A token that the budget of reasoning forces is the only one; only a grammar can forbid it.
     """
     params = row.params
+    forced = forced_token(row.thinking_budget, row.grammar, row.output_token_ids)
+    if forced is not None:
+        yield Stage("thinking_token_budget", partial(stages.allow, token_ids=(forced,)))
+        return
     if row.grammar is not None:
         mask = row.grammar.mask(row.output_token_ids)
         yield Stage("structured_outputs", partial(stages.allow_bits, mask=mask))

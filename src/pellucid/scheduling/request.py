@@ -38,6 +38,14 @@ class TokenGrammar(Protocol):
         ...
 
 
+class TokenBudget(Protocol):
+    """Which token must come next in a completion: a function of its tokens so far."""
+
+    def forced_token(self, token_ids: Sequence[int]) -> int | None:
+        """The only token that may come next; None: any."""
+        ...
+
+
 End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
 Key: TypeAlias = tuple[float, int]
 
@@ -62,6 +70,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: TokenGrammar | None = None  # of this completion alone
+    thinking_budget: TokenBudget | None = None  # of this completion alone
     index: int = 0  # which of the n completions: picks the random stream of the seed
     cache_salt: bytes = b""  # only requests with the same salt share blocks
     priority: int = 0  # lower is sooner, among the requests of a caller

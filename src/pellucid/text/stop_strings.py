@@ -43,6 +43,12 @@ class StopStrings:
             node = self._suffix[node]
         return self._children[node].get(char, 0)
 
+    def advance_by(self, node: int, text: str) -> int:
+        """The node after some more characters."""
+        for char in text:
+            node = self.advance(node, char)
+        return node
+
     def _insert(self, string: str) -> None:
         node = 0
         for char in string:

@@ -108,6 +108,7 @@ class DraftModel(Proposer):
                 eos_token_ids=request.eos_token_ids,
                 bad_words_token_ids=request.bad_words_token_ids,
                 grammar=request.grammar,
+                thinking_budget=request.thinking_budget,
                 index=request.index,
             )
         self._twins[name] = request, twin

@@ -21,6 +21,7 @@ from pellucid.text.responses.deltas import (
     ToolCallStart,
 )
 from pellucid.text.responses.parser import ResponseParser
+from pellucid.text.responses.reasoning_tokens import ReasoningTokens
 from pellucid.text.tokenizer import Tokenizer
 
 PROMPT_TAIL = 512  # tokens in which the opening of an answer is looked for
@@ -62,10 +63,14 @@ class AnswerForm:
         return "structured_outputs" if self.rule is None else self.rule.field
 
     def adapt(self, params: SamplingParams) -> SamplingParams:
-        """With the rule; with special tokens in the text where they tell parts of an answer apart; and
-        without stop strings in reasoning, which a client does not see as text."""
+        """With the rule, and without a budget of reasoning where the rule leaves no place for reasoning; with
+        special tokens in the text where they tell parts of an answer apart; and without stop strings in reasoning,
+        which a client does not see as text."""
         if self.rule is not None:
-            params = replace(params, structured_outputs=self.rule.params)
+            budget = None if self.rule.begins_anew else params.thinking_token_budget
+            params = replace(
+                params, structured_outputs=self.rule.params, thinking_token_budget=budget
+            )
         if not self.is_plain and params.stop:
             params = replace(params, stop_in_reasoning=False)
         if self.is_plain or self.tokenizer.response_format.skip_special_tokens:
@@ -74,15 +79,23 @@ class AnswerForm:
 
     def blocks(self, generation: Generation) -> "AnswerBlocks":
         """The blocks of one answer of a request with one prompt; none yet."""
-        return AnswerBlocks(None if self.is_plain else self._parser(generation))
+        answers = self.tokenizer.response_format
+        if answers.template is None or (self.rule is not None and not self.rule.has_calls):
+            return AnswerBlocks(None)
+        text = self._prompt_end(generation)
+        marks = answers.reasoning_marks(text)
+        return AnswerBlocks(
+            None if self.is_plain else answers.parser(text, self.tools),
+            None if marks is None else ReasoningTokens(marks, self.tokenizer.token_bytes),
+        )
 
-    def _parser(self, generation: Generation) -> ResponseParser:
+    def _prompt_end(self, generation: Generation) -> str:
+        """The text in which the answer may have been begun."""
         if self.rule is not None and self.rule.begins_anew:
-            return self.tokenizer.response_format.parser("", self.tools)
+            return ""
         token_ids = generation.prompts[0].token_ids
         tail = token_ids if self.is_continued else token_ids[-PROMPT_TAIL:]
-        text = self.tokenizer.decode(tail, skip_special_tokens=False)
-        return self.tokenizer.response_format.parser(text, self.tools)
+        return self.tokenizer.decode(tail, skip_special_tokens=False)
 
 
 class BlockKind(Enum):
@@ -142,19 +155,30 @@ class AnswerBlocks:
 
     Args:
         parser: None: all of it is text.
+        reasoning: tells which tokens are reasoning; None: none.
 
     Attributes:
         blocks: all, in their order.
     """
 
-    def __init__(self, parser: ResponseParser | None) -> None:
+    def __init__(
+        self, parser: ResponseParser | None, reasoning: ReasoningTokens | None = None
+    ) -> None:
         self.blocks: list[Block] = []
         self._parser = parser
+        self._reasoning = reasoning
+        self._reasoning_state = None if reasoning is None else reasoning.first
         self._open: Block | None = None
 
     @property
     def has_calls(self) -> bool:
         return any(block.kind is BlockKind.CALL for block in self.blocks)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of what was read so far. The texts around reasoning do not count."""
+        state = self._reasoning_state
+        return 0 if state is None else state.num_reasoning_tokens
 
     def text_of(self, kind: BlockKind) -> str:
         """All blocks of a kind, joined."""
@@ -163,6 +187,10 @@ class AnswerBlocks:
     def read(self, delta: CompletionDelta) -> list[BlockEvent]:
         """What a delta changes for certain; the last delta brings all that was held back."""
         events: list[BlockEvent] = []
+        if self._reasoning is not None:
+            for token_id in delta.token_ids:
+                assert self._reasoning_state is not None
+                self._reasoning_state = self._reasoning.after(self._reasoning_state, token_id)
         if self._parser is None:
             if delta.text:
                 self._grow(BlockKind.TEXT, delta.text, events)

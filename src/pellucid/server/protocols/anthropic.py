@@ -39,6 +39,14 @@ from pellucid.server.protocols.answers import (
     arguments_of,
     shown_tools,
 )
+from pellucid.server.protocols.reasoning import (
+    effort_budget,
+    effort_variables,
+    given_budget,
+    switch_budget,
+    switch_variables,
+    with_budget,
+)
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply, StreamWriter, sse_event
@@ -64,6 +72,7 @@ class OutputConfig(msgspec.Struct):
 
 class Thinking(msgspec.Struct):
     type: Literal["adaptive", "disabled", "enabled"] = "enabled"
+    budget_tokens: int | None = None
 
 
 class ConversationFields(msgspec.Struct, kw_only=True):
@@ -74,6 +83,14 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+
+    @property
+    def effort(self) -> str | None:
+        return None if self.output_config is None else self.output_config.effort
+
+    @property
+    def wants_thinking(self) -> bool | None:
+        return None if self.thinking is None else self.thinking.type != "disabled"
 
 
 class MessagesBody(ConversationFields, kw_only=True):
@@ -90,11 +107,12 @@ THINKING_FIELDS = FieldTable(
     "`thinking` of messages",
     Thinking,
     (
-        *honoured(type="adaptive, disabled or enabled: enable_thinking of templates that read it"),
-        *without_effect(
-            budget_tokens="max_tokens bounds thinking and text together",
-            display="thinking is given as the model wrote it",
+        *honoured(
+            type="adaptive, disabled or enabled: enable_thinking of templates that read it; for other models"
+            " that reason, disabled is a budget of 0",
+            budget_tokens="most tokens of thinking, then its end is forced",
         ),
+        *without_effect(display="thinking is given as the model wrote it"),
     ),
     Treatment.WITHOUT_EFFECT,
 )
@@ -103,7 +121,7 @@ OUTPUT_CONFIG_FIELDS = FieldTable(
     OutputConfig,
     honoured(
         format="json_schema, which is enforced; beside tools the answer is calls or has the format",
-        effort="for templates that read it",
+        effort="as reasoning_effort of /v1/chat/completions",
     ),
     Treatment.WITHOUT_EFFECT,
 )
@@ -199,7 +217,8 @@ class Messages:
             call.warnings,
         )
         form = AnswerForm.of(model.tokenizer, conversation, rule)
-        params = form.adapt(_sampling_params(body, model.default_sampling_params))
+        params = _sampling_params(body, model.default_sampling_params)
+        params = form.adapt(with_budget(params, *_budgets(body, model.tokenizer, call.warnings)))
         request = GenerationRequest(
             [conversation],
             params,
@@ -255,20 +274,8 @@ def conversation_of(
         messages += _messages(message, f"messages[{index}]", warnings)
     choice = anthropic_tool_choice(body.tool_choice)
     tools = _tools(body, tokenizer, warnings) if choice.offers else None
-    variables: dict[str, Any] = {}
-    if body.thinking is not None:
-        wanted = body.thinking.type != "disabled"
-        if tokenizer.chat_template_mentions("enable_thinking"):
-            variables["enable_thinking"] = wanted
-        elif wanted:
-            warnings.append("thinking: has no effect: the model's template does not read it")
-    if body.output_config is not None and body.output_config.effort is not None:
-        if tokenizer.chat_template_mentions("reasoning_effort"):
-            variables["reasoning_effort"] = body.output_config.effort
-        else:
-            warnings.append(
-                "output_config.effort: has no effect: the model's template does not read it"
-            )
+    variables = effort_variables(body.effort, "output_config.effort", tokenizer, warnings)
+    variables |= switch_variables(body.wants_thinking, "thinking", tokenizer, warnings)
     last = messages[-1] if messages else {}
     continues = last.get("role") == "assistant" and bool(last.get("content"))
     return ChatPrompt(
@@ -388,6 +395,19 @@ def _tools(
         given = {key: value for key, value in function.items() if value is not None}
         tools.append({"type": "function", "function": given})
     return shown_tools(tools, tokenizer, warnings)
+
+
+def _budgets(
+    body: MessagesBody, tokenizer: Tokenizer, warnings: list[str]
+) -> tuple[int | None, ...]:
+    """The budgets of thinking that a call gives, in tokens."""
+    given = None
+    if body.thinking is not None and body.wants_thinking:
+        tokens = {"thinking.budget_tokens": body.thinking.budget_tokens}
+        given = given_budget(tokens, tokenizer, warnings)
+    if given is None:
+        given = effort_budget(body.effort, tokenizer)
+    return given, switch_budget(body.wants_thinking, tokenizer)
 
 
 def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingParams:

@@ -29,6 +29,13 @@ from pellucid.server.protocols.answers import (
 )
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.protocols.messages import readable_messages
+from pellucid.server.protocols.reasoning import (
+    effort_budget,
+    effort_variables,
+    switch_budget,
+    switch_variables,
+    with_budget,
+)
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply, StreamWriter
@@ -133,7 +140,8 @@ COMMON_FIELDS = (
         stream="lines of JSON, unless false",
         options="see below",
         format="json, or a JSON schema; beside tools the answer is calls or has the format",
-        think="enable_thinking of templates that read it",
+        think="enable_thinking, or a level as reasoning_effort, of templates that read it; for other models that"
+        " reason, false is a budget of 0 tokens and low one of 2048",
         logprobs="log-probabilities of the answer's tokens",
         top_logprobs="0..20 likeliest tokens at each position",
     ),
@@ -335,6 +343,7 @@ class Ollama:
             answers = tokenizer.response_format
             rule = answer_rule(rule, ToolChoice(), prompt.tools, answers, call.warnings)
             answer_form = AnswerForm.of(tokenizer, prompt, rule)
+            params = with_budget(params, _budget(body.think, tokenizer))
         request = GenerationRequest(
             [prompt], answer_form.adapt(params), rule_field=answer_form.rule_field
         )
@@ -346,16 +355,11 @@ class Ollama:
         return CompletionsReply(generation, lines)
 
     def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
-        if body.think is None:
-            return {}
         tokenizer = self.serving.model.tokenizer
         if isinstance(body.think, str) and tokenizer.chat_template_mentions("reasoning_effort"):
-            return {"reasoning_effort": body.think}
-        if tokenizer.chat_template_mentions("enable_thinking"):
-            return {"enable_thinking": bool(body.think)}
-        if body.think:
-            call.warnings.append("think: has no effect: the model's template does not read it")
-        return {}
+            return effort_variables(body.think, "think", tokenizer, call.warnings)
+        wanted = None if body.think is None else bool(body.think)
+        return switch_variables(wanted, "think", tokenizer, call.warnings)
 
     def _loaded(self, name: str, form: _Form) -> Reply:
         """The answer to an empty prompt, which asks for nothing but that the model is there."""
@@ -462,6 +466,13 @@ class _Lines(StreamWriter):
 
 
 _PARAMETER_NAMES = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+
+
+def _budget(think: bool | str | None, tokenizer: Tokenizer) -> int | None:
+    """The budget of reasoning that a switch or a level means, in tokens."""
+    if isinstance(think, str):
+        return effort_budget(think, tokenizer)
+    return switch_budget(think, tokenizer)
 
 
 def _sampling_params(body: CommonFields, defaults: SamplingParams) -> SamplingParams:

@@ -33,6 +33,7 @@ from pellucid.server.protocols.openai_common import (
     SamplingFields,
     prompt_logprobs_of,
 )
+from pellucid.server.protocols.reasoning import effort_budget, effort_variables, with_budget
 from pellucid.server.serving import Serving
 from pellucid.text.tokenizer import Tokenizer
 
@@ -70,7 +71,8 @@ CHAT_FIELDS = FieldTable(
             " refused if no grammar of the model's calls is known",
             parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by"
             " strict in a tool",
-            reasoning_effort="for templates that read it",
+            reasoning_effort="for templates that read it; for other models that reason, none, minimal and low are"
+            " budgets of 0, 512 and 2048 tokens, and other efforts set no limit",
             chat_template_kwargs="variables for the template, such as enable_thinking",
             add_generation_prompt="end the prompt with what opens the answer",
             continue_final_message="the answer continues the final message",
@@ -177,7 +179,11 @@ class ChatCompletions:
         rule = answer_rule(body.format_rule(), choice, prompt.tools, answers, call.warnings)
         # A client that asks for special tokens gets the text unparsed.
         form = AnswerForm.of(model.tokenizer, prompt, rule, body.skip_special_tokens is False)
-        params = form.adapt(_sampling_params(body, model.default_sampling_params))
+        params = _sampling_params(body, model.default_sampling_params)
+        budget = body.thinking_budget_in_tokens(model.tokenizer, call.warnings)
+        if budget is None:
+            budget = effort_budget(body.reasoning_effort, model.tokenizer)
+        params = form.adapt(with_budget(params, budget))
         request = GenerationRequest(
             [prompt], params, body.priority or 0, body.cache_salt, rule_field=form.rule_field
         )
@@ -204,14 +210,8 @@ def chat_prompt(
         ApiError: a field asks for what is not served.
         ValueError: names the message, the key, the value and what is allowed.
     """
-    variables = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        if tokenizer.chat_template_mentions("reasoning_effort"):
-            variables.setdefault("reasoning_effort", body.reasoning_effort)
-        else:
-            warnings.append(
-                "reasoning_effort: has no effect: the model's template does not read it"
-            )
+    effort = effort_variables(body.reasoning_effort, "reasoning_effort", tokenizer, warnings)
+    variables = effort | (body.chat_template_kwargs or {})
     return ChatPrompt(
         readable_messages(body.messages, warnings),
         (body.tools or None) if choice.offers else None,
@@ -255,6 +255,10 @@ class _Choice:
         self._blocks = blocks
         self._is_first = True
         self.num_tokens = 0
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return self._blocks.num_reasoning_tokens
 
     def whole(self, delta: CompletionDelta) -> ChatChoice:
         self.num_tokens += len(delta.token_ids)

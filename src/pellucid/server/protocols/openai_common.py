@@ -20,6 +20,7 @@ from pellucid.server.protocols.answer_rules import (
     openai_format_rule,
     structured_outputs_rule,
 )
+from pellucid.server.protocols.reasoning import given_budget
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.streaming import (
@@ -28,6 +29,7 @@ from pellucid.server.streaming import (
     StreamWriter,
     sse,
 )
+from pellucid.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 EMPTY_CHOICES = b'"choices":[]'
@@ -84,6 +86,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     prompt_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+    thinking_token_budget: int | None = None
+    thinking_budget_tokens: int | None = None
+    thinking_budget: int | None = None
 
     def check_stream(self) -> None:
         """Raises an ApiError for fields that a whole reply has no place for."""
@@ -101,6 +106,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             openai_format_rule(self.response_format, "response_format"),
             structured_outputs_rule(self.structured_outputs),
         )
+
+    def thinking_budget_in_tokens(self, tokenizer: Tokenizer, warnings: list[str]) -> int | None:
+        """The budget of reasoning; None: no limit.
+
+        Raises:
+            ApiError: a budget is below -1, or two differ.
+        """
+        names = ("thinking_token_budget", "thinking_budget_tokens", "thinking_budget")
+        given = {name: getattr(self, name) for name in names}
+        return given_budget(given, tokenizer, warnings)
 
     def sampling_params(self, defaults: SamplingParams, **others: Any) -> SamplingParams:
         """The engine's parameters.
@@ -120,7 +135,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 _PARAMETERS = tuple(
     name
     for name in SamplingFields.__struct_fields__
-    if name in SamplingParams.__dataclass_fields__ and name != "structured_outputs"
+    if name in SamplingParams.__dataclass_fields__
+    and name not in ("structured_outputs", "thinking_token_budget")
 )
 
 SAMPLING_FIELDS = (
@@ -158,6 +174,9 @@ SAMPLING_FIELDS = (
         " the answer is calls or has the format",
         structured_outputs="one of json, regex, choice, grammar (Lark's syntax, as llguidance reads it),"
         " json_object",
+        thinking_token_budget="most tokens of reasoning, then its end is forced; -1 is no limit",
+        thinking_budget_tokens="the same by llama.cpp's name",
+        thinking_budget="the same by Qwen's name",
     ),
     *without_effect(
         user="it is for OpenAI's abuse detection",
@@ -187,19 +206,27 @@ class CachedTokens(msgspec.Struct):
     cached_tokens: int
 
 
+class ReasoningTokenCount(msgspec.Struct):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokenCount
 
 
-def usage_of(outputs: Sequence[RequestOutput], num_completion_tokens: int) -> Usage:
+def usage_of(
+    outputs: Sequence[RequestOutput], num_completion_tokens: int, num_reasoning_tokens: int
+) -> Usage:
     """The tokens of a request.
 
     Args:
         outputs: one for each prompt; several answers to one prompt compute it once.
         num_completion_tokens: of all answers that the client gets.
+        num_reasoning_tokens: of these, those that are reasoning.
     """
     num_prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
     return Usage(
@@ -207,6 +234,7 @@ def usage_of(outputs: Sequence[RequestOutput], num_completion_tokens: int) -> Us
         num_completion_tokens,
         num_prompt_tokens + num_completion_tokens,
         CachedTokens(sum(output.num_cached_tokens for output in outputs)),
+        ReasoningTokenCount(num_reasoning_tokens),
     )
 
 
@@ -310,6 +338,10 @@ class ChoiceWriter(Protocol):
     @property
     def num_tokens(self) -> int:
         """Tokens that were written so far."""
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of these, those that are reasoning."""
 
 
 class ReplyWriter(StreamWriter):
@@ -427,8 +459,12 @@ class ReplyWriter(StreamWriter):
         )
 
     def _usage(self) -> Usage:
-        num_tokens = sum(choice.num_tokens for choice in self._choices.values())
-        return usage_of(self._generation.outputs, num_tokens)
+        choices = self._choices.values()
+        return usage_of(
+            self._generation.outputs,
+            sum(choice.num_tokens for choice in choices),
+            sum(choice.num_reasoning_tokens for choice in choices),
+        )
 
     def _new_choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
         number = prompt_index * self._generation.request.params.n + index

@@ -24,6 +24,7 @@ from pellucid.server.protocols.openai_common import (
     SamplingFields,
     prompt_logprobs_of,
 )
+from pellucid.server.protocols.reasoning import with_budget
 from pellucid.server.serving import Serving
 from pellucid.text.tokenizer import Tokenizer
 
@@ -99,9 +100,10 @@ class Completions:
             prompt_logprobs=_prompt_logprobs(body),
             structured_outputs=None if rule is None else rule.params,
         )
+        budget = body.thinking_budget_in_tokens(model.tokenizer, call.warnings)
         request = GenerationRequest(
             prompts_of(body.prompt),
-            params,
+            with_budget(params, budget),
             body.priority or 0,
             body.cache_salt,
             rule_field="structured_outputs" if rule is None else rule.field,
@@ -159,6 +161,7 @@ class _Choice:
         self._offsets = _TextOffsets(tokenizer, body.skip_special_tokens is not False)
         self._is_first = True
         self.num_tokens = 0
+        self.num_reasoning_tokens = 0  # the text is not parsed
 
     def whole(self, delta: CompletionDelta) -> TextChoice:
         return self.part(delta)

@@ -4,6 +4,7 @@ https://platform.openai.com/docs/api-reference/responses
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ from pellucid.server.protocols.answer_rules import (
     openai_tool_choice,
 )
 from pellucid.server.protocols.answers import (
+    AnswerBlocks,
     AnswerForm,
     Block,
     BlockEvent,
@@ -43,6 +45,8 @@ from pellucid.server.protocols.answers import (
     Change,
     shown_tools,
 )
+from pellucid.server.protocols.logprobs import TokenLogprob, TokenSplitter, token_logprobs
+from pellucid.server.protocols.reasoning import effort_budget, effort_variables, with_budget
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.request_records import RequestRecords
 from pellucid.server.serving import Serving
@@ -90,8 +94,15 @@ class ResponsesBody(ConversationFields, kw_only=True):
     prompt_cache_key: str | None = None
     truncation: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
 
 
+LOGPROBS = "message.output_text.logprobs"  # what `include` calls them
 PROMPT_CACHE_FIELDS = FieldTable(
     "`prompt_cache_options` of responses",
     PromptCacheOptions,
@@ -111,7 +122,7 @@ REASONING_FIELDS = FieldTable(
     "`reasoning` of responses",
     ReasoningOptions,
     (
-        *honoured(effort="for templates that read it"),
+        *honoured(effort="as reasoning_effort of chat completions"),
         *without_effect(
             context="the template decides which earlier reasoning the model sees",
             generate_summary="the reply has the reasoning itself",
@@ -170,18 +181,18 @@ RESPONSES_FIELDS = FieldTable(
             prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
             truncation="disabled",
             prompt_cache_options="see below",
+            include=f"{LOGPROBS}: log-probabilities of the text's tokens; a reply has all else that there is",
+            top_logprobs="0..20 likeliest tokens at each position; with the log-probabilities alone",
         ),
         *CONVERSATION_FIELDS,
         *without_effect(
             client_metadata="nothing is stored",
-            include="a reply has all that there is",
             max_tool_calls="the server calls no tools",
             prompt_cache_retention="blocks stay until memory is needed",
             safety_identifier="it is for OpenAI's abuse detection",
             service_tier="there is one",
             store="nothing is stored",
             stream_options="frames have no padding",
-            top_logprobs="use /v1/chat/completions",
             user="it is for OpenAI's abuse detection",
         ),
         *not_served(background="leave it out, and read the stream"),
@@ -213,6 +224,11 @@ class Responses:
             raise refused(
                 f"truncation={body.truncation!r}: must be 'disabled': nothing is cut", "truncation"
             )
+        for included in body.include or ():
+            if included != LOGPROBS:
+                call.warnings.append(f"include: {included[:64]!r} has no effect")
+        if body.top_logprobs and not body.wants_logprobs:
+            call.warnings.append(f"top_logprobs: has no effect: include has no {LOGPROBS!r}")
         model = self.serving.model
         name = model.check_name(body.model)
         conversation = conversation_of(body, model.tokenizer, call.warnings)
@@ -224,7 +240,8 @@ class Responses:
             call.warnings,
         )
         form = AnswerForm.of(model.tokenizer, conversation, rule)
-        params = form.adapt(_sampling_params(body, model.default_sampling_params))
+        params = _sampling_params(body, model.default_sampling_params)
+        params = form.adapt(with_budget(params, effort_budget(body.effort, model.tokenizer)))
         request = GenerationRequest(
             [conversation],
             params,
@@ -269,14 +286,7 @@ def conversation_of(
             tools += item.get("tools") or ()
         else:
             _add_item(messages, item, f"input[{index}]", warnings)
-    variables: dict[str, Any] = {}
-    if body.effort is not None:
-        if tokenizer.chat_template_mentions("reasoning_effort"):
-            variables["reasoning_effort"] = body.effort
-        else:
-            warnings.append(
-                "reasoning.effort: has no effect: the model's template does not read it"
-            )
+    variables = effort_variables(body.effort, "reasoning.effort", tokenizer, warnings)
     choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
     functions = _functions(tools, tokenizer, warnings) if choice.offers else None
     return ChatPrompt(messages, functions, chat_template_kwargs=variables)
@@ -386,6 +396,7 @@ def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingP
             "temperature": body.temperature,
             "top_p": body.top_p,
             "max_tokens": body.max_output_tokens,
+            "logprobs": (body.top_logprobs or 0) if body.wants_logprobs else None,
         },
     )
 
@@ -408,13 +419,14 @@ class _Writer(StreamWriter):
         self._params = generation.request.params
         self._created = int(time.time())
         self._blocks = form.blocks(generation)
+        self._logprobs = _TextLogprobs(form.tokenizer, generation) if body.wants_logprobs else None
         self._num_events = 0
         self._num_tokens = 0
 
     def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         (completion,) = outputs[0].outputs
         delta = whole_delta(outputs[0].request_id, completion)
-        self._blocks.read(delta)
+        self._read(delta)
         return self._ended(completion.finish_reason, len(completion.token_ids))
 
     def first(self) -> bytes:
@@ -423,10 +435,10 @@ class _Writer(StreamWriter):
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
         self._num_tokens += len(delta.token_ids)
-        changes = self._blocks.read(delta)
+        changes = self._read(delta)
         if delta.finish_reason is not None:
-            changes += self._blocks.close()
-        frames = [frame for change in changes for frame in self._block_frames(change)]
+            changes += ((change, ()) for change in self._blocks.close())
+        frames = [frame for change in changes for frame in self._block_frames(*change)]
         if delta.finish_reason is not None:
             response = self._ended(delta.finish_reason, self._num_tokens)
             is_whole = response["status"] == "completed"
@@ -443,7 +455,13 @@ class _Writer(StreamWriter):
         response["error"] = {"code": error.code or "server_error", "message": error.message}
         return self._event("response.failed", response=response)
 
-    def _block_frames(self, event: BlockEvent) -> list[bytes]:
+    def _read(self, delta: CompletionDelta) -> "list[tuple[BlockEvent, Sequence[TokenLogprob]]]":
+        """What a delta changes, with the log-probabilities of the tokens of added text."""
+        if self._logprobs is None:
+            return [(event, ()) for event in self._blocks.read(delta)]
+        return self._logprobs.read(delta, self._blocks)
+
+    def _block_frames(self, event: BlockEvent, logprobs: Sequence[TokenLogprob]) -> list[bytes]:
         block = event.block
         at = {"item_id": self._item_id(block), "output_index": block.index}
         part = {**at, "content_index": 0}
@@ -457,7 +475,9 @@ class _Writer(StreamWriter):
             ]
             if block.kind is not BlockKind.CALL:
                 frames.append(
-                    self._event("response.content_part.added", **part, part=_content(block, ""))
+                    self._event(
+                        "response.content_part.added", **part, part=self._content(block, "")
+                    )
                 )
             return frames
         name = {
@@ -466,15 +486,18 @@ class _Writer(StreamWriter):
             BlockKind.CALL: "response.function_call_arguments",
         }[block.kind]
         where = at if block.kind is BlockKind.CALL else part
-        extra: dict[str, Any] = {"logprobs": []} if block.kind is BlockKind.TEXT else {}
+        is_text = block.kind is BlockKind.TEXT
         if event.change is Change.GREW:
+            extra: dict[str, Any] = {"logprobs": logprobs} if is_text else {}
             return [self._event(f"{name}.delta", **where, **extra, delta=event.text)]
         if block.kind is BlockKind.CALL:
             done = [self._event(f"{name}.done", **where, name=block.name, arguments=block.text)]
         else:
+            content = self._content(block, block.text)
+            extra = {"logprobs": content["logprobs"]} if is_text else {}
             done = [
                 self._event(f"{name}.done", **where, **extra, text=block.text),
-                self._event("response.content_part.done", **part, part=_content(block, block.text)),
+                self._event("response.content_part.done", **part, part=content),
             ]
         item = self._item(block, "completed")
         return [
@@ -493,7 +516,7 @@ class _Writer(StreamWriter):
                 "name": block.name,
                 "arguments": text,
             }
-        content = [_content(block, text)] if status == "completed" else []
+        content = [self._content(block, text)] if status == "completed" else []
         if block.kind is BlockKind.REASONING:
             return {
                 "id": self._item_id(block),
@@ -509,6 +532,14 @@ class _Writer(StreamWriter):
             "role": "assistant",
             "content": content,
         }
+
+    def _content(self, block: Block, text: str) -> dict[str, Any]:
+        if block.kind is BlockKind.REASONING:
+            return {"type": "reasoning_text", "text": text}
+        logprobs: Sequence[TokenLogprob] = ()
+        if text and self._logprobs is not None:
+            logprobs = self._logprobs.of_block[block.index]
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def _item_id(self, block: Block) -> str:
         prefix = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}[
@@ -537,7 +568,7 @@ class _Writer(StreamWriter):
                 "cache_write_tokens": 0,
             },
             "output_tokens": num_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._blocks.num_reasoning_tokens},
             "total_tokens": num_prompt_tokens + num_tokens,
         }
         return response
@@ -594,7 +625,58 @@ def _diagnostics(compared: CacheComparison) -> dict[str, Any]:
     }
 
 
-def _content(block: Block, text: str) -> dict[str, Any]:
-    if block.kind is BlockKind.REASONING:
-        return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+class _TextLogprobs:
+    """The log-probabilities of the tokens in the texts of one answer, without those of reasoning and of calls.
+
+    Args:
+        tokenizer: the model's.
+        generation: whose answer it is.
+
+    Attributes:
+        of_block: by the index of a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, generation: Generation) -> None:
+        params = generation.request.params
+        prompt_token_ids = generation.prompts[0].token_ids
+        self.of_block: dict[int, list[TokenLogprob]] = defaultdict(list)
+        self._tokenizer = tokenizer
+        self._num_top = params.logprobs or 0
+        self._splitter = TokenSplitter(tokenizer, prompt_token_ids, params.skip_special_tokens)
+        self._held: list[tuple[str, TokenLogprob]] = []  # of tokens whose text is held back
+
+    def read(
+        self, delta: CompletionDelta, blocks: AnswerBlocks
+    ) -> list[tuple[BlockEvent, Sequence[TokenLogprob]]]:
+        """Has `blocks` read a delta token by token.
+
+        Returns:
+            What it changes; with added text, the log-probabilities of the tokens that brought it.
+        """
+        found: list[tuple[BlockEvent, Sequence[TokenLogprob]]] = []
+        for token in self._splitter.split(delta):
+            self._held += (
+                (token.text, written)
+                for written in token_logprobs(
+                    self._tokenizer, token.token_ids, token.logprobs or (), self._num_top
+                )
+            )
+            events = blocks.read(token)
+            for event in events:
+                logprobs: Sequence[TokenLogprob] = ()
+                if event.change is Change.GREW and event.block.kind is BlockKind.TEXT:
+                    logprobs = self._take(len(event.text))
+                    self.of_block[event.block.index] += logprobs
+                found.append((event, logprobs))
+            if events:
+                self._held = []
+        return found
+
+    def _take(self, num_chars: int) -> list[TokenLogprob]:
+        """Those of the latest tokens that have so many characters, and of the parts of characters before these."""
+        taken: list[TokenLogprob] = []
+        while self._held and (num_chars > 0 or not self._held[-1][0]):
+            text, logprob = self._held.pop()
+            num_chars -= len(text)
+            taken.append(logprob)
+        return taken[::-1]

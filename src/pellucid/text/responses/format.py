@@ -61,6 +61,11 @@ class ResponseFormat:
             self.template.mentions(token) for token in self.special_tokens
         )
 
+    @property
+    def knows_reasoning(self) -> bool:
+        """Whether the texts around reasoning are known."""
+        return self.reasoning_marks("") is not None
+
     def parser(self, prompt: str = "", tools: Sequence[Tool] | None = None) -> ResponseParser:
         """Reads one answer.
 
