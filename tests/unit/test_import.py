@@ -45,6 +45,12 @@ def test_command_line_loads_nothing_heavy() -> None:
     assert modules_after("import pellucid.cli.app").isdisjoint(HEAVY)
 
 
+def test_a_server_starts_without_what_few_calls_need() -> None:
+    """Each of these would add a tenth to the time of a start."""
+    few = {"httpx", "prometheus_client", "llguidance", "opentelemetry", "rich"}
+    assert modules_after("import pellucid.server.app").isdisjoint(few)
+
+
 def test_dir_lists_the_public_names() -> None:
     assert set(pellucid.__all__) <= set(dir(pellucid))
     for name in pellucid.__all__:

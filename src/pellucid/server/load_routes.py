@@ -11,8 +11,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pellucid.benchmark.load.result import PERCENTILES, LoadResult, Outcome, ServiceLevel, Spread
-from pellucid.benchmark.load.sender import EXAMPLE_WORDS
-from pellucid.benchmark.load.traffic import Lengths, PlannedRequest, PromptWriter, Traffic, words
+from pellucid.benchmark.load.traffic import (
+    EXAMPLE_WORDS,
+    Lengths,
+    PlannedRequest,
+    PromptWriter,
+    Traffic,
+    words,
+)
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import error_of, overloaded, refused

@@ -9,11 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pellucid.benchmark.load.result import Outcome
-from pellucid.benchmark.load.traffic import PlannedRequest, PromptWriter, Traffic, words
+from pellucid.benchmark.load.traffic import (
+    EXAMPLE_WORDS,
+    PlannedRequest,
+    PromptWriter,
+    Traffic,
+    words,
+)
 from pellucid.server_client import ServerClient, ServerError
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
-EXAMPLE_WORDS = (16, 64)  # of the prompts that show how many tokens our words are
 
 
 async def first_model(client: ServerClient) -> str:

@@ -19,6 +19,7 @@ WORDS = (
     "village", "wall", "water", "wheel", "window", "winter", "wood",
 )
 # fmt: on
+EXAMPLE_WORDS = (16, 64)  # of the prompts that show how many tokens our words are
 Z_OF_95 = 1.6448536269514722  # of the standard normal distribution
 LONGEST_OF_95 = 4  # a log-normal length is drawn again above so many times its 95th percentile
 
