@@ -238,6 +238,8 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
         steps.release(1000)
         found = metrics_of(server)
         assert found["vllm:num_requests_running"] + found["vllm:num_requests_waiting"] <= 2
+        reasons = (f"vllm:num_requests_waiting_by_reason{{{r}}}" for r in ("capacity", "deferred"))
+        assert sum(map(found.__getitem__, reasons)) == found["vllm:num_requests_waiting"]
         assert found["vllm:admission_rejections_total{queue_full}"] == 1
         for connection in connections:
             connection.close()

@@ -42,6 +42,8 @@ class _Collector:
         waiting = len(service.under_way) - running
         yield self._gauge("vllm:num_requests_running", "Requests that have begun", running)
         yield self._gauge("vllm:num_requests_waiting", "Requests that have not begun", waiting)
+        deferred = sum(not generation.streams for generation in service.under_way.values())
+        yield self._waiting_by_reason({"capacity": waiting - deferred, "deferred": deferred})
         share = self._usage.share_used
         yield self._gauge(
             "vllm:kv_cache_usage_perc", "Blocks of requests under way, 1 is all", share
@@ -100,6 +102,14 @@ class _Collector:
     def _gauge(self, name: str, documentation: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(name, documentation, labels=list(self._labels))
         gauge.add_metric(list(self._labels.values()), value)
+        return gauge
+
+    def _waiting_by_reason(self, counts: dict[str, int]) -> GaugeMetricFamily:
+        documentation = "For a seat or blocks (capacity), or while their text is encoded (deferred)"
+        labels = [*self._labels, "reason"]
+        gauge = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", documentation, labels=labels)
+        for reason, count in counts.items():
+            gauge.add_metric([*self._labels.values(), reason], count)
         return gauge
 
     def _by_label(
