@@ -23,14 +23,13 @@ from pellucid.engine import LLMEngine
 from pellucid.loaded_model import load_model
 from pellucid.page_files import page_files
 from pellucid.server.config import Limits
-from pellucid.server.generation import GenerationService
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.http_server import HttpReply, RunningServer, running_server
 from support.scripted_model import scripted_engine
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [ast.parse(path.read_text()) for path in sorted((ROOT / "src").rglob("*.py"))]
+SOURCES = ROOT / "src/pellucid"
 GOOD = {"prompt": [5, 2, 3], "max_tokens": 12, "seed": 7, "temperature": 0.9, "logprobs": 2}
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -56,11 +55,11 @@ def complete(server: RunningServer, **fields: Any) -> Any:
     return reply.json["choices"]
 
 
-def names_called(*names: str) -> set[str]:
-    """Which of these names the sources call or import."""
+def names_called(*names: str, folder: Path = SOURCES) -> set[str]:
+    """Which of these names the sources in a folder call or import."""
     found = set()
-    for source in SOURCES:
-        for node in ast.walk(source):
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -109,7 +108,7 @@ def test_unsafe_deserialization() -> None:
         "zmq",
     )
     assert names_called(*formats) == set()
-    text = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    text = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     assert "allow_pickle=True" not in text
 
 
@@ -117,7 +116,7 @@ def test_remote_code_from_a_model_repository(tmp_path: Path) -> None:
     """`auto_map` and a module in the directory of a model: nothing of it is run; what is run stands in this project."""
     source = Path(load_model(EngineConfig()).path)
     for file in source.iterdir():
-        if file.name != "config.json":
+        if file.name not in ("config.json", "SHA256SUMS"):
             (tmp_path / file.name).symlink_to(file)
     config = json.loads((source / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_evil.Evil", "AutoConfig": "evil.Config"}
@@ -135,12 +134,12 @@ def test_chat_template_injection(server: RunningServer) -> None:
     """A request brings no template, and its variables replace neither the messages nor the sandbox's own names.
     Hostile templates of models: tests/unit/test_chat_template.py."""
     template = "{{ ''.__class__.__mro__ }}"
-    body = {"messages": MESSAGES, "max_tokens": 1}
+    body = {"messages": MESSAGES}
     reply = call(server, "/v1/chat/completions", {**body, "chat_template": template})
     assert reply.status == 400 and "chat_template" in reply.json["error"]["message"]
-    for name in ("messages", "tools", "chat_template", "raise_exception", "bos_token"):
+    for name in ("messages", "tools", "chat_template", "raise_exception"):
         fields = {**body, "chat_template_kwargs": {name: template}}
-        reply = call(server, "/v1/chat/completions", fields)
+        reply = call(server, "/apply-template", fields)
         assert (
             reply.status == 400
             or call(server, "/apply-template", fields).json
@@ -200,7 +199,7 @@ def test_parameters_that_crash_the_engine(server: RunningServer) -> None:
         {"prompt": [[]]},
         {"cache_salt": "\x00\ud83e" * 20},
         {"cache_salt": "a" * 10**5},
-        {"repetition_penalty": 1e-300, "frequency_penalty": 2},
+        {"repetition_penalty": 1e30, "frequency_penalty": 2},
         {"structured_outputs": {"regex": "(" * 500}},
         {"structured_outputs": {"json": {"$ref": "#"}}},
         {"structured_outputs": {"grammar": "start: start"}},
@@ -299,7 +298,7 @@ def test_fan_out_of_a_list_of_prompts(server: RunningServer) -> None:
         assert reply.status == 400 and reply.json["error"]["param"] in ("prompt", "n")
 
 
-def test_a_template_that_blocks_a_worker(server: RunningServer, monkeypatch: Any) -> None:
+def test_a_template_that_blocks_a_worker(server: RunningServer) -> None:
     """A long conversation is rendered beside the engine's steps and other calls: tests/unit/test_chat_template.py has
     templates that never end."""
     long = [{"role": role, "content": "x " * 50} for role in ("user", "assistant")] * 500
@@ -329,13 +328,9 @@ def test_a_check_on_one_route_only(server: RunningServer) -> None:
     }
     for path, body in bodies.items():
         assert call(server, path, body).status == 400, path
-    starts = [
-        path
-        for path in (ROOT / "src/pellucid/server").rglob("*.py")
-        if "add_request(" in path.read_text()
-    ]
-    assert [path.name for path in starts] == ["generation.py"]
-    assert GenerationService.start.__name__ == "start"
+    server_files = (SOURCES / "server").rglob("*.py")
+    starts = {path.name for path in server_files if ".add_request(" in path.read_text()}
+    assert starts == {"generation.py", "compare_routes.py"}  # the latter on an engine of its own
     assert server.get("/health").status == 200 and complete(server)
 
 
@@ -425,7 +420,8 @@ def test_server_side_request_forgery(server: RunningServer) -> None:
         headers = {"authorization": f"Bearer {USER_KEY}", "x-request-id": url, "referer": url}
         server.call("POST", "/v1/completions", GOOD, headers)
     assert received == []
-    assert names_called("urllib", "httpx", "requests", "aiohttp") <= {"urllib"}  # of clients
+    clients = names_called("urllib", "httpx", "requests", "aiohttp", folder=SOURCES / "server")
+    assert clients <= {"urllib"}  # to parse queries
 
 
 # -- access ----------------------------------------------------------------------------------------
@@ -444,7 +440,7 @@ def test_authentication_and_authorisation(server: RunningServer) -> None:
     for path in ("/v1/kv", "/metrics", "/v1/kv/tree"):
         assert call(server, path).status == 403
         assert call(server, path, key=ADMIN_KEY).status == 200
-    assert "compare_digest" in (ROOT / "src/pellucid/server/api_keys.py").read_text()
+    assert "compare_digest" in (SOURCES / "server/api_keys.py").read_text()
 
 
 def test_a_host_that_poisons_the_path(server: RunningServer) -> None:
@@ -487,7 +483,7 @@ def test_scripts_in_answers() -> None:
             "script-src" not in docs.headers["content-security-policy"]
             or b"<script" not in docs.body
         )
-    scripts = [p for p in (ROOT / "src/pellucid/web").rglob("*.js") if "vendor" not in p.parts]
+    scripts = [p for p in (SOURCES / "web").rglob("*.js") if "vendor" not in p.parts]
     for path in scripts:
         text = path.read_text()
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
@@ -522,10 +518,10 @@ def test_internal_sockets() -> None:
     test_restart.py."""
     makers = {
         path.name
-        for path in (ROOT / "src").rglob("*.py")
+        for path in SOURCES.rglob("*.py")
         if re.search(r"socket\.(socket|create_server)\(|start_server\(|\bzmq\b", path.read_text())
     }
-    assert makers <= {"run.py"}
+    assert makers == {"run.py"}
 
 
 def test_a_test_dependency_that_was_taken_over() -> None:
@@ -533,10 +529,7 @@ def test_a_test_dependency_that_was_taken_over() -> None:
     lines = (ROOT / "tests/integrations/requirements.txt").read_text().splitlines()
     pinned = [line for line in lines if line and not line.startswith("#")]
     assert pinned and all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in pinned)
-    make = (ROOT / "Makefile").read_text()
-    assert "--require-hashes" in make or "--require-hashes" in "".join(
-        path.read_text() for path in (ROOT / "tests/integrations").glob("*.py")
-    )
+    assert "install --require-hashes" in (ROOT / "Makefile").read_text()
 
 
 def test_all_classes_have_an_engine_that_lives(server: RunningServer) -> None:

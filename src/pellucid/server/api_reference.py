@@ -46,7 +46,6 @@ class ApiReference:
             "content-security-policy": policy,
             "cache-control": "no-cache",
             "referrer-policy": "no-referrer",
-            "x-content-type-options": "nosniff",
         }
         return Reply(page.encode(), 200, "text/html; charset=utf-8", headers)
 

@@ -268,6 +268,7 @@ class ReplySender:
             "content-type": media_type,
             "x-request-id": self._call.request_id,
             "request-id": self._call.request_id,
+            "x-content-type-options": "nosniff",  # a text of a model is never a page
             **headers,
         }
         if self._call.warnings:  # quoted: the names of unknown fields are the client's

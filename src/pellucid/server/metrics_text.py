@@ -107,7 +107,9 @@ class _Collector:
     def _waiting_by_reason(self, counts: dict[str, int]) -> GaugeMetricFamily:
         documentation = "For a seat or blocks (capacity), or while their text is encoded (deferred)"
         labels = [*self._labels, "reason"]
-        gauge = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", documentation, labels=labels)
+        gauge = GaugeMetricFamily(
+            "vllm:num_requests_waiting_by_reason", documentation, labels=labels
+        )
         for reason, count in counts.items():
             gauge.add_metric([*self._labels.values(), reason], count)
         return gauge

@@ -16,7 +16,6 @@ class PageRoutes:
             "cache-control": "no-cache",
             "etag": f'"{self._files.version}"',
             "referrer-policy": "no-referrer",
-            "x-content-type-options": "nosniff",
         }
 
     async def index(self, call: Call) -> Reply:
@@ -44,7 +43,6 @@ class PageRoutes:
             "cache-control": "public, max-age=31536000, immutable",
             "content-security-policy": self._headers["content-security-policy"],
             "etag": found.etag,
-            "x-content-type-options": "nosniff",
         }
         if call.headers.get("if-none-match") == found.etag:
             return Reply(b"", 304, headers=headers)
