@@ -58,8 +58,11 @@ def complete(server: RunningServer, **fields: Any) -> Any:
 def names_called(*names: str, folder: Path = SOURCES) -> set[str]:
     """Which of these names the sources in a folder call or import."""
     found = set()
+    word = re.compile("|".join(names))  # few files have one of them; to parse all takes seconds
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        if not word.search(text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -140,11 +143,8 @@ def test_chat_template_injection(server: RunningServer) -> None:
     for name in ("messages", "tools", "chat_template", "raise_exception"):
         fields = {**body, "chat_template_kwargs": {name: template}}
         reply = call(server, "/apply-template", fields)
-        assert (
-            reply.status == 400
-            or call(server, "/apply-template", fields).json
-            == call(server, "/apply-template", {"messages": MESSAGES}).json
-        ), name
+        plain = call(server, "/apply-template", body)
+        assert reply.status == 400 or reply.json == plain.json, name
 
 
 @pytest.mark.parametrize("size", [2**63 - 1, 2**32, 10**6])
