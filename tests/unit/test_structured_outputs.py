@@ -96,6 +96,7 @@ def test_where_the_rule_allows_an_end_an_end_token_is_allowed() -> None:
         ({"json": {"not": {}}}, r'structured_outputs.json: Unimplemented keys: \["not"\]'),
         ({"json": {"type": "foo"}}, "structured_outputs.json: Invalid type: foo"),
         ({"regex": "("}, "structured_outputs.regex: .*invalid regex"),
+        ({"json": {"$ref": "#"}}, "structured_outputs.json: no text keeps this rule"),
         ({"grammar": "start: nothing"}, 'structured_outputs.grammar: .*unknown name: "nothing"'),
     ],
 )

@@ -130,7 +130,14 @@ class GrammarCompiler:
             raise ValueError(f"structured_outputs.{rule.kind}: {_first_line(str(error))}") from None
         if matcher.is_error():
             raise ValueError(f"structured_outputs.{rule.kind}: {_first_line(matcher.get_error())}")
-        return GrammarMatcher(matcher, self._end_token_ids, self._tokenizer.vocab_size)
+        made = GrammarMatcher(matcher, self._end_token_ids, self._tokenizer.vocab_size)
+        try:
+            allows_any = any(made.mask(()))
+        except ValueError:
+            allows_any = False
+        if not allows_any:  # a schema that refers to itself, say
+            raise ValueError(f"structured_outputs.{rule.kind}: no text keeps this rule")
+        return made
 
     def _llguidance_vocabulary(self) -> Any:
         if self._vocabulary is None:
