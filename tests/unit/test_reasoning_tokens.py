@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.text.reasoning_tokens import ReasoningTokens, ThinkingBudget
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
-from pellucid.text.responses.reasoning_tokens import ReasoningTokens, ThinkingBudget
 
 PIECES = ["think", "</", "<think>", "</think>", "b</th", "ink>c"]
 VOCABULARY = [piece.encode() for piece in PIECES] + [bytes([byte]) for byte in range(256)]

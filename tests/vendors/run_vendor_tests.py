@@ -73,7 +73,7 @@ def main() -> None:
 
 def fetched(package: str, version: str, folder: Path) -> Path:
     """The folder of a source distribution."""
-    wanted = [f"{package}=={version}", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+    wanted = [f"{package}=={version}", "--no-deps", "--no-binary", ":all:"]
     command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(folder), *wanted]
     subprocess.run(command, check=True)
     with tarfile.open(folder / f"{package}-{version}.tar.gz") as archive:

@@ -11,8 +11,8 @@ from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongErr
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
+from pellucid.text.reasoning_tokens import ThinkingBudget
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
-from pellucid.text.responses.reasoning_tokens import ThinkingBudget
 from pellucid.text.stop_strings import StopStrings
 from pellucid.text.tokenizer import Tokenizer
 

@@ -13,6 +13,7 @@ from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.generation import Generation
 from pellucid.server.protocols.answer_rules import AnswerRule
+from pellucid.text.reasoning_tokens import ReasoningTokens
 from pellucid.text.responses.deltas import (
     ContentText,
     ReasoningText,
@@ -21,7 +22,6 @@ from pellucid.text.responses.deltas import (
     ToolCallStart,
 )
 from pellucid.text.responses.parser import ResponseParser
-from pellucid.text.responses.reasoning_tokens import ReasoningTokens
 from pellucid.text.tokenizer import Tokenizer
 
 PROMPT_TAIL = 512  # tokens in which the opening of an answer is looked for
