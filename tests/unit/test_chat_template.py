@@ -8,14 +8,17 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pellucid.text.chat_template import (
     DEFAULT_LIMITS,
     ChatTemplate,
+    RenderingTime,
     TemplateTimeoutError,
     TemplateWorkers,
 )
@@ -178,13 +181,50 @@ def test_a_worker_that_was_killed_is_replaced() -> None:
     assert template.render(MESSAGES) == text
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no RLIMIT_CPU")
-def test_a_worker_whose_parent_cannot_end_it_ends_itself() -> None:
-    worker = TemplateWorkers(replace(DEFAULT_LIMITS, seconds=0.01))._start_worker()
-    with pytest.raises(EOFError):
-        worker.ask({"template": HOSTILE["loops"][0], "variables": {}, "text_chars": 9}, seconds=120)
+def request(source: str, seconds: float) -> dict[str, Any]:
+    """What a worker is asked."""
+    return {"template": source, "variables": {}, "text_chars": 9, "seconds": seconds}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no timer of processor time")
+def test_a_worker_ends_itself_after_its_processor_time() -> None:
+    worker = TemplateWorkers()._start_worker()
+    with pytest.raises(TimeoutError):
+        worker.ask(request(HOSTILE["loops"][0], 0.01), seconds=120)
+    assert worker.process.returncode == -signal.SIGPROF
     worker.stop()
-    assert worker.process.returncode == -signal.SIGXCPU
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no timer of processor time")
+def test_time_in_which_a_worker_does_not_run_is_not_its_own() -> None:
+    """A busy machine gives a worker little of a processor; here it gets none for longer than the limit."""
+    worker = TemplateWorkers()._start_worker()
+    worker.process.send_signal(signal.SIGSTOP)
+    resume = threading.Timer(0.3, worker.process.send_signal, [signal.SIGCONT])
+    resume.start()
+    assert worker.ask(request("fine", 0.2), seconds=120)["text"] == "fine"
+    worker.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGSTOP")
+def test_a_worker_that_hangs_is_ended() -> None:
+    worker = TemplateWorkers()._start_worker()
+    worker.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        worker.ask(request("fine", 0.2), seconds=0.2)
+    worker.stop()
+    assert worker.process.returncode == -signal.SIGKILL
+
+
+def test_renderings_of_a_conversation_share_its_time() -> None:
+    template = ChatTemplate("{% for i in range(30000) %}{% endfor %}fine", {})
+    time_left = RenderingTime(0.3)
+    assert template.render(MESSAGES, time_left=time_left) == "fine"
+    assert 0 < time_left.seconds < 0.3
+    with suppress(TemplateTimeoutError):
+        for _ in range(100_000):
+            template.render(MESSAGES, time_left=time_left)
+        pytest.fail("no rendering was refused")
 
 
 def test_a_worker_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +265,7 @@ def test_a_slow_rendering_does_not_hold_up_the_next_one() -> None:
     source = "{% if messages[0].role == 'user' %}" + HOSTILE["loops"][0] + "{% endif %}fine"
     template = ChatTemplate(source, {})
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(template.render, MESSAGES, until=time.monotonic() + 1.5)
+        slow = pool.submit(template.render, MESSAGES)
         for _ in range(3):
             assert template.render([{"role": "tool", "content": ""}]) == "fine"
         assert not slow.done()
@@ -253,7 +293,7 @@ def test_templates_share_workers() -> None:
 
 def test_no_time_is_left() -> None:
     with pytest.raises(TemplateTimeoutError, match="took longer"):
-        ChatTemplate("", {}).render(MESSAGES, until=time.monotonic() - 1)
+        ChatTemplate("", {}).render(MESSAGES, time_left=RenderingTime(0))
 
 
 def test_threads_share_a_template() -> None:

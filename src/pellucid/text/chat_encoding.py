@@ -2,7 +2,6 @@
 
 import copy
 import re
-import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,7 @@ from tokenizers import AddedToken, normalizers
 
 from pellucid.conversation import num_characters
 from pellucid.prompts import ChatPrompt
-from pellucid.text.chat_template import ChatTemplate
+from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.template_forms import TemplateForms, find_forms, in_forms
 from pellucid.text.text_encoder import TextEncoder
 
@@ -47,7 +46,7 @@ class ChatEncoder:
             ValueError: as `ChatTemplate.render`; or there are tools, or a variable in
                 `chat_template_kwargs`, that the template does not mention; or the final message cannot be continued.
         """
-        return self._render(prompt, self._until(), _NEVER)
+        return self._render(prompt, self._full_time(), _NEVER)
 
     def encode(self, prompt: ChatPrompt, max_model_len: int | None = None) -> list[int]:
         """The ids of the rendered conversation; the template alone decides on a BOS token.
@@ -66,10 +65,10 @@ class ChatEncoder:
         if max_model_len is not None:
             # A template may leave out text, such as earlier reasoning, but hardly most of it
             self._encoder.check_num_chars(num_characters(given), max_model_len)
-        until = self._until()
-        self._forms(until)
+        time_left = self._full_time()
+        self._forms(time_left)
         is_plain = not any(map(self._control.search, _texts(given)))
-        text = self._render(prompt, until, _NEVER if is_plain else self._control)
+        text = self._render(prompt, time_left, _NEVER if is_plain else self._control)
         if max_model_len is not None:
             self._encoder.check_length(text, max_model_len)
         if not is_plain:
@@ -80,10 +79,12 @@ class ChatEncoder:
     @cached_property
     def end_of_turn_token_id(self) -> int | None:
         """The control token that the template writes right after an assistant's message, if any."""
-        token = self._control.match(self._forms(self._until()).after_answer.lstrip())
+        token = self._control.match(self._forms(self._full_time()).after_answer.lstrip())
         return None if token is None else self._encoder.hf_tokenizer.token_to_id(token[0])
 
-    def _render(self, prompt: ChatPrompt, until: float, control: re.Pattern[str]) -> str:
+    def _render(
+        self, prompt: ChatPrompt, time_left: RenderingTime, control: re.Pattern[str]
+    ) -> str:
         """The text, in which marks enclose what `control` finds in messages, tools and variables."""
         for name in prompt.chat_template_kwargs:
             if not self.template.mentions(name):
@@ -93,7 +94,7 @@ class ChatEncoder:
         if prompt.tools and not self.template.mentions("tools"):
             raise ValueError("tools: this model's chat template does not take tools")
         messages = _marked(
-            in_forms(prompt.messages, self._forms(until), self.template), control, "messages"
+            in_forms(prompt.messages, self._forms(time_left), self.template), control, "messages"
         )
         if prompt.continue_final_message:
             _append_mark(messages[-1])
@@ -102,7 +103,7 @@ class ChatEncoder:
             bool(prompt.add_generation_prompt),
             _marked(prompt.tools, control, "tools"),
             _marked(prompt.chat_template_kwargs, control, "chat_template_kwargs"),
-            until=until,
+            time_left=time_left,
         )
         return _up_to_mark(text) if prompt.continue_final_message else text
 
@@ -123,17 +124,17 @@ class ChatEncoder:
         ids: list[int] = encoding.ids
         return ids
 
-    def _until(self) -> float:
-        return time.monotonic() + self.template.limits.seconds
+    def _full_time(self) -> RenderingTime:
+        return RenderingTime(self.template.limits.seconds)
 
-    def _forms(self, until: float) -> TemplateForms:
+    def _forms(self, time_left: RenderingTime) -> TemplateForms:
         if self._found_forms is None:
-            self._found_forms = find_forms(self.template, until)
+            self._found_forms = find_forms(self.template, time_left)
         return self._found_forms
 
     @cached_property
     def _control_tokens(self) -> dict[int, AddedToken]:
-        written = self._forms(self._until()).written
+        written = self._forms(self._full_time()).written
         return {
             token_id: token
             for token_id, token in self._encoder.hf_tokenizer.get_added_tokens_decoder().items()

@@ -3,10 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +21,9 @@ _WORKER = Path(__file__).with_name("chat_template_worker.py")
 _WORKER_START_SECONDS = (
     30.0  # Python's own start, nothing of the template: long, for a busy machine
 )
+# A worker limits its own processor time where the system can (not on Windows). The clock then only guards
+# against a worker that hangs, and leaves a good template its time on a busy machine.
+_CLOCK_SECONDS_PER_PROCESSOR_SECOND = 20.0 if hasattr(signal, "setitimer") else 1.0
 _WORKER_ENVIRONMENT = ("DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ")  # no secrets
 
 
@@ -29,8 +32,8 @@ class ChatTemplateLimits:
     """What templates may use.
 
     Args:
-        seconds: wall-clock time for one conversation. With the model's load and a worker's start, a refusal
-            stays below 2 s.
+        seconds: processor time for one conversation; on Windows time by the clock. With the model's load and a
+            worker's start, a refusal takes less than 2 s of an idle machine.
         memory_bytes: address space of a worker, where the system has such a limit.
         source_chars: length of a template.
         text_chars: length of the text that it writes.
@@ -49,6 +52,17 @@ DEFAULT_LIMITS = ChatTemplateLimits()
 
 class TemplateTimeoutError(ValueError):
     """A chat template took longer than it may."""
+
+
+@dataclass
+class RenderingTime:
+    """The time that is left for the renderings of one conversation.
+
+    Args:
+        seconds: processor time of workers; `ChatTemplate.render` subtracts what it used.
+    """
+
+    seconds: float
 
 
 class ChatTemplate:
@@ -99,7 +113,7 @@ class ChatTemplate:
         tools: Sequence[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
         *,
-        until: float | None = None,
+        time_left: RenderingTime | None = None,
     ) -> str:
         """The conversation as the model's prompt.
 
@@ -108,18 +122,18 @@ class ChatTemplate:
             add_generation_prompt: end with what opens the assistant's answer.
             tools: functions that the model may call.
             variables: what else the template is to see.
-            until: when the rendering must have ended, by `time.monotonic`; at most the limits' seconds from now.
+            time_left: shared with earlier renderings of the conversation; left out, the limits' seconds.
 
         Raises:
             ValueError: the template refuses the conversation, fails, reaches outside the sandbox or exceeds a
                 limit: for time, a `TemplateTimeoutError`.
         """
-        seconds = self.limits.seconds
-        if until is not None:
-            seconds = min(seconds, until - time.monotonic())
+        if time_left is None:
+            time_left = RenderingTime(self.limits.seconds)
         request = {
             "template": self.source,
             "text_chars": self.limits.text_chars,
+            "seconds": time_left.seconds,
             "variables": {
                 **self._special_tokens,
                 "documents": None,  # templates test for it; transformers always passes it
@@ -130,18 +144,22 @@ class ChatTemplate:
             },
         }
         try:
-            if seconds <= 0:
+            if time_left.seconds <= 0:
                 raise TimeoutError
-            reply = self.workers.render(request, seconds)
+            reply = self.workers.render(
+                request, _CLOCK_SECONDS_PER_PROCESSOR_SECOND * time_left.seconds
+            )
         except TimeoutError:
             raise TemplateTimeoutError(
                 self._sentence(f"took longer than {self.limits.seconds:g} s")
             ) from None
         except EOFError:
             raise ValueError(self._sentence("ended the process that rendered it")) from None
+        time_left.seconds -= reply["seconds"]
         if "error" in reply:
             raise ValueError(self._sentence(reply["error"]))
-        return reply["text"]
+        text: str = reply["text"]
+        return text
 
     def _sentence(self, predicate: str) -> str:
         return f"chat template of {self._model} {predicate}"
@@ -162,15 +180,15 @@ class TemplateWorkers:
         self._idle: list[_Worker] = []
         self._places = threading.BoundedSemaphore(limits.num_workers)
 
-    def render(self, request: Mapping[str, Any], seconds: float) -> dict[str, str]:
+    def render(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """A worker's reply to a request; `chat_template_worker.py` defines both.
 
         Args:
             request: what to render.
-            seconds: time for it, from when a worker is free.
+            seconds: by the clock, from when a worker is free.
 
         Raises:
-            TimeoutError: it took longer.
+            TimeoutError: it took longer, or more than the request's seconds of processor time.
             EOFError: it ended the worker.
         """
         with self._places:
@@ -215,11 +233,11 @@ class _Worker:
         )
         self.stop = weakref.finalize(self, _end_process, self.process)
 
-    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, str]:
-        """Sends one line and waits for the reply.
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Sends one line and waits for the reply, at most `seconds` by the clock.
 
         Raises:
-            TimeoutError: no reply in time; the worker was ended.
+            TimeoutError: no reply in time, and the worker was ended; or its own timer ended it.
             EOFError: the worker has ended by itself.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -235,9 +253,15 @@ class _Worker:
         finally:
             timer.cancel()
         if not line.endswith(b"\n"):
-            raise TimeoutError if self._timed_out else EOFError
-        reply: dict[str, str] = json.loads(line)
+            raise TimeoutError if self._timed_out or self._ended_by_its_timer() else EOFError
+        reply: dict[str, Any] = json.loads(line)
         return reply
+
+    def _ended_by_its_timer(self) -> bool:
+        """Whether a worker whose output ended was ended by its timer of processor time."""
+        with suppress(subprocess.TimeoutExpired):
+            return hasattr(signal, "SIGPROF") and self.process.wait(10) == -signal.SIGPROF
+        return False
 
     def _time_out(self) -> None:
         self._timed_out = True

@@ -3,14 +3,15 @@
 `chat_template.py` runs this file as a script; docs/decisions explains why. It imports nothing of
 pellucid. Standard input and output carry one JSON object per line: first the limits, answered by
 {"text": ""}, then for each conversation {"template": its source, "variables": what it sees, "text_chars":
-longest text}, answered by {"text": ...} or {"error": ...}.
+longest text, "seconds": of processor time}, answered by {"text": ...} or {"error": ...} with the "seconds" used.
 """
 
 import json
+import signal
 import sys
+import time
 from datetime import datetime
 from functools import lru_cache
-from math import ceil
 from typing import Any, NoReturn
 
 sys.path += sys.argv[1:]  # where the parent found the two packages: `python -I` may not look there
@@ -24,7 +25,7 @@ from jinja2.utils import Namespace
 
 try:
     import resource
-except ImportError:  # Windows: the parent's wall-clock limit remains
+except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 MAX_ERROR_CHARS = 1000  # a template writes its own messages
@@ -149,13 +150,12 @@ def limit(name: str, value: int) -> None:
 
 
 def limit_cpu(seconds: float) -> None:
-    """More processor time for one conversation: outlives a parent that can no longer end us."""
-    if resource is not None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        limit("RLIMIT_CPU", ceil(used.ru_utime + used.ru_stime + seconds))
+    """SIGPROF ends this process after so much processor time, also within C code; 0 switches that off."""
+    if hasattr(signal, "setitimer"):  # Windows: the parent's clock remains
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def reply(message: dict[str, str]) -> None:
+def reply(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -168,13 +168,16 @@ def main() -> None:
     compiled = lru_cache(MAX_COMPILED)(environment().from_string)
     reply({"text": ""})  # from here on the parent's clock runs
     for line in sys.stdin:
-        limit_cpu(limits["seconds"])
+        begin = time.process_time()
         try:
             request = json.loads(line)
+            limit_cpu(request["seconds"])
             template = compiled(request["template"])
-            reply({"text": render(template, request["variables"], request["text_chars"])})
+            answer = {"text": render(template, request["variables"], request["text_chars"])}
         except Exception as error:  # whatever a template can raise is its author's error
-            reply({"error": describe(error)[:MAX_ERROR_CHARS]})
+            answer = {"error": describe(error)[:MAX_ERROR_CHARS]}
+        limit_cpu(0)
+        reply(answer | {"seconds": time.process_time() - begin})
 
 
 if __name__ == "__main__":

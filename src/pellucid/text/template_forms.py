@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.conversation import Message
-from pellucid.text.chat_template import ChatTemplate, TemplateTimeoutError
+from pellucid.text.chat_template import ChatTemplate, RenderingTime, TemplateTimeoutError
 
 _ANSWER = "the-answer-of-the-assistant"
 _QUESTION = "the-second-question"
@@ -51,18 +51,18 @@ class TemplateForms:
     takes_no_content: bool
 
 
-def find_forms(template: ChatTemplate, until: float) -> TemplateForms:
+def find_forms(template: ChatTemplate, time_left: RenderingTime) -> TemplateForms:
     """Renders small conversations until it is clear what a template takes.
 
     Raises:
-        TemplateTimeoutError: `until` has passed.
+        TemplateTimeoutError: no time is left.
     """
-    as_text = _first_with(_ANSWER, _renderings(template, until, _turns(in_parts=False)))
-    as_parts = _first_with(_ANSWER, _renderings(template, until, _turns(in_parts=True)))
+    as_text = _first_with(_ANSWER, _renderings(template, time_left, _turns(in_parts=False)))
+    as_parts = _first_with(_ANSWER, _renderings(template, time_left, _turns(in_parts=True)))
     written = as_text or as_parts
     takes_objects, takes_no_content = True, True
     if template.mentions("tool_calls"):
-        takes_objects, takes_no_content = _tool_call_forms(template, until)
+        takes_objects, takes_no_content = _tool_call_forms(template, time_left)
     return TemplateForms(
         written=written,
         after_answer=written.partition(_ANSWER)[2],
@@ -150,7 +150,7 @@ def _turns(in_parts: bool) -> Iterator[list[dict[str, Any]]]:
     yield turns[1:]
 
 
-def _tool_call_forms(template: ChatTemplate, until: float) -> tuple[bool, bool]:
+def _tool_call_forms(template: ChatTemplate, time_left: RenderingTime) -> tuple[bool, bool]:
     """Whether arguments may be objects, and content None: the first pair of these that is rendered well."""
     for takes_objects in (True, False):
         for takes_no_content in (True, False):
@@ -172,7 +172,7 @@ def _tool_call_forms(template: ChatTemplate, until: float) -> tuple[bool, bool]:
                 },
                 {"role": "tool", "tool_call_id": _CALL_ID, "content": "the-result"},
             ]
-            text = _first_with(_FUNCTION, _renderings(template, until, [messages], [_TOOL]))
+            text = _first_with(_FUNCTION, _renderings(template, time_left, [messages], [_TOOL]))
             call_text = text.rpartition("the-first-question")[2]
             written_twice = f'\\"{_ARGUMENT}\\"' in call_text
             if _ARGUMENT in call_text and "None" not in call_text and not written_twice:
@@ -182,24 +182,24 @@ def _tool_call_forms(template: ChatTemplate, until: float) -> tuple[bool, bool]:
 
 def _renderings(
     template: ChatTemplate,
-    until: float,
+    time_left: RenderingTime,
     conversations: Iterable[list[dict[str, Any]]],
     tools: list[dict[str, Any]] | None = None,
 ) -> Iterator[str]:
     """Those of the conversations that the template takes."""
     for messages in conversations:
         with suppress(_RefusedError):
-            yield _render(template, until, messages, tools)
+            yield _render(template, time_left, messages, tools)
 
 
 def _render(
     template: ChatTemplate,
-    until: float,
+    time_left: RenderingTime,
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None,
 ) -> str:
     try:
-        return template.render(messages, False, tools, until=until)
+        return template.render(messages, False, tools, time_left=time_left)
     except TemplateTimeoutError:
         raise
     except ValueError as error:
