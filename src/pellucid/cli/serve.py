@@ -85,9 +85,9 @@ class AccessOptions:
         Path | None,
         _access(
             metavar="FILE",
-            help="A line 'inference NAME KEY' or 'admin NAME KEY' for each key, with 'weight=W' at its end"
-            " for another share of the engine than 1; besides PELLUCID_API_KEY and PELLUCID_ADMIN_KEY in the"
-            " environment.",
+            help="File with a line 'inference NAME KEY' or 'admin NAME KEY' for each key. 'weight=W' at the end of"
+            " a line gives its caller W shares of the engine instead of 1. The keys in PELLUCID_API_KEY and"
+            " PELLUCID_ADMIN_KEY are accepted too.",
         ),
     ] = None
     allow_anyone: Annotated[
