@@ -22,6 +22,11 @@ using namespace pellucid;
 constexpr double kUnitRoundoff = 0x1p-24;  // of f32, rounding to nearest
 constexpr double kBF16Roundoff = 0x1p-8;   // of 8 bits
 
+// AddressSanitizer checks each access of kernels that are hardly optimized: all rows would take an
+// hour. The cases (formats, instruction sets, models, block sizes, lengths) stay; of the rows of a
+// case, those that repeat an earlier row's path through the kernels are left out.
+constexpr bool kFewRows = PELLUCID_SANITIZED;
+
 struct Model {
   KVFormat format;
   std::int64_t num_heads, num_kv_heads, head_dim;
@@ -371,14 +376,15 @@ struct Check {
   Expected expected;
 };
 
-// All rows of the first and last tiles, some of the others.
+// All rows of the first and last tiles (with few rows: three of each), some of the others.
 std::vector<Check> checks_of(const Model& model, const std::vector<Share>& shares) {
   std::vector<Check> checks;
   std::int64_t row = 0;
   for (const Share& share : shares) {
     const StoredSequence stored(model, *share.sequence);
     for (std::int64_t p = share.begin; p < share.end; ++p, ++row) {
-      if (p - share.begin >= 17 && share.end - p > 17 && p % 13 != 0) continue;
+      const std::int64_t edge = kFewRows ? 3 : 17;
+      if (p - share.begin >= edge && share.end - p > edge && p % 13 != 0) continue;
       for (std::int64_t head = p % 2; head < model.num_heads; head += 2) {
         checks.push_back({row, p, head, define(model, *share.sequence, stored, p, head)});
       }
@@ -434,6 +440,10 @@ void check_invariance(const KernelTable& kernels, const Model& model) {
 
   Engine one_by_one(kernels, model, 16, 2, 2);
   for (std::int64_t p = 0; p < kLength; ++p) {
+    if (kFewRows && p % 16 != 0 && p < kRangeTokens - 1) {
+      one_by_one.fill({{&sequence, p, p + 1}});
+      continue;
+    }
     compare(one_by_one.step({{&sequence, p, p + 1}}), p, "one by one");
   }
 
@@ -462,10 +472,12 @@ void check_invariance(const KernelTable& kernels, const Model& model) {
   // A long decode is split over threads, and folded to the same bits.
   Engine alone(kernels, model, 32, 1, 4), split(kernels, model, 64, 6, 5);
   const Sequence deep(model, 700, 6);
-  const std::vector<float> expected = alone.step({{&deep, 0, 700}});
+  const std::int64_t first_row = kFewRows ? 680 : 0;
+  if (first_row > 0) alone.fill({{&deep, 0, first_row}});
+  const std::vector<float> expected = alone.step({{&deep, first_row, 700}});
   split.fill({{&deep, 0, 699}});
   const std::vector<float> last = split.step({{&deep, 699, 700}});
-  check(same_bits(last.data(), expected.data() + 699 * model.q_size(), last.size()),
+  check(same_bits(last.data(), expected.data() + (699 - first_row) * model.q_size(), last.size()),
         describe(kernels, model) + ": bits differ when split over threads");
   CHECK(model.sliding_window > 0 || split.num_splits_seen() > 0);
   CHECK(alone.num_splits_seen() == 0);
