@@ -23,18 +23,19 @@ CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-oracle format stub clean \
-  wheel test-wheel versus check-page test-page
+  wheel test-wheel versus lint check-page test-page
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
 	@echo 'make serve        serve the bundled model over HTTP          (SERVE_ARGS="MODEL --port 8001")'
 	@echo 'make page         the same, and says where to see what the engine does'
-	@echo 'make test         every test that needs no torch'
+	@echo 'make test         every test that needs no torch and no browser'
 	@echo 'make test-native  of these, only the C++ ones'
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
 	@echo 'make soak         native traces for MINUTES=10 beside three busy processes'
 	@echo 'make test-neon    the C++ tests for Arm, under an emulator    (needs a cross compiler and qemu)'
-	@echo 'make check        formatting, lint, types, import layers, workflows, unit tests'
+	@echo 'make check        make lint and the unit tests'
+	@echo 'make lint         formatting, lint, types, import layers, workflows'
 	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
 	@echo 'make test-oracle  compare live with transformers on torch'
@@ -60,8 +61,10 @@ serve: $(VENV)/.server
 
 setup: $(VENV)/.dev
 
+# As many processes as there are cores, at most 4: a file's tests stay together, as they share models and servers.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 test: test-native $(VENV)/.dev
-	$(BIN)/python -m pytest --ignore=tests/oracle --ignore=tests/integrations
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/integrations --ignore=tests/page
 
 test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
@@ -91,14 +94,16 @@ test-neon: $(VENV)/.build-tools
 	$(BIN)/cmake --build build/neon
 	$(BIN)/ctest --test-dir build/neon --output-on-failure
 
-check: $(VENV)/.dev
+check: lint
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	$(BIN)/zizmor --offline --quiet .github
-	$(BIN)/python -m pytest tests/unit
 
 # The page needs no Node to run, only to be checked.
 PAGE_TOOLS := tests/page/node_modules

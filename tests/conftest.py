@@ -51,8 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="processes that compete for the cores meanwhile",
     )
 
-    group = parser.getgroup("load on a server")
+    group = parser.getgroup("load on an engine or a server")
     for name, default, help_text in (
+        ("--requests", 30_000, "that an engine serves, one after another"),
         ("--clients", 12, "that stream at a time"),
         ("--load-seconds", 0, "that they go on; 0: two requests each"),
         ("--idle-streams", 40, "that are held"),

@@ -21,7 +21,7 @@ FAMILIES = (
 )
 
 
-@pytest.mark.traces(45)
+@pytest.mark.traces(24)
 def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_path: Path) -> None:
     models = []
     for family in FAMILIES:
@@ -50,5 +50,5 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_p
             ),
         )
     print(dict(counts))
-    if counts["traces"] >= 45:
+    if counts["traces"] >= 24:
         assert all(counts[what] > 0 for what in ("cached", "preempted", "abort", "error")), counts
