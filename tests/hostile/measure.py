@@ -55,10 +55,11 @@ def measure_apart(
 
 
 def work(cases: Mapping[str, Case], names: Sequence[str], warm_up: Callable[[], object]) -> None:
-    """What the child process does: a line of JSON on stdout for each case."""
+    """What the child process does: on stdout "ready", and for each case "started" and a line of JSON."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pellucid may print is no measurement
     warm_up()
+    print("ready", file=lines)
     for name in names:
         print("started", file=lines)
         print(json.dumps(asdict(_measure(cases[name]))), file=lines)
@@ -78,6 +79,10 @@ def _run_worker(names: Sequence[str]) -> Iterator[Measurement]:
         worker.stdin.write(json.dumps(list(names)).encode())
         worker.stdin.close()
         lines = _lines(worker, worker.stdout.fileno())
+        if next(lines)[0] != "ready":  # no case is to blame
+            worker.kill()
+            errors.seek(0)
+            raise RuntimeError(f"the good inputs failed:\n{errors.read().decode(errors='replace')}")
         for name in names:
             begin = time.perf_counter()
             line, peak_bytes = next(lines)
