@@ -32,6 +32,10 @@ VERBS = {
     "Convert": ("quantize",),
 }
 _NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}
+_NUMBERS = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+}  # by pydantic's words
 _COMPLETION = "_PELLUCID_COMPLETE"  # what a shell asks for with the Tab key
 
 
@@ -156,12 +160,21 @@ def _usage_error(error: Any, words: Sequence[str]) -> str:
     options = {name: option for option in context.command.params for name in option.opts}
     if instead := instead_of_option(words[1:], options):
         return instead
-    option = getattr(error, "param", None)
-    if isinstance(error, typer.BadParameter) and option in options.values():
+    option: Any = getattr(error, "param", None)
+    if (
+        isinstance(error, typer.BadParameter)
+        and error.message  # empty if the value is missing
+        and option in options.values()
+        and option.param_type_name == "option"
+    ):
         kind = settings_kind(option, _function(context.command.name))
+        kind = kind or next(
+            (own for theirs, own in _NUMBERS.items() if theirs in error.message), None
+        )
         wrong = error.message if kind is None else f"must be {kind}"
         return f"{_as_given(option, words)}: {wrong}"
-    return f"{error.format_message().rstrip('.')} (see {context.command_path} --help)"
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    return f"{message} (see {context.command_path} --help)"
 
 
 def _as_given(option: Any, words: Sequence[str]) -> str:
