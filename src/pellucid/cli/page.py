@@ -20,8 +20,7 @@ def page(
         str | None,
         typer.Argument(
             metavar="RECORDING",
-            help="A recording to show, or the word export.",
-            show_default="the bundled demonstration",
+            help="A recording to show, or the word export. Left out: the bundled demonstration.",
         ),
     ] = None,
     directory: Annotated[
