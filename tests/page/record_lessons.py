@@ -1,4 +1,4 @@
-"""Records the runs of the lessons on the bundled model, for pages without an engine: lesson/recorded.json.
+"""Records the runs of the lessons on the bundled model, for pages without an engine: traces/lessons.json.
 
 python tests/page/record_lessons.py
 """
@@ -47,7 +47,7 @@ def main() -> None:
         recorded = page.evaluate(STEPS, f"{folder}lesson/steps.js")
         browser.close()
     text = json.dumps(recorded, separators=(",", ":"), ensure_ascii=False)
-    (WEB_FOLDER / "lesson/recorded.json").write_text(text + "\n", encoding="utf-8")
+    (WEB_FOLDER / "traces/lessons.json").write_text(text + "\n", encoding="utf-8")
     print(f"{len(text)} bytes")
 
 

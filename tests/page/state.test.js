@@ -144,3 +144,10 @@ test("a token comes back as it came", () => {
   assert.deepEqual(first.cand, token.cand.map(([id, text, lp, p_final]) => ({ id, text, lp, p_final })));
   assert.deepEqual(first.funnel, token.funnel.map(([stage, kept, mass_frac]) => ({ stage, kept, mass_frac })));
 });
+
+test("a look at a token is no request of a client, and takes no name", () => {
+  const store = new Store();
+  store.ingest([...story(), kv(["A", 3, "inspect-0/0", 0]), event("req.add", { req: "c/0", prompt_tok: 1 })]);
+  assert.deepEqual(store.requestsAt(99).map(({ name, req }) => [name, req]), [["r1", "a/0"], ["r2", "b/0"], ["r3", "c/0"]]);
+  assert.equal(store.requests.get("inspect-0/0")?.name, "look");
+});

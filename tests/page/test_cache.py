@@ -65,11 +65,11 @@ def test_a_blocks_numbers_appear_when_it_is_chosen(page: Any, server: Any) -> No
     complete(server, PROMPT, 24)
     page.keyboard.press("3")
     page.locator(".prefix-tree button").first.click()
-    page.locator("p.why", has_text="8 bits keep these keys").wait_for()
+    page.locator("p.why", has_text="8 bits change these keys").wait_for()
     block = page.evaluate("pellucid.selection.block.value")
     reply = server.get(f"/v1/kv/blocks/{block}").json
     share = reply["int8"]["k"]["rms_error_frac"] * 100
-    text = page.locator("p.why", has_text="8 bits keep these keys").text_content()
+    text = page.locator("p.why", has_text="8 bits change these keys").text_content()
     assert f"{share:.2f} %" in text or f"{share:.1f} %" in text
 
 

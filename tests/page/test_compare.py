@@ -12,14 +12,14 @@ def run_it(page: Any, tokens: int = 12) -> None:
     page.locator("main.view-compare h2").first.wait_for()
     page.evaluate("n => { pellucid.views.compare.tokens.value = n; }", tokens)
     page.keyboard.press("r")
-    wait_until(page, "Boolean(pellucid.views.compare.run?.end)")
+    wait_until(page, "Boolean(pellucid.views.compare.latest?.end)")
     wait_until(page, "pellucid.views.compare.stop.value === null")
 
 
 def test_with_and_without_the_cache(page: Any) -> None:
     run_it(page)
-    arms = page.evaluate("pellucid.views.compare.run.end.arms")
-    prompt = page.evaluate("pellucid.views.compare.run.promptTok")
+    arms = page.evaluate("pellucid.views.compare.latest.end.arms")
+    prompt = page.evaluate("pellucid.views.compare.latest.promptTok")
     assert arms["cached"]["pass_tok"] == prompt + 12 - 1
     assert arms["naive"]["pass_tok"] == prompt * 12 + 12 * 11 // 2
     row = page.locator(".figures tr", has_text="tokens passed")
@@ -47,7 +47,7 @@ def test_the_table_has_what_the_curves_show(page: Any) -> None:
     page.keyboard.press("t")
     table = page.locator(".curves .twin").nth(1)  # tokens passed
     cells = table.locator("tbody tr").last.locator("td").all_inner_texts()
-    arms = page.evaluate("pellucid.views.compare.run.end.arms")
+    arms = page.evaluate("pellucid.views.compare.latest.end.arms")
     assert cells == ["12", str(arms["cached"]["pass_tok"]), str(arms["naive"]["pass_tok"])]
 
 
@@ -61,7 +61,7 @@ def test_other_comparisons(page: Any, kind: str, names: list[str] | None) -> Non
         page.keyboard.press("k")
     wait_until(page, "kind => pellucid.views.compare.kind.value === kind", kind)
     run_it(page, 8)
-    assert page.evaluate("pellucid.views.compare.run.kind") == kind
+    assert page.evaluate("pellucid.views.compare.latest.kind") == kind
     heads = [text.strip() for text in page.locator(".figures thead th.number").all_inner_texts()]
     assert heads == (names or ["one by one", "together"])
     page.locator(".why").first.wait_for()

@@ -23,9 +23,9 @@ STEPS = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """The bundled model behind a socket, guessing ahead."""
+    """The bundled model behind a socket."""
     with ThreadPoolExecutor(1) as thread:
-        running = running_server(bundled_engine(speculation="ngram"))
+        running = running_server(bundled_engine())
         yield thread.submit(running.__enter__).result()
         thread.submit(running.__exit__, None, None, None).result()
 
@@ -33,7 +33,7 @@ def server() -> Iterator[RunningServer]:
 def answer(form: Any) -> None:
     options = form.locator(".options button")
     if options.count():
-        options.nth(1).click()
+        options.nth(1).press("Enter")
     else:
         form.locator("input").fill("16")
         form.locator("input").press("Enter")
@@ -44,9 +44,9 @@ def do_step(page: Any, step: str, button: str | None = None) -> None:
     page.locator(f".steps a.on[href$='{step}']").wait_for()
     answer(page.locator("form.phase").first)
     if button is None:
-        page.locator(".phase .primary").first.click()
+        page.locator(".phase .primary").first.press("Enter")
     else:
-        page.get_by_role("button", name=button).click()
+        page.get_by_role("button", name=button).press("Enter")
     page.locator(".verdict").first.wait_for(timeout=120_000)
     answer(page.locator("form.phase").nth(1))
     page.get_by_role("button", name="Next step").wait_for()
@@ -67,6 +67,8 @@ def test_all_steps_are_done_on_this_engine(page: Any) -> None:
     assert run["steps"][-1]["ctx"] == run["promptTok"] + len(run["output"]) - 1
     assert [step["q"] for step in run["steps"]] == [5] + [1] * 11
     cache = progress["with-without"]["result"]
+    drafts = progress["speculation"]["result"]
+    assert drafts["isSame"] and drafts["extra"] == 1 and drafts["passes"]["plain"] == 40
     assert cache["naive"]["pass"] == 5 * 32 + 32 * 31 // 2 and cache["cached"]["pass"] == 36
 
 

@@ -20,10 +20,17 @@ def server() -> Iterator[RunningServer]:
         thread.submit(running.__exit__, None, None, None).result()
 
 
+REPEATS = (
+    "The cat sat on the mat. The dog sat on the mat. The cat sat on the mat. The dog sat on the mat."
+    " The cat sat on"
+)
+
+
 def test_rounds_acceptance_and_speed_up_are_those_of_the_events(page: Any) -> None:
     page.keyboard.press("5")
     page.locator("#speculate-run:not([disabled])").wait_for()
-    page.keyboard.press("r")
+    page.evaluate("text => { pellucid.views.speculate.prompt.value = text; }", REPEATS)
+    page.keyboard.press("g")
     wait_until(page, "pellucid.request.value?.ledger && pellucid.request.value.drafts.length > 0")
     drafts = page.evaluate("pellucid.request.value.drafts")
     page.locator(".draft-rounds tbody tr").first.wait_for()
@@ -44,3 +51,31 @@ def test_rounds_acceptance_and_speed_up_are_those_of_the_events(page: Any) -> No
     # Without a right draft a round brings one token, and verifying takes half a step here.
     page.locator(".formula-line .num", has_text="2").wait_for()
     assert page.locator(".formula-line .num").inner_text().startswith("2 times")
+
+
+@pytest.mark.parametrize("drafter", ["draft model", "prompt lookup"])
+def test_the_text_is_the_same_with_and_without_drafts(page: Any, drafter: str) -> None:
+    page.keyboard.press("5")
+    page.locator("#speculate-both:not([disabled])").wait_for()
+    page.get_by_label(drafter).focus()
+    page.keyboard.press("Space")
+    page.get_by_label("k, drafts a round").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.get_by_label("new tokens").focus()
+    page.keyboard.press("Home")
+    page.locator("main").focus()
+    page.keyboard.press("r")
+    page.locator(".why", has_text="All 16 tokens are the same.").wait_for()
+    run = page.evaluate("pellucid.views.speculate.latest")
+    assert all(1 <= len(each["draft"]) <= 2 for each in run["rounds"])
+    texts = page.locator(".written .text").all_inner_texts()
+    assert len(texts) == 2 and texts[0] == texts[1] != ""
+    arms = run["run"]["end"]["arms"]
+    passes = page.locator(".figures tr", has_text="passes of the model").locator("td")
+    assert [text.rstrip("C") for text in passes.all_inner_texts()] == [
+        str(len(arm["tokens"])) for arm in run["run"]["arms"]
+    ]
+    if drafter == "draft model":
+        assert arms["drafted"]["right"] > 0
+        assert page.locator(".draft-rounds tbody tr").count() == min(24, len(run["rounds"]))

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from support.http_server import RunningServer
 
 PROMPT = "Once upon a time, Mira went to the market."
@@ -47,10 +49,28 @@ def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:
     assert server.engine.events.last_seq >= -1 and not server.engine.has_unfinished_requests
 
 
+@pytest.mark.parametrize("drafter", ["ngram", "draft"])
+def test_drafts_change_no_token(server: RunningServer, drafter: str) -> None:
+    text = "The cat sat on the mat. The dog sat on the mat. The cat sat on the mat. The dog"
+    asked = {"prompt": text, "drafter": drafter, "num_drafts": 3, "max_tokens": 24}
+    events, end = run(server, kind="drafts", **asked)
+    plain, drafted = end["arms"]["plain"], end["arms"]["drafted"]
+    assert plain["texts"] == drafted["texts"]
+    assert end["same_tok"] == 24 and end["first_diff"] is None
+    assert plain["rounds"] == plain["drafted"] == plain["draft_us"] == 0
+    assert 0 < drafted["right"] <= drafted["drafted"] <= 3 * drafted["rounds"]
+    assert drafted["wrong"] <= drafted["rounds"]
+    rounds = [each for event in events for each in event["rounds"]]
+    assert drafted["rounds"] == len(rounds)
+    assert drafted["drafted"] == sum(len(drafts) for drafts, _, _ in rounds)
+    assert all((chosen is None) == (right == len(drafts)) for drafts, right, chosen in rounds)
+
+
 def test_what_is_too_much_is_refused(server: RunningServer) -> None:
     for wrong, name in (
         ({"max_tokens": 100_000}, "max_tokens"),
         ({"batch": 1}, "batch"),
+        ({"num_drafts": 33}, "num_drafts"),
         ({"kind": "speed"}, "kind"),
         ({"prompt": ""}, "prompt"),
         ({"tokens": 3}, "tokens"),

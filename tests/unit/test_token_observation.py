@@ -80,8 +80,12 @@ def test_the_quick_look_says_what_the_definition_says(size: int, params: dict[st
 
 
 def test_what_the_quick_look_does_not_know_is_left_to_the_definition() -> None:
-    logits = np.linspace(-1, 1, 6_000).astype(np.float32)  # nearly all alike: a wide nucleus
+    logits = np.linspace(-1, 1, 6_000).astype(np.float32)  # nearly all alike
     row = row_of({"top_p": 0.99})
+    quick = observe_drawn(logits, row.params, sampling_stages(row), 3)
+    assert quick is not None and quick.funnel[1].num_kept > token_observation.NUM_LIKELIEST
+    assert_alike(quick, by_definition(logits, row, 3))
+    row = row_of({"min_p": 0.05})
     assert observe_drawn(logits, row.params, sampling_stages(row), 3) is None
     sampled, observation = Sampler().observe(logits, row, 3)
     assert sampled.token_id == 3

@@ -10,6 +10,7 @@ from pellucid.engine.engine_thread import EngineThread
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.event_bus import Subscriber
 from pellucid.events import Level
+from pellucid.loaded_model import load_draft_model
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 
@@ -35,9 +36,14 @@ class SideEngine:
         """An engine for the model of the thread's engine.
 
         Raises:
-            ValueError: the memory does not allow a setting.
+            ValueError: the memory does not allow a setting, or the draft model cannot be had.
         """
-        return cls(thread, await _on(thread, lambda: LLMEngine(config, thread.engine.model)))
+
+        def make() -> LLMEngine:
+            model = thread.engine.model
+            return LLMEngine(config, model, draft=load_draft_model(config, model))
+
+        return cls(thread, await _on(thread, make))
 
     def subscribe(self, subscriber: Subscriber, level: Level) -> None:
         """Calls `subscriber` with the engine's events, on the engine's thread."""

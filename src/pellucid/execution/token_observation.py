@@ -12,7 +12,7 @@ import numpy as np
 
 from pellucid.execution.candidates import Candidates, IntArray, Logits
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs, token_rank
-from pellucid.execution.odds import MIN_EXPONENT, Odds, mass_to_reach, sharpness
+from pellucid.execution.odds import MASS_UNIT, MIN_EXPONENT, Odds, mass_to_reach, sharpness
 from pellucid.execution.sampling_order import Stage
 from pellucid.execution.selection import largest, shortest_prefix
 from pellucid.sampling_params import SamplingParams
@@ -104,6 +104,7 @@ def observe_drawn(
         return None
     total, weighted, scaled_total = _sums(logits, peak, temperature or 1.0)
     vocab_size = len(logits)
+    likeliest = np.flatnonzero(largest(logits, min(NUM_LIKELIEST, vocab_size)))
     funnel = [FunnelStage("logits", vocab_size, 1.0)]
     kept: Candidates | None = None  # None: the whole vocabulary
     for stage in stages:
@@ -115,7 +116,7 @@ def observe_drawn(
             kept = Candidates(np.array([logits.argmax()]), np.zeros(1))
             mass = 1 / total
         elif stage.name != "temperature":
-            token_ids = _truncated(stage.name, logits, params, peak)
+            token_ids = _truncated(stage.name, logits, params, peak, likeliest, scaled_total)
             if token_ids is None:
                 return None
             if len(token_ids) < vocab_size:
@@ -131,14 +132,13 @@ def observe_drawn(
         final = alone if kept is None else kept.logprob(token)
         return TokenLogprob(token, difference - math.log(total), final, rank)
 
-    count = min(NUM_CANDIDATES, vocab_size)
-    top = np.flatnonzero(largest(logits, count))
+    top = likeliest[largest(logits[likeliest], min(NUM_CANDIDATES, vocab_size))]
     top = top[np.argsort(-logits[top], kind="stable")]
-    likeliest = tuple(logprob(token, rank) for rank, token in enumerate(top.tolist(), 1))
+    candidates = tuple(logprob(token, rank) for rank, token in enumerate(top.tolist(), 1))
     return TokenObservation(
-        TokenLogprobs(logprob(token_id, token_rank(logits, token_id)), likeliest),
+        TokenLogprobs(logprob(token_id, token_rank(logits, token_id)), candidates),
         entropy_bits=max(0.0, math.log(total) - weighted / total) / math.log(2),
-        rest=max(0.0, 1 - sum(math.exp(entry.logprob) for entry in likeliest)),
+        rest=max(0.0, 1 - sum(math.exp(entry.logprob) for entry in candidates)),
         funnel=tuple(funnel),
     )
 
@@ -159,8 +159,20 @@ def _sums(logits: Logits, peak: float, temperature: float) -> tuple[float, float
     return total, weighted, total if temperature == 1 else scaled
 
 
-def _truncated(stage: str, logits: Logits, params: SamplingParams, peak: float) -> IntArray | None:
-    """The token ids that the first truncation keeps; None if it may keep others than the likeliest."""
+def _truncated(
+    stage: str,
+    logits: Logits,
+    params: SamplingParams,
+    peak: float,
+    likeliest: IntArray,
+    total: float,
+) -> IntArray | None:
+    """The token ids that the first truncation keeps; None if it may keep others than the likeliest.
+
+    Args:
+        likeliest: the `NUM_LIKELIEST` likeliest tokens.
+        total: sum of e^((logit - peak) / temperature) over the row.
+    """
     vocab_size = len(logits)
     if stage == "top_k":
         if params.top_k >= vocab_size:
@@ -168,16 +180,26 @@ def _truncated(stage: str, logits: Logits, params: SamplingParams, peak: float) 
         return np.flatnonzero(largest(logits, params.top_k))
     if stage not in ("top_p", "min_p") or vocab_size <= NUM_LIKELIEST:
         return None
-    likeliest = np.flatnonzero(largest(logits, NUM_LIKELIEST))
     odds = Odds.of(logits[likeliest].astype(np.float64), params.temperature)
     if stage == "min_p":
         chosen = odds.weights >= np.float32(params.min_p)
         return None if chosen.all() else likeliest[chosen]
     masses = odds.masses
+    held = float(masses.sum())
+    # All masses of the row sum to this, but for what each loses or gains by rounding. Where the same tokens
+    # reach both bounds, nobody needs the exact sum.
+    about, slack = params.top_p * total / MASS_UNIT, vocab_size * MASS_UNIT / 2 + 1e-5
+    if held >= about * (1 + slack):
+        low, high = (
+            shortest_prefix(-odds.logits, masses, about * bound) for bound in (1 - slack, 1 + slack)
+        )
+        if (low == high).all():
+            return likeliest[low]
     target = mass_to_reach(params.top_p, np.array([_total_mass(logits, params.temperature, peak)]))
-    if masses.sum() < target:
-        return None
-    return likeliest[shortest_prefix(-odds.logits, masses, target)]
+    if held >= target:
+        return likeliest[shortest_prefix(-odds.logits, masses, target)]
+    whole = Odds.of(logits.astype(np.float64), params.temperature)
+    return np.flatnonzero(shortest_prefix(-whole.logits, whole.masses, target))
 
 
 def _total_mass(logits: Logits, temperature: float, peak: float) -> float:

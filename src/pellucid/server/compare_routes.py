@@ -12,7 +12,7 @@ import msgspec
 
 from pellucid import formulas
 from pellucid.async_engine import SideEngine
-from pellucid.events import BlockOps, EventRecord, Level, Step
+from pellucid.events import BlockOps, DraftRound, DraftStep, EventRecord, Level, Step
 from pellucid.kv_groups import block_needs
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -33,12 +33,16 @@ class Arm:
     Attributes:
         name: for people and programs.
         num_seats: requests that run together.
+        speculation: how drafts are made.
+        num_drafts: most drafts of a round.
     """
 
     name: str
     use_kv_cache: bool = True
     kv_cache_dtype: str | None = None
     num_seats: int = 1
+    speculation: str = "off"
+    num_drafts: int = 1
 
 
 def arms_of(body: CompareBody, dtype: str) -> tuple[Arm, ...]:
@@ -51,6 +55,9 @@ def arms_of(body: CompareBody, dtype: str) -> tuple[Arm, ...]:
             return tuple(Arm(name, kv_cache_dtype=name) for name in names)
         case "batch":
             return (Arm("one"), Arm("many", num_seats=body.batch))
+        case "drafts":
+            drafted = Arm("drafted", speculation=body.drafter, num_drafts=body.num_drafts)
+            return (Arm("plain"), drafted)
 
 
 @dataclass
@@ -62,6 +69,8 @@ class ArmTotals:
         t_us: of its steps, without the time of other engines between them.
         kv_step_bytes: blocks in use within the last step; kv_peak_bytes: the most of them.
         held_peak_bytes: the most that were in use between two steps.
+        rounds: the drafts of each round, how many were right, and what the model chose instead.
+        draft_us: time of making drafts, a part of t_us.
     """
 
     pass_tok: int = 0
@@ -72,6 +81,8 @@ class ArmTotals:
     kv_step_bytes: int = 0
     kv_peak_bytes: int = 0
     held_peak_bytes: int = 0
+    rounds: list[tuple[Sequence[int], int, int | None]] = field(default_factory=list)
+    draft_us: int = 0
 
     def take(self, record: EventRecord, block_bytes: int) -> None:
         event = record.event
@@ -84,6 +95,10 @@ class ArmTotals:
             self.moved_bytes += event.w_bytes + event.kv_read_bytes + event.kv_write_bytes
             self.step_us = event.sched_us + event.fwd_us + event.sample_us + event.emit_us
             self.t_us += self.step_us
+        elif isinstance(event, DraftRound):
+            self.rounds.append((event.draft, event.n_right, event.chosen))
+        elif isinstance(event, DraftStep):
+            self.draft_us += event.draft_us
 
 
 @dataclass
@@ -193,8 +208,9 @@ class CompareRoutes:
                 enable_prefix_caching=False,
                 prefix_cache_dir=None,
                 swap_space=0,
-                speculation="off",
-                draft_model=None,
+                speculation=arm.speculation,
+                draft_model=own.draft_model if arm.speculation == "draft" else None,
+                num_draft_tokens=arm.num_drafts,
             )
         )
         try:
@@ -212,6 +228,7 @@ class CompareRoutes:
                 name = f"{arm.name}-{number}"
                 outputs.append(await engine.add_request(prompt_token_ids, params, name))
             while engine.has_unfinished_requests and time.monotonic() < deadline:
+                num_rounds = len(totals.rounds)
                 deltas = await engine.step()
                 held = engine.kv_bytes_in_use
                 totals.held_peak_bytes = max(totals.held_peak_bytes, held)
@@ -227,6 +244,7 @@ class CompareRoutes:
                     "t_us": totals.t_us,
                     "kv_step_bytes": totals.kv_step_bytes,
                     "kv_held_bytes": held,
+                    "rounds": totals.rounds[num_rounds:],
                     "new": [[each.request_id, each.token_ids, each.text] for each in deltas],
                 }
         finally:
@@ -259,6 +277,11 @@ def _summary(arm: Arm, totals: ArmTotals, outputs: Sequence[RequestOutput]) -> d
         "us_per_tok": totals.t_us / num_tokens if num_tokens else None,
         "kv_peak_bytes": totals.kv_peak_bytes,
         "kv_held_peak_bytes": totals.held_peak_bytes,
+        "rounds": len(totals.rounds),
+        "drafted": sum(len(drafts) for drafts, _, _ in totals.rounds),
+        "right": sum(right for _, right, _ in totals.rounds),
+        "wrong": sum(right < len(drafts) for drafts, right, _ in totals.rounds),
+        "draft_us": totals.draft_us,
         "finished": all(output.finished for output in outputs),
         "texts": [output.outputs[0].text for output in outputs],
     }

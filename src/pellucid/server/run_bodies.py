@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from pellucid.config import MAX_DRAFT_TOKENS
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
 
@@ -15,17 +16,20 @@ MAX_REQUESTS = 500
 
 class CompareBody(msgspec.Struct, kw_only=True):
     prompt: str | list[int]
-    kind: Literal["cache", "kv_dtype", "batch"] = "cache"
+    kind: Literal["cache", "kv_dtype", "batch", "drafts"] = "cache"
     max_tokens: int = 64
     temperature: float = 0.0
     seed: int | None = None
     batch: int = 8
+    drafter: Literal["ngram", "draft"] = "ngram"
+    num_drafts: int = 4
     ignore_eos: bool = True
 
     def check(self) -> None:
         """Raises an ApiError for more than a demonstration may take."""
         _check("max_tokens", self.max_tokens, 1, MAX_NEW_TOKENS)
         _check("batch", self.batch, 2, MAX_BATCH)
+        _check("num_drafts", self.num_drafts, 1, MAX_DRAFT_TOKENS)
 
 
 class LoadBody(msgspec.Struct, kw_only=True):
@@ -73,11 +77,13 @@ COMPARE_FIELDS = FieldTable(
     honoured(
         prompt=f"a text or token ids, at most {MAX_PROMPT_TOKENS} tokens",
         kind="cache: with and without the KV cache; kv_dtype: formats of the KV cache; batch: requests"
-        " one after the other and together",
+        " one after the other and together; drafts: without and with drafts",
         max_tokens=f"of each answer, 1..{MAX_NEW_TOKENS}",
         temperature="as everywhere",
         seed="as everywhere; left out, one is drawn for all arms",
         batch=f"requests of the kind batch, 2..{MAX_BATCH}",
+        drafter="of the kind drafts: ngram looks drafts up in the text, draft asks the draft model",
+        num_drafts=f"of the kind drafts: most drafts of a round, 1..{MAX_DRAFT_TOKENS}",
         ignore_eos="continue after the model's end of text, so that arms have the same length; left out, true",
     ),
 )

@@ -10,7 +10,7 @@ import { createSession } from "./state/session.js";
 
 /**
  * The views in the order of their keys. Each file exports `View` and is loaded when it is first shown.
- * @type {[string, string, () => Promise<{View: (props: {session: import("./state/session.js").Session}) => any}>][]}
+ * @type {[string, string, () => Promise<{View: (props: {session: Session}) => any}>][]}
  */
 const VIEWS = [
   ["generate", "Generate", () => import("./views/generate.js")],

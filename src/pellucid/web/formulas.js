@@ -2,24 +2,6 @@
 // Formulas for bytes, operations, times and speed-ups: those of formulas.py, and no other file repeats them.
 // A multiply and an add count as two operations.
 
-/**
- * @typedef {object} Formula
- * @property {string} text as people write it
- * @property {Record<string, string>} inputs what each letter means, with its unit
- * @property {(inputs: any) => number} of
- * @property {string} [source] paper or specification
- */
-
-/**
- * A model's shape, by the letters of the formulas.
- * @typedef {object} Shape
- * @property {number} L layers
- * @property {number} Hq query heads
- * @property {number} Hkv kv-heads
- * @property {number} d components of a head
- * @property {number} P parameters that a token passes through
- */
-
 /** @type {Formula} */
 export const cachedTokens = {
   text: "N + m − 1",

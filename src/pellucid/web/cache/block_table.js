@@ -11,7 +11,7 @@ import { ENDED } from "../state/store.js";
 
 const SHOWN = 64; // blocks of a table
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function BlockTable({ session }) {
   const { store, cursor, selection } = session;
   const seq = cursor.seq.value;

@@ -20,7 +20,7 @@ const REASONS = {
   salt: "It is there under another cache_salt: callers who must not see each other's texts do not share them.",
 };
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function Missed({ session }) {
   const { store, cursor, runs } = session;
   const request = session.request.value;
@@ -68,8 +68,8 @@ function Side({ label, ids, from, at, runs }) {
 
 /**
  * The token ids of a request's text: prompt and output.
- * @param {import("../state/store.js").Store} store
- * @param {import("../state/store.js").Request} request
+ * @param {Store} store
+ * @param {EngineRequest} request
  * @returns {number[]}
  */
 function textIds(store, request) {
@@ -80,8 +80,8 @@ function textIds(store, request) {
 
 /**
  * The time of the steps that computed a request's prompt; null if they are no longer kept.
- * @param {import("../state/store.js").Store} store
- * @param {import("../state/store.js").Request} request
+ * @param {Store} store
+ * @param {EngineRequest} request
  */
 function promptTime(store, request) {
   const until = request.tokenSeqs[0] ?? store.head.seq;

@@ -1,9 +1,11 @@
 // @ts-check
 // The pool as a map: one cell for each block, by owner, fill and state, as of the cursor.
 
+import * as formulas from "../formulas.js";
 import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { Picture } from "../draw/picture.js";
 import { html } from "../html.js";
+import { TableButton } from "../parts/controls.js";
 import { count as counted, inBytes, percent } from "../parts/format.js";
 import { Badge, Fact, Facts } from "../parts/numbers.js";
 import { Empty, Legend, Panel, RequestName, Why } from "../parts/panel.js";
@@ -27,7 +29,7 @@ export function layout(width, blocks) {
 
 /**
  * How many blocks the map shows: all, or, of a pool that is mostly untouched, twice as many as have been used.
- * @param {import("../state/pool.js").Pool} pool
+ * @param {Pool} pool
  */
 export function shownBlocks(pool) {
   let used = pool.numBlocks;
@@ -35,14 +37,7 @@ export function shownBlocks(pool) {
   return Math.min(pool.numBlocks, Math.max(MIN_SHOWN, 2 * used));
 }
 
-/** @type {import("../formulas.js").Formula} */
-const WASTE = {
-  text: "Σ (s − tokens)",
-  inputs: { s: "tokens in a block", tokens: "in each block that somebody owns" },
-  of: ({ s, tokens }) => s - tokens,
-};
-
-/** @param {{session: import("../state/session.js").Session, asTable: {value: boolean}}} props */
+/** @param {{session: Session, asTable: {value: boolean}}} props */
 export function PoolMap({ session, asTable }) {
   const { store, cursor, selection } = session;
   const seq = cursor.seq.value;
@@ -74,7 +69,7 @@ export function PoolMap({ session, asTable }) {
     pool.flags[block] & COPIED ? "copied on write" : pool.flags[block] & SWAPPED_IN ? "came back from the swap file" : pool.flags[block] & LOADED ? "read from disk" : "";
   const shown = shownBlocks(pool);
   let grid = layout(600, shown);
-  /** @param {import("../draw/picture.js").Surface} surface */
+  /** @param {Surface} surface */
   const draw = ({ ctx, width, palette }) => {
     grid = layout(width, shown);
     const { size, gap, columns } = grid;
@@ -118,11 +113,11 @@ export function PoolMap({ session, asTable }) {
       ctx.strokeRect((chosen % columns) * size - 0.5, Math.floor(chosen / columns) * size - 0.5, cell + 1, cell + 1);
     }
   };
-  const owners = [...pool.tables.keys()].sort((a, b) => a - b).map((number) => store.byNumber[number]).filter(Boolean);
+  const owners = [...pool.tables].filter(([, blocks]) => blocks.length > 0).sort(([a], [b]) => a - b).map(([number]) => store.byNumber[number]).filter(Boolean);
   const label = `${counted(pool.numBlocks)} blocks: ${counted(counts.used)} owned, ${counted(counts.cached)} kept for later, ${counted(counts.free)} free.`;
   const about = `${counted(pool.numBlocks)} blocks of ${kv.block_tok} tokens, ${inBytes(kv.block_bytes)} each`;
   return html`<${Panel} title="The block pool" about=${about}
-    actions=${html`<button class="quiet" aria-pressed=${asTable.value} onClick=${() => (asTable.value = !asTable.value)}>table</button>`}>
+    actions=${html`<${TableButton} asTable=${asTable} />`}>
     <${Picture}
       label=${label}
       draw=${draw}
@@ -169,12 +164,12 @@ export function PoolMap({ session, asTable }) {
       <${Fact} label="kept for later" value=${counted(counts.cached)} unit="blocks" kind="C" from="sealed blocks (H) that nobody owns"
         note="Nobody owns them. A prompt that begins alike takes them as they are; a request that lacks blocks evicts the one unused longest." />
       <${Fact} label="free" value=${counted(counts.free)} unit="blocks" kind="C" from="all blocks − owned − kept" />
-      <${Fact} label="wasted" value=${counted(counts.waste)} unit="slots" kind="C" formula=${WASTE} inputs=${{ s: pool.blockTokens }}
+      <${Fact} label="wasted" value=${counted(counts.waste)} unit="slots" kind="C" formula=${formulas.wastedSlots} inputs=${{ s: pool.blockTokens }}
         note="Slots of owned blocks without a token yet: fewer than a block for each request." />
     <//>
     ${shared > 0
       ? html`<${Why} lead=${`${counted(shared)} ${shared === 1 ? "block is" : "blocks are"} shared.`}>
-          Without sharing ${shared === 1 ? "it" : "they"} would take ${counted(extra)} ${extra === 1 ? "block" : "blocks"} or ${inBytes(extra * kv.block_bytes)}<${Badge} of="saved" kind="C" from="Σ (owners − 1)·block_bytes" /> more. A request that writes into a shared block gets a copy first.
+          Without sharing ${shared === 1 ? "it" : "they"} would take ${counted(extra)} ${extra === 1 ? "block" : "blocks"} or ${inBytes(formulas.sharedBytes.of({ extra, B: kv.block_bytes }))}<${Badge} of="saved" kind="C" formula=${formulas.sharedBytes} inputs=${{ extra, B: kv.block_bytes }} /> more. A request that writes into a shared block gets a copy first.
         <//>`
       : html`<${Why} lead=${`${percent(counts.used / Math.max(1, pool.numBlocks))} of the pool is owned`}>
           and ${percent(counts.cached / Math.max(1, pool.numBlocks))} is kept for prompts to come. Both can be given to new requests: kept blocks are evicted, the longest unused first.
@@ -203,7 +198,7 @@ const OPS = {
   A: "taken", F: "filled", S: "shared", R: "released", C: "copied on write", H: "sealed", E: "evicted", O: "swapped out", I: "swapped in", L: "read from disk",
 };
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 function Recent({ session }) {
   const { store, cursor, selection } = session;
   const recent = store.pool.recent(cursor.seq.value, 10);

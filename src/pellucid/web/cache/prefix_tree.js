@@ -48,7 +48,7 @@ export function runsOf(nodes) {
   return runs;
 }
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function PrefixTree({ session }) {
   const { store, cursor, api, source, selection } = session;
   cursor.version.value;

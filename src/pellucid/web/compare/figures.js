@@ -1,9 +1,12 @@
 // @ts-check
-// The arms side by side in figures, each with its origin, and the explanation that the figures give.
+// The arms side by side: figures with their origins, the explanation that they give, and curves over the tokens made.
 
 import * as formulas from "../formulas.js";
+import { hueVariable } from "../draw/hues.js";
+import { Lines } from "../draw/lines.js";
 import { html } from "../html.js";
-import { count, digits, inBytes, inTime, percent, scaled } from "../parts/format.js";
+import { counted, FigureTable, measured } from "../parts/figures.js";
+import { count, digits, inBytes, inPrefix, inTime, percent } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
 import { Empty, Panel, Why } from "../parts/panel.js";
 
@@ -13,75 +16,51 @@ const NAMES = { cached: "with cache", naive: "without", one: "one by one", many:
 /** @param {string} arm */
 export const nameOf = (arm) => NAMES[arm] ?? arm;
 
-/** @param {{state: import("./state.js").CompareState}} props */
+/** @param {number} value bytes */
+const orNothing = (value) => (value === 0 ? "nothing" : inBytes(value));
+
+/** @param {{state: CompareState}} props */
 export function Figures({ state }) {
-  const run = state.run;
+  const run = state.latest;
   if (!run || run.arms.every((arm) => arm.tokens.length === 0))
     return html`<${Panel} title="What each took"><${Empty}><p>
       Run it: tokens passed, operations, bytes and time of each way are counted and measured while this engine really does the work.
     </p><//><//>`;
-  const rows = rowsOf(run);
-  return html`<${Panel} title="What each took" about=${run.isRunning ? "so far" : run.end ? `${run.promptTok} prompt tokens, ${run.maxTokens} new ones${run.requests > 1 ? `, ${run.requests} requests` : ""}` : "stopped early"}>
-    <table class="figures">
-      <thead>
-        <tr><th scope="col"><span class="spoken">figure</span></th>${run.arms.map((arm) => html`<th scope="col" class="number"><i style=${{ "--c": `var(--o${arm.number + 1})` }}></i>${nameOf(arm.name)}</th>`)}</tr>
-      </thead>
-      <tbody>
-        ${rows.map(
-          (row) => html`<tr>
-            <th scope="row">${row.label}</th>
-            ${run.arms.map((arm) => html`<td class="number">${row.value(arm)}${row.value(arm) !== "–" && html`<${Badge} of=${`${row.label}, ${nameOf(arm.name)}`} ...${row.origin(arm)} />`}</td>`)}
-          </tr>`,
-        )}
-      </tbody>
-    </table>
+  const about = run.isRunning ? "so far" : run.end ? `${run.promptTok} prompt tokens, ${run.maxTokens} new ones${run.requests > 1 ? `, ${run.requests} requests` : ""}` : "stopped early";
+  return html`<${Panel} title="What each took" about=${about}>
+    <${FigureTable} columns=${run.arms.map((arm) => ({ name: nameOf(arm.name), hue: hueVariable(arm), of: arm }))} rows=${rowsOf(run)} />
     ${run.end && html`<${Verdict} run=${run} />`}
   <//>`;
 }
 
-/**
- * @param {import("./run.js").Run} run
- * @returns {{label: string, value: (arm: import("./run.js").Arm) => string, origin: (arm: import("./run.js").Arm) => import("../parts/numbers.js").Origin}[]}
- */
+/** @param {Comparison} run @returns {import("../parts/figures.js").Figure[]} */
 function rowsOf(run) {
-  /** @param {number[]} column */
-  const last = (column) => column.at(-1);
-  /**
-   * @param {(arm: import("./run.js").Arm) => number | undefined} get
-   * @param {(value: number) => string} format
-   */
-  const shown = (get, format) => (/** @type {import("./run.js").Arm} */ arm) => {
-    const value = get(arm);
-    return value === undefined ? "–" : format(value);
-  };
-  /** @param {string} from @returns {() => import("../parts/numbers.js").Origin} */
-  const counted = (from) => () => ({ kind: "C", from });
+  /** @param {keyof Arm} column @param {(value: number) => string} format */
+  const last = (column, format) => (/** @type {any} */ arm) => (arm.tokens.length ? format(arm[column].at(-1)) : undefined);
   return [
-    { label: "tokens made", value: shown((arm) => last(arm.tokens), count), origin: counted("cmp.n_tok") },
-    {
-      label: "tokens passed",
-      value: shown((arm) => last(arm.passed), count),
-      origin: (arm) => ({
-        kind: "C",
-        from: "cmp.pass_tok",
+    ["tokens made", last("tokens", count), counted("cmp.n_tok")],
+    [
+      "tokens passed",
+      last("passed", count),
+      (arm) => ({
+        ...counted("cmp.pass_tok", run.requests > 1 ? `Of each of the ${run.requests} requests.` : undefined),
         formula: arm.useKvCache ? formulas.passesCached : formulas.passesNaive,
-        inputs: { N: run.promptTok, T: (last(arm.tokens) ?? 0) / run.requests },
-        note: run.requests > 1 ? `Of each of the ${run.requests} requests.` : undefined,
+        inputs: { N: run.promptTok, T: (arm.tokens.at(-1) ?? 0) / run.requests },
       }),
-    },
-    { label: "operations", value: shown((arm) => last(arm.flops), (value) => scaled(value).join(" ")), origin: () => ({ kind: "C", from: "cmp.flops: of all its steps", formula: formulas.forwardFlops }) },
-    { label: "bytes moved", value: shown((arm) => last(arm.moved), inBytes), origin: counted("cmp.moved_bytes: weights, keys and values read and written") },
-    { label: "time", value: shown((arm) => last(arm.timeUs), inTime), origin: () => ({ kind: "M", from: "cmp.t_us: of its own steps" }) },
-    {
-      label: "time of a token",
-      value: shown((arm) => (arm.tokens.length > 0 ? /** @type {number} */ (last(arm.timeUs)) / /** @type {number} */ (last(arm.tokens)) : undefined), inTime),
-      origin: () => ({ kind: "M", from: "cmp.t_us / cmp.n_tok" }),
-    },
-    { label: "kept between steps", value: shown((arm) => (arm.tokens.length > 0 ? Math.max(...arm.heldBytes) : undefined), (value) => (value === 0 ? "nothing" : inBytes(value))), origin: (arm) => ({ kind: "C", from: "cmp.kv_held_bytes, the most: whole blocks", note: arm.useKvCache ? undefined : "Keys and values of a layer live only while that layer is computed." }) },
+    ],
+    ["operations", last("flops", inPrefix), { ...counted("cmp.flops: of all its steps"), formula: formulas.forwardFlops }],
+    ["bytes moved", last("moved", inBytes), counted("cmp.moved_bytes: weights, keys and values read and written")],
+    ["time", last("timeUs", inTime), measured("cmp.t_us: of its own steps")],
+    ["time of a token", (arm) => (arm.tokens.length ? inTime(arm.timeUs.at(-1) / arm.tokens.at(-1)) : undefined), measured("cmp.t_us / cmp.n_tok")],
+    [
+      "kept between steps",
+      (arm) => (arm.tokens.length ? orNothing(Math.max(...arm.heldBytes)) : undefined),
+      (arm) => counted("cmp.kv_held_bytes, the most: whole blocks", arm.useKvCache ? undefined : "Keys and values of a layer live only while that layer is computed."),
+    ],
   ];
 }
 
-/** @param {{run: import("./run.js").Run}} props */
+/** @param {{run: Comparison}} props */
 function Verdict({ run }) {
   const { end } = run;
   const arm = (/** @type {string} */ name) => end.arms[name];
@@ -94,7 +73,7 @@ function Verdict({ run }) {
   if (run.kind === "cache") {
     const [c, n] = [arm("cached"), arm("naive")];
     return html`${same}<${Why} lead="A cache costs memory and saves compute.">
-      It kept ${inBytes(c.kv_held_peak_bytes)} where the other way kept ${n.kv_held_peak_bytes === 0 ? "nothing" : inBytes(n.kv_held_peak_bytes)}. In return ${count(c.pass_tok)} tokens
+      It kept ${inBytes(c.kv_held_peak_bytes)} where the other way kept ${orNothing(n.kv_held_peak_bytes)}. In return ${count(c.pass_tok)} tokens
       passed through the model and not ${count(n.pass_tok)}: ${digits(n.pass_tok / c.pass_tok)} times fewer, and ${digits(n.flops / c.flops)} times fewer operations.
       Here that is ${inTime(c.t_us)} and not ${inTime(n.t_us)}${n.t_us > c.t_us ? `, ${digits(n.t_us / c.t_us)} times faster` : ""}. Each step without it takes longer than the one before.
     <//>`;
@@ -108,7 +87,40 @@ function Verdict({ run }) {
   }
   const [o, m] = [arm("one"), arm("many")];
   return html`${same}<${Why} lead="One pass reads the weights once, for everybody in it.">
-    ${run.requests} answers together moved ${inBytes(m.moved_bytes)} and not ${inBytes(o.moved_bytes)}, and took ${inTime(m.t_us)} and not ${inTime(o.t_us)}: ${digits(o.t_us / m.t_us)} times the tokens a second. The operations are the same, ${scaled(m.flops).join(" ")}. Keys and values are each request's own, so together they
+    ${run.requests} answers together moved ${inBytes(m.moved_bytes)} and not ${inBytes(o.moved_bytes)}, and took ${inTime(m.t_us)} and not ${inTime(o.t_us)}: ${digits(o.t_us / m.t_us)} times the tokens a second. The operations are the same, ${inPrefix(m.flops)}. Keys and values are each request's own, so together they
     take ${inBytes(m.kv_held_peak_bytes)} and not ${inBytes(o.kv_held_peak_bytes)}.
+  <//>`;
+}
+
+/**
+ * What each arm took, over the tokens that it made.
+ * @param {{state: CompareState, asTable: {value: boolean}}} props
+ */
+export function Curves({ state, asTable }) {
+  const run = state.latest;
+  if (!run) return null;
+  const isBatch = run.kind === "batch";
+  /** @type {[string, "timeUs" | "stepUs" | "passed" | "flops" | "heldBytes", (value: number) => string, number?][]} */
+  const curves = [
+    isBatch ? ["time so far", "timeUs", inTime] : ["time of each token", "stepUs", inTime],
+    ["tokens passed through the model, so far", "passed", count],
+    ["operations so far", "flops", inPrefix],
+    ["keys and values kept after the step", "heldBytes", (value) => (value ? inBytes(value) : "0"), 1024],
+  ];
+  const choose = (/** @type {number} */ at) => (state.at.value = at);
+  return html`<${Panel} title="Curves" about="choose a point to look at that token; t shows tables">
+    <div class="curves">
+      ${curves.map(([title, column, format, base]) => {
+        const lines = run.arms.filter(({ tokens }) => tokens.length > 0).map((arm) => {
+          // The last token ends the request, and its blocks are freed.
+          const end = column === "heldBytes" && run.end && arm.tokens.length > 1 ? -1 : undefined;
+          return { name: nameOf(arm.name), hue: arm.number, xs: arm.tokens.slice(0, end), ys: arm[column].slice(0, end) };
+        });
+        return html`<div key=${column}>
+          <h3>${title}</h3>
+          <${Lines} across="tokens" label=${`${title}, by tokens made.`} lines=${lines} format=${format} base=${base} at=${state.at.value} onChoose=${choose} asTable=${asTable} />
+        </div>`;
+      })}
+    </div>
   <//>`;
 }

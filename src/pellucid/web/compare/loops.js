@@ -66,10 +66,10 @@ export const LOOPS = {
   },
 };
 
-/** @param {{state: import("./state.js").CompareState}} props */
+/** @param {{state: CompareState}} props */
 export function Loops({ state }) {
   const loops = LOOPS[state.kind.value];
-  const run = state.run;
+  const run = state.latest;
   const at = state.at.value;
   const most = run ? mostTokens(run) : 0;
   const slider = run && html`<div class="step-through">
@@ -88,7 +88,7 @@ export function Loops({ state }) {
   </div>`;
   return html`<${Panel} title=${loops ? "The loops" : "What was written"} about=${loops ? "lit: the line that computed the token" : "step through the tokens"}>
     ${slider}
-    <div class="loops">
+    <div class=${`loops ${loops ? "" : "three"}`}>
       ${(run?.arms ?? (loops ? Object.keys(loops).map((name) => ({ name })) : [])).map((/** @type {any} */ arm) =>
         loops
           ? html`<${Loop} key=${arm.name} ...${loops[arm.name]} arm=${arm} run=${run} at=${at} />`
@@ -99,7 +99,7 @@ export function Loops({ state }) {
   <//>`;
 }
 
-/** @param {{title: string, code: Code, arm: any, run: import("./run.js").Run | null, at: number}} props */
+/** @param {{title: string, code: Code, arm: any, run: Comparison | null, at: number}} props */
 function Loop({ title, code, arm, run, at }) {
   const phase = run ? phaseOf(run, arm, at) : "idle";
   return html`<div class="loop" style=${{ "--c": `var(--o${(arm.number ?? 0) + 1})` }}>
@@ -116,14 +116,14 @@ function Loop({ title, code, arm, run, at }) {
   </div>`;
 }
 
-/** @param {{arm: import("./run.js").Arm, run: import("./run.js").Run, at: number, title?: string}} props */
-function Written({ arm, at, title }) {
+/** @param {{arm: Arm, run: Comparison, at: number, title?: string}} props */
+function Written({ arm, run, at, title }) {
   const row = at < 0 ? arm.tokens.length - 1 : lastAtMost(arm.tokens, at);
   if (row < 0) return html`<p class="written faint">${title && html`<b>${title}</b> `}nothing yet</p>`;
   const passed = arm.passed[row] - (row > 0 ? arm.passed[row - 1] : 0);
   return html`<div class="written" style=${{ "--c": `var(--o${arm.number + 1})` }}>
     ${title && html`<h3>${title}</h3>`}
     <p class="mono text">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>
-    <p class="small dim">this step: <b>${count(passed)}</b> ${passed === 1 ? "token" : "tokens"} through the model · <b>${arm.heldBytes[row] === 0 ? "nothing" : inBytes(arm.heldBytes[row])}</b> kept for the next</p>
+    <p class="small dim">this step: <b>${count(passed)}</b> ${passed === 1 ? "token" : "tokens"} through the model · ${run.end && row === arm.tokens.length - 1 ? "the last: nothing is kept" : html`<b>${arm.heldBytes[row] === 0 ? "nothing" : inBytes(arm.heldBytes[row])}</b> kept for the next`}</p>
   </div>`;
 }

@@ -14,21 +14,12 @@ export function hueVariable(request) {
 
 /**
  * The hue of a request as a colour, for a canvas.
- * @param {import("./theme.js").Palette} palette
+ * @param {Palette} palette
  * @param {number} number of the request; below 0: nobody
  */
 export function hue(palette, number) {
   return number < 0 ? palette.line2 : palette.owners[number % NUM_HUES];
 }
-
-/** What each pattern says. Views draw from this table and their legends are made of it. */
-export const PATTERNS = {
-  solid: "prefill",
-  ticks: "decode: one tick each token",
-  hatched: "queued",
-  outlined: "preempted",
-  cached: "kept, nobody's",
-};
 
 /**
  * Fills a rectangle with diagonal hatching.

@@ -6,16 +6,6 @@ import { hue } from "./hues.js";
 import { Picture } from "./picture.js";
 import { lastAtMost, linear, roundTicks } from "./scale.js";
 
-/**
- * @typedef {object} Line
- * @property {string} name
- * @property {number} hue of a request or arm
- * @property {number[]} xs never falling
- * @property {number[]} ys
- * @property {boolean} [dashed]
- * @property {boolean} [unnamed] without a name at its end
- */
-
 const GUTTER = 58; // labels of the vertical axis
 const ABOVE = 10;
 const BELOW = 24;
@@ -50,7 +40,7 @@ export function Lines({ label, across, lines, format, base = 10, at = -1, onChoo
     `${across} ${value}: ${lines.map((line) => `${line.name} ${(valueAt(line, value) ?? null) === null ? "–" : format(/** @type {number} */ (valueAt(line, value)))}`).join(", ")}`;
   const looked = pointed.value >= 0 ? xs[pointed.value] : at >= 0 ? at : -1;
 
-  /** @param {import("./picture.js").Surface} surface */
+  /** @param {Surface} surface */
   const draw = ({ ctx, width: wide, palette }) => {
     width.value = wide;
     const y = linear(0, /** @type {number} */ (ticks.at(-1)), height - BELOW, ABOVE);
@@ -138,12 +128,10 @@ export function Lines({ label, across, lines, format, base = 10, at = -1, onChoo
       }}
     />
     <figcaption>
-      ${lines
-        .filter((line) => !line.unnamed)
-        .map((line) => {
-          const value = valueAt(line, Math.min(shown, line.xs.at(-1) ?? shown));
-          return html`<span><i class=${line.dashed ? "dashed" : ""} style=${{ "--c": `var(--o${(line.hue % 6) + 1})` }}></i>${line.name} <b>${value === null ? "–" : format(value)}</b></span>`;
-        })}
+      ${lines.map((line) => {
+        const value = valueAt(line, Math.min(shown, line.xs.at(-1) ?? shown));
+        return html`<span><i class=${line.dashed ? "dashed" : ""} style=${{ "--c": `var(--o${(line.hue % 6) + 1})` }}></i>${line.name} <b>${value === null ? "–" : format(value)}</b></span>`;
+      })}
     </figcaption>
   </figure>`;
 }

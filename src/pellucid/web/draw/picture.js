@@ -4,24 +4,6 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
 import { palette } from "./theme.js";
 
-/**
- * Cells of a picture that can be focused one by one. Left and right go to the neighbours; up and down `columns` further.
- * @typedef {object} Cells
- * @property {number} count
- * @property {number} columns
- * @property {(index: number) => string} describe in words, for a screen reader
- * @property {(index: number) => {x: number, y: number, width: number, height: number} | null} rect in CSS pixels
- * @property {(x: number, y: number) => number} hit the cell at a point; -1: none
- * @property {(index: number) => void} [choose] Enter, or a click
- *
- * The same data as a table: rows are made when they are shown.
- * @typedef {object} Twin
- * @property {string[]} columns
- * @property {() => (string | number)[][]} rows
- *
- * @typedef {{ctx: CanvasRenderingContext2D, width: number, height: number, palette: import("./theme.js").Palette}} Surface
- */
-
 const MAX_ROWS = 200; // of a table shown at once
 
 /**

@@ -3,27 +3,6 @@
 
 import { signal } from "@preact/signals-core";
 
-/**
- * @typedef {object} Palette
- * @property {string} paper
- * @property {string} panel
- * @property {string} ink
- * @property {string} ink2
- * @property {string} ink3
- * @property {string} line
- * @property {string} line2
- * @property {string} water
- * @property {string} water2
- * @property {string} sun
- * @property {string} sun2
- * @property {string} coral
- * @property {string} coral2
- * @property {string} leaf
- * @property {string[]} owners six hues
- * @property {string} ui font family
- * @property {string} mono
- */
-
 const NAMES = ["paper", "panel", "ink", "ink2", "ink3", "line", "line2", "water", "water2", "sun", "sun2", "coral", "coral2", "leaf"];
 
 /** @returns {Palette} */
@@ -48,29 +27,8 @@ function read() {
 }
 
 export const palette = signal(read());
-export const reducedMotion = signal(false);
-export const forcedColors = signal(false);
-
-/**
- * Follows a media query.
- * @param {string} query
- * @param {(matches: boolean) => void} told
- */
-function follow(query, told) {
-  const list = matchMedia(query);
-  told(list.matches);
-  list.addEventListener("change", () => told(list.matches));
-}
-
 const refresh = () => {
   palette.value = read();
 };
-follow("(prefers-color-scheme: dark)", refresh);
-follow("(forced-colors: active)", (matches) => {
-  forcedColors.value = matches;
-  refresh();
-});
-follow("(prefers-reduced-motion: reduce)", (matches) => {
-  reducedMotion.value = matches;
-});
+for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) matchMedia(query).addEventListener("change", refresh);
 new MutationObserver(refresh).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });

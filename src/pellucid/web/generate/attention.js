@@ -4,6 +4,7 @@
 import { html, useEffect, useMemo } from "../html.js";
 import { digits, percent } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
+import { Select, upTo } from "../parts/controls.js";
 import { Empty, Panel, Why } from "../parts/panel.js";
 import { useReply } from "../parts/reply.js";
 import { quoted, visible } from "../parts/token_text.js";
@@ -17,9 +18,9 @@ const SHOWN = 6; // positions
 
 /**
  * Fetches the attention behind the token that is looked at, once it stands still.
- * @param {import("../state/session.js").Session} session
- * @param {import("./state.js").GenerateState} state
- * @param {import("./state.js").Focus | null} focus
+ * @param {Session} session
+ * @param {GenerateState} state
+ * @param {Focus | null} focus
  * @returns {Looked}
  */
 export function useAttention(session, state, focus) {
@@ -47,15 +48,15 @@ function sharesOf(reply) {
 }
 
 /**
- * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
- *   focus: import("./state.js").Focus | null, attention: Looked}} props
+ * @param {{session: Session, state: GenerateState,
+ *   focus: Focus | null, attention: Looked}} props
  */
 export function Attention({ session, state, focus, attention }) {
   const { reply, problem, from } = attention;
   const { layers, heads } = state.shape.value;
   const choose = html`<div class="lens">
-    <${Pick} label="layer" count=${layers} which=${state.layer} />
-    <${Pick} label="head" count=${heads} which=${state.head} />
+    <label>layer <${Select} of=${state.layer} options=${[[-1, "mean"], ...upTo(layers)]} /></label>
+    <label>head <${Select} of=${state.head} options=${[[-1, "mean"], ...upTo(heads)]} /></label>
   </div>`;
   if (!reply || !focus) {
     const text = problem
@@ -92,18 +93,8 @@ export function Attention({ session, state, focus, attention }) {
   <//>`;
 }
 
-/** @param {import("./state.js").GenerateState} state */
+/** @param {GenerateState} state */
 function where(state) {
   const layer = state.layer.value < 0 ? `mean of ${state.shape.value.layers} layers` : `layer ${state.layer.value}`;
   return `${layer}, ${state.head.value < 0 ? `mean of ${state.shape.value.heads} heads` : `head ${state.head.value}`}`;
-}
-
-/** @param {{label: string, count: number, which: import("./state.js").Numeric}} props */
-function Pick({ label, count, which }) {
-  return html`<label>${label}
-    <select value=${which.value} onChange=${(/** @type {any} */ event) => (which.value = Number(event.target.value))}>
-      <option value=${-1}>mean</option>
-      ${Array.from({ length: count }, (_, index) => html`<option value=${index}>${index}</option>`)}
-    </select>
-  </label>`;
 }

@@ -9,7 +9,7 @@ import { Badge } from "../parts/numbers.js";
 import { Panel } from "../parts/panel.js";
 import { SEALED } from "../state/pool.js";
 
-/** @param {{session: import("../state/session.js").Session, focus: import("./state.js").Focus | null}} props */
+/** @param {{session: Session, focus: Focus | null}} props */
 export function Blocks({ session, focus }) {
   const { store, cursor, route } = session;
   const kv = store.hello?.kv;
@@ -51,7 +51,7 @@ export function Blocks({ session, focus }) {
   <//>`;
 }
 
-/** @type {import("../formulas.js").Formula} */
+/** @type {Formula} */
 const BYTES = {
   text: "n·(B / s)",
   inputs: { n: "tokens in the cache", "B / s": "bytes of a block over its tokens" },

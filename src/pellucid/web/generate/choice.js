@@ -1,10 +1,12 @@
 // @ts-check
 // How a token was chosen: its candidates before and after sampling, the funnel of stages, and the same step with other parameters.
 
+import { entropyBits } from "../formulas.js";
 import { html, useMemo } from "../html.js";
 import { count as counted, digits, percent } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
-import { Empty, Panel, Slider, Why } from "../parts/panel.js";
+import { Slider } from "../parts/controls.js";
+import { Empty, Panel, Refused, Why } from "../parts/panel.js";
 import { useReply } from "../parts/reply.js";
 import { quoted, visible } from "../parts/token_text.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";
@@ -24,8 +26,8 @@ const STAGE_NAMES = {
  */
 
 /**
- * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
- *   focus: import("./state.js").Focus | null}} props
+ * @param {{session: Session, state: GenerateState,
+ *   focus: Focus | null}} props
  */
 export function Choice({ session, state, focus }) {
   const token = focus?.token;
@@ -61,7 +63,7 @@ export function Choice({ session, state, focus }) {
   const restFinal = Math.max(0, 1 - listed.reduce((sum, each) => sum + each.final, 0));
   const vocab = session.store.hello?.model.vocab ?? 0;
   const about = html`position ${token.pos} · rank ${token.rank} · entropy ${token.ent_bits.toFixed(2)} bit<${Badge}
-    of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" note="From the logits of the step that chose this token; nothing was run again." />`;
+    of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" formula=${entropyBits} note="From the logits of the step that chose this token; nothing was run again." />`;
   return html`<${Panel} title=${html`The choice <q class="mono">${visible(token.text)}</q>`} about=${about}>
     <${Candidates} session=${session} focus=${focus} listed=${listed} rest=${rest} restFinal=${restFinal} others=${vocab - listed.length} />
     <${Funnel} funnel=${funnel} vocab=${vocab} params=${changed ? state.whatIf.value : params} />
@@ -71,13 +73,13 @@ export function Choice({ session, state, focus }) {
 }
 
 /**
- * @param {{session: import("../state/session.js").Session, focus: import("./state.js").Focus, listed: Candidate[], rest: number,
+ * @param {{session: Session, focus: Focus, listed: Candidate[], rest: number,
  *   restFinal: number, others: number}} props
  */
 function Candidates({ session, focus, listed, rest, restFinal, others }) {
   const { runs, source } = session;
-  const token = /** @type {import("../state/store.js").Token} */ (focus.token);
-  const canFork = source.isLive && source.status.value === "open";
+  const token = /** @type {Token} */ (focus.token);
+  const canFork = source.canRun;
   const forkTo = (/** @type {Candidate} */ candidate) => fork(session, focus, candidate.id);
   let isFirstOther = true;
   return html`<table class="candidates">
@@ -114,18 +116,18 @@ function Candidates({ session, focus, listed, rest, restFinal, others }) {
       </tr>
     </tbody>
   </table>
-  ${runs.problem.value && html`<p class="why trouble"><b>The server refused.</b> ${runs.problem.value}</p>`}`;
+  <${Refused} problem=${runs.problem.value} />`;
 }
 
 /**
  * Continues the text up to a token with another one in its place.
- * @param {import("../state/session.js").Session} session
- * @param {import("./state.js").Focus} focus
+ * @param {Session} session
+ * @param {Focus} focus
  * @param {number} id of the other token
  */
 async function fork(session, focus, id) {
   const { runs, selection, cursor } = session;
-  const token = /** @type {import("../state/store.js").Token} */ (focus.token);
+  const token = /** @type {Token} */ (focus.token);
   runs.problem.value = "";
   const body = { req: focus.request.req, position: token.pos, token_id: id, max_tokens: 48 };
   try {
@@ -180,8 +182,8 @@ function Funnel({ funnel, vocab, params }) {
 }
 
 /**
- * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
- *   focus: import("./state.js").Focus, look: Look, params: any}} props
+ * @param {{session: Session, state: GenerateState,
+ *   focus: Focus, look: Look, params: any}} props
  */
 function WhatIf({ session, state, focus, look, params }) {
   if (!params) return null;
@@ -193,10 +195,10 @@ function WhatIf({ session, state, focus, look, params }) {
   return html`<details class="knobs">
     <summary><span>The same step with other parameters</span>${state.whatIf.value && html`<span class="chip">changed</span>`}</summary>
     <div class="sliders">
-      <${Slider} label="temperature" min=${0} max=${2} step=${0.05} value=${now.temperature} disabled=${disabled} onInput=${set("temperature")} />
+      <${Slider} label="temperature" max=${2} step=${0.05} value=${now.temperature} disabled=${disabled} onInput=${set("temperature")} />
       <${Slider} label="top-p" min=${0.05} max=${1} step=${0.01} value=${now.top_p} disabled=${disabled} onInput=${set("top_p")} />
-      <${Slider} label="top-k" min=${0} max=${100} value=${now.top_k} shown=${now.top_k || "all"} disabled=${disabled} onInput=${set("top_k")} />
-      <${Slider} label="min-p" min=${0} max=${0.5} step=${0.01} value=${now.min_p} disabled=${disabled} onInput=${set("min_p")} />
+      <${Slider} label="top-k" max=${100} value=${now.top_k} shown=${now.top_k || "all"} disabled=${disabled} onInput=${set("top_k")} />
+      <${Slider} label="min-p" max=${0.5} step=${0.01} value=${now.min_p} disabled=${disabled} onInput=${set("min_p")} />
     </div>
     <p class="faint">
       ${disabled
@@ -211,13 +213,13 @@ function WhatIf({ session, state, focus, look, params }) {
   </details>`;
 }
 
-/** @typedef {{stages: import("../state/sampling.js").Stage[] | null, us: number | null, problem: string}} Look */
+/** @typedef {{stages: SamplingStage[] | null, us: number | null, problem: string}} Look */
 
 /**
  * The stages with the sliders' parameters; fetches the step's logits when somebody moves one.
- * @param {import("../state/session.js").Session} session
- * @param {import("./state.js").GenerateState} state
- * @param {import("./state.js").Focus | null} focus
+ * @param {Session} session
+ * @param {GenerateState} state
+ * @param {Focus | null} focus
  * @returns {Look}
  */
 function useLook(session, state, focus) {
@@ -231,7 +233,7 @@ function useLook(session, state, focus) {
 }
 
 /**
- * @param {{token: import("../state/store.js").Token, listed: Candidate[], changed: import("../state/sampling.js").Stage[] | null, params: any}} props
+ * @param {{token: Token, listed: Candidate[], changed: SamplingStage[] | null, params: any}} props
  */
 function Told({ token, listed, changed, params }) {
   const p = Math.exp(token.lp);

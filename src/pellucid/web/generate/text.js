@@ -11,8 +11,8 @@ import { TokenText } from "../parts/token_text.js";
 const MAX_SHOWN = 4096; // tokens: of longer texts the end
 
 /**
- * @param {{session: import("../state/session.js").Session, state: import("./state.js").GenerateState,
- *   focus: import("./state.js").Focus | null, read: Map<number, number> | undefined}} props
+ * @param {{session: Session, state: GenerateState,
+ *   focus: Focus | null, read: Map<number, number> | undefined}} props
  */
 export function Text({ session, state, focus, read }) {
   const { store, runs, selection } = session;
@@ -25,7 +25,7 @@ export function Text({ session, state, focus, read }) {
     <//>`;
   }
   const { request, promptIds, promptTok, count } = focus;
-  /** @type {import("../parts/token_text.js").Piece[]} */
+  /** @type {Piece[]} */
   const pieces = promptIds.map((id, pos) => ({ pos, id, text: runs.textOf(id), p: -1, isPrompt: true }));
   for (let index = 0; index < count; index++) {
     const row = request.tokens[index];
@@ -62,7 +62,7 @@ const STOPS = {
   error: "the request failed",
 };
 
-/** @param {{focus: import("./state.js").Focus}} props */
+/** @param {{focus: Focus}} props */
 function Ending({ focus }) {
   const { state, count, request } = focus;
   if (!focus.hasEnded || !state) {
@@ -77,7 +77,7 @@ function Ending({ focus }) {
   </p>`;
 }
 
-/** @param {{session: import("../state/session.js").Session, focus: import("./state.js").Focus}} props */
+/** @param {{session: Session, focus: Focus}} props */
 function Took({ session, focus }) {
   const { store } = session;
   const { request, promptTok, count } = focus;

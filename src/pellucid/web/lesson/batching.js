@@ -8,7 +8,7 @@ import { digits, inTime, percent } from "../parts/format.js";
 const SEATS = 4;
 const LOAD = { num_requests: 12, concurrency: SEATS, prompt_tokens: "16-48", output_tokens: "8-64", seed: 7, static_batch: SEATS };
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const batching = {
   id: "batching",
   title: "Many at once",

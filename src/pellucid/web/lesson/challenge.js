@@ -8,7 +8,7 @@ import { runText } from "./run.js";
 const QUESTION = "Is twelve more than seven?";
 const LONG = 160;
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const challenge = {
   id: "challenge",
   title: "Challenge: say it shorter",
@@ -28,7 +28,7 @@ export const challenge = {
   action: "Ask both ways",
   async run(session) {
     const prompt = `Question: ${QUESTION}\nAnswer:`;
-    const fact = (/** @type {import("./run.js").RunFact} */ ran) => ({
+    const fact = (/** @type {RunFact} */ ran) => ({
       totalUs: ran.totalUs, firstUs: ran.firstUs, eachUs: ran.eachUs, tokens: ran.output.length, text: ran.output.join(""),
     });
     // Once before the clock counts, so that both find the prompt alike.

@@ -9,13 +9,16 @@ import { Num } from "../parts/numbers.js";
 const LLAMA3_8B = { L: 32, Hkv: 8, d: 128, b: 2 };
 const LLAMA2_13B = { L: 40, Hkv: 40, d: 128, b: 2 };
 const WORKED = { N: 50, T: 200 };
+const LONG_PROMPT = { N: 1000, T: 100 };
+const WEIGHTS = 16.06e9; // bytes of Llama 3 8B in bf16
+const USERS = { memory: 80e9, weights: WEIGHTS, n: 2048, kv: formulas.kvBytesPerToken.of(LLAMA3_8B) };
 
 /**
  * @typedef {object} Correction
  * @property {string} claim
  * @property {string} verdict
  * @property {string} value
- * @property {import("../formulas.js").Formula} formula
+ * @property {Formula} formula
  * @property {Record<string, number | string>} inputs
  */
 
@@ -67,6 +70,21 @@ export const CORRECTIONS = [
     claim: "8 bits halve the cache, 4 bits quarter it.",
     verdict: "Scales take their share: with one of 16 bits for each 32 numbers these are 8.5 and 4.5 bits.",
     value: `${digits(16 / 8.5)}× and ${digits(16 / 4.5)}×`, formula: formulas.kvBytesPerToken, inputs: { ...LLAMA3_8B, b: "17/16 or 9/16" },
+  },
+  {
+    claim: "Without a cache is fine for answers of less than 100 tokens.",
+    verdict: "The prompt counts as well: it passes again for each token of the answer.",
+    value: `${digits(formulas.passesNaive.of(LONG_PROMPT) / formulas.passesCached.of(LONG_PROMPT))} times the passes for 1,000 in, 100 out`, formula: formulas.passesNaive, inputs: LONG_PROMPT,
+  },
+  {
+    claim: "After a long prompt, tokens come as fast as after a short one.",
+    verdict: "Each step reads the keys and values of the whole text beside the weights.",
+    value: `${digits((WEIGHTS + formulas.kvBytes.of({ ...LLAMA3_8B, n: 1e5 })) / WEIGHTS)} times the bytes a step at 100,000 tokens, Llama 3 8B`, formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 1e5 },
+  },
+  {
+    claim: "A GPU of 80 GB serves thousands of users at once.",
+    verdict: "Memory bounds how many: what the weights leave, over the keys and values of each.",
+    value: `${count(formulas.usersThatFit.of(USERS))} with 2,048 tokens each, Llama 3 8B`, formula: formulas.usersThatFit, inputs: USERS,
   },
   {
     claim: "A smaller max_tokens makes answers faster.",

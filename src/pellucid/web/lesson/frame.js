@@ -1,35 +1,18 @@
 // @ts-check
-// The frame of a step: read, predict, run, check. The prediction comes before the run and cannot be changed after it.
+// The frame of a step: read, predict, run, check, and the grades. The prediction comes before the run and cannot be changed after it.
 
 import { html, useSignal } from "../html.js";
 import { digits } from "../parts/format.js";
 import { Panel } from "../parts/panel.js";
-import { grade } from "./grading.js";
 
 /**
- * @typedef {object} Step
- * @property {string} id
- * @property {string} title
- * @property {string[]} points to keep in mind
- * @property {any} text
- * @property {import("./grading.js").Question} predict
- * @property {string} action what the button says
- * @property {(session: import("../state/session.js").Session) => Promise<any>} run gives the numbers of the run, which JSON can hold
- * @property {(props: {result: any}) => any} Show the picture of the run
- * @property {import("./grading.js").Question} check
- *
- * What is remembered of a step.
- * @typedef {{predicted?: string, checked?: string, result?: any, isRecorded?: boolean, when?: string, engine?: string}} Progress
- */
-
-/**
- * @param {{session: import("../state/session.js").Session, step: Step, number: string, progress: Progress, recorded: any,
+ * @param {{session: Session, step: Lesson, number: string, progress: Progress, recorded: any,
  *   onChange: (change: Progress) => void, onNext: () => void}} props `recorded`: the numbers of a recorded run
  */
 export function StepFrame({ session, step, number, progress, recorded, onChange, onNext }) {
   const isRunning = useSignal(false);
   const problem = useSignal("");
-  const canRun = session.source.isLive && session.source.status.value === "open";
+  const canRun = session.source.canRun;
   const { predicted, checked, result } = progress;
   const run = async () => {
     isRunning.value = true;
@@ -75,7 +58,7 @@ export function StepFrame({ session, step, number, progress, recorded, onChange,
 }
 
 /**
- * @param {{phase: string, question: import("./grading.js").Question, given: string | undefined, result: any, isLater?: boolean,
+ * @param {{phase: string, question: Question, given: string | undefined, result: any, isLater?: boolean,
  *   onGive: (given: string) => void}} props
  */
 function Ask({ phase, question, given, result, isLater = false, onGive }) {
@@ -115,12 +98,12 @@ function Ask({ phase, question, given, result, isLater = false, onGive }) {
 }
 
 /**
- * @param {import("./grading.js").Question} question
+ * @param {Question} question
  * @param {number} answer
  */
 const unitOf = ({ unit = "" }, answer) => ` ${answer === 1 ? unit.replace(/s$/, "") : unit}`;
 
-/** @param {{question: import("./grading.js").Question, result: any, given: string, what: string}} props */
+/** @param {{question: Question, result: any, given: string, what: string}} props */
 function Verdict({ question, result, given, what }) {
   const { isRight, answer } = grade(question, result, given);
   const label = (/** @type {string | number} */ key) => question.options?.find(([each]) => each === String(key))?.[1] ?? (typeof key === "number" ? digits(key) : key);
@@ -128,4 +111,28 @@ function Verdict({ question, result, given, what }) {
     <b>${isRight ? "Right." : `Not quite: it is ${label(answer)}${question.options ? "" : unitOf(question, Number(answer))}.`}</b>
     <span class="faint"> ${what}: ${label(given)}. </span>${question.explain(result)}
   </p>`;
+}
+
+/**
+ * Grades a prediction or a check from the numbers of the learner's own run: no answer is stored anywhere.
+ * @param {Question} question
+ * @param {any} result of the run
+ * @param {string} given by the learner
+ * @returns {{isRight: boolean, answer: number | string}}
+ */
+export function grade(question, result, given) {
+  const answer = question.answer(result);
+  if (question.options) return { isRight: given === answer, answer };
+  const number = readNumber(given);
+  const isRight = Number.isFinite(number) && Math.abs(number - Number(answer)) <= Math.abs(Number(answer)) * (question.within ?? 0) + 1e-9;
+  return { isRight, answer };
+}
+
+/**
+ * A number as people write it: 1,368 or 1 368 or 1.5e3.
+ * @param {string} text
+ */
+export function readNumber(text) {
+  const plain = text.trim().replace(/[\s_\u00a0\u2009,]/g, "");
+  return plain === "" ? NaN : Number(plain);
 }

@@ -11,7 +11,7 @@ const PROMPT = "Once upon a time there was a girl called Mia. She had a red kite
 const ROW = 14; // pixels
 const LEFT = 92;
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const keysValues = {
   id: "keys-values",
   title: "What keys and values are",
@@ -62,7 +62,7 @@ export const keysValues = {
 function Strip({ title, rows, result }) {
   const asTable = useAsTable();
   const largest = Math.max(...rows.flat().map(Math.abs));
-  const draw = (/** @type {import("../draw/picture.js").Surface} */ { ctx, width, palette }) => {
+  const draw = (/** @type {Surface} */ { ctx, width, palette }) => {
     const cell = (width - LEFT) / result.headDim;
     ctx.font = `11px ${palette.mono}`;
     ctx.textBaseline = "middle";

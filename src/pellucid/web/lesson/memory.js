@@ -12,7 +12,7 @@ const TEXT =
   "him pull it onto the sand. One morning";
 const ENDS = [" the boat did not come back", " he caught a golden fish"];
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const memory = {
   id: "memory",
   title: "Memory in blocks",
@@ -36,7 +36,7 @@ export const memory = {
     const body = { max_tokens: 6, temperature: 0, ignore_eos: true };
     await runText(session, "/v1/completions", { ...body, prompt: TEXT + ENDS[0] });
     const second = await runText(session, "/v1/completions", { ...body, prompt: TEXT + ENDS[1] });
-    const request = /** @type {import("../state/store.js").Request} */ (store.requests.get(second.req));
+    const request = /** @type {EngineRequest} */ (store.requests.get(second.req));
     const ended = request.states.at(-1);
     let [shared, fresh] = [0, 0];
     /** @type {{block: number, isShared: boolean}[]} */

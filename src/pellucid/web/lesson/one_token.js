@@ -8,8 +8,9 @@ import { quoted } from "../parts/token_text.js";
 import { runText } from "./run.js";
 
 const TOKENS = 12;
+const cached = (/** @type {RunFact} */ { promptTok, output }) => formulas.cachedTokens.of({ N: promptTok, m: output.length });
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const oneToken = {
   id: "one-token",
   title: "One token at a time",
@@ -23,8 +24,8 @@ export const oneToken = {
   predict: {
     ask: `The prompt is 5 tokens long, and the engine adds ${TOKENS}. How many tokens are in the cache when it has chosen the last one?`,
     unit: "tokens",
-    answer: (result) => result.steps.at(-1).ctx,
-    explain: (result) => html`${result.promptTok} + ${result.output.length} − 1 = <b>${result.steps.at(-1).ctx}</b>
+    answer: cached,
+    explain: (result) => html`${result.promptTok} + ${result.output.length} − 1 = <b>${cached(result)}</b>
       <span class="faint"> (${formulas.cachedTokens.text})</span>. The last token was chosen but never fed back, so nothing of it is in the cache yet.`,
   },
   action: `Generate ${TOKENS} tokens`,
@@ -35,11 +36,11 @@ export const oneToken = {
     <thead><tr><th>pass</th><th>tokens that passed</th><th class="wide"></th><th>chose</th><th class="number">in the cache</th><th class="number">time</th></tr></thead>
     <tbody>
       ${result.steps.map(
-        (/** @type {import("./run.js").StepFact} */ step, /** @type {number} */ index) => html`<tr>
+        (/** @type {RunFact["steps"][number]} */ step, /** @type {number} */ index) => html`<tr>
           <td>${index === 0 ? "prefill" : "decode"}</td>
           <td class="number">${step.q}</td>
           <td class="wide"><span class=${`passes ${index === 0 ? "prefill" : ""}`} style=${{ "--n": step.q }}></span></td>
-          <td class="mono">${quoted(result.output[index] ?? "")}</td>
+          <td class="mono">${quoted(step.made.join(""))}</td>
           <td class="number">${step.ctx}</td>
           <td class="number">${inTime(step.us)}</td>
         </tr>`,
@@ -50,6 +51,9 @@ export const oneToken = {
     ask: "How many tokens passed through the model in the last pass of your run?",
     unit: "tokens",
     answer: (result) => result.steps.at(-1).q,
-    explain: (result) => html`<b>${result.steps.at(-1).q}</b>: the newest. It read the other ${result.steps.at(-1).ctx - 1} from the cache.`,
+    explain: (result) => {
+      const { q, ctx } = result.steps.at(-1);
+      return html`<b>${q}</b>: the newest${q > 1 && html`, and ${q - 1} guessed ahead (step 5 tells why)`}. It read the other ${ctx - q} from the cache.`;
+    },
   },
 };

@@ -8,7 +8,7 @@ const PATIENCE_MS = 60_000;
 
 /**
  * Waits until the events make something true.
- * @param {import("../state/session.js").Session} session
+ * @param {Session} session
  * @param {() => boolean} test
  */
 export function until(session, test) {
@@ -33,25 +33,8 @@ export function until(session, test) {
 }
 
 /**
- * A step of the engine, as lessons draw it.
- * @typedef {{step: number, q: number, ctx: number, us: number}} StepFact tokens of the request in the step, of its text up to there
- *
- * A text that ran.
- * @typedef {object} RunFact
- * @property {string} req
- * @property {number} promptTok
- * @property {string[]} prompt texts of the prompt's tokens
- * @property {string[]} output texts of the output tokens
- * @property {number[]} ids of all tokens
- * @property {StepFact[]} steps
- * @property {number} firstUs from arrival to the first token
- * @property {number} eachUs median between tokens
- * @property {number} totalUs
- */
-
-/**
  * Runs a text and gathers what the events say of it.
- * @param {import("../state/session.js").Session} session
+ * @param {Session} session
  * @param {string} path
  * @param {any} body
  * @returns {Promise<RunFact>}
@@ -63,15 +46,18 @@ export async function runText(session, path, body) {
     const request = store.requests.get(req);
     return request !== undefined && request.ledger !== null && ENDED.has(request.states.at(-1)?.to ?? "");
   });
-  const request = /** @type {import("../state/store.js").Request} */ (store.requests.get(req));
+  const request = /** @type {EngineRequest} */ (store.requests.get(req));
   const ids = request.added?.prompt_ids ?? [];
   await runs.learnTexts(ids);
-  const tokens = request.tokens.map((row) => /** @type {import("../state/store.js").Token} */ (store.token(row)));
-  /** @type {StepFact[]} */
+  const tokens = request.tokens.map((row) => /** @type {Token} */ (store.token(row)));
+  /** @type {RunFact["steps"]} */
   const steps = [];
   for (let row = store.steps.find("seq", request.seq); row < store.steps.end; row++) {
     const own = store.batch(row).find((each) => each.request === request);
-    if (own) steps.push({ step: store.steps.get("step", row), q: own.q_tok, ctx: own.ctx_tok, us: store.steps.get("fwd_us", row) });
+    if (!own) continue;
+    const step = store.steps.get("step", row);
+    const made = tokens.filter((token) => token.step === step).map(({ text }) => text);
+    steps.push({ step, q: own.q_tok, ctx: own.ctx_tok, us: store.steps.get("fwd_us", row), made });
   }
   const gaps = tokens.map((token) => token.itl_us ?? -1).filter((gap) => gap >= 0).sort((a, b) => a - b);
   return {

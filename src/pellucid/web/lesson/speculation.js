@@ -3,13 +3,12 @@
 
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { digits, percent } from "../parts/format.js";
+import { digits, inTime, percent } from "../parts/format.js";
 import { visible } from "../parts/token_text.js";
-import { runText } from "./run.js";
 
-const PROMPT = "The cat sat on the mat. The dog sat on the mat. The cat sat on the mat. The dog sat on the mat. The cat sat on";
+const PROMPT = "Once upon a time there was a small dog who lived near the sea. One day the small dog";
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const speculation = {
   id: "speculation",
   title: "Guessing ahead",
@@ -28,27 +27,36 @@ export const speculation = {
       ${result.rounds.length > 0 && html` In your run a pass with ${result.rounds[0].draft.length} guesses computed ${result.rounds[0].q} positions.`}
       The rest comes from the cache.`,
   },
-  action: "Run a text that repeats itself",
+  action: "Run it with and without guesses",
   async run(session) {
-    const { store, runs } = session;
-    const ran = await runText(session, "/v1/completions", { prompt: PROMPT, max_tokens: 40, temperature: 0, ignore_eos: true });
-    const request = /** @type {import("../state/store.js").Request} */ (store.requests.get(ran.req));
-    if (request.drafts.length === 0) {
-      throw new Error(
-        store.hello.speculation === "off"
-          ? "this engine does not speculate; start it with pellucid serve --speculation ngram"
-          : "the engine guessed nothing here: it found that guessing would not pay",
-      );
-    }
-    await runs.learnTexts(request.drafts.flatMap((each) => [...each.draft, ...(each.chosen === undefined ? [] : [each.chosen])]));
-    const rounds = request.drafts.map((each) => ({
-      draft: each.draft.map((/** @type {number} */ id) => runs.textOf(id)), right: each.n_right,
-      chosen: each.chosen === undefined ? "" : runs.textOf(each.chosen), q: ran.steps.find((step) => step.step === each.step)?.q ?? each.draft.length + 1,
-    }));
-    const drafted = rounds.reduce((sum, each) => sum + each.draft.length, 0);
+    /** @param {string} drafter */
+    const compare = async (drafter) => {
+      /** @type {any} */
+      const found = { rounds: [], passes: { plain: 0, drafted: 0 }, drafter };
+      let before = 0;
+      await session.api.stream("/v1/compare", { prompt: PROMPT, kind: "drafts", drafter, num_drafts: 4, max_tokens: 40, temperature: 0 }, {
+        onData(event) {
+          if (event.ev === "cmp.end") found.end = event;
+          if (event.ev !== "cmp") return;
+          found.passes[event.arm] += 1;
+          for (const [draft, right, chosen] of event.rounds) found.rounds.push({ draft, right, chosen, q: event.pass_tok - before });
+          before = event.pass_tok;
+        },
+      });
+      return found;
+    };
+    // Without a draft model guesses are looked up in the text.
+    const { rounds, passes, drafter, end } = await compare("draft").catch(() => compare("ngram"));
+    if (rounds.length === 0) throw new Error("nothing was guessed: the text does not repeat itself, and this engine has no draft model");
+    const { runs } = session;
+    await runs.learnTexts(rounds.flatMap((/** @type {any} */ each) => [...each.draft, each.chosen ?? each.draft[0]]));
+    const { plain, drafted } = end.arms;
     return {
-      rounds, extra: rounds[0].q - rounds[0].draft.length, drafted, right: rounds.reduce((sum, each) => sum + each.right, 0),
-      tokens: ran.output.length, passes: ran.steps.length, text: ran.output.join(""),
+      rounds: rounds.map((/** @type {any} */ each) => ({
+        ...each, draft: each.draft.map(runs.textOf), chosen: each.chosen === null ? "" : runs.textOf(each.chosen),
+      })),
+      drafter, passes, extra: rounds[0].q - rounds[0].draft.length, drafted: drafted.drafted, right: drafted.right, tokens: drafted.n_tok,
+      text: drafted.texts[0], isSame: end.first_diff === null, us: { plain: plain.t_us, drafted: drafted.t_us },
     };
   },
   Show: ({ result }) => html`<ol class="rounds">
@@ -62,7 +70,8 @@ export const speculation = {
         </li>`,
       )}
     </ol>
-    <p class="small dim">${result.rounds.length} rounds; ${result.tokens} tokens in ${result.passes} passes, the prompt's included.${result.rounds.length > 10 ? " The first ten are shown." : ""}</p>`,
+    <p class="small dim">${result.rounds.length} rounds. The same ${result.tokens} tokens took ${result.passes.drafted} passes with guesses by ${result.drafter === "draft" ? "a smaller model" : "prompt lookup"} and
+      ${" "}${result.passes.plain} without; ${inTime(result.us.drafted)} and ${inTime(result.us.plain)}.${result.isSame ? " The texts are the same." : ""}</p>`,
   check: {
     ask: "What share of the guesses of this run were right, in percent?",
     unit: "%",

@@ -3,11 +3,11 @@
 
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { count, digits, inBytes, inTime, scaled } from "../parts/format.js";
+import { count, digits, inBytes, inPrefix, inTime } from "../parts/format.js";
 
 const TOKENS = 32;
 
-/** @type {import("./frame.js").Step} */
+/** @type {Lesson} */
 export const withWithout = {
   id: "with-without",
   title: "With the cache and without",
@@ -62,7 +62,7 @@ export const withWithout = {
             </div>
             <dl>
               <div><dt>tokens passed</dt><dd>${count(result[name].pass)}</dd></div>
-              <div><dt>operations</dt><dd>${scaled(result[name].flops).join(" ")}</dd></div>
+              <div><dt>operations</dt><dd>${inPrefix(result[name].flops)}</dd></div>
               <div><dt>time</dt><dd>${inTime(result[name].us)}</dd></div>
               <div><dt>held between passes</dt><dd>${inBytes(result[name].held)}</dd></div>
             </dl>

@@ -78,3 +78,9 @@ export const inTime = (us) => duration(us).join(" ");
  * @param {number} value
  */
 export const inBytes = (value) => bytes(value).join(" ");
+
+/**
+ * Operations or bytes with a prefix, in a sentence: 1.2 G.
+ * @param {number} value
+ */
+export const inPrefix = (value) => scaled(value).join(" ");

@@ -4,14 +4,6 @@
 import { signal } from "@preact/signals-core";
 import { html, useEffect, useRef } from "../html.js";
 
-/**
- * @typedef {object} Command
- * @property {string[]} keys as in KeyboardEvent.key; "Shift+ArrowLeft" with the shift key
- * @property {string} says what it does
- * @property {string} [shown] the keys in words, if not the keys themselves
- * @property {(event: KeyboardEvent) => void} run
- */
-
 /** Commands by whose they are: "page", and the view's name. */
 const groups = signal(/** @type {Record<string, Command[]>} */ ({}));
 export const isHelpOpen = signal(false);
@@ -69,7 +61,7 @@ const NAMES = {
 
 /**
  * The sheet with all commands.
- * @param {{settings: import("../state/session.js").Session["settings"]}} props
+ * @param {{settings: Settings}} props
  */
 export function KeySheet({ settings }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
@@ -84,8 +76,8 @@ export function KeySheet({ settings }) {
       ([group, commands]) => html`<h3>${group === "page" ? "everywhere" : group}</h3>
         <dl class="keys">
           ${commands.map(
-            ({ keys, shown, says }) => html`<div>
-              <dt>${(shown ? [shown] : keys).map((key) => html`<kbd>${NAMES[key] ?? key}</kbd> `)}</dt>
+            ({ keys, says }) => html`<div>
+              <dt>${keys.map((key) => html`<kbd>${NAMES[key] ?? key}</kbd> `)}</dt>
               <dd>${says}</dd>
             </div>`,
           )}

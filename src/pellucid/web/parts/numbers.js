@@ -11,7 +11,7 @@ import { digits } from "./format.js";
  * @typedef {object} Origin
  * @property {Kind} kind
  * @property {string} [from] the event and field, or how it was measured
- * @property {import("../formulas.js").Formula} [formula]
+ * @property {Formula} [formula]
  * @property {Record<string, number | string>} [inputs] of the formula, by its letters
  * @property {string} [note] one more sentence
  */

@@ -1,5 +1,5 @@
 // @ts-check
-// The parts that every view is made of: panels, explanations, legends, sliders, switches.
+// The parts that every view is made of: panels, explanations, legends, names of requests.
 
 import { hueVariable } from "../draw/hues.js";
 import { html, useId } from "../html.js";
@@ -54,49 +54,22 @@ export function Legend({ items }) {
 }
 
 /**
- * A slider with its value beside it.
- * @param {{label: any, value: number, min: number, max: number, step?: number, shown?: any, disabled?: boolean,
- *   onInput: (value: number) => void}} props `shown`: the value in words
- */
-export function Slider({ label, value, min, max, step = 1, shown, disabled = false, onInput }) {
-  const id = useId();
-  return html`<div class="slider">
-    <label for=${id}>${label}</label>
-    <input
-      id=${id}
-      type="range"
-      value=${value}
-      min=${min}
-      max=${max}
-      step=${step}
-      disabled=${disabled}
-      style=${{ "--at": `${max > min ? ((value - min) / (max - min)) * 100 : 0}%` }}
-      onInput=${(/** @type {any} */ event) => onInput(Number(event.target.value))}
-    />
-    <output for=${id}>${shown ?? value}</output>
-  </div>`;
-}
-
-/**
- * One choice of a few.
- * @param {{label: string, value: string, options: [string, any][], disabled?: boolean, onChoose: (value: string) => void}} props
- */
-export function Choice({ label, value, options, disabled = false, onChoose }) {
-  const name = useId();
-  return html`<fieldset class="choice" disabled=${disabled}>
-    <legend>${label}</legend>
-    ${options.map(
-      ([key, text]) => html`<label class=${key === value ? "on" : ""}>
-        <input type="radio" name=${name} value=${key} checked=${key === value} onChange=${() => onChoose(key)} />${text}
-      </label>`,
-    )}
-  </fieldset>`;
-}
-
-/**
  * What a view says while there is nothing to show yet, and what to do about it.
  * @param {{children: any}} props
  */
 export function Empty({ children }) {
   return html`<div class="empty">${children}</div>`;
 }
+
+/**
+ * What the server said instead of doing what it was asked to.
+ * @param {{problem: string, lead?: string}} props `problem`: "": nothing
+ */
+export const Refused = ({ problem, lead = "The server refused." }) => problem && html`<${Why} trouble lead=${lead}>${problem}<//>`;
+
+/**
+ * That something needs an engine, where there is none.
+ * @param {{session: Session, what: string}} props
+ */
+export const NeedsServer = ({ session, what }) =>
+  !session.source.isLive && html`<p class="faint small">This is a recorded run: ${what} needs <code>pellucid serve</code>.</p>`;

@@ -9,7 +9,7 @@ import { useEffect, useRef, useSignal } from "../html.js";
 const NOTHING = { reply: null, problem: "" };
 
 /**
- * @param {import("../state/api.js").Api} api
+ * @param {Api} api
  * @param {string} path "": nothing is wanted now
  * @param {{wait?: number, apart?: number, inputs?: any[]}} how milliseconds that the path must stand still, and between
  *   two looks; `inputs`: the path is asked for again when one of them changes, always as many

@@ -4,15 +4,6 @@
 import { html, useId, useMemo, useRef } from "../html.js";
 import { percent } from "./format.js";
 
-/**
- * @typedef {object} Piece
- * @property {number} pos
- * @property {number} id
- * @property {string} text
- * @property {number} p model's probability; below 0: of the prompt, which nobody chose
- * @property {boolean} isPrompt
- */
-
 const CHUNK = 64; // tokens that are redrawn together
 
 /**

@@ -2,28 +2,22 @@
 // Steps of this session beside what the formula gives for the same steps: their own operations and bytes.
 
 import { stepTime } from "../formulas.js";
+import { html } from "../html.js";
+import { count, digits, inPrefix, inTime } from "../parts/format.js";
+import { Badge } from "../parts/numbers.js";
+import { Empty, Panel, Why } from "../parts/panel.js";
 
 const MOST = 2000; // newest steps that are looked at
-
-/**
- * @typedef {object} Measured
- * @property {"prefill" | "decode" | "mixed"} kind
- * @property {number} step
- * @property {number} us of the forward pass
- * @property {number} predictedUs by the formula
- * @property {number} flops
- * @property {number} bytes
- */
 
 /** @type {("prefill" | "decode" | "mixed")[]} */
 const KINDS = ["prefill", "decode", "mixed"];
 
 /**
  * The newest steps up to a row, each with its estimate.
- * @param {import("../state/store.js").Store["steps"]} steps
+ * @param {Store["steps"]} steps
  * @param {number} endRow the row after the last that counts
  * @param {{F: number, W: number}} machine operations and bytes a second
- * @returns {Measured[]}
+ * @returns {MeasuredStep[]}
  */
 export function measuredSteps(steps, endRow, { F, W }) {
   const found = [];
@@ -46,7 +40,7 @@ export function median(values) {
 
 /**
  * How far the steps of each kind are from the formula.
- * @param {Measured[]} steps
+ * @param {MeasuredStep[]} steps
  */
 export function errors(steps) {
   return KINDS.map((kind) => {
@@ -58,4 +52,38 @@ export function errors(steps) {
       bytesPerSecond: median(own.map((each) => each.bytes / (each.us * 1e-6))), flopsPerSecond: median(own.map((each) => each.flops / (each.us * 1e-6))),
     };
   }).filter((each) => each !== null);
+}
+
+/**
+ * @param {{state: PlanState, measured: MeasuredStep[]}} props
+ */
+export function Checked({ state, measured }) {
+  if (!state.isOwn.value)
+    return html`<${Panel} title="Measured in this session"><${Empty}><p>Choose the loaded model on this machine, as loaded: then its steps are laid over.</p><//><//>`;
+  if (measured.length === 0)
+    return html`<${Panel} title="Measured in this session"><${Empty}><p>No step has run yet. Generate something: its steps appear here beside their estimates.</p><//><//>`;
+  const machine = /** @type {Estimate} */ (state.estimate.value).machine;
+  const rows = errors(measured);
+  const largest = rows.reduce((most, row) => (row.count > most.count ? row : most));
+  return html`<${Panel} title="Measured in this session" about=${`the newest ${count(measured.length)} steps, medians; each against the formula for its own operations and bytes`}>
+    <div class="wide-table"><table>
+      <thead><tr><th scope="col">steps</th><th class="number" scope="col">how many</th><th class="number" scope="col">measured</th><th class="number" scope="col">by formula</th><th class="number" scope="col">measured / formula</th><th class="number" scope="col">reached</th></tr></thead>
+      <tbody>
+        ${rows.map(
+          (row) => html`<tr>
+            <th scope="row">${row.kind}</th>
+            <td class="number">${count(row.count)}<${Badge} of="steps" kind="C" from="step events" /></td>
+            <td class="number">${inTime(row.us)}<${Badge} of="measured time" kind="M" from="step.fwd_us, median" /></td>
+            <td class="number">${inTime(row.predictedUs)}<${Badge} of="estimated time" kind="E" formula=${stepTime} inputs=${{ F: machine.flops_per_second, W: machine.bandwidth_bytes_per_second }} from="step.flops and its bytes" /></td>
+            <td class="number"><b>${digits(row.ratio)}</b><${Badge} of="ratio" kind="M" from="median of step.fwd_us / formula" /></td>
+            <td class="number">${inPrefix(row.bytesPerSecond)}B/s · ${inPrefix(row.flopsPerSecond)}FLOP/s</td>
+          </tr>`,
+        )}
+      </tbody>
+    </table></div>
+    <${Why} lead=${`Half of the ${largest.kind} steps took more than ${digits(largest.ratio)} times the formula, half less.`}>
+      The formula counts arithmetic and bytes only: 1 would be a step without any overhead. Small models pay for the work around each matrix,
+      and what else this machine does shows here too.
+    <//>
+  <//>`;
 }

@@ -1,16 +1,16 @@
 // @ts-check
-// What takes the memory: weights, keys and values of the requests, and what is left for more of them.
+// What takes the memory: weights, keys and values of the requests, and what is left for more of them; and what time and money it takes.
 
 import { html } from "../html.js";
-import { count, inBytes, percent } from "../parts/format.js";
+import { count, digits, duration, inBytes, percent } from "../parts/format.js";
 import { Badge, Fact, Facts } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
-import { numberOf, originOf } from "./state.js";
+import { numberOf, originOf } from "./estimate.js";
 
-/** @param {{state: import("./state.js").PlanState}} props */
+/** @param {{state: PlanState}} props */
 export function Memory({ state }) {
-  const estimate = /** @type {import("./state.js").Estimate} */ (state.estimate.value);
-  const get = (/** @type {string} */ name) => /** @type {import("./state.js").Estimated} */ (numberOf(estimate, name));
+  const estimate = /** @type {Estimate} */ (state.estimate.value);
+  const get = (/** @type {string} */ name) => /** @type {Estimated} */ (numberOf(estimate, name));
   const [weights, cache] = [get("weight_bytes"), get("kv_bytes_batch")];
   const memory = estimate.machine.memory_bytes;
   const used = weights.value + cache.value;
@@ -43,5 +43,24 @@ export function Memory({ state }) {
       : html`<${Why} trouble lead=${`${count(state.batch.value)} requests do not fit.`}>
           ${weights.value > memory ? "The weights alone are larger than the memory." : html`Memory holds ${count(shown.value)} of them; the others would wait or be preempted.`}
         <//>`}
+  <//>`;
+}
+
+/** What the workload takes in time and money. @param {{state: PlanState}} props */
+export function Speed({ state }) {
+  const estimate = /** @type {Estimate} */ (state.estimate.value);
+  const get = (/** @type {string} */ name) => /** @type {Estimated} */ (numberOf(estimate, name));
+  const time = (/** @type {string} */ label, /** @type {string} */ name) => {
+    const [value, unit] = duration(get(name).value * 1e6);
+    return html`<${Fact} label=${label} value=${value} unit=${unit} ...${originOf(get(name))} />`;
+  };
+  const price = numberOf(estimate, "price_per_million_tokens");
+  return html`<${Panel} title="Time and cost" about="the fastest that the machine's ceilings allow, no queue">
+    <${Facts}>
+      ${time("first token", "first_token_seconds")} ${time("each token", "decode_seconds")} ${time("whole answer", "request_seconds")}
+      <${Fact} label="throughput" value=${digits(get("tokens_per_second").value)} unit="tokens/s" ...${originOf(get("tokens_per_second"))} />
+      ${price && html`<${Fact} label="a million tokens" value=${digits(price.value)} unit="at the price an hour" ...${originOf(price)} />`}
+      <${Fact} label="tokens passed, an answer" value=${digits(get("cached_token_passes").value)} unit=${`without a cache ${digits(get("naive_token_passes").value)}`} ...${originOf(get("cached_token_passes"))} />
+    <//>
   <//>`;
 }

@@ -4,19 +4,19 @@
 import { logarithmic, powerTicks } from "../draw/scale.js";
 import { Picture } from "../draw/picture.js";
 import { html } from "../html.js";
-import { digits, inTime, scaled } from "../parts/format.js";
+import { digits, inPrefix, inTime } from "../parts/format.js";
 import { Legend, Panel, Why } from "../parts/panel.js";
-import { numberOf } from "./state.js";
+import { numberOf } from "./estimate.js";
 
 const HEIGHT = 300;
 const [LEFT, RIGHT, ABOVE, BELOW] = [58, 16, 16, 36];
-const rate = (/** @type {number} */ value) => `${scaled(value).join(" ")}FLOP/s`;
+const rate = (/** @type {number} */ value) => `${inPrefix(value)}FLOP/s`;
 
 /**
- * @param {{state: import("./state.js").PlanState, measured: import("./measured.js").Measured[], asTable: {value: boolean}}} props
+ * @param {{state: PlanState, measured: MeasuredStep[], asTable: {value: boolean}}} props
  */
 export function Roofline({ state, measured, asTable }) {
-  const estimate = /** @type {import("./state.js").Estimate} */ (state.estimate.value);
+  const estimate = /** @type {Estimate} */ (state.estimate.value);
   const { flops_per_second: F, bandwidth_bytes_per_second: W } = estimate.machine;
   const value = (/** @type {string} */ name) => numberOf(estimate, name)?.value ?? 0;
   const points = ["prefill", "decode"].map((name) => {
@@ -30,7 +30,7 @@ export function Roofline({ state, measured, asTable }) {
   const [lowY, highY] = [10 ** Math.floor(Math.log10(lowest)), 10 ** Math.ceil(Math.log10(F * 1.2))];
   const [prefill, decode] = points;
 
-  /** @param {import("../draw/picture.js").Surface} surface */
+  /** @param {Surface} surface */
   const draw = ({ ctx, width, palette }) => {
     const x = logarithmic(lowX, highX, LEFT, width - RIGHT);
     const y = logarithmic(lowY, highY, HEIGHT - BELOW, ABOVE);
@@ -45,7 +45,7 @@ export function Roofline({ state, measured, asTable }) {
       ctx.lineTo(width - RIGHT, y(tick));
       ctx.stroke();
       ctx.fillStyle = palette.ink3;
-      ctx.fillText(scaled(tick).join(" "), LEFT - 8, y(tick));
+      ctx.fillText(inPrefix(tick), LEFT - 8, y(tick));
     }
     ctx.textBaseline = "alphabetic";
     ctx.textAlign = "center";
@@ -98,7 +98,7 @@ export function Roofline({ state, measured, asTable }) {
   };
   const label = `Roofline of ${estimate.machine.name}: peak ${rate(F)}, ridge at ${digits(F / W)} operations a byte; prefill at ${digits(prefill.intensity)}, decode at ${digits(decode.intensity)}.`;
   const all = [...points.map((point) => ({ ...point, name: `${point.name}, estimated` })), ...dots.map((dot) => ({ name: `step ${dot.step}, ${dot.kind}`, intensity: dot.intensity, rate: dot.rate, seconds: dot.us / 1e6 }))];
-  return html`<${Panel} title="Roofline" about=${`ridge at ${digits(F / W)} operations a byte; bandwidth ${scaled(W).join(" ")}B/s, peak ${rate(F)}`}>
+  return html`<${Panel} title="Roofline" about=${`ridge at ${digits(F / W)} operations a byte; bandwidth ${inPrefix(W)}B/s, peak ${rate(F)}`}>
     <${Picture}
       label=${label}
       draw=${draw}

@@ -3,44 +3,43 @@
 
 import { costPerMillion } from "../formulas.js";
 import { html } from "../html.js";
+import { counted, FigureTable, maybeTime, measured } from "../parts/figures.js";
 import { count, digits, inTime, percent } from "../parts/format.js";
-import { Badge } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
 import { emptySeats } from "./run.js";
 
-/** @param {{state: import("./state.js").ServeState}} props */
+/** @param {{state: ServeState}} props */
 export function Figures({ state }) {
   state.version.value;
-  const loads = /** @type {import("./run.js").Load[]} */ ([state.loads.static, state.loads.continuous].filter((load) => load?.end));
+  const loads = [state.loads.static, state.loads.continuous].filter((load) => load?.end);
   if (loads.length === 0) return null;
-  const seconds = (/** @type {string} */ spread, /** @type {string} */ which) => (/** @type {any} */ end) => (end[`${spread}_seconds`] ? inTime(end[`${spread}_seconds`][which] * 1e6) : "–");
+  const { firstSlo, betweenSlo } = state;
   const price = state.price.value;
-  /** @type {{label: string, value: (end: any, load: import("./run.js").Load) => string, origin: (end: any) => import("../parts/numbers.js").Origin}[]} */
+  /** @param {string} spread @param {string} which */
+  const seconds = (spread, which) => (/** @type {Load} */ { end }) => maybeTime(end[`${spread}_seconds`] && end[`${spread}_seconds`][which] * 1e6);
+  const goodput = `First token within ${firstSlo.value} s, ${betweenSlo.value} s between tokens on average, as they were when it was sent.`;
+  /** @type {import("../parts/figures.js").Figure[]} */
   const rows = [
-    { label: "whole answers", value: (end, load) => `${count(end.completed)} of ${load.lanes.length}`, origin: () => ({ kind: "C", from: "load.end.completed" }) },
-    { label: "all served after", value: (end) => inTime(end.seconds * 1e6), origin: () => ({ kind: "M", from: "load.end.seconds" }) },
-    { label: "output", value: (end) => `${digits(end.output_tok_s)} tokens/s`, origin: () => ({ kind: "M", from: "load.end.output_tok / seconds" }) },
-    { label: "first token, p50", value: seconds("first_token", "p50"), origin: () => ({ kind: "M", from: "load.end.first_token_seconds: from the arrival on" }) },
-    { label: "first token, p95", value: seconds("first_token", "p95"), origin: () => ({ kind: "M", from: "load.end.first_token_seconds" }) },
-    { label: "between tokens, p50", value: seconds("inter_token", "p50"), origin: () => ({ kind: "M", from: "load.end.inter_token_seconds" }) },
-    { label: "between tokens, p99", value: seconds("inter_token", "p99"), origin: () => ({ kind: "M", from: "load.end.inter_token_seconds" }) },
-    { label: "whole answer, p95", value: seconds("end_to_end", "p95"), origin: () => ({ kind: "M", from: "load.end.end_to_end_seconds" }) },
-    { label: "goodput", value: (end, load) => `${digits(end.goodput_per_second)} /s, ${count(end.good)} of ${load.lanes.length}`, origin: () => ({ kind: "M", from: "load.end.good: requests within both limits", note: `First token within ${state.firstSlo.value} s, ${state.betweenSlo.value} s between tokens on average, as they were when it was sent.` }) },
-    { label: "prompt from the cache", value: (end) => percent(end.prompt_tok ? end.cached_tok / end.prompt_tok : 0), origin: () => ({ kind: "C", from: "load.end.cached_tok / prompt_tok" }) },
-    { label: "a million tokens", value: (end) => (end.output_tok_s > 0 ? digits(costPerMillion.of({ price, rate: end.output_tok_s })) : "–"), origin: (end) => ({ kind: "E", formula: costPerMillion, inputs: { price, rate: end.output_tok_s } }) },
+    ["whole answers", ({ end, lanes }) => `${count(end.completed)} of ${lanes.length}`, counted("load.end.completed")],
+    ["all served after", ({ end }) => inTime(end.seconds * 1e6), measured("load.end.seconds")],
+    ["output", ({ end }) => `${digits(end.output_tok_s)} tokens/s`, measured("load.end.output_tok / seconds")],
+    ["first token, p50", seconds("first_token", "p50"), measured("load.end.first_token_seconds: from the arrival on")],
+    ["first token, p95", seconds("first_token", "p95"), measured("load.end.first_token_seconds")],
+    ["between tokens, p50", seconds("inter_token", "p50"), measured("load.end.inter_token_seconds")],
+    ["between tokens, p99", seconds("inter_token", "p99"), measured("load.end.inter_token_seconds")],
+    ["whole answer, p95", seconds("end_to_end", "p95"), measured("load.end.end_to_end_seconds")],
+    ["goodput", ({ end, lanes }) => `${digits(end.goodput_per_second)} /s, ${count(end.good)} of ${lanes.length}`, measured("load.end.good: requests within both limits", goodput)],
+    ["seats that stood empty", (load) => (load.discipline === "static" ? percent(emptySeats(load, state.seats.value)) : undefined), measured("1 − Σ (end − sent) / (seats · whole time) of load.req", "A seat of a static batch stays empty from the end of its answer to the end of the longest one.")],
+    ["prompt from the cache", ({ end }) => percent(end.prompt_tok ? end.cached_tok / end.prompt_tok : 0), counted("load.end.cached_tok / prompt_tok")],
+    ["a million tokens", ({ end }) => (end.output_tok_s > 0 ? digits(costPerMillion.of({ price, rate: end.output_tok_s })) : undefined), ({ end }) => ({ kind: "E", formula: costPerMillion, inputs: { price, rate: end.output_tok_s } })],
   ];
   return html`<${Panel} title="What the load got" about="times count from the arrival of a request">
-    <table class="figures">
-      <thead><tr><th scope="col"><span class="spoken">figure</span></th>${loads.map((load) => html`<th scope="col" class="number">${load.discipline}</th>`)}</tr></thead>
-      <tbody>
-        ${rows.map((row) => html`<tr><th scope="row">${row.label}</th>${loads.map((load) => html`<td class="number">${row.value(load.end, load)}<${Badge} of=${`${row.label}, ${load.discipline}`} ...${row.origin(load.end)} /></td>`)}</tr>`)}
-      </tbody>
-    </table>
+    <${FigureTable} columns=${loads.map((load) => ({ name: load?.discipline ?? "", of: load }))} rows=${rows} />
     <${Verdict} state=${state} />
   <//>`;
 }
 
-/** @param {{state: import("./state.js").ServeState}} props */
+/** @param {{state: ServeState}} props */
 function Verdict({ state }) {
   const { static: fixed, continuous } = state.loads;
   if (fixed?.end?.first_token_seconds && continuous?.end?.first_token_seconds) {

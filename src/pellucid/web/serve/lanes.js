@@ -10,7 +10,7 @@ import { digits, inTime } from "../parts/format.js";
 const [LEFT, RIGHT, BELOW] = [4, 12, 20];
 
 /**
- * @param {{session: import("../state/session.js").Session, load: import("./run.js").Load, longest: number, version: number,
+ * @param {{session: Session, load: Load, longest: number, version: number,
  *   asTable: {value: boolean}}} props `longest`: microseconds of the axis, the same for both disciplines
  */
 export function Lanes({ session, load, longest, version, asTable }) {
@@ -18,11 +18,11 @@ export function Lanes({ session, load, longest, version, asTable }) {
   const { lanes } = load;
   const pitch = Math.max(4, Math.min(14, Math.floor(360 / lanes.length)));
   const height = lanes.length * pitch + BELOW;
-  const numberOf = (/** @type {import("./run.js").Lane} */ lane) => session.store.requests.get(lane.req)?.number ?? lane.index;
+  const numberOf = (/** @type {Lane} */ lane) => session.store.requests.get(lane.req)?.number ?? lane.index;
   const ticks = roundTicks(Math.max(1, longest) / 1e6, 10, 4);
   const chosen = session.selection.req.value;
 
-  /** @param {import("../draw/picture.js").Surface} surface */
+  /** @param {Surface} surface */
   const draw = ({ ctx, width: wide, palette }) => {
     width.value = wide;
     const x = linear(0, Math.max(1, longest), LEFT, wide - RIGHT);
@@ -62,7 +62,7 @@ export function Lanes({ session, load, longest, version, asTable }) {
       }
     });
   };
-  /** @param {import("./run.js").Lane} lane */
+  /** @param {Lane} lane */
   const describe = (lane) => {
     if (lane.state === "planned") return `request ${lane.index + 1}: arrives at ${inTime(lane.dueUs)}`;
     const waited = lane.sentUs - lane.dueUs;

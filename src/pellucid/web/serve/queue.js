@@ -10,9 +10,8 @@ import { causeOf } from "./run.js";
 const MOST = 14; // lines shown at once
 const PERIOD_MS = 700;
 
-/** @param {{session: import("../state/session.js").Session, state: import("./state.js").ServeState}} props */
+/** @param {{session: Session, state: ServeState}} props */
 export function Queue({ session, state }) {
-  session.source.name.value;
   const isLive = session.source.isLive;
   useEffect(() => {
     if (!isLive) return undefined;

@@ -1,28 +1,8 @@
 // @ts-check
-// One load as its events tell it: when each request arrived, was sent, got its first token and ended.
+// A load as its events tell it: when each request arrived, was sent, got its first token and ended; and what Serve remembers.
 
-/**
- * @typedef {object} Lane
- * @property {number} index
- * @property {string} req the engine's name; "" before it is sent
- * @property {number} dueUs when it arrived
- * @property {number} sentUs -1: not yet
- * @property {number} firstUs -1: not yet
- * @property {number} endUs -1: not yet
- * @property {"planned" | "sent" | "first" | "done" | "failed"} state
- * @property {number} promptTok
- * @property {number} wantedTok
- * @property {number} tokens
- * @property {number} cachedTok
- * @property {string} message
- *
- * @typedef {object} Load
- * @property {"continuous" | "static"} discipline
- * @property {Lane[]} lanes by index
- * @property {number} nowUs of the newest event
- * @property {any | null} end the event load.end
- * @property {boolean} isRunning
- */
+import { signal } from "@preact/signals-core";
+import { createStreamed } from "../state/streamed.js";
 
 /**
  * @param {any} begin the event load.begin
@@ -93,4 +73,71 @@ export function causeOf(line) {
     return { position: line.queue_position ?? null, cause: `${facts.reason ?? facts.state}${blocks}` };
   }
   return null;
+}
+
+/** What load is asked for, the latest run under each discipline, and what the server says of the queue. @param {Session} session */
+export function serveState(session) {
+  return /** @type {ReturnType<typeof create>} */ (session.views.serve ??= create(session));
+}
+
+/** @param {Session} session */
+function create(session) {
+  const ask = {
+    requests: signal(24),
+    rate: signal(8),
+    promptTok: signal(48),
+    outputTok: signal(48),
+    prefixTok: signal(32),
+    seats: signal(8),
+    seed: signal(1),
+    firstSlo: signal(0.5),
+    betweenSlo: signal(0.1),
+    price: signal(1),
+  };
+  const discipline = signal("both");
+  /** Unfinished requests, as /v1/requests lists them. */
+  const queue = signal(/** @type {any[]} */ ([]));
+  /** @type {Record<string, Load | null>} */
+  const loads = { static: null, continuous: null };
+  const streamed = createStreamed(session);
+  /** Half to one and a half times a length. @param {Numeric} length */
+  const around = ({ value }) => `${Math.max(1, Math.round(value / 2))}-${Math.round(value * 1.5)}`;
+  /** Asks the server who runs and who waits. */
+  const look = async () => {
+    const reply = await session.api.get("/v1/requests").catch(() => null);
+    if (reply) queue.value = reply.data;
+  };
+  return {
+    ...ask,
+    discipline, loads, queue, look, ...streamed,
+    /** Sends the load, under both disciplines one after the other if so chosen. */
+    start: () =>
+      streamed.run(async (stream) => {
+        session.cursor.goLive();
+        const body = {
+          num_requests: ask.requests.value, rate: ask.rate.value, prompt_tokens: around(ask.promptTok), output_tokens: around(ask.outputTok),
+          prefix_tokens: ask.prefixTok.value, static_batch: ask.seats.value, seed: ask.seed.value, ttft_slo: ask.firstSlo.value,
+          itl_slo: ask.betweenSlo.value,
+        };
+        const names = discipline.value === "both" ? ["static", "continuous"] : [discipline.value];
+        for (const name of names) loads[name] = null;
+        for (const name of names) {
+          try {
+            await stream("/v1/load", { ...body, discipline: name }, (event) => {
+              if (event.ev === "load.begin") loads[name] = newLoad(event);
+              else takeLoad(/** @type {Load} */ (loads[name]), event);
+            });
+          } finally {
+            if (loads[name]) loads[name].isRunning = false;
+          }
+        }
+      }),
+    /** @param {string} id */
+    async cancel(id) {
+      await session.api.post(`/v1/requests/${encodeURIComponent(id)}/cancel`, {}).catch((error) => {
+        if (error.status !== 404) streamed.problem.value = error.message; // 404: it has ended meanwhile
+      });
+      await look();
+    },
+  };
 }

@@ -2,11 +2,12 @@
 // Whether drafts paid: the measured speed-up beside the formula's, and sliders for its letters.
 
 import * as formulas from "../formulas.js";
-import { html, signal } from "../html.js";
+import { html } from "../html.js";
 import { count, digits, inTime } from "../parts/format.js";
 import { Fact, Facts, Num } from "../parts/numbers.js";
-import { Panel, Slider, Why } from "../parts/panel.js";
-import { acceptance, times } from "./measured.js";
+import { Slider } from "../parts/controls.js";
+import { Panel, Why } from "../parts/panel.js";
+import { acceptance, timesOfBoth, timesOfSteps } from "./run.js";
 
 const MAX_K = 12;
 const GUESS = { a: 0.8, k: 4, c: 0.05, v: 1.2 };
@@ -20,18 +21,14 @@ const SLIDERS = [
   ["v", "v: cost of verifying", 0.5, 4, 0.05],
 ];
 
-/** @param {import("../state/session.js").Session} session */
-function stateOf(session) {
-  return (session.views.speculate ??= { moved: signal(/** @type {Partial<Record<Letter, number>>} */ ({})) });
-}
-
-/** @param {{session: import("../state/session.js").Session}} props */
-export function Paid({ session }) {
+/** @param {{session: Session, state: SpeculateState}} props */
+export function Paid({ session, state }) {
   const { store, cursor } = session;
-  const { moved } = stateOf(session);
+  const { moved } = state;
   const seq = cursor.seq.value;
-  const measured = times(store, seq);
-  const all = acceptance(store.requestsAt(seq).flatMap(({ drafts }) => drafts.filter((/** @type {any} */ each) => each.seq <= seq)));
+  const both = state.shown.value === "both" ? state.latest : null;
+  const measured = both ? timesOfBoth(both.run) : timesOfSteps(store, seq);
+  const all = acceptance(both?.rounds ?? store.requestsAt(seq).flatMap(({ drafts }) => drafts.filter((/** @type {any} */ each) => each.seq <= seq)));
   /** @type {Record<Letter, number>} */
   const found = measured && all.judged > 0 ? { a: all.right / all.judged, k: measured.k, c: measured.c, v: measured.v } : GUESS;
   const inputs = { ...found, ...moved.value };
@@ -40,14 +37,17 @@ export function Paid({ session }) {
   const best = byK.indexOf(Math.max(...byK));
   const most = Math.max(1, ...byK);
   const isMoved = Object.keys(moved.value).length > 0;
-  return html`<${Panel} title="Did it pay" about=${measured ? `${count(measured.steps)} steps with drafts, of all requests` : "no step with drafts was measured yet"}
+  const about = both ? "by the run with and without" : measured ? `${count(measured.steps)} steps of the serving engine with drafts` : "no step with drafts was measured yet";
+  return html`<${Panel} title="Did it pay" about=${about}
     actions=${isMoved && html`<button class="quiet" onClick=${() => (moved.value = {})}>${measured ? "as measured" : "reset"}</button>`}>
     ${measured &&
     html`<${Facts}>
-      <${Fact} label="measured" value=${measured.speedup} unit="times as fast" kind="M" from="Σ plain_us·(1 + n_right / requests) / (Σ step_us + Σ draft_us) of draft.step"
-        note="plain_us is how long recent steps of this engine without drafts took: the same tokens would have taken that many of them." />
-      <${Fact} label="won, as the engine books it" value=${inTime(measured.wonUs)} kind="E" from="Σ draft.step.won_us"
-        note="The engine decides by smoothed times of steps, of which one slow step changes little; negative: drafts cost more than they saved." />
+      <${Fact} label="measured" value=${measured.speedup} unit="times as fast" kind="M"
+        from=${both ? "t_us without / t_us with, of cmp.end" : "Σ plain_us·(1 + n_right / requests) / (Σ step_us + Σ draft_us) of draft.step"}
+        note=${both ? "Both ran, one after the other." : "plain_us is how long recent steps of this engine without drafts took: the same tokens would have taken that many of them."} />
+      ${measured.wonUs !== undefined &&
+      html`<${Fact} label="won, as the engine books it" value=${inTime(measured.wonUs)} kind="E" from="Σ draft.step.won_us"
+        note="The engine decides by smoothed times of steps, of which one slow step changes little; negative: drafts cost more than they saved." />`}
     <//>`}
     <div class="sliders">
       ${SLIDERS.map(

@@ -6,34 +6,41 @@ import { count, digits, percent } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
 import { Empty, Legend, Panel, RequestName, Why } from "../parts/panel.js";
 import { visible } from "../parts/token_text.js";
-import { acceptance } from "./measured.js";
+import { Choice } from "../parts/controls.js";
+import { acceptance } from "./run.js";
 
 const SHOWN = 24;
 
-/** @param {{session: import("../state/session.js").Session, rounds: any[]}} props */
-export function Rounds({ session, rounds }) {
+/** @param {{session: Session, state: SpeculateState, rounds: any[]}} props */
+export function Rounds({ session, state, rounds }) {
   const { cursor, runs, source, store } = session;
   const request = session.request.value;
+  const isBoth = state.shown.value === "both" && state.latest !== null;
   const shown = rounds.slice(-SHOWN).reverse();
   const ids = shown.flatMap(({ draft, chosen }) => (chosen === undefined ? draft : [...draft, chosen]));
   useEffect(() => {
     if (source.isLive) void runs.learnTexts(ids);
   }, [ids.join()]);
   const textOf = (/** @type {number} */ id) => visible(runs.textOf(id) || `#${id}`);
-  if (!request || rounds.length === 0) {
-    const why = store.hello?.speculation === "off" ? "This engine makes no drafts: start it with --speculation ngram or draft." : "A text that repeats itself gets drafts by prompt lookup.";
-    return html`<${Panel} title="Rounds"><${Empty}><p>No drafts of ${request ? html`<${RequestName} request=${request} />` : "a request"} so far. ${why}</p><//><//>`;
+  const name = request && html`<${RequestName} request=${request} />`;
+  const actions = state.latest && html`<${Choice} label="of" of=${state.shown} options=${[["both", "with and without"], ["engine", name ?? "the engine"]]} />`;
+  if (rounds.length === 0) {
+    const why = isBoth
+      ? "Nothing was drafted: the text does not repeat itself. Try the draft model."
+      : store.hello?.speculation === "off"
+        ? "The serving engine makes no drafts: start it with --speculation ngram or draft, or run with and without here."
+        : "A text that repeats itself gets drafts by prompt lookup.";
+    return html`<${Panel} title="Rounds" actions=${actions}><${Empty}><p>${isBoth ? "" : html`No drafts of ${name ?? "a request"} so far. `}${why}</p><//><//>`;
   }
   const { right, drafted, leviathan, withLeviathan, rightThere } = acceptance(rounds);
-  const kept = request.tokens.length > 0 ? store.tokenCount(request, cursor.seq.value) : 0;
-  return html`<${Panel} title=${html`Rounds of <${RequestName} request=${request} />`} about=${`${count(rounds.length)} rounds, the newest first`}>
+  return html`<${Panel} title=${isBoth ? "Rounds" : html`Rounds of ${name}`} about=${`${count(rounds.length)} rounds, the newest first`} actions=${actions}>
     <div class="rounds-box" tabindex="0" role="region" aria-label="rounds">
       <table class="draft-rounds">
         <thead><tr><th scope="col">step</th><th scope="col">drafts, with the model's probability</th><th scope="col">the model's own</th><th scope="col" class="number">right</th><th scope="col" class="number">Leviathan</th></tr></thead>
         <tbody>
           ${shown.map(
             (round) => html`<tr key=${round.seq}>
-              <td><button class="quiet mono" title="go there" onClick=${() => cursor.seek(round.seq)}>${count(round.step)}</button></td>
+              <td>${isBoth ? count(round.step) : html`<button class="quiet mono" title="go there" onClick=${() => cursor.seek(round.seq)}>${count(round.step)}</button>`}</td>
               <td><span class="chips">${round.draft.map((/** @type {number} */ id, /** @type {number} */ index) => {
                 const state = index < round.n_right ? "right" : index === round.n_right ? "wrong" : "unread";
                 const p = round.p_target?.[index];
@@ -59,7 +66,7 @@ export function Rounds({ session, rounds }) {
     />
     <${Why} lead="The text is the same with and without drafts, bit for bit.">
       A draft is kept only if it equals the token that the model draws itself at that position, with the same noise. Of ${count(drafted)} drafts ${count(right)} were
-      equal<${Badge} of="drafts that were right" kind="C" from="draft.n_right, summed" />${kept > 0 && right > 0 && html`: so many of the ${count(kept)} tokens needed no pass of their own`}.
+      equal<${Badge} of="drafts that were right" kind="C" from="draft.n_right, summed" />: so many tokens needed no pass of their own.
       ${withLeviathan > 0 && html` Leviathan's rule, which keeps the distribution but not the text, would have kept ${digits(leviathan)} where this one kept ${count(rightThere)}<${Badge}
         of="Leviathan's rule" kind="E" from="draft.leviathan_tok, summed" note="Expected drafts that the rule accepts: the sum over drafts of the product of the overlaps up to there." />.`}
     <//>

@@ -15,7 +15,7 @@ export class ServerError extends Error {
 }
 
 /**
- * @param {ReturnType<typeof import("./settings.js").createSettings>} settings
+ * @param {Settings} settings
  */
 export function createApi(settings) {
   /**
@@ -80,4 +80,3 @@ export function createApi(settings) {
   };
 }
 
-/** @typedef {ReturnType<typeof createApi>} Api */

@@ -6,7 +6,7 @@ import { computed, signal } from "@preact/signals-core";
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
 
 /**
- * @param {import("./store.js").Store} store
+ * @param {Store} store
  */
 export function createCursor(store) {
   /** Grows with each batch of events. Read it to be called again when something is new. */
@@ -165,4 +165,3 @@ export function createCursor(store) {
   };
 }
 
-/** @typedef {ReturnType<typeof createCursor>} Cursor */

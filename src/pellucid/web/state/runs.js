@@ -4,9 +4,9 @@
 import { signal } from "@preact/signals-core";
 
 /**
- * @param {import("./api.js").Api} api
- * @param {import("./store.js").Store} store
- * @param {import("./cursor.js").Cursor} cursor
+ * @param {Api} api
+ * @param {Store} store
+ * @param {Cursor} cursor
  * @param {{req: import("@preact/signals-core").Signal<string>, pos: import("@preact/signals-core").Signal<number>}} selection
  */
 export function createRuns(api, store, cursor, selection) {

@@ -48,4 +48,3 @@ export function createSession() {
   };
 }
 
-/** @typedef {ReturnType<typeof createSession>} Session */

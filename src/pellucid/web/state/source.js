@@ -4,18 +4,14 @@
 import { signal } from "@preact/signals-core";
 
 /**
- * @typedef {"connecting" | "open" | "ended" | "lost" | "refused"} Status
- */
-
-/**
- * @param {import("./store.js").Store} store
- * @param {import("./cursor.js").Cursor} cursor
- * @param {ReturnType<typeof import("./settings.js").createSettings>} settings
+ * @param {Store} store
+ * @param {Cursor} cursor
+ * @param {Settings} settings
  */
 export function createSource(store, cursor, settings) {
   const url = new URL("./worker.js", import.meta.url).href;
   const worker = new Worker(/** @type {any} */ (trusted(url)), { type: "module" });
-  const status = signal(/** @type {Status} */ ("connecting"));
+  const status = signal(/** @type {StreamStatus} */ ("connecting"));
   const message = signal("");
   /** "live", or the name of the trace. */
   const name = signal("live");
@@ -72,6 +68,10 @@ export function createSource(store, cursor, settings) {
     /** Whether events come from a server, so that it can be asked to run something. */
     get isLive() {
       return name.value === "live";
+    },
+    /** Whether a server can be asked now. */
+    get canRun() {
+      return name.value === "live" && status.value === "open";
     },
     /** Follows the server that the page came from. */
     follow() {

@@ -14,44 +14,6 @@ const MAX_STAGES = 10;
 
 export const STEP_KINDS = ["prefill", "decode", "mixed"];
 
-/**
- * A request, from its first event on.
- * @typedef {object} Request
- * @property {number} number 0, 1, 2 ... in order of appearance; hue, pattern and short name follow from it
- * @property {string} name short: r1, r2 ...
- * @property {string} req the engine's name of it
- * @property {number} seq of its first event
- * @property {any | null} added the event req.add
- * @property {StateChange[]} states in order
- * @property {any | null} prefix the event req.prefix
- * @property {any | null} ledger the event req.ledger
- * @property {any[]} preempts events preempt
- * @property {any[]} drafts events draft
- * @property {number[]} tokens rows of the table of tokens, in order
- * @property {number[]} tokenSeqs the seq of each of them
- *
- * @typedef {{seq: number, t_us: number, step: number, from: string, to: string, reason: string, need_blocks?: number,
- *   free_blocks?: number, blocked_by?: string[], finish?: string}} StateChange
- *
- * A token with all that is known of its choice.
- * @typedef {object} Token
- * @property {number} seq
- * @property {number} t_us
- * @property {number} step
- * @property {string} req
- * @property {number} pos
- * @property {number} id
- * @property {string} text what it added to the answer's text
- * @property {number} lp log-probability by the model
- * @property {number} p_final probability in the distribution that it was drawn from
- * @property {number} rank
- * @property {number} ent_bits
- * @property {{id: number, text: string, lp: number, p_final: number}[]} cand
- * @property {number} rest_frac
- * @property {{stage: string, kept: number, mass_frac: number}[]} funnel
- * @property {number | null} itl_us
- */
-
 export class Store {
   constructor() {
     /** @type {any | null} the event hello: model, kv, device, limits */
@@ -61,10 +23,12 @@ export class Store {
     /** @type {{seq: number, t_us: number, step: number}} of the newest event */
     this.head = { seq: -1, t_us: 0, step: 0 };
     this.firstSeq = -1;
-    /** @type {Map<string, Request>} */
+    /** @type {Map<string, EngineRequest>} */
     this.requests = new Map();
-    /** @type {Request[]} by number; the oldest may be forgotten (undefined) */
+    /** @type {EngineRequest[]} by number; the oldest may be forgotten (undefined) */
     this.byNumber = [];
+    /** Requests that have a name of their own. */
+    this.named = 0;
     this.steps = new Columns(
       {
         seq: Float64Array, t_us: Float64Array, step: Int32Array, kind: Uint8Array, sched_us: Float64Array,
@@ -163,22 +127,22 @@ export class Store {
    * The request of an event; the first event that names it makes it.
    * @param {string} req
    * @param {number} seq
-   * @returns {Request}
+   * @returns {EngineRequest}
    */
   request(req, seq = this.head.seq) {
     const found = this.requests.get(req);
     if (found) return found;
     const number = this.byNumber.length;
-    /** @type {Request} */
+    /** @type {EngineRequest} */
     const made = {
-      number, name: `r${number + 1}`, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
+      number, name: isLook(req) ? "look" : `r${++this.named}`, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
       tokens: [], tokenSeqs: [],
     };
     this.requests.set(req, made);
     this.byNumber.push(made);
     if (this.requests.size > MAX_REQUESTS) {
       const oldest = /** @type {string} */ (this.requests.keys().next().value);
-      delete this.byNumber[/** @type {Request} */ (this.requests.get(oldest)).number];
+      delete this.byNumber[/** @type {EngineRequest} */ (this.requests.get(oldest)).number];
       this.requests.delete(oldest);
     }
     return made;
@@ -255,7 +219,7 @@ export class Store {
 
   /**
    * How many of a request's tokens there were at a moment.
-   * @param {Request} request
+   * @param {EngineRequest} request
    * @param {number} seq
    */
   tokenCount(request, seq) {
@@ -264,7 +228,7 @@ export class Store {
 
   /**
    * The state of a request at a moment; null before it was there.
-   * @param {Request} request
+   * @param {EngineRequest} request
    * @param {number} seq
    * @returns {StateChange | null}
    */
@@ -280,11 +244,11 @@ export class Store {
   /**
    * Requests that had arrived at a moment, the oldest first.
    * @param {number} seq
-   * @returns {Request[]}
+   * @returns {EngineRequest[]}
    */
   requestsAt(seq) {
     const found = [];
-    for (const request of this.requests.values()) if (request.seq <= seq) found.push(request);
+    for (const request of this.requests.values()) if (request.seq <= seq && !isLook(request.req)) found.push(request);
     return found;
   }
 
@@ -301,7 +265,7 @@ export class Store {
   /**
    * The requests of a step.
    * @param {number} row of the table of steps
-   * @returns {{request: Request | undefined, q_tok: number, ctx_tok: number}[]}
+   * @returns {{request: EngineRequest | undefined, q_tok: number, ctx_tok: number}[]}
    */
   batch(row) {
     const first = this.steps.get("batch_first", row);
@@ -317,6 +281,9 @@ export class Store {
     return found;
   }
 }
+
+/** Whether a request only computes again what somebody looks at: it is in nobody's queue. @param {string} req */
+const isLook = (req) => req.startsWith("inspect-");
 
 /**
  * How many of some ascending numbers are at most `value`.

@@ -42,7 +42,7 @@ export function partsOf(ledger) {
   return { parts, sum: parts.reduce((sum, { us }) => sum + us, 0) };
 }
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function HeldUp({ session }) {
   const { store, cursor, selection } = session;
   const seq = cursor.seq.value;

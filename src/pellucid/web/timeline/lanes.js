@@ -7,7 +7,6 @@ import { html } from "../html.js";
 import { count, inTime } from "../parts/format.js";
 import { Legend, Panel } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
-import { draftOf, eachPass } from "./passes.js";
 import { axisTicks, gutterOf, lifeOf, rowsIn, scaleOf, startOf } from "./window.js";
 
 const MAX_LANES = 64;
@@ -15,11 +14,62 @@ const MAX_HEIGHT = 520;
 const AXIS = 22;
 
 /** @typedef {{state: string, from: number, to: number}} Phase */
+/** @typedef {"prefill" | "decode" | "round" | "again"} Work */
+
+/**
+ * The drafts of a request that a step verified.
+ * @param {EngineRequest} request
+ * @param {number} step
+ * @returns {any | undefined} the event draft
+ */
+export function draftOf({ drafts }, step) {
+  let low = 0;
+  let high = drafts.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (drafts[middle].step < step) low = middle + 1;
+    else high = middle;
+  }
+  return drafts[low]?.step === step ? drafts[low] : undefined;
+}
+
+/**
+ * @param {EngineRequest} request
+ * @param {number} step
+ * @param {number} tokens in this step
+ * @param {number} context tokens of its text up to there
+ * @returns {Work}
+ */
+export function workOf(request, step, tokens, context) {
+  if (context <= (request.added?.prompt_tok ?? 0)) return "prefill";
+  if (tokens === 1) return "decode";
+  return draftOf(request, step) ? "round" : request.added ? "again" : "prefill";
+}
+
+/**
+ * Visits each request of each of some steps.
+ * @param {Store} store
+ * @param {[number, number]} rows of the table of steps
+ * @param {(request: EngineRequest, row: number, work: Work, tokens: number) => void} visit
+ */
+export function eachPass(store, [first, end], visit) {
+  const { steps, batches, byNumber } = store;
+  for (let row = first; row < end; row++) {
+    const step = steps.get("step", row);
+    const from = Math.max(batches.first, steps.get("batch_first", row));
+    const to = steps.get("batch_first", row) + steps.get("batch_size", row);
+    for (let i = from; i < to; i++) {
+      const request = byNumber[batches.get("request", i)];
+      const tokens = batches.get("q_tok", i);
+      if (request) visit(request, row, workOf(request, step, tokens, batches.get("ctx_tok", i)), tokens);
+    }
+  }
+}
 
 /**
  * The phases of a request up to a moment, those without a change of state joined.
- * @param {import("../state/store.js").Store} store
- * @param {import("../state/store.js").Request} request
+ * @param {Store} store
+ * @param {EngineRequest} request
  * @param {number} seq
  * @param {number} now the time of that moment
  * @returns {Phase[]}
@@ -43,10 +93,10 @@ export function phasesOf(store, request, seq, now) {
 
 /**
  * What lanes say in numbers, which the table shows.
- * @param {import("../state/store.js").Store} store
- * @param {import("../state/store.js").Request[]} requests
+ * @param {Store} store
+ * @param {EngineRequest[]} requests
  * @param {number} seq
- * @returns {Map<import("../state/store.js").Request, {chunks: number, decodes: number, rounds: number, right: number, again: number}>}
+ * @returns {Map<EngineRequest, {chunks: number, decodes: number, rounds: number, right: number, again: number}>}
  */
 export function countPasses(store, requests, seq) {
   const counts = new Map(requests.map((request) => [request, { chunks: 0, decodes: 0, rounds: 0, right: 0, again: 0 }]));
@@ -65,7 +115,7 @@ export function countPasses(store, requests, seq) {
 }
 
 /**
- * @param {{session: import("../state/session.js").Session, span: import("./window.js").Span, asTable: {value: boolean},
+ * @param {{session: Session, span: Span, asTable: {value: boolean},
  *   actions: any}} props
  */
 export function Lanes({ session, span, asTable, actions }) {
@@ -84,7 +134,7 @@ export function Lanes({ session, span, asTable, actions }) {
   const isLive = cursor.isLive.value;
   let width = 600;
 
-  /** @param {import("../draw/picture.js").Surface} surface */
+  /** @param {Surface} surface */
   const draw = (surface) => {
     const { ctx, palette } = surface;
     width = surface.width;
@@ -210,7 +260,7 @@ export function Lanes({ session, span, asTable, actions }) {
 
 /**
  * Squares beside the tick, from below: the drafts of a round.
- * @param {import("../draw/picture.js").Surface} surface
+ * @param {Surface} surface
  * @param {any} draft
  * @param {number} x
  * @param {number} y
@@ -231,8 +281,8 @@ function drawRound({ ctx, palette }, draft, x, y, tall) {
 }
 
 /**
- * @param {import("../draw/picture.js").Surface} surface
- * @param {import("./window.js").Span} span
+ * @param {Surface} surface
+ * @param {Span} span
  * @param {(us: number) => number} x
  * @param {number} bottom
  */
@@ -250,7 +300,7 @@ export function drawAxis({ ctx, width, palette }, span, x, bottom) {
 }
 
 /**
- * @param {import("../draw/picture.js").Surface} surface
+ * @param {Surface} surface
  * @param {number} x
  * @param {number} bottom
  */

@@ -23,7 +23,7 @@ export const PARTS = [
   ["emit_us", "emit", "hatched", "ink3"],
 ];
 
-/** @param {{session: import("../state/session.js").Session, span: import("./window.js").Span, asTable: {value: boolean}}} props */
+/** @param {{session: Session, span: Span, asTable: {value: boolean}}} props */
 export function Steps({ session, span, asTable }) {
   const { store, cursor } = session;
   const { steps } = store;
@@ -41,7 +41,7 @@ export function Steps({ session, span, asTable }) {
   const busy = sums.sched_us + sums.fwd_us + sums.sample_us + sums.emit_us;
   const num = end - first;
   let x = scaleOf(span, 600);
-  /** @param {import("../draw/picture.js").Surface} surface */
+  /** @param {Surface} surface */
   const draw = (surface) => {
     const { ctx, width, palette } = surface;
     x = scaleOf(span, width);

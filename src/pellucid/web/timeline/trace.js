@@ -13,7 +13,7 @@ const INSTANTS = { C: "copy on write", E: "evict", O: "swap out", I: "swap in" }
 
 /**
  * The object that Perfetto and chrome://tracing open.
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  */
 export function perfettoTrace(store) {
   const meta = (/** @type {string} */ kind, /** @type {number} */ pid, /** @type {string} */ name) => ({ ph: "M", name: kind, pid, tid: 1, args: { name } });
@@ -45,7 +45,7 @@ export function perfettoTrace(store) {
 
 /**
  * A step and its parts, which follow one another without gaps.
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  * @param {number} row
  */
 function stepRows(store, row) {
@@ -65,12 +65,12 @@ function stepRows(store, row) {
 }
 
 /**
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  * @param {string} req
  */
 const laneOf = (store, req) => (store.requests.get(req)?.number ?? store.byNumber.length) + 1;
 
-/** An asynchronous slice for each phase. @param {import("../state/store.js").Request} request */
+/** An asynchronous slice for each phase. @param {EngineRequest} request */
 function phaseRows({ req, states, added }) {
   const rows = [];
   let phase = "";
@@ -110,7 +110,7 @@ function counterRows(rows, table, name, columns) {
  */
 const instant = (name, pid, tid, ts) => ({ ph: "i", s: "t", name, pid, tid, ts });
 
-/** Offers the trace as a file. @param {import("../state/store.js").Store} store */
+/** Offers the trace as a file. @param {Store} store */
 export function download(store) {
   const url = URL.createObjectURL(new Blob([JSON.stringify(perfettoTrace(store))], { type: "application/json" }));
   const link = document.createElement("a");

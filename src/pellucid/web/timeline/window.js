@@ -4,12 +4,10 @@
 import { signal } from "@preact/signals-core";
 import { ENDED } from "../state/store.js";
 
-/** @typedef {{from: number, to: number}} Span microseconds since the engine's start */
-
 export const MIN_SPAN = 500; // microseconds
 const PAUSE = 1e6; // microseconds without any request, which end a busy time
 
-/** What a view keeps between two visits. @param {import("../state/session.js").Session} session */
+/** What a view keeps between two visits. @param {Session} session */
 export function timelineState(session) {
   return (session.views.timeline ??= {
     /** What the reader zoomed to; null: the busy time around the cursor. */
@@ -19,8 +17,8 @@ export function timelineState(session) {
 
 /**
  * When a request arrived, and when it ended or, if it has not, the newest moment.
- * @param {import("../state/store.js").Store} store
- * @param {import("../state/store.js").Request} request
+ * @param {Store} store
+ * @param {EngineRequest} request
  * @returns {Span}
  */
 export function lifeOf(store, request) {
@@ -31,25 +29,25 @@ export function lifeOf(store, request) {
 
 /**
  * All that is kept.
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  * @returns {Span}
  */
 export function wholeSpan(store) {
   let from = store.steps.length > 0 ? startOf(store, store.steps.first) : store.head.t_us;
-  for (const request of store.requests.values()) from = Math.min(from, lifeOf(store, request).from);
+  for (const request of store.requestsAt(Infinity)) from = Math.min(from, lifeOf(store, request).from);
   return { from, to: Math.max(store.head.t_us, from + MIN_SPAN) };
 }
 
 /**
  * The busy time at a moment: requests with no pause of a second between them.
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  * @param {number} timeUs
  * @returns {Span}
  */
 export function busySpan(store, timeUs) {
   /** @type {Span | null} */
   let busy = null;
-  for (const request of store.requests.values()) {
+  for (const request of store.requestsAt(Infinity)) {
     const life = lifeOf(store, request);
     if (busy && life.from <= busy.to + PAUSE) busy.to = Math.max(busy.to, life.to);
     else if (!busy || life.from <= timeUs) busy = life;
@@ -98,7 +96,7 @@ export function moved(span, by, bounds) {
 
 /**
  * When a step began: its event is sent at its end.
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  * @param {number} row
  */
 export function startOf({ steps }, row) {
@@ -107,7 +105,7 @@ export function startOf({ steps }, row) {
 
 /**
  * The rows of steps that ended in a span or just after it, up to the moment of the cursor.
- * @param {import("../state/store.js").Store} store
+ * @param {Store} store
  * @param {Span} span
  * @param {number} seq
  * @returns {[number, number]} the first, and the one after the last

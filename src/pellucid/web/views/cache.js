@@ -8,9 +8,10 @@ import { PrefixTree } from "../cache/prefix_tree.js";
 import { BlockTable } from "../cache/block_table.js";
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
+import { tableKey } from "../parts/controls.js";
 import { useKeys } from "../parts/keys.js";
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function View({ session }) {
   const { selection, cursor, store } = session;
   const asTable = useAsTable();
@@ -23,7 +24,7 @@ export function View({ session }) {
   useKeys(
     "Cache",
     [
-      { keys: ["t"], says: "tables instead of pictures", run: () => (asTable.value = !asTable.value) },
+      tableKey(asTable),
       { keys: [","], says: "the block before", run: () => moveBlock(-1) },
       { keys: ["."], says: "the next block", run: () => moveBlock(1) },
       { keys: ["Escape"], says: "no block", run: () => (selection.block.value = -1) },

@@ -1,16 +1,72 @@
 // @ts-check
 // Generate: the text as it appears, how each token was chosen, what it read, and what would have been with other parameters.
 
-import { Ask } from "../generate/ask.js";
 import { Attention, useAttention } from "../generate/attention.js";
 import { Blocks } from "../generate/blocks.js";
-import { Choice } from "../generate/choice.js";
+import { Choice as TokenChoice } from "../generate/choice.js";
 import { Text } from "../generate/text.js";
-import { html } from "../html.js";
+import { html, signal } from "../html.js";
+import { Choice, focusOn, press, Prompt, Slider, submits } from "../parts/controls.js";
 import { useKeys } from "../parts/keys.js";
-import { focusOf, generateState } from "../generate/state.js";
+import { NeedsServer, Panel, Refused } from "../parts/panel.js";
+import { ENDED } from "../state/store.js";
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** Sentences of the lessons, for the bundled model and others. */
+const EXAMPLES = ["Once upon a time", "The capital of France is", "Today the weather is so", "The cat sat on the"];
+
+/** What Generate remembers while other views are shown. @param {Session} session */
+export function generateState(session) {
+  return /** @type {ReturnType<typeof create>} */ (session.views.generate ??= create(session));
+}
+
+/** @param {Session} session */
+function create({ store }) {
+  const layer = signal(-1); // -1: the mean over all
+  const head = signal(-1);
+  /** How many there are to choose from: told by the first look. */
+  const shape = signal({ layers: store.hello?.model.n_layers ?? 1, heads: store.hello?.model.n_q ?? 1 });
+  /** @param {Numeric} which @param {number} by @param {number} count */
+  const cycle = (which, by, count) => {
+    which.value = ((which.value + 2 + by + count) % (count + 1)) - 1;
+  };
+  return {
+    prompt: signal(EXAMPLES[0]),
+    /** "text" continues the prompt, "chat" answers it in the model's template. */
+    mode: signal("text"),
+    temperature: signal(0.8),
+    top_k: signal(0),
+    top_p: signal(0.95),
+    min_p: signal(0),
+    max_tokens: signal(48),
+    seed: signal(4),
+    withIds: signal(false),
+    layer,
+    head,
+    shape,
+    moveLayer: (/** @type {number} */ by) => cycle(layer, by, shape.value.layers),
+    moveHead: (/** @type {number} */ by) => cycle(head, by, shape.value.heads),
+    /** Other parameters for a step that was: what the sliders of the funnel say. @type {import("@preact/signals-core").Signal<any>} */
+    whatIf: signal(null),
+  };
+}
+
+/** @param {Session} session @returns {Focus | null} */
+function focusOf({ store, cursor, selection, request: { value: request } }) {
+  const seq = cursor.seq.value;
+  if (!request) return null;
+  const count = store.tokenCount(request, seq);
+  const promptIds = request.added?.prompt_ids ?? [];
+  const promptTok = request.added?.prompt_tok ?? promptIds.length;
+  const last = promptTok + count - 1;
+  const isChosen = selection.pos.value >= 0 && selection.pos.value <= last;
+  const pos = isChosen ? selection.pos.value : last;
+  const first = count > 0 ? store.token(request.tokens[0])?.pos ?? promptTok : promptTok;
+  const token = pos >= first && pos - first < count ? store.token(request.tokens[pos - first]) : null;
+  const state = store.stateAt(request, seq);
+  return { request, promptIds, promptTok, count, pos, isChosen, token, state, hasEnded: ENDED.has(state?.to ?? "") };
+}
+
+/** @param {{session: Session}} props */
 export function View({ session }) {
   const state = generateState(session);
   const focus = focusOf(session);
@@ -25,8 +81,8 @@ export function View({ session }) {
   useKeys(
     "Generate",
     [
-      { keys: ["/"], says: "to the prompt", run: () => document.getElementById("prompt")?.focus() },
-      { keys: ["r"], says: "run", run: () => document.getElementById("run")?.click() },
+      focusOn("/", "to the prompt", "prompt"),
+      press("r", "run", "#run"),
       { keys: [","], says: "the token before", run: () => move(-1) },
       { keys: ["."], says: "the next token", run: () => move(1) },
       { keys: ["Escape"], says: "follow the newest token", run: () => (selection.pos.value = -1) },
@@ -35,23 +91,65 @@ export function View({ session }) {
       { keys: ["{"], says: "attention: a head down", run: () => state.moveHead(-1) },
       { keys: ["}"], says: "attention: a head up", run: () => state.moveHead(1) },
       { keys: ["i"], says: "token ids", run: () => (state.withIds.value = !state.withIds.value) },
-      {
-        keys: ["f"],
-        says: "fork: continue with the likeliest other token",
-        run: () => /** @type {HTMLElement | null} */ (document.querySelector(".candidates button.fork"))?.click(),
-      },
+      press("f", "fork: continue with the likeliest other token", ".candidates button.fork"),
     ],
     [focus?.pos, focus?.request.req, focus?.count],
   );
+  const shared = { session, state, focus };
   return html`
     <div class="column">
-      <${Ask} session=${session} state=${state} />
-      <${Text} session=${session} state=${state} focus=${focus} read=${attention.shares} />
-      <${Attention} session=${session} state=${state} focus=${focus} attention=${attention} />
+      <${Ask} ...${shared} />
+      <${Text} ...${shared} read=${attention.shares} />
+      <${Attention} ...${shared} attention=${attention} />
     </div>
     <div class="column">
-      <${Choice} session=${session} state=${state} focus=${focus} />
+      <${TokenChoice} ...${shared} />
       <${Blocks} session=${session} focus=${focus} />
     </div>
   `;
+}
+
+/** The prompt, and how tokens are to be chosen. @param {{session: Session, state: GenerateState}} props */
+function Ask({ session, state }) {
+  const { runs, source } = session;
+  const running = runs.active.value.at(-1);
+  const run = () => {
+    if (!source.canRun) return;
+    const { temperature, top_k, top_p, min_p, max_tokens, seed, prompt } = state;
+    const params = Object.entries({ temperature, top_k, top_p, min_p, max_tokens, seed }).map(([name, each]) => [name, each.value]);
+    const isChat = state.mode.value === "chat";
+    const text = isChat ? { messages: [{ role: "user", content: prompt.value }] } : { prompt: prompt.value };
+    state.whatIf.value = null;
+    runs.start(isChat ? "/v1/chat/completions" : "/v1/completions", { ...text, ...Object.fromEntries(params) }).catch(() => {});
+  };
+  return html`<${Panel} title="The prompt" about="a request like any other client's">
+    <form class="ask" onSubmit=${submits(run)}>
+      <${Prompt} id="prompt" of=${state.prompt} onEnter=${run} />
+      <div class="row">
+        <div class="examples">
+          ${EXAMPLES.map((text) => html`<button type="button" class="chip" onClick=${() => (state.prompt.value = text)}>${text}</button>`)}
+        </div>
+        <${Choice} label="as" of=${state.mode} options=${[["text", "text"], ["chat", "a question"]]} />
+        ${running
+          ? html`<button type="button" onClick=${() => runs.stop(running)}>Stop</button>`
+          : html`<button id="run" class="primary" disabled=${!source.canRun}>Generate</button>`}
+      </div>
+      <details class="knobs">
+        <summary>
+          <span>temperature ${state.temperature.value}</span><span>top-p ${state.top_p.value}</span>
+          <span>top-k ${state.top_k.value || "all"}</span><span>${state.max_tokens.value} tokens</span><span>seed ${state.seed.value}</span>
+        </summary>
+        <div class="sliders">
+          <${Slider} label="temperature" max=${2} step=${0.05} of=${state.temperature} />
+          <${Slider} label="top-p" min=${0.05} max=${1} step=${0.05} of=${state.top_p} />
+          <${Slider} label="top-k" max=${100} of=${state.top_k} shown=${state.top_k.value || "all"} />
+          <${Slider} label="min-p" max=${0.5} step=${0.01} of=${state.min_p} />
+          <${Slider} label="at most" min=${1} max=${200} of=${state.max_tokens} unit="tokens" />
+          <${Slider} label="seed" max=${99} of=${state.seed} />
+        </div>
+      </details>
+      <${NeedsServer} session=${session} what="generating" />
+      <${Refused} problem=${runs.problem.value} />
+    </form>
+  <//>`;
 }

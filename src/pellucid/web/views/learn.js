@@ -3,15 +3,14 @@
 
 import { html, useEffect, useSignal } from "../html.js";
 import { Corrections } from "../lesson/corrections.js";
-import { StepFrame } from "../lesson/frame.js";
-import { Record } from "../lesson/record.js";
+import { grade, StepFrame } from "../lesson/frame.js";
 import { STEPS } from "../lesson/steps.js";
 import { useKeys } from "../parts/keys.js";
 import { Panel } from "../parts/panel.js";
 
 const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["record", "Your record"]]);
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function View({ session }) {
   const { route, settings } = session;
   session.source.status.value;
@@ -30,7 +29,7 @@ export function View({ session }) {
     ],
     [open],
   );
-  /** @param {import("../lesson/frame.js").Progress} change */
+  /** @param {Progress} change */
   const change = (change) => {
     settings.lessons.value = { ...all, [open]: { ...all[open], ...change } };
   };
@@ -67,7 +66,7 @@ export function View({ session }) {
   `;
 }
 
-/** @param {Record<string, import("../lesson/frame.js").Progress>} all */
+/** @param {Record<string, Progress>} all */
 function firstOpen(all) {
   return STEPS.find((step) => all[step.id]?.checked === undefined)?.id ?? "record";
 }
@@ -76,9 +75,35 @@ function firstOpen(all) {
 function useRecorded() {
   const found = useSignal(/** @type {any} */ (null));
   useEffect(() => {
-    fetch(new URL("../lesson/recorded.json", import.meta.url)).then(async (reply) => {
+    fetch(new URL("../traces/lessons.json", import.meta.url)).then(async (reply) => {
       if (reply.ok) found.value = await reply.json();
     }, () => {});
   }, []);
   return found;
+}
+
+/** What was predicted, run and answered: it stays in this browser and can be printed. @param {{steps: Lesson[], all: Record<string, Progress>, onForget: () => void}} props */
+function Record({ steps, all, onForget }) {
+  const done = steps.filter((step) => all[step.id]?.checked !== undefined);
+  const mark = (/** @type {Question} */ question, /** @type {Progress} */ progress, /** @type {string | undefined} */ given) =>
+    progress?.result && given !== undefined ? (grade(question, progress.result, given).isRight ? "right" : "corrected") : "–";
+  return html`<${Panel} title="Your record" about=${`${done.length} of ${steps.length} steps; kept in this browser only`} actions=${html`<button onClick=${() => print()}>Print</button>
+    <button class="quiet" onClick=${onForget}>forget it</button>`}>
+    <table class="record">
+      <thead><tr><th>step</th><th>predicted</th><th>answered</th><th>measured on</th></tr></thead>
+      <tbody>
+        ${steps.map((step) => {
+          const progress = all[step.id] ?? {};
+          return html`<tr>
+            <td>${step.title}</td>
+            <td>${mark(step.predict, progress, progress.predicted)}</td>
+            <td>${mark(step.check, progress, progress.checked)}</td>
+            <td>${progress.when ? `${progress.engine}, ${progress.when.slice(0, 10)}${progress.isRecorded ? ", recorded" : ""}` : "–"}</td>
+          </tr>`;
+        })}
+      </tbody>
+    </table>
+    ${done.length === steps.length && html`<p class="why"><b>All steps are done.</b> You have seen prefill, decode, the cache, its blocks, batching and speculation in an engine that ran, and what
+      your own runs cost.</p>`}
+  <//>`;
 }

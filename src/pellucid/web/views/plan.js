@@ -3,17 +3,16 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html, useMemo } from "../html.js";
+import { Choice, focusOn, Select, Slider, tableKey } from "../parts/controls.js";
+import { count } from "../parts/format.js";
 import { useKeys } from "../parts/keys.js";
-import { Empty, Panel } from "../parts/panel.js";
-import { Ask } from "../plan/ask.js";
-import { Checked } from "../plan/checked.js";
-import { measuredSteps } from "../plan/measured.js";
-import { Memory } from "../plan/memory.js";
+import { Empty, NeedsServer, Panel, Refused } from "../parts/panel.js";
+import { planState } from "../plan/estimate.js";
+import { Checked, measuredSteps } from "../plan/measured.js";
+import { Memory, Speed } from "../plan/memory.js";
 import { Roofline } from "../plan/roofline.js";
-import { Speed } from "../plan/speed.js";
-import { planState } from "../plan/state.js";
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function View({ session }) {
   const state = planState(session);
   const { store, cursor } = session;
@@ -26,13 +25,13 @@ export function View({ session }) {
     () => (machine && isOwn ? measuredSteps(store.steps, Math.min(endRow, store.steps.end), { F: machine.flops_per_second, W: machine.bandwidth_bytes_per_second }) : []),
     [endRow, machine, isOwn],
   );
-  const focus = (/** @type {string} */ id) => () => document.getElementById(id)?.focus();
+  const { batch } = state;
   useKeys("Plan", [
-    { keys: ["m"], says: "choose the model", run: focus("plan-shape") },
-    { keys: ["p"], says: "choose the machine", run: focus("plan-machine") },
-    { keys: ["+"], says: "twice as many requests at once", run: () => (state.batch.value = Math.min(1024, state.batch.value * 2)) },
-    { keys: ["-"], says: "half as many", run: () => (state.batch.value = Math.max(1, Math.round(state.batch.value / 2))) },
-    { keys: ["t"], says: "tables instead of pictures", run: () => (asTable.value = !asTable.value) },
+    focusOn("m", "choose the model", "plan-shape"),
+    focusOn("p", "choose the machine", "plan-machine"),
+    { keys: ["+"], says: "twice as many requests at once", run: () => (batch.value = Math.min(1024, batch.value * 2)) },
+    { keys: ["-"], says: "half as many", run: () => (batch.value = Math.max(1, Math.round(batch.value / 2))) },
+    tableKey(asTable),
   ]);
   return html`
     <div class="column">
@@ -47,3 +46,33 @@ export function View({ session }) {
     ${estimate && html`<${Checked} state=${state} measured=${measured} />`}
   `;
 }
+
+/** The model, the machine and the workload that are planned for. @param {{session: Session, state: PlanState}} props */
+function Ask({ session, state }) {
+  const { machines = ["this"], shapes = [] } = state.estimate.value ?? {};
+  const models = [["", `${session.store.hello?.model.name ?? "the loaded model"} (loaded)`], ...shapes.map((name) => [name, name])];
+  const formats = (/** @type {string} */ plain) => [["", "as loaded"], [plain, "bf16"], ["int8", "int8"], ["int4", "int4"]];
+  return html`<${Panel} title="What runs where" about="move a slider: everything is computed again">
+    <div class="plan-ask">
+      <div class="pick"><label for="plan-shape">model</label><${Select} id="plan-shape" of=${state.shape} options=${models} /></div>
+      <div class="pick">
+        <label for="plan-machine">machine</label>
+        <${Select} id="plan-machine" of=${state.machine} options=${machines.map((name) => [name, name === "this" ? "this machine" : `${name} (data sheet)`])} />
+      </div>
+      <${Choice} label="weights" of=${state.quantization} options=${formats("none")} />
+      <${Choice} label="KV cache" of=${state.kv_cache_dtype} options=${formats("bf16")} />
+      <${Powers} label="prompt" unit="tokens" most=${17} of=${state.prompt} />
+      <${Powers} label="answer" unit="tokens" most=${14} of=${state.output} />
+      <${Powers} label="requests at once" most=${10} of=${state.batch} />
+      <${Slider} label="price an hour" max=${10} step=${0.05} of=${state.price_per_hour} shown=${state.price_per_hour.value.toFixed(2)} />
+    </div>
+    <${NeedsServer} session=${session} what="an estimate" />
+    <${Refused} lead="The server could not say." problem=${state.problem.value && html`${state.problem.value} <button class="quiet" onClick=${state.retry}>ask again</button>`} />
+  <//>`;
+}
+
+/** A slider over powers of two, in quarters between them. @param {{label: string, unit?: string, most: number, of: Numeric}} props */
+const Powers = ({ label, unit = "", most, of }) => html`<${Slider}
+  label=${label} max=${most} step=${0.25} value=${Math.log2(of.value)} shown=${`${count(of.value)} ${unit}`}
+  onInput=${(/** @type {number} */ power) => (of.value = Math.round(2 ** power))}
+/>`;

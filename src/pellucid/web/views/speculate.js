@@ -1,57 +1,67 @@
 // @ts-check
-// Speculate: what was guessed, what the model chose, and whether it paid.
+// Speculate: the same text with and without drafts, what was drafted, what the model chose, and whether it paid.
 
-import { html, useSignal } from "../html.js";
+import { html } from "../html.js";
+import { Choice, focusOn, press, Prompt, Slider, submits } from "../parts/controls.js";
 import { useKeys } from "../parts/keys.js";
-import { Panel } from "../parts/panel.js";
+import { NeedsServer, Panel, Refused } from "../parts/panel.js";
+import { Both } from "../speculate/both.js";
 import { Paid } from "../speculate/paid.js";
 import { ByPosition, Rounds } from "../speculate/rounds.js";
+import { EXAMPLES, roundsOf, speculateState } from "../speculate/run.js";
 
-const REPEATS = "The cat sat on the mat. The dog sat on the mat. The cat sat on the mat. The dog sat on the mat. The cat sat on";
-
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function View({ session }) {
-  const { cursor } = session;
-  const seq = cursor.seq.value;
-  const request = session.request.value;
-  const rounds = request ? request.drafts.filter((each) => each.seq <= seq) : [];
+  const state = speculateState(session);
+  state.version.value;
+  const rounds = roundsOf(session, state);
+  useKeys("Speculate", [
+    focusOn("/", "to the prompt", "speculate-prompt"),
+    press("r", "run with and without drafts", "#speculate-both"),
+    press("g", "generate on the engine that serves", "#speculate-run"),
+  ]);
   return html`
     <div class="column">
-      <${Start} session=${session} />
-      <${Rounds} session=${session} rounds=${rounds} />
+      <${Ask} session=${session} state=${state} />
+      <${Both} state=${state} />
+      <${Rounds} session=${session} state=${state} rounds=${rounds} />
     </div>
     <div class="column">
-      <${Paid} session=${session} />
+      <${Paid} session=${session} state=${state} />
       <${ByPosition} rounds=${rounds} />
     </div>
   `;
 }
 
-/** @param {{session: import("../state/session.js").Session}} props */
-function Start({ session }) {
+/** @param {{session: Session, state: SpeculateState}} props */
+function Ask({ session, state }) {
   const { runs, source, store } = session;
-  const prompt = useSignal(REPEATS);
-  source.name.value;
-  const canRun = source.isLive && source.status.value === "open" && runs.active.value.length === 0;
-  const run = () => {
-    if (!canRun) return;
-    runs.start("/v1/completions", { prompt: prompt.value, max_tokens: 48, temperature: 0, ignore_eos: true }).catch(() => {});
+  const canRun = source.canRun && !state.stop.value && runs.active.value.length === 0;
+  const both = () => canRun && state.start();
+  const onEngine = () => {
+    state.shown.value = "engine";
+    runs.start("/v1/completions", { prompt: state.prompt.value, max_tokens: state.tokens.value, temperature: 0, ignore_eos: true }).catch(() => {});
   };
-  useKeys("Speculate", [
-    { keys: ["/"], says: "to the prompt", run: () => document.getElementById("speculate-prompt")?.focus() },
-    { keys: ["r"], says: "run", run: () => document.getElementById("speculate-run")?.click() },
-  ]);
-  const speculation = store.hello?.speculation;
-  return html`<${Panel} title="A text to guess" about=${speculation && `this engine speculates: ${speculation}`}>
-    <form class="ask" onSubmit=${(/** @type {Event} */ event) => {
-      event.preventDefault();
-      run();
-    }}>
-      <label class="spoken" for="speculate-prompt">prompt</label>
-      <textarea id="speculate-prompt" rows="2" spellcheck=${false} value=${prompt.value} onInput=${(/** @type {any} */ event) => (prompt.value = event.target.value)}></textarea>
-      <div class="row"><button id="speculate-run" class="primary" disabled=${!canRun}>Generate 48 tokens</button></div>
-      ${!source.isLive && html`<p class="faint">This is a recorded run: generating needs <code>pellucid serve</code>.</p>`}
-      ${runs.problem.value && html`<p class="why trouble"><b>The server refused.</b> ${runs.problem.value}</p>`}
+  return html`<${Panel} title="A text to draft" about="a cheap helper guesses the next tokens, and one pass of the model checks them all">
+    <form class="ask" onSubmit=${submits(both)}>
+      <${Prompt} id="speculate-prompt" of=${state.prompt} onEnter=${both} />
+      <div class="sliders two">
+        <${Slider} label="k, drafts a round" min=${1} max=${12} of=${state.k} />
+        <${Slider} label="new tokens" min=${16} max=${128} step=${8} of=${state.tokens} />
+      </div>
+      <div class="row">
+        <div class="examples">${EXAMPLES.map(([name, text]) => html`<button type="button" class="chip" onClick=${() => (state.prompt.value = text)}>${name}</button>`)}</div>
+        <${Choice} label="drafts by" of=${state.drafter} options=${[["draft", "draft model"], ["ngram", "prompt lookup"]]} />
+        ${state.stop.value
+          ? html`<button type="button" onClick=${() => state.stop.value?.abort()}>Stop</button>`
+          : html`<button id="speculate-both" class="primary" disabled=${!canRun}>Run with and without</button>`}
+        <button type="button" id="speculate-run" disabled=${!canRun} onClick=${onEngine} title=${`this engine speculates: ${store.hello?.speculation ?? "off"}`}>On the serving engine</button>
+      </div>
+      <p class="faint small">${state.drafter.value === "ngram"
+        ? "Prompt lookup: where the last tokens stood before in the text, what followed there is the draft. It costs next to nothing and finds only repetitions."
+        : "A draft model: a smaller model with the same tokens writes the draft. It costs a pass of its own for each draft, and guesses new text too."}</p>
+      <${NeedsServer} session=${session} what="generating" />
+      <${Refused} problem=${state.problem.value || runs.problem.value} />
     </form>
   <//>`;
 }

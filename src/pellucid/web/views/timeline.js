@@ -3,6 +3,7 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
+import { TableButton, tableKey } from "../parts/controls.js";
 import { useKeys } from "../parts/keys.js";
 import { Empty, Panel } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
@@ -11,7 +12,7 @@ import { Steps } from "../timeline/steps.js";
 import { download } from "../timeline/trace.js";
 import { busySpan, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/window.js";
 
-/** @param {{session: import("../state/session.js").Session}} props */
+/** @param {{session: Session}} props */
 export function View({ session }) {
   const { store, cursor } = session;
   const { chosen } = timelineState(session);
@@ -32,7 +33,7 @@ export function View({ session }) {
     { keys: ["]"], says: "later", run: () => pan(0.5) },
     { keys: ["0"], says: "the busy time around the cursor", run: fit },
     { keys: ["a"], says: "all that is kept", run: () => (chosen.value = boundsNow()) },
-    { keys: ["t"], says: "tables in place of pictures", run: () => (asTable.value = !asTable.value) },
+    tableKey(asTable),
     { keys: ["e"], says: "export for Perfetto", run: () => download(store) },
   ]);
   if (store.requests.size === 0) {
@@ -45,7 +46,7 @@ export function View({ session }) {
     <button aria-label="closer" title="closer (+)" disabled=${length <= MIN_SPAN} onClick=${() => zoom(0.5)}>+</button>
     <button aria-label="further away" title="further away (-)" disabled=${length >= bounds.to - bounds.from} onClick=${() => zoom(2)}>−</button>
     <button class="quiet" title="the busy time around the cursor (0)" aria-pressed=${chosen.value === null} onClick=${fit}>fit</button>
-    <button class="quiet" aria-pressed=${asTable.value} onClick=${() => (asTable.value = !asTable.value)}>table</button>
+    <${TableButton} asTable=${asTable} />
     <button class="quiet" title="what the page holds, as a file for ui.perfetto.dev (e)" onClick=${() => download(store)}>for Perfetto</button>`;
   return html`
     <div class="column">

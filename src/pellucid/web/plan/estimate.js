@@ -5,25 +5,12 @@ import { computed, effect, signal } from "@preact/signals-core";
 
 const PAUSE_MS = 120; // of a slider, before the server is asked
 
-/**
- * A number of the server's estimate.
- * @typedef {{name: string, value: number, unit: string, provenance: "M" | "C" | "E", formula: string, inputs: Record<string, number | string>}} Estimated
- *
- * @typedef {object} Estimate
- * @property {string} model
- * @property {{name: string, provenance: "M" | "E", bandwidth_bytes_per_second: number, flops_per_second: number, memory_bytes: number}} machine
- * @property {string[]} machines
- * @property {string[]} shapes
- * @property {Estimated[]} numbers
- */
-
-/** @param {import("../state/session.js").Session} session */
+/** @param {Session} session */
 export function planState(session) {
-  session.views.plan ??= create(session);
-  return /** @type {ReturnType<typeof create>} */ (session.views.plan);
+  return /** @type {ReturnType<typeof create>} */ (session.views.plan ??= create(session));
 }
 
-/** @param {import("../state/session.js").Session} session */
+/** @param {Session} session */
 function create(session) {
   const ask = {
     /** A known shape; "": the loaded model. */
@@ -52,8 +39,7 @@ function create(session) {
   effect(() => {
     const words = query.value;
     again.value;
-    session.source.name.value;
-    if (!session.source.isLive) return;
+      if (!session.source.isLive) return;
     clearTimeout(timer);
     timer = setTimeout(async () => {
       newest += 1;
@@ -78,8 +64,6 @@ function create(session) {
   };
 }
 
-/** @typedef {ReturnType<typeof create>} PlanState */
-
 /**
  * A number by its name.
  * @param {Estimate} estimate
@@ -91,7 +75,7 @@ export const numberOf = (estimate, name) => estimate.numbers.find((each) => each
 /**
  * Where an estimated number comes from, for its badge.
  * @param {Estimated} number
- * @returns {import("../parts/numbers.js").Origin}
+ * @returns {Origin}
  */
 export const originOf = ({ name, provenance, formula, inputs }) => ({
   kind: provenance,

@@ -1,0 +1,109 @@
+// @ts-check
+// Controls that set a signal: sliders, choices, lists, a prompt; and commands that press or focus an element.
+
+import { html, useId } from "../html.js";
+
+/**
+ * A slider with its value beside it.
+ * @param {{label: any, of?: Numeric, value?: number, min?: number, max: number, step?: number, shown?: any, unit?: string, disabled?: boolean,
+ *   onInput?: (value: number) => void}} props `of`: the signal that it sets, in place of `value` and `onInput`; `shown`: the value in words
+ */
+export function Slider({ label, of, value = of?.value ?? 0, min = 0, max, step = 1, unit = "", shown = `${value} ${unit}`, disabled = false, onInput }) {
+  const id = useId();
+  return html`<div class="slider">
+    <label for=${id}>${label}</label>
+    <input
+      id=${id}
+      type="range"
+      value=${value}
+      min=${min}
+      max=${max}
+      step=${step}
+      disabled=${disabled}
+      style=${{ "--at": `${max > min ? ((value - min) / (max - min)) * 100 : 0}%` }}
+      onInput=${(/** @type {any} */ event) => {
+        const now = Number(event.target.value);
+        if (of) of.value = now;
+        onInput?.(now);
+      }}
+    />
+    <output for=${id}>${shown}</output>
+  </div>`;
+}
+
+/**
+ * One choice of a few.
+ * @param {{label: string, of: {value: string}, options: [string, any][], onChoose?: () => void}} props
+ */
+export function Choice({ label, of, options, onChoose }) {
+  const name = useId();
+  /** @param {string} key */
+  const choose = (key) => {
+    of.value = key;
+    onChoose?.();
+  };
+  return html`<fieldset class="choice">
+    <legend>${label}</legend>
+    ${options.map(
+      ([key, text]) => html`<label class=${key === of.value ? "on" : ""}>
+        <input type="radio" name=${name} value=${key} checked=${key === of.value} onChange=${() => choose(key)} />${text}
+      </label>`,
+    )}
+  </fieldset>`;
+}
+
+/**
+ * One of a list.
+ * @param {{id?: string, label?: string, of: {value: any}, options: [string | number, any][]}} props keys are all texts or all numbers
+ */
+export const Select = ({ id, label, of, options }) => html`<select
+  id=${id}
+  aria-label=${label}
+  value=${of.value}
+  onChange=${(/** @type {any} */ { target }) => (of.value = typeof of.value === "number" ? Number(target.value) : target.value)}
+>
+  ${options.map(([key, text]) => html`<option value=${key}>${text}</option>`)}
+</select>`;
+
+/** The numbers from 0, as options. @param {number} count @returns {[number, number][]} */
+export const upTo = (count) => Array.from({ length: count }, (_, index) => [index, index]);
+
+/**
+ * The text that an engine is to continue: Enter runs it, Escape leaves the field.
+ * @param {{id: string, of: {value: string}, rows?: number, onEnter: () => void}} props
+ */
+export const Prompt = ({ id, of, rows = 2, onEnter }) => html`<label class="spoken" for=${id}>prompt</label>
+  <textarea
+    id=${id}
+    rows=${rows}
+    spellcheck=${false}
+    value=${of.value}
+    onInput=${(/** @type {any} */ event) => (of.value = event.target.value)}
+    onKeyDown=${(/** @type {any} */ event) => {
+      if (event.key === "Escape") event.target.blur();
+      if (event.key !== "Enter" || event.shiftKey) return;
+      event.preventDefault();
+      onEnter();
+    }}
+  ></textarea>`;
+
+/** A switch between pictures and their tables. @param {{asTable: {value: boolean}}} props */
+export const TableButton = ({ asTable }) =>
+  html`<button class="quiet" aria-pressed=${asTable.value} onClick=${() => (asTable.value = !asTable.value)}>table</button>`;
+
+/** The command for it. @param {{value: boolean}} asTable @returns {Command} */
+export const tableKey = (asTable) => ({ keys: ["t"], says: "tables instead of pictures", run: () => (asTable.value = !asTable.value) });
+
+/** A command that presses a button. @param {string} key @param {string} says @param {string} selector @returns {Command} */
+export const press = (key, says, selector) => ({
+  keys: [key], says, run: () => /** @type {HTMLElement | null} */ (document.querySelector(selector))?.click(),
+});
+
+/** A command that goes to a field. @param {string} key @param {string} says @param {string} id @returns {Command} */
+export const focusOn = (key, says, id) => ({ keys: [key], says, run: () => document.getElementById(id)?.focus() });
+
+/** Takes a form's submission in place of the browser. @param {() => void} run */
+export const submits = (run) => (/** @type {Event} */ event) => {
+  event.preventDefault();
+  run();
+};

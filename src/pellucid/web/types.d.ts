@@ -1,0 +1,401 @@
+// Types of what the modules hand to each other, for the type checker and for readers; no browser loads this file.
+
+import type { Signal } from "@preact/signals-core";
+
+declare global {
+  // ---- state
+
+  type Session = ReturnType<typeof import("./state/session.js").createSession>;
+  type Store = import("./state/store.js").Store;
+  type Cursor = ReturnType<typeof import("./state/cursor.js").createCursor>;
+  type Settings = ReturnType<typeof import("./state/settings.js").createSettings>;
+  type Api = ReturnType<typeof import("./state/api.js").createApi>;
+  type Pool = import("./state/pool.js").Pool;
+  type Numeric = Signal<number>;
+
+  /** A request, from its first event on. */
+  interface EngineRequest {
+    /** 0, 1, 2 ... in order of appearance; hue, pattern and short name follow from it. */
+    number: number;
+    /** Short: r1, r2 ... */
+    name: string;
+    /** The engine's name of it. */
+    req: string;
+    /** Of its first event. */
+    seq: number;
+    /** The event req.add. */
+    added: any | null;
+    states: StateChange[];
+    /** The event req.prefix. */
+    prefix: any | null;
+    /** The event req.ledger. */
+    ledger: any | null;
+    /** Events preempt. */
+    preempts: any[];
+    /** Events draft. */
+    drafts: any[];
+    /** Rows of the table of tokens, in order. */
+    tokens: number[];
+    /** The seq of each of them. */
+    tokenSeqs: number[];
+  }
+
+  interface StateChange {
+    seq: number;
+    t_us: number;
+    step: number;
+    from: string;
+    to: string;
+    reason: string;
+    need_blocks?: number;
+    free_blocks?: number;
+    blocked_by?: string[];
+    finish?: string;
+  }
+
+  /** A token with all that is known of its choice. */
+  interface Token {
+    seq: number;
+    t_us: number;
+    step: number;
+    req: string;
+    pos: number;
+    id: number;
+    /** What it added to the answer's text. */
+    text: string;
+    /** Log-probability by the model. */
+    lp: number;
+    /** Probability in the distribution that it was drawn from. */
+    p_final: number;
+    rank: number;
+    ent_bits: number;
+    cand: { id: number; text: string; lp: number; p_final: number }[];
+    rest_frac: number;
+    funnel: { stage: string; kept: number; mass_frac: number }[];
+    itl_us: number | null;
+  }
+
+  interface SamplingParams {
+    temperature: number;
+    /** 0: all. */
+    top_k: number;
+    top_p: number;
+    min_p: number;
+    typical_p?: number;
+    repetition_penalty?: number;
+    presence_penalty?: number;
+    frequency_penalty?: number;
+  }
+
+  /** What a sampling stage left. */
+  interface SamplingStage {
+    stage: string;
+    kept: number;
+    /** Their probability in what entered the stage. */
+    mass_frac: number;
+    /** Probability of each token left, the likeliest first. */
+    odds: Map<number, number>;
+  }
+
+  /** What the page asks of the worker: to read the stream of a server, or a recorded trace. */
+  type WorkerOrder =
+    | { kind: "live"; url: string; key: string; level: string; req: string }
+    | { kind: "trace"; url: string }
+    | { kind: "file"; file: File };
+  type StreamStatus = "connecting" | "open" | "ended" | "lost" | "refused";
+
+  // ---- pictures
+
+  interface Palette {
+    paper: string;
+    panel: string;
+    ink: string;
+    ink2: string;
+    ink3: string;
+    line: string;
+    line2: string;
+    water: string;
+    water2: string;
+    sun: string;
+    sun2: string;
+    coral: string;
+    coral2: string;
+    leaf: string;
+    /** Six hues. */
+    owners: string[];
+    /** Font families. */
+    ui: string;
+    mono: string;
+  }
+
+  interface Surface {
+    ctx: CanvasRenderingContext2D;
+    /** In CSS pixels. */
+    width: number;
+    height: number;
+    palette: Palette;
+  }
+
+  /** Cells of a picture that can be focused one by one: left and right go to the neighbours, up and down `columns` further. */
+  interface Cells {
+    count: number;
+    columns: number;
+    /** In words, for a screen reader. */
+    describe(index: number): string;
+    /** In CSS pixels. */
+    rect(index: number): { x: number; y: number; width: number; height: number } | null;
+    /** The cell at a point; -1: none. */
+    hit(x: number, y: number): number;
+    /** Enter, or a click. */
+    choose?(index: number): void;
+  }
+
+  /** The data of a picture as a table: rows are made when they are shown. */
+  interface Twin {
+    columns: string[];
+    rows(): (string | number)[][];
+  }
+
+  interface Line {
+    name: string;
+    /** Of a request or an arm. */
+    hue: number;
+    /** Never falling. */
+    xs: number[];
+    ys: number[];
+    dashed?: boolean;
+  }
+
+  // ---- parts
+
+  interface Formula {
+    /** As people write it. */
+    text: string;
+    /** What each letter means, with its unit. */
+    inputs: Record<string, string>;
+    of(inputs: any): number;
+    /** Paper or specification. */
+    source?: string;
+  }
+
+  /** Where a number comes from. */
+  interface Origin {
+    /** Measured, counted exactly, estimated. */
+    kind: "M" | "C" | "E";
+    /** The event and field, or how it was measured. */
+    from?: string;
+    formula?: Formula;
+    /** Of the formula, by its letters. */
+    inputs?: Record<string, number | string>;
+    /** One more sentence. */
+    note?: string;
+  }
+
+  interface Command {
+    /** As in KeyboardEvent.key; "Shift+ArrowLeft" with the shift key. */
+    keys: string[];
+    /** What it does. */
+    says: string;
+    run(event: KeyboardEvent): void;
+  }
+
+  /** A token as a text shows it. */
+  interface Piece {
+    pos: number;
+    id: number;
+    text: string;
+    /** The model's probability; below 0: of the prompt, which nobody chose. */
+    p: number;
+    isPrompt: boolean;
+  }
+
+  // ---- views
+
+  /** The request and token that Generate looks at, as of the cursor. */
+  interface Focus {
+    request: EngineRequest;
+    /** Empty if no event has told them. */
+    promptIds: number[];
+    promptTok: number;
+    /** Output tokens so far. */
+    count: number;
+    /** The token looked at: the chosen one, else the newest. */
+    pos: number;
+    /** Whether somebody chose it. */
+    isChosen: boolean;
+    /** null: of the prompt, or none yet. */
+    token: Token | null;
+    state: StateChange | null;
+    hasEnded: boolean;
+  }
+  type GenerateState = ReturnType<typeof import("./views/generate.js").generateState>;
+
+  /** A stretch of time, in microseconds since the engine's start. */
+  interface Span {
+    from: number;
+    to: number;
+  }
+
+  /** One way of doing the work of a comparison: its steps as columns. */
+  interface Arm {
+    name: string;
+    /** From 0, for its hue. */
+    number: number;
+    useKvCache: boolean;
+    /** Output tokens after each step. */
+    tokens: number[];
+    /** Tokens passed so far. */
+    passed: number[];
+    flops: number[];
+    /** Bytes. */
+    moved: number[];
+    stepUs: number[];
+    timeUs: number[];
+    /** Between this step and the next. */
+    heldBytes: number[];
+    /** What each step added to the first request's text. */
+    texts: string[];
+  }
+
+  interface Comparison {
+    kind: string;
+    arms: Arm[];
+    /** Requests of each arm. */
+    requests: number;
+    promptTok: number;
+    /** Of each answer. */
+    maxTokens: number;
+    /** The event cmp.end. */
+    end: any | null;
+    isRunning: boolean;
+  }
+  type CompareState = ReturnType<typeof import("./compare/run.js").compareState>;
+
+  type SpeculateState = ReturnType<typeof import("./speculate/run.js").speculateState>;
+
+  /** A request of a load. Times are -1 while they lie ahead. */
+  interface Lane {
+    index: number;
+    /** The engine's name; "" before it is sent. */
+    req: string;
+    /** When it arrived. */
+    dueUs: number;
+    sentUs: number;
+    firstUs: number;
+    endUs: number;
+    state: "planned" | "sent" | "first" | "done" | "failed";
+    promptTok: number;
+    wantedTok: number;
+    tokens: number;
+    cachedTok: number;
+    message: string;
+  }
+
+  interface Load {
+    discipline: "continuous" | "static";
+    /** By index. */
+    lanes: Lane[];
+    /** Of the newest event. */
+    nowUs: number;
+    /** The event load.end. */
+    end: any | null;
+    isRunning: boolean;
+  }
+  type ServeState = ReturnType<typeof import("./serve/run.js").serveState>;
+
+  /** A number of the server's estimate. */
+  interface Estimated {
+    name: string;
+    value: number;
+    unit: string;
+    provenance: "M" | "C" | "E";
+    formula: string;
+    inputs: Record<string, number | string>;
+  }
+
+  interface Estimate {
+    model: string;
+    machine: {
+      name: string;
+      provenance: "M" | "E";
+      bandwidth_bytes_per_second: number;
+      flops_per_second: number;
+      memory_bytes: number;
+    };
+    machines: string[];
+    shapes: string[];
+    numbers: Estimated[];
+  }
+  type PlanState = ReturnType<typeof import("./plan/estimate.js").planState>;
+
+  /** A step of this session beside what the formula gives for its own operations and bytes. */
+  interface MeasuredStep {
+    kind: "prefill" | "decode" | "mixed";
+    step: number;
+    /** Of the forward pass. */
+    us: number;
+    predictedUs: number;
+    flops: number;
+    bytes: number;
+  }
+
+  // ---- lessons
+
+  interface Lesson {
+    id: string;
+    title: string;
+    /** To keep in mind. */
+    points: string[];
+    text: any;
+    predict: Question;
+    /** What the button says. */
+    action: string;
+    /** Gives the numbers of the run, which JSON can hold. */
+    run(session: Session): Promise<any>;
+    /** The picture of the run. */
+    Show(props: { result: any }): any;
+    check: Question;
+  }
+
+  /** A question whose answer a run gives. */
+  interface Question {
+    /** A text, or a function of the run's numbers. */
+    ask: any;
+    /** Key and text; without them the answer is a number. */
+    options?: [string, string][];
+    unit?: string;
+    answer(result: any): number | string;
+    /** The share by which a number may differ and still count; 0 if left out. */
+    within?: number;
+    /** Why it is so, with the numbers in it. */
+    explain(result: any): any;
+  }
+
+  /** What is remembered of a lesson. */
+  interface Progress {
+    predicted?: string;
+    checked?: string;
+    result?: any;
+    isRecorded?: boolean;
+    when?: string;
+    engine?: string;
+  }
+
+  /** A text that ran on the engine. */
+  interface RunFact {
+    req: string;
+    promptTok: number;
+    /** Texts of tokens. */
+    prompt: string[];
+    output: string[];
+    /** Of all tokens. */
+    ids: number[];
+    /** Tokens of the request in each step, and of its text up to there; the texts of those that it chose. */
+    steps: { step: number; q: number; ctx: number; us: number; made: string[] }[];
+    /** From its arrival to the first token. */
+    firstUs: number;
+    /** The median between tokens. */
+    eachUs: number;
+    totalUs: number;
+  }
+}
