@@ -42,6 +42,10 @@ GENERATE = """async () => {
     {prompt: "Once upon a time", max_tokens: 40, seed: 4, temperature: 0.8, top_p: 0.95, top_k: 40});
   await pellucid.runs.learnTexts(pellucid.store.requests.get(name).added.prompt_ids);
 }"""
+LEAST_SURE = """() => {
+  const tokens = pellucid.request.value.tokens.map((row) => pellucid.store.token(row)).slice(8);
+  pellucid.selection.pos.value = tokens.reduce((a, b) => (b.ent_bits > a.ent_bits ? b : a)).pos;
+}"""
 COMPARE = """async () => {
   const state = pellucid.views.compare;
   for (const kind of ["kv_dtype", "batch", "cache"]) {
@@ -75,7 +79,7 @@ def prepared_pages(page: Any, url: str, views: list[str]) -> Iterator[tuple[str,
         page.locator(f"main.view-{view} h2").first.wait_for()
         match view:
             case "generate":
-                page.keyboard.press(",")
+                page.evaluate(LEAST_SURE)
                 page.locator(".read-list").wait_for()
                 yield view, view
             case "cache":

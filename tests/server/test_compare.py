@@ -51,7 +51,7 @@ def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft"])
 def test_drafts_change_no_token(server: RunningServer, drafter: str) -> None:
-    text = "The cat sat on the mat. The dog sat on the mat. The cat sat on the mat. The dog"
+    text = "Copy this: one two three four five six seven eight nine ten. one two"
     asked = {"prompt": text, "drafter": drafter, "num_drafts": 3, "max_tokens": 24}
     events, end = run(server, kind="drafts", **asked)
     plain, drafted = end["arms"]["plain"], end["arms"]["drafted"]

@@ -7,7 +7,6 @@ import { count as counted } from "../parts/format.js";
 import { Badge } from "../parts/numbers.js";
 import { Empty, Panel, RequestName } from "../parts/panel.js";
 import { useReply } from "../parts/reply.js";
-import { visible } from "../parts/token_text.js";
 
 const SHOWN = 80; // rows
 const MIN_WAIT_MS = 1000; // between two looks
@@ -73,7 +72,7 @@ export function PrefixTree({ session }) {
         const refs = Math.max(...nodes.map((node) => node.refs));
         return html`<li key=${nodes[0].block} style=${{ "--depth": Math.min(depth, 8), "--c": request ? hueVariable(request) : "var(--line2)" }} class=${refs > 0 ? "used" : "kept"}>
           <button onClick=${() => (selection.block.value = nodes[0].block)}>
-            <span class="mono">${visible(nodes.map((node) => node.text).join("").slice(0, 160))}</span>
+            <span class="mono">${nodes.map((node) => node.text).join("").slice(0, 160).replaceAll("\n", "↵")}</span>
             <small>${counted(nodes.length)} ${nodes.length === 1 ? "block" : "blocks"}${refs > 1 ? ` · shared by ${refs}` : refs === 1 ? " · in use" : " · kept"}</small>
           </button>
           ${request && html`<${RequestName} request=${request} />`}
