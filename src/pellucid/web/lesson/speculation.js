@@ -6,7 +6,7 @@ import { html } from "../html.js";
 import { digits, inTime, percent } from "../parts/format.js";
 import { visible } from "../parts/token_text.js";
 
-const PROMPT = "Once upon a time there was a small dog who lived near the sea. One day the small dog";
+const PROMPT = "Once upon a time";
 
 /** @type {Lesson} */
 export const speculation = {
@@ -25,7 +25,7 @@ export const speculation = {
     answer: (result) => (result.rounds.length === 0 ? "5" : String(4 + result.extra)),
     explain: (result) => html`k + 1 = <b>5</b>: each guess, and the newest token that the model had chosen before them.
       ${result.rounds.length > 0 && html` In your run a pass with ${result.rounds[0].draft.length} guesses computed ${result.rounds[0].q} positions.`}
-      The rest comes from the cache.`,
+      ${" "}The rest comes from the cache.`,
   },
   action: "Run it with and without guesses",
   async run(session) {

@@ -36,7 +36,7 @@ export function Rounds({ session, state, rounds }) {
   return html`<${Panel} title=${isBoth ? "Rounds" : html`Rounds of ${name}`} about=${`${count(rounds.length)} rounds, the newest first`} actions=${actions}>
     <div class="rounds-box" tabindex="0" role="region" aria-label="rounds">
       <table class="draft-rounds">
-        <thead><tr><th scope="col">step</th><th scope="col">drafts, with the model's probability</th><th scope="col">the model's own</th><th scope="col" class="number">right</th><th scope="col" class="number">Leviathan</th></tr></thead>
+        <thead><tr><th scope="col">step</th><th scope="col">drafts${withLeviathan > 0 ? ", with the model's probability" : ""}</th><th scope="col">the model's own</th><th scope="col" class="number">right</th>${withLeviathan > 0 && html`<th scope="col" class="number">Leviathan</th>`}</tr></thead>
         <tbody>
           ${shown.map(
             (round) => html`<tr key=${round.seq}>
@@ -50,7 +50,7 @@ export function Rounds({ session, state, rounds }) {
               })}</span></td>
               <td class="mono">${round.chosen === undefined ? html`<span class="faint">one more</span>` : textOf(round.chosen)}</td>
               <td class="number">${round.n_right} of ${round.draft.length}</td>
-              <td class="number">${round.leviathan_tok === undefined ? "–" : digits(round.leviathan_tok)}</td>
+              ${withLeviathan > 0 && html`<td class="number">${round.leviathan_tok === undefined ? "–" : digits(round.leviathan_tok)}</td>`}
             </tr>`,
           )}
         </tbody>
