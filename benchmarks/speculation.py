@@ -1,29 +1,32 @@
 """Speculation against none: whether `auto` is ever slower, and whether set acceptance gives the speed of the formula.
 
     python benchmarks/speculation.py auto [--shape qwen2.5-0.5b] [--quantization int4] [--turns 24]
-    python benchmarks/speculation.py formula [--shape llama-3.2-1b] [--quantization int8] [--turns 12]
+    python benchmarks/speculation.py formula [--shape llama-3.2-1b] [--quantization int8] [--results FILE]
 
 Both kinds of engine live in one process, on the same weights, and take turns of a request (or of 32) each, in
 the order off, on, on, off. The ratio of two neighbouring turns says little of what else the machine does; its
 median over all pairs is what counts.
 
-auto     Free text, a text that is being edited, 32 requests together, and free text beside busy processes. The
+auto     Free text, a text that is being edited, 32 requests together, and the first two beside busy processes. The
          bundled model writes free text of its own. Where a text is given (an edit, and all texts of random
          weights), every step is computed in full, and its greedy tokens are then replaced by those of the text.
+         An edit replaces, inserts or removes one token in 25.
 formula  The tokens of random weights are known from a run without drafts: the text is the same with them. A
          draft model is really run for each draft, and its token is then replaced by the right one with
-         probability a, by a wrong one otherwise. c and v are measured in the same turns.
+         probability a, by a wrong one otherwise. c and v are measured in the same turns. With `--results`
+         the file gets a line for each a and k that is complete, and those in the file are not measured again.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -52,7 +55,8 @@ from pellucid.scheduling.scheduler_output import ScheduledRequest
 HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
 TOGETHER = 32
 NUM_BUSY = 3
-WORDS_PER_EDIT = 25
+TOKENS_PER_EDIT = 25
+EDITS = ("replace", "insert", "remove")
 # The draft model of `formula` has the target's vocabulary and head dim, and little else.
 DRAFT_LAYERS, DRAFT_HEADS, DRAFT_HIDDEN_SIZE, DRAFT_INTERMEDIATE_SIZE = 2, 8, 512, 1024
 
@@ -92,11 +96,13 @@ class Script:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn took: wall time and CPU time of the whole process, in seconds."""
+    """What one turn took: wall time and CPU time of the whole process, and the wall time from the first token of
+    a request to its last one on average, in seconds."""
 
     num_tokens: int
     seconds: float
     cpu_seconds: float
+    decode_seconds: float
 
 
 class Contestant:
@@ -119,21 +125,43 @@ class Contestant:
         while self.engine.has_unfinished_requests:
             self.engine.step()
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-        return Turn(sum(len(each.outputs[0].token_ids) for each in outputs), seconds, cpu)
+        num_tokens = sum(len(each.outputs[0].token_ids) for each in outputs)
+        decode_seconds = [each.metrics.decode_seconds or 0.0 for each in outputs]
+        return Turn(num_tokens, seconds, cpu, statistics.mean(decode_seconds))
 
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Keeps `count` processes busy."""
-    processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
-    for process in processes:
-        process.start()
+    """Keeps `count` processes busy, and has this process share the processor with them: without the real-time
+    priority that it may have been started with."""
+    if not count:
+        yield
+        return
+    with _ordinary_priority():
+        processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
+        for process in processes:
+            process.start()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.terminate()
+                process.join()
+
+
+@contextmanager
+def _ordinary_priority() -> Iterator[None]:
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    _schedule_threads(os.SCHED_OTHER, os.sched_param(0))
     try:
         yield
     finally:
-        for process in processes:
-            process.terminate()
-            process.join()
+        _schedule_threads(policy, priority)
+
+
+def _schedule_threads(policy: int, priority: os.sched_param) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setscheduler(int(thread.name), policy, priority)
 
 
 def _spin() -> None:
@@ -157,15 +185,17 @@ def pairs(
 def describe(name: str, found: Sequence[tuple[Turn, Turn]], contestant: Contestant) -> str:
     ratios = sorted(without.seconds / with_.seconds for without, with_ in found)
     cpu = statistics.median(without.cpu_seconds / with_.cpu_seconds for without, with_ in found)
-    total = sum(turn.seconds for turn, _ in found) / sum(turn.seconds for _, turn in found)
+    decode = statistics.median(
+        without.decode_seconds / with_.decode_seconds for without, with_ in found
+    )
     quarter = len(ratios) // 4
     rate = statistics.median(turn.num_tokens / turn.seconds for turn, _ in found)
-    statistics_ = contestant.engine.speculation
-    assert statistics_ is not None
+    counters = contestant.engine.speculation
+    assert counters is not None
     return (
         f"{name:34s} {statistics.median(ratios):6.3f}x   {ratios[quarter]:.3f} .. {ratios[-1 - quarter]:.3f}"
-        f"  {total:6.3f}  {cpu:6.3f}  {rate:8.1f}  {statistics_.num_drafts:6d}"
-        f"  {statistics_.acceptance:6.1%}  {statistics_.reason}"
+        f"  {decode:6.3f}x  {cpu:6.3f}  {rate:8.1f}  {counters.num_drafts:6d}"
+        f"  {counters.acceptance:6.1%}  {counters.reason}"
     )
 
 
@@ -178,11 +208,15 @@ def texts_of(tokenizer_model: LoadedModel) -> list[list[int]]:
 
 
 def edited(token_ids: Sequence[int], rng: random.Random) -> list[int]:
-    """The text with a token changed here and there, as one that is being edited."""
-    return [
-        rng.randrange(300, 4000) if rng.random() < 1 / WORDS_PER_EDIT else token_id
-        for token_id in token_ids
-    ]
+    """The text as someone who edits it writes it: here and there a token is replaced, inserted or removed."""
+    text: list[int] = []
+    for token_id in token_ids:
+        edit = rng.choice(EDITS) if rng.random() < 1 / TOKENS_PER_EDIT else None
+        if edit in ("replace", "insert"):
+            text.append(rng.randrange(300, 4000))
+        if edit in (None, "insert"):
+            text.append(token_id)
+    return text
 
 
 def measure_auto(args: argparse.Namespace) -> None:
@@ -220,8 +254,9 @@ def measure_auto(args: argparse.Namespace) -> None:
                 EngineConfig(
                     quantization=args.quantization,
                     speculation=speculation,
+                    num_draft_tokens=args.num_draft_tokens,
                     num_kv_blocks=TOGETHER * 24,
-                    max_model_len=512,
+                    max_model_len=1024,
                     # The same texts come again and again: no engine may find what it has seen.
                     enable_prefix_caching=False,
                 ),
@@ -231,7 +266,7 @@ def measure_auto(args: argparse.Namespace) -> None:
 
     print(f"{model.name}, {args.quantization}: off / on, medians of {args.turns} pairs of turns")
     print(
-        "                                    median   quartiles       total     CPU  off tok/s  drafts   right"
+        "                                    median   quartiles       decode     CPU  off tok/s  drafts   right"
     )
     cases: dict[str, tuple[str, Callable[[int], list[Work]], int]] = {
         "free text": ("auto", free, 0),
@@ -246,10 +281,8 @@ def measure_auto(args: argparse.Namespace) -> None:
             continue
         on = engine(speculation)
         with busy_processes(num_busy):
-            num_turns = args.turns // 4 if works is together else args.turns
-            print(
-                describe(name, pairs(engine("off"), on, works, max(4, num_turns)), on), flush=True
-            )
+            num_turns = max(4, args.turns // 4) if works is together else args.turns
+            print(describe(name, pairs(engine("off"), on, works, num_turns), on), flush=True)
 
 
 # ---- formula
@@ -330,68 +363,119 @@ def small_model(target: LoadedModel, quantization: str) -> LoadedModel:
     return replace(target, name="draft", config=config, decoder=compiled)
 
 
+@dataclass(frozen=True)
+class FormulaResult:
+    """What set acceptance gave.
+
+    Args:
+        acceptance: a.
+        num_drafts: k.
+        draft_cost: c, of drafting one token, in plain steps.
+        verify_cost: v, of a step that verifies the drafts, in plain steps.
+        speedups: of decode, in pairs of turns.
+        tokens_per_round: that the drafts gave.
+    """
+
+    acceptance: float
+    num_drafts: int
+    draft_cost: float
+    verify_cost: float
+    speedups: list[float]
+    tokens_per_round: float
+
+    def __str__(self) -> str:
+        a, k = self.acceptance, self.num_drafts
+        expected = formulas.draft_speedup(a, k, self.draft_cost, self.verify_cost)
+        speedups = sorted(self.speedups)
+        measured, quarter = statistics.median(speedups), len(speedups) // 4
+        return (
+            f"{a:.1f}  {k}  {self.draft_cost:.3f}  {self.verify_cost:.3f}  {expected:6.2f}x  {measured:7.2f}x"
+            f"  {measured / expected:17.2f}  {speedups[quarter]:.2f} .. {speedups[-1 - quarter]:.2f}"
+            f"   {self.tokens_per_round:.2f} of {formulas.expected_tokens(a, k):.2f} tokens a round"
+        )
+
+
 def measure_formula(args: argparse.Namespace) -> None:
-    target = random_model(
-        args.shape, EngineConfig(quantization=args.quantization), [Decode(64, 512, 8)]
-    )
-    draft = small_model(target, args.draft_quantization)
-    config = EngineConfig(
-        quantization=args.quantization,
-        speculation="off",
-        num_kv_blocks=64,
-        max_model_len=2048,
-        enable_prefix_caching=False,
-    )
-    prompt = np.random.default_rng(0).integers(300, 4000, args.depth).tolist()
-    work = Work(prompt, SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True))
-    off = Contestant(LLMEngine(config, target))
-    forwards = ForwardTimes(off.engine)
-    output = off.engine.add_request(prompt, work.params)
-    while off.engine.has_unfinished_requests:
-        off.engine.step()
-    text = output.outputs[0].token_ids
+    results: dict[tuple[float, int], FormulaResult] = {}
+    if args.results is not None and args.results.exists():
+        for line in args.results.read_text().splitlines():
+            result = FormulaResult(**json.loads(line))
+            results[result.acceptance, result.num_drafts] = result
+    wanted = [(a, k) for a in args.acceptances for k in args.drafts]
+    if any(case not in results for case in wanted):
+        bench = FormulaBench(args)
     print(
-        f"{target.name}, {args.quantization}; draft model: {args.draft_quantization},"
+        f"{args.shape}, {args.quantization}; draft model: {args.draft_quantization},"
         f" {DRAFT_LAYERS} layers, hidden size {DRAFT_HIDDEN_SIZE}"
     )
     print("  a  k     c      v   formula  measured  measured / formula   quartiles   acceptance")
-    for acceptance in args.acceptances:
-        for num_drafts in args.drafts:
-            draft_model = DraftModel(
-                ModelRunner(
-                    draft.decoder,
-                    draft.backend.make_kv_cache(draft.config, 64, config.block_size, "bf16"),
-                    config.block_size,
-                    Sampler(),
-                ),
-                KVCacheManager(BlockPool(64), config.block_size, enable_prefix_caching=False),
-                config.max_num_batched_tokens,
-                draft.config.context_length,
-            )
-            proposer = SetAcceptance(draft_model, text, acceptance, target.config.vocab_size)
-            proposer.num_drafts = num_drafts
-            on = Contestant(LLMEngine(config, target, proposer=proposer))
-            verifications = ForwardTimes(on.engine)
-            forwards.seconds.clear()
-            decode_ratios = [
-                without / with_ for without, with_ in decode_pairs(off, on, work, args.turns, text)
-            ]
-            plain = statistics.median(forwards.seconds)
-            c = statistics.median(proposer.seconds) / plain
-            v = statistics.median(verifications.seconds) / plain
-            expected = formulas.draft_speedup(acceptance, num_drafts, c, v)
-            decode_ratios.sort()
-            measured = statistics.median(decode_ratios)
-            quarter = len(decode_ratios) // 4
-            counters = on.engine.speculation
-            assert counters is not None
-            rounds = counters.tokens_per_round
-            print(
-                f"{acceptance:.1f}  {num_drafts}  {c:.3f}  {v:.3f}  {expected:6.2f}x  {measured:7.2f}x"
-                f"  {measured / expected:17.2f}  {decode_ratios[quarter]:.2f} .. {decode_ratios[-1 - quarter]:.2f}"
-                f"   {rounds:.2f} of {formulas.expected_tokens(acceptance, num_drafts):.2f} tokens a round",
-                flush=True,
-            )
+    for case in wanted:
+        if case not in results:
+            results[case] = bench.measure(*case)
+            if args.results is not None:
+                with args.results.open("a") as file:
+                    print(json.dumps(asdict(results[case])), file=file)
+        print(results[case], flush=True)
+
+
+class FormulaBench:
+    """A target and a draft model, both of random weights, and the target's text without drafts."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._num_turns = args.turns
+        self._target = random_model(
+            args.shape, EngineConfig(quantization=args.quantization), [Decode(64, 512, 8)]
+        )
+        self._draft = small_model(self._target, args.draft_quantization)
+        self._config = EngineConfig(
+            quantization=args.quantization,
+            speculation="off",
+            num_kv_blocks=64,
+            max_model_len=2048,
+            enable_prefix_caching=False,
+        )
+        prompt = np.random.default_rng(0).integers(300, 4000, args.depth).tolist()
+        params = SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True)
+        self._work = Work(prompt, params)
+        self._off = Contestant(LLMEngine(self._config, self._target))
+        self._plain_steps = ForwardTimes(self._off.engine)
+        output = self._off.engine.add_request(prompt, params)
+        while self._off.engine.has_unfinished_requests:
+            self._off.engine.step()
+        self._text = output.outputs[0].token_ids
+
+    def measure(self, acceptance: float, num_drafts: int) -> FormulaResult:
+        draft, block_size = self._draft, self._config.block_size
+        draft_model = DraftModel(
+            ModelRunner(
+                draft.decoder,
+                draft.backend.make_kv_cache(draft.config, 64, block_size, "bf16"),
+                block_size,
+                Sampler(),
+            ),
+            KVCacheManager(BlockPool(64), block_size, enable_prefix_caching=False),
+            self._config.max_num_batched_tokens,
+            draft.config.context_length,
+        )
+        vocab_size = self._target.config.vocab_size
+        proposer = SetAcceptance(draft_model, self._text, acceptance, vocab_size)
+        proposer.num_drafts = num_drafts
+        on = Contestant(LLMEngine(self._config, self._target, proposer=proposer))
+        verifications = ForwardTimes(on.engine)
+        self._plain_steps.seconds.clear()
+        found = decode_pairs(self._off, on, self._work, self._num_turns, self._text)
+        speedups = [without / with_ for without, with_ in found]
+        plain = statistics.median(self._plain_steps.seconds)
+        counters = on.engine.speculation
+        assert counters is not None
+        return FormulaResult(
+            acceptance,
+            num_drafts,
+            statistics.median(proposer.seconds) / plain,
+            statistics.median(verifications.seconds) / plain,
+            speedups,
+            counters.tokens_per_round,
+        )
 
 
 def decode_pairs(
@@ -419,6 +503,7 @@ def main() -> None:
     auto.add_argument("--quantization", default="none")
     auto.add_argument("--turns", type=int, default=24, help="pairs of turns")
     auto.add_argument("--tokens", type=int, default=128, help="output tokens of each request")
+    auto.add_argument("--num-draft-tokens", type=int, default=EngineConfig.num_draft_tokens)
     auto.add_argument("--only", help="cases whose names have this in them")
     auto.add_argument(
         "--num-threads",
@@ -433,6 +518,9 @@ def main() -> None:
     formula.add_argument("--turns", type=int, default=8, help="pairs of turns for each a and k")
     formula.add_argument("--tokens", type=int, default=64)
     formula.add_argument("--depth", type=int, default=64, help="tokens of the prompt")
+    formula.add_argument(
+        "--results", type=Path, help="file of results: more are added, those in it are not measured"
+    )
     formula.add_argument("--acceptances", type=float, nargs="+", default=[0.6, 0.8, 0.9])
     formula.add_argument("--drafts", type=int, nargs="+", default=[2, 4, 6])
     formula.set_defaults(measure=measure_formula)

@@ -1,15 +1,18 @@
 """Random traces on tiny models of the numpy backend: the same answers, to the last bit."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.loaded_model import load_model
+from pellucid.execution.proposers.proposer import Proposer
+from pellucid.loaded_model import LoadedModel, load_model
 from support.checkpoints import write_checkpoint
+from support.fake_model import FakeClock
 from support.tiny_tokenizer import VOCAB_SIZE
 from support.traces import TraceSpace, check_trace, make_trace, with_room_for_groups
 
@@ -19,6 +22,18 @@ FAMILIES = (
     *("llama", "gemma2", "llama-dynamic", "gemma3"),
     *("smollm3", "olmo3", "qwen3-moe", "gpt-oss"),
 )
+
+
+def make_engine(
+    model: LoadedModel,
+    draft: LoadedModel,
+    knobs: Mapping[str, object],
+    clock: FakeClock,
+    proposer: Proposer | None,
+) -> LLMEngine:
+    config = EngineConfig(**with_room_for_groups(knobs, model.config))
+    used = draft if config.speculation in ("auto", "draft") else None
+    return LLMEngine(config, model, clock, proposer=proposer, draft=used)
 
 
 @pytest.mark.traces(24)
@@ -34,20 +49,17 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_p
         vocab_size=VOCAB_SIZE,
         stops=["a", "e", "t", " ", "th", "the", "\n"],
         block_bytes=64 << 10,
-        knobs={"kv_cache_dtype": ["bf16", "f32"]},
+        knobs={
+            "kv_cache_dtype": ["bf16", "f32", "int8", "int4"],
+            "speculation": ["off", "auto", "ngram", "draft", "draft"],  # alone: off
+        },
         prefix_cache_dir=str(tmp_path / "blocks"),
     )
+    draft = models[0]  # of another family than the others, with the same tokenizer
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
-        model = models[seed % len(models)]
         counts += check_trace(
-            make_trace(seed, space),
-            lambda knobs, clock, proposer, model=model: LLMEngine(
-                EngineConfig(**with_room_for_groups(knobs, model.config)),
-                model,
-                clock,
-                proposer=proposer,
-            ),
+            make_trace(seed, space), partial(make_engine, models[seed % len(models)], draft)
         )
     print(dict(counts))
     if counts["traces"] >= 24:

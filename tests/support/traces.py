@@ -24,6 +24,7 @@ from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import BlockOp
+from pellucid.structured_outputs import StructuredOutputsParams
 from support.fake_model import FakeClock
 
 # All others must not change an answer.
@@ -138,6 +139,7 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
     # Another source of chance, so that traces stay what they were before there were callers.
     of_callers = random.Random(f"{seed} callers")
     callers = of_callers.choice([("",), ("", "a"), ("", "a", "a", "b")])
+    of_draws = random.Random(f"{seed} draws")
     requests, arrival = [], 0
     for _ in range(rng.randrange(2, rng.choice([6, 10, 16]))):
         arrival += rng.choice([0, 0, 0, 1, 2, 5])
@@ -146,7 +148,7 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         requests.append(
             TracedRequest(
                 prompt=(*head, *tail),
-                params=_random_params(rng, space),
+                params=_with_draws(_random_params(rng, space), of_draws, space),
                 arrival=arrival,
                 abort=arrival + rng.randrange(30) if rng.random() < 0.12 else None,
                 priority=rng.choice([0, 0, 0, -2, 1, 3]),
@@ -281,6 +283,30 @@ def _random_params(rng: random.Random, space: TraceSpace) -> RequestParams:
         include_stop_str_in_output=sometimes(True, False),
         ignore_eos=sometimes(True, False, 0.5),
         thinking_token_budget=sometimes(rng.randrange(4), None, 0.2),
+    )
+
+
+def _with_draws(params: RequestParams, rng: random.Random, space: TraceSpace) -> RequestParams:
+    """The same request, with parameters of all stages of sampling for every second one."""
+    if isinstance(params, BeamSearchParams) or params.allowed_token_ids or rng.random() < 0.5:
+        return params
+
+    def sometimes(value: Any, otherwise: Any) -> Any:
+        return value if rng.random() < 0.2 else otherwise
+
+    token_ids = range(space.vocab_size)
+    return replace(
+        params,
+        temperature=rng.choice([0.0, 0.2, 0.5, 0.8, 1.2, 1.5]),
+        top_k=sometimes(rng.choice([1, 3, 20]), params.top_k),
+        top_p=sometimes(rng.choice([0.3, 0.95]), params.top_p),
+        min_p=sometimes(rng.choice([0.02, 0.3]), 0.0),
+        typical_p=sometimes(rng.choice([0.4, 0.9]), 1.0),
+        frequency_penalty=sometimes(rng.choice([-0.5, 0.7, 2.0]), 0.0),
+        logit_bias=sometimes({rng.choice(token_ids): 4.0, rng.choice(token_ids): -3.0}, ()),
+        bad_words=sometimes([rng.choice(space.stops)], ()),
+        allowed_token_ids=sometimes(rng.sample(token_ids, space.vocab_size // 2), None),
+        structured_outputs=sometimes(StructuredOutputsParams(regex="[a-z ]{3,40}"), None),
     )
 
 

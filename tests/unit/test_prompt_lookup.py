@@ -4,8 +4,15 @@ import random
 
 import pytest
 
-from pellucid.execution.proposers.ngram_index import MAX_MATCH, MAX_TRIED, MIN_MATCH
+from pellucid.execution.proposers.ngram_index import (
+    MAX_MATCH,
+    MAX_TRIED,
+    MIN_MATCH,
+    NgramIndex,
+)
 from pellucid.execution.proposers.prompt_lookup import (
+    ENOUGH,
+    MAX_EDIT,
     MAX_RECENT_TOKENS,
     MAX_SALTS,
     PromptLookup,
@@ -21,8 +28,8 @@ def request_with(name: str, prompt: list[int], output: list[int]) -> Request:
     return request
 
 
-def definition(text: list[int], count: int) -> list[int]:
-    """By search, in O(n) a token."""
+def definition(text: list[int]) -> tuple[int, int]:
+    """What `NgramIndex.find` finds, by a search in O(n)."""
     best, best_place, num_tried = 0, 0, 0
     for place in range(len(text) - 1, MIN_MATCH - 1, -1):
         if text[place - MIN_MATCH : place] != text[-MIN_MATCH:] or num_tried == MAX_TRIED:
@@ -33,24 +40,84 @@ def definition(text: list[int], count: int) -> list[int]:
             length += 1
         if length > best:
             best, best_place = length, place
-    drafts = list(text)
-    for index in range(count if best else 0):
-        drafts.append(drafts[best_place + index])
-    return drafts[len(text) :]
+    return best, best_place
 
 
 @pytest.mark.parametrize("num_values", [1, 2, 4, 30])
-def test_drafts_are_those_of_a_search(num_values: int) -> None:
+def test_the_index_finds_what_a_search_finds(num_values: int) -> None:
     rng = random.Random(num_values)
-    lookup = PromptLookup()
-    request = request_with("a", [rng.randrange(num_values) for _ in range(9)], [])
+    index = NgramIndex()
     for _ in range(120):
-        request.output_token_ids += [
-            rng.randrange(num_values) for _ in range(rng.choice([1, 1, 1, 2, 5]))
-        ]
-        count = rng.randrange(1, 9)
+        index.extend([rng.randrange(num_values) for _ in range(rng.choice([1, 1, 1, 2, 5]))])
+        assert index.find(index.token_ids) == definition(index.token_ids)
+
+
+PASSAGE = list(range(100, 130))
+
+
+def draft_at(answer: list[int], from_: int, count: int = 3) -> list[int]:
+    """The drafts behind `answer`, if there were drafts since its first `from_` tokens."""
+    lookup = PromptLookup(uses_recent_answers=False)
+    request = request_with("a", [*PASSAGE, 1, 2, 3], [])
+    found: dict[str, list[int]] = {}
+    for length in range(from_, len(answer) + 1):
+        request.output_token_ids = answer[:length]
         found = lookup.propose([request], {"a": count})
-        assert found.get("a", []) == definition(request.token_ids(0, 10**6), count)
+    return found.get("a", [])
+
+
+@pytest.mark.parametrize("drafted_before", [ENOUGH, 10])
+def test_a_copy_goes_on_behind_an_edit(drafted_before: int) -> None:
+    copied = PASSAGE[:10]
+    # A token is replaced.
+    assert draft_at([*copied, 7], drafted_before) == PASSAGE[11:14]
+    assert draft_at([*copied, 7, 8], drafted_before) == PASSAGE[12:15]
+    # One is removed, and three are.
+    assert draft_at([*copied, PASSAGE[11]], drafted_before) == PASSAGE[12:15]
+    assert draft_at([*copied, PASSAGE[13]], drafted_before) == PASSAGE[14:17]
+    # One is inserted: the passage goes on as soon as one of its tokens stands there.
+    assert draft_at([*copied, 7, PASSAGE[10]], drafted_before) == PASSAGE[11:14]
+
+
+def test_a_copy_that_departs_for_long_has_ended() -> None:
+    copied, other = PASSAGE[:10], [7, 8, 9, 10, 11, 12]
+    for length in range(1, MAX_EDIT + 1):
+        assert draft_at([*copied, *other[:length]], ENOUGH)
+    for length in range(MAX_EDIT + 1, len(other) + 1):
+        assert draft_at([*copied, *other[:length]], ENOUGH) == []
+
+
+def test_few_tokens_that_agree_are_no_copy() -> None:
+    assert draft_at([*PASSAGE[: ENOUGH - 1], 7], 1) == []
+    assert draft_at([*PASSAGE[:ENOUGH], 7], 1) == PASSAGE[ENOUGH + 1 :][:3]
+
+
+def test_a_text_that_is_edited_takes_fewer_steps_than_its_n_grams_alone_give() -> None:
+    rng = random.Random(0)
+    prompt = [rng.randrange(1000) for _ in range(400)]
+    answer: list[int] = []
+    for token_id in prompt:
+        edit = rng.choice(["replace", "insert", "remove"]) if rng.random() < 0.04 else ""
+        answer += [rng.randrange(1000)] * (edit in ("replace", "insert"))
+        answer += [token_id] * (edit in ("", "insert"))
+    num_steps = {}
+    for knows_edits in (True, False):
+        request, lookup = request_with("a", prompt, []), PromptLookup(uses_recent_answers=False)
+        index = NgramIndex()
+        num_steps[knows_edits] = 0
+        while request.num_output_tokens < len(answer):
+            drafts = lookup.propose([request], {"a": 6}).get("a", []) if knows_edits else []
+            if not knows_edits:
+                index.extend(request.token_ids(len(index), 10**6))
+                length, place = index.find(index.token_ids)
+                drafts = index.token_ids[place : place + 6] if length else []
+            rest = answer[request.num_output_tokens :]
+            num_right = 0
+            while num_right < min(len(drafts), len(rest)) and drafts[num_right] == rest[num_right]:
+                num_right += 1
+            request.output_token_ids += rest[: num_right + 1]
+            num_steps[knows_edits] += 1
+    assert num_steps[True] < 0.87 * num_steps[False]
 
 
 def test_a_loop_goes_on_for_as_long_as_is_wanted() -> None:

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-MIN_MATCH, MAX_MATCH = (
-    2,
-    8,
-)  # tokens of the end that have to agree, and beyond which more do not count
+# Tokens of the end that have to agree, and beyond which more do not count.
+MIN_MATCH, MAX_MATCH = 2, 8
 MAX_TRIED = 8  # occurrences of the last two tokens, the latest first
 
 

@@ -1,5 +1,5 @@
 """The prompt-lookup proposer: drafts the tokens that followed the last occurrence of the same n-gram (Saxena
-2023)."""
+2023), and goes on behind an edit where a text departs from a passage that it copies."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +7,12 @@ from pellucid.execution.proposers.ngram_index import MAX_MATCH, NgramIndex
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.request import Request
 
-# Other answers are looked at if fewer tokens than this agree within the request's own text.
+# Other answers are looked at if fewer tokens than this agree within the request's own text. As many make a
+# passage that the text copies.
 ENOUGH = 4
+# Tokens in which a text may depart from the passage that it copies, and places on either side of the expected
+# one where the passage may go on.
+MAX_EDIT = 4
 # Tokens that have to agree with another answer: pairs are right too seldom.
 MIN_MATCH_ELSEWHERE = 3
 # Of ended requests, for each salt; the oldest half is dropped when there are more.
@@ -26,7 +30,7 @@ class PromptLookup(Proposer):
     """
 
     def __init__(self, uses_recent_answers: bool = True) -> None:
-        self._texts: dict[str, tuple[Request, NgramIndex]] = {}
+        self._texts: dict[str, tuple[Request, GrowingText]] = {}
         self._recent = RecentAnswers() if uses_recent_answers else None
 
     def propose(
@@ -36,7 +40,7 @@ class PromptLookup(Proposer):
         for request in requests:
             name = request.request_id
             text = self._text(request)
-            length, place = text.find(text.token_ids)
+            length, place = text.find_continuation()
             found = _continuation(text.token_ids, place, max_drafts[name])
             if length < ENOUGH and self._recent is not None:
                 shortest = max(length + 1, MIN_MATCH_ELSEWHERE)
@@ -55,15 +59,56 @@ class PromptLookup(Proposer):
             if self._recent is not None and not request.waits_for_group:
                 self._recent.add(request)
 
-    def _text(self, request: Request) -> NgramIndex:
+    def _text(self, request: Request) -> "GrowingText":
         """The request's text as it is now."""
         own, text = self._texts.get(request.request_id, (None, None))
         if text is None or own is not request:
-            text = NgramIndex()
+            text = GrowingText()
             self._texts[request.request_id] = request, text
         if len(text) < request.num_known_tokens:
             text.extend(request.token_ids(len(text), request.num_known_tokens))
         return text
+
+
+class GrowingText(NgramIndex):
+    """A request's text, and the passage that its end copies: an earlier part of the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._distance = 0  # from the passage to its copy, in tokens; 0: there is no passage
+        self._copied_end = 0  # index of the first token that departs from the passage
+
+    def find_continuation(self) -> tuple[int, int]:
+        """Where the text has gone on from an end like its own.
+
+        Returns:
+            How many tokens agree, and the index of the token behind them. If no n-gram agrees shortly after the
+            text has departed from a passage: 0, and where the passage probably goes on. (0, 0) if there is
+            neither.
+        """
+        length, place = self.find(self.token_ids)
+        if length >= ENOUGH:
+            self._distance, self._copied_end = len(self) - place, len(self)
+        elif not length and self._distance:
+            place = self._behind_edit()
+        return length, place
+
+    def _behind_edit(self) -> int:
+        """Where the passage goes on: at its next token that equals the text's last one, if it is near (tokens were
+        inserted or removed), else as if each token had been replaced by one. 0 if the edit is too long."""
+        text, end, distance = self.token_ids, len(self), self._distance
+        while (
+            self._copied_end < end and text[self._copied_end] == text[self._copied_end - distance]
+        ):
+            self._copied_end += 1
+        if end - self._copied_end > MAX_EDIT:
+            return 0
+        expected, departure = end - distance, self._copied_end - distance
+        for shift in range(MAX_EDIT + 1):
+            for place in (expected + shift, expected - shift):
+                if departure < place < end and text[place - 1] == text[-1]:
+                    return place
+        return expected
 
 
 class RecentAnswers:
