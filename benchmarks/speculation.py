@@ -12,13 +12,15 @@ auto     Free text, a text that is being edited, 32 requests together, and the f
          weights), every step is computed in full, and its greedy tokens are then replaced by those of the text.
          An edit replaces, inserts or removes one token in 25.
 formula  The tokens of random weights are known from a run without drafts: the text is the same with them. A
-         draft model is really run for each draft, and its token is then replaced by the right one with
-         probability a, by a wrong one otherwise. c and v are measured in the same turns. With `--results`
-         the file gets a line for each a and k that is complete, and those in the file are not measured again.
+         draft model is really run for each draft, and its token is then replaced by the right one or a wrong
+         one: each is right with probability a, given those before it. c and v are measured in the same turns.
+         With `--results` the file gets a line for each a and k that is complete, and those in the file are not
+         measured again.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -55,8 +57,10 @@ from pellucid.scheduling.scheduler_output import ScheduledRequest
 HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
 TOGETHER = 32
 NUM_BUSY = 3
+AUTO_CASES = ("free", "edit", "edit-ngram", "together", "free-busy", "edit-busy")
 TOKENS_PER_EDIT = 25
 EDITS = ("replace", "insert", "remove")
+GOLDEN_RATIO = (1 + 5**0.5) / 2
 # The draft model of `formula` has the target's vocabulary and head dim, and little else.
 DRAFT_LAYERS, DRAFT_HEADS, DRAFT_HIDDEN_SIZE, DRAFT_INTERMEDIATE_SIZE = 2, 8, 512, 1024
 
@@ -268,33 +272,36 @@ def measure_auto(args: argparse.Namespace) -> None:
     print(
         "                                    median   quartiles       decode     CPU  off tok/s  drafts   right"
     )
-    cases: dict[str, tuple[str, Callable[[int], list[Work]], int]] = {
-        "free text": ("auto", free, 0),
-        "a text being edited": ("auto", edit, 0),
-        "a text being edited, ngram": ("ngram", edit, 0),
-        f"{TOGETHER} together": ("auto", together, 0),
-        "free text, busy machine": ("auto", free, NUM_BUSY),
-        "a text being edited, busy machine": ("auto", edit, NUM_BUSY),
+    cases: dict[str, tuple[str, str, Callable[[int], list[Work]], int]] = {
+        "free": ("free text", "auto", free, 0),
+        "edit": ("a text being edited", "auto", edit, 0),
+        "edit-ngram": ("a text being edited, ngram", "ngram", edit, 0),
+        "together": (f"{TOGETHER} together", "auto", together, 0),
+        "free-busy": ("free text, busy machine", "auto", free, NUM_BUSY),
+        "edit-busy": ("a text being edited, busy machine", "auto", edit, NUM_BUSY),
     }
-    for name, (speculation, works, num_busy) in cases.items():
-        if args.only and args.only not in name:
-            continue
+    assert tuple(cases) == AUTO_CASES
+    for name in args.cases:
+        title, speculation, works, num_busy = cases[name]
         on = engine(speculation)
         with busy_processes(num_busy):
             num_turns = max(4, args.turns // 4) if works is together else args.turns
-            print(describe(name, pairs(engine("off"), on, works, num_turns), on), flush=True)
+            print(describe(title, pairs(engine("off"), on, works, num_turns), on), flush=True)
 
 
 # ---- formula
 
 
 class SetAcceptance(Proposer):
-    """Runs a draft model, and replaces its tokens: by the right one with a set probability.
+    """Runs a draft model, and replaces its tokens so that so many are right as a set acceptance says.
+
+    The numbers of right drafts of the rounds are quantiles of their distribution, taken at the multiples of the
+    golden ratio: their mean is the set one after few rounds.
 
     Args:
         draft_model: makes as many drafts as are wanted.
         text: the request's output.
-        acceptance: of each draft, given those before it.
+        acceptance: of each draft, given those before it, below 1.
         vocab_size: for wrong tokens.
     """
 
@@ -305,7 +312,7 @@ class SetAcceptance(Proposer):
         self._text = text
         self._acceptance = acceptance
         self._vocab_size = vocab_size
-        self._rng = random.Random(0)
+        self._num_rounds = 0
         self.seconds: list[float] = []  # for a draft, in each round
         self.num_drafts = 0
 
@@ -319,12 +326,14 @@ class SetAcceptance(Proposer):
             drafted = drafts.get(request.request_id, [])
             if drafted:
                 self.seconds.append(duration / len(drafted))
-            right = self._text[request.num_output_tokens :][: len(drafted)]
+            self._num_rounds += 1
+            quantile = self._num_rounds * GOLDEN_RATIO % 1
+            num_right = int(math.log(1 - quantile) / math.log(self._acceptance))
             drafts[request.request_id] = [
-                token_id
-                if self._rng.random() < self._acceptance
-                else (token_id + 1) % self._vocab_size
-                for token_id in right
+                token_id if index < num_right else (token_id + 1) % self._vocab_size
+                for index, token_id in enumerate(
+                    self._text[request.num_output_tokens :][: len(drafted)]
+                )
             ]
         return drafts
 
@@ -504,7 +513,7 @@ def main() -> None:
     auto.add_argument("--turns", type=int, default=24, help="pairs of turns")
     auto.add_argument("--tokens", type=int, default=128, help="output tokens of each request")
     auto.add_argument("--num-draft-tokens", type=int, default=EngineConfig.num_draft_tokens)
-    auto.add_argument("--only", help="cases whose names have this in them")
+    auto.add_argument("--cases", nargs="+", choices=AUTO_CASES, default=AUTO_CASES)
     auto.add_argument(
         "--num-threads",
         type=int,
