@@ -54,6 +54,7 @@ PLANS = {
             ["openvino", "openvino-genai", "openvino-tokenizers"],
             [TORCH, "optimum-intel", "nncf", "transformers<5"],  # for the export
         ],
+        uninstalls=["torchvision"],  # made for another torch: transformers fails to import it
         exports={
             "openvino-int4": [
                 "--weight-format",
