@@ -151,3 +151,18 @@ test("a look at a token is no request of a client, and takes no name", () => {
   assert.deepEqual(store.requestsAt(99).map(({ name, req }) => [name, req]), [["r1", "a/0"], ["r2", "b/0"], ["r3", "c/0"]]);
   assert.equal(store.requests.get("inspect-0/0")?.name, "look");
 });
+
+test("blocks of another group of layers are owned, and those behind a window leave an empty entry", () => {
+  const store = new Store();
+  seq = 0;
+  store.ingest([
+    HELLO,
+    event("req.add", { req: "a/0", prompt_tok: 9 }),
+    { ...kv(["A", 0, "a/0", 0], ["A", 1, "a/0", 0], ["A", 2, "a/0", 1], ["F", 0, 4], ["F", 1, 4]), groups: [0, 1, 0, 0, 0] },
+    kv(["R", 0, 0]),
+  ]);
+  assert.deepEqual([...store.pool.at(2).tables], [[0, [0, 2]]]);
+  assert.deepEqual([...store.pool.at(3).tables], [[0, [-1, 2]]]);
+  assert.equal(store.pool.at(3).counts().used, 2);
+  assert.deepEqual(store.pool.recent(99, 9).map(({ op }) => op).join(""), "RFFAAA");
+});

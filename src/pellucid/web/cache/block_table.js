@@ -25,7 +25,7 @@ export function BlockTable({ session }) {
   const N = request.added?.prompt_tok ?? 0;
   const m = store.tokenCount(request, seq);
   const state = store.stateAt(request, seq)?.to ?? "waiting";
-  const held = table.reduce((sum, block) => sum + pool.fill[block], 0);
+  const held = table.reduce((sum, block) => sum + (pool.fill[block] ?? 0), 0);
   const hasEnded = ENDED.has(state);
   const cached = hasEnded ? formulas.cachedTokens.of({ N, m }) : held;
   const perToken = kv.block_bytes / kv.block_tok;
@@ -42,6 +42,7 @@ export function BlockTable({ session }) {
     html`<p class="others">${others.map((each) => html`<${RequestName} key=${each.req} request=${each} onClick=${() => (selection.req.value = each.req)} /> `)}</p>`}
     <ol class="table-map" style=${{ "--c": hueVariable(request) }}>
       ${table.slice(0, SHOWN).map((block, index) => {
+        if (block < 0) return null; // freed behind the window
         const isShared = pool.owners[block] > 1;
         return html`<li key=${block}>
           <button class=${block === selection.block.value ? "on" : ""} onClick=${() => (selection.block.value = block)}

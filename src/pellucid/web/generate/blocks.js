@@ -16,7 +16,7 @@ export function Blocks({ session, focus }) {
   if (!focus || !kv) return null;
   const pool = store.pool.at(cursor.seq.value);
   const { request, promptTok, count, hasEnded } = focus;
-  const table = pool.tables.get(request.number) ?? [];
+  const table = (pool.tables.get(request.number) ?? []).filter((block) => block >= 0);
   const kept = [];
   if (table.length === 0) {
     for (let block = 0; block < pool.numBlocks; block++) {

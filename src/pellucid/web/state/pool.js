@@ -31,7 +31,7 @@ export class Pool {
     this.flags = new Uint8Array(numBlocks);
     /** The op that touched it last, counted from the first op there was; -1: none. */
     this.touched = new Float64Array(numBlocks).fill(-1);
-    /** The block table of each request that has blocks, of the first group of layers. @type {Map<number, number[]>} */
+    /** The block table of each request that has blocks, of the first group of layers; -1: freed behind a window. @type {Map<number, number[]>} */
     this.tables = new Map();
   }
 
@@ -107,7 +107,8 @@ export class Pool {
       if (a === 0) {
         for (const table of this.tables.values()) {
           const at = table.indexOf(block);
-          if (at >= 0) table.splice(at, 1);
+          if (at === table.length - 1) table.pop();
+          else if (at >= 0) table[at] = -1; // behind the window
         }
         if (!(this.flags[block] & SEALED)) this.fill[block] = 0;
       }
