@@ -18,6 +18,8 @@ using Candidate = DrawScratch::Candidate;
 using Edit = DrawScratch::Edit;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Tokens whose weights fit into a first-level cache.
+constexpr std::int64_t kPartTokens = 64 * kGroupTokens;
 
 // The changes that a request makes to a row of logits before the temperature: biases, penalties,
 // forbidden tokens. The destructor undoes them.
@@ -156,8 +158,7 @@ class Row {
     Arrival first{std::numeric_limits<double>::infinity(), kUndrawn};
     const std::int64_t total = race_among_likelier(kUndrawn, first);
     if (draw_.top_p >= 1.0) return first.token;
-    const std::int64_t target = mass_to_reach(draw_.top_p, total);
-    while (mass_of_likelier(first.token) >= target) {
+    while (!is_in_nucleus(first.token, total)) {
       const std::int64_t outside = first.token;
       first = {std::numeric_limits<double>::infinity(), kUndrawn};
       race_among_likelier(outside, first);
@@ -192,41 +193,60 @@ class Row {
     return draw_.allowed == nullptr || (draw_.allowed[token / 32] >> token % 32 & 1) != 0;
   }
 
-  // Calls f(columns) for the parts of the row in which one bound on logits tells the tokens that
-  // are likelier than `token`: an equal logit is likelier before `token`, and not behind it.
-  // kUndrawn: all tokens.
+  // Calls f(columns) for the parts of columns [begin, end) in which one bound on logits tells the
+  // tokens that are likelier than `token`: an equal logit is likelier before `token`, and not
+  // behind it.
   template <class F>
-  void for_likelier(std::int64_t token, F&& f) const {
-    float* const weights = scratch_.weights.data();
-    if (token == kUndrawn) {
-      f(Columns{logits_, draw_.allowed, 0, vocab_size_, nullptr, weights});
-      return;
-    }
+  void for_likelier(std::int64_t token, std::int64_t begin, std::int64_t end, F&& f) const {
     float above[kGroupTokens];
     const float logit = logits_[token];
     const float or_equal = std::nextafter(logit, -kInfinity);
     const std::int64_t group = token / kGroupTokens * kGroupTokens;
-    const std::int64_t group_end = std::min(group + kGroupTokens, vocab_size_);
+    const auto pass = [&](std::int64_t from, std::int64_t to) {
+      from = std::max(from, begin), to = std::min(to, end);
+      if (from < to) f(columns(from, to, above));
+    };
     std::fill_n(above, kGroupTokens, or_equal);
-    f(Columns{logits_, draw_.allowed, 0, group, above, weights});
+    pass(0, group);
     std::fill_n(above + token % kGroupTokens, kGroupTokens - token % kGroupTokens, logit);
-    f(Columns{logits_, draw_.allowed, group, group_end, above, weights});
+    pass(group, group + kGroupTokens);
     std::fill_n(above, kGroupTokens, logit);
-    f(Columns{logits_, draw_.allowed, group_end, vocab_size_, above, weights});
+    pass(group + kGroupTokens, vocab_size_);
   }
 
+  Columns columns(std::int64_t begin, std::int64_t end, const float* above) const {
+    return {logits_, draw_.allowed, begin, end, above, scratch_.weights.data()};
+  }
+
+  // kUndrawn: among all tokens. Leaves the weights in the scratch memory.
   std::int64_t race_among_likelier(std::int64_t token, Arrival& first) const {
     std::int64_t mass = 0;
-    for_likelier(token, [&](const Columns& columns) {
-      mass += kernels_.race(columns, weighing_, draw_.min_p, draw_.key, first);
-    });
+    const auto race = [&](const Columns& part) {
+      mass += kernels_.race(part, weighing_, draw_.min_p, draw_.key, first);
+    };
+    if (token == kUndrawn) {
+      race(columns(0, vocab_size_, nullptr));
+    } else {
+      for_likelier(token, 0, vocab_size_, race);
+    }
     return mass;
   }
 
-  std::int64_t mass_of_likelier(std::int64_t token) const {
-    std::int64_t mass = 0;
-    for_likelier(token, [&](const Columns& columns) { mass += kernels_.mass(columns); });
-    return mass;
+  // Whether the tokens that are likelier than `token` hold less than `top_p` of the mass `total`.
+  // Mostly a part of the row shows that the other tokens hold more than the rest.
+  bool is_in_nucleus(std::int64_t token, std::int64_t total) const {
+    const std::int64_t target = mass_to_reach(draw_.top_p, total);
+    std::int64_t likelier = 0, other = 0;
+    for (std::int64_t begin = 0; begin < vocab_size_; begin += kPartTokens) {
+      const std::int64_t end = std::min(begin + kPartTokens, vocab_size_);
+      const std::int64_t before = likelier;
+      for_likelier(token, begin, end,
+                   [&](const Columns& part) { likelier += kernels_.mass(part); });
+      if (likelier >= target) return false;
+      other += kernels_.mass(columns(begin, end, nullptr)) - (likelier - before);
+      if (other > total - target) return true;
+    }
+    return true;
   }
 
   // Collects the `top_k` likeliest tokens, or all.

@@ -24,6 +24,8 @@ using philox::Word32Vector;
 using philox::Words;
 
 constexpr float kInfinity = __builtin_inff();
+constexpr int kCacheLineFloats = 16;
+constexpr int kGroupsAhead = 4;
 
 PELLUCID_INLINE Vector load(const float* p) {
   Vector x;
@@ -152,6 +154,12 @@ inline std::int64_t mass(const Columns& columns) {
   return sum_of(sums);
 }
 
+// Fetches the logits of a group. Hardware stops at the end of a page, which eight groups fill.
+PELLUCID_INLINE void prefetch(const float* logits) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kGroupTokens; i += kCacheLineFloats) __builtin_prefetch(logits + i);
+}
+
 template <bool kFiltered>
 PELLUCID_INLINE std::int64_t race(const Columns& columns, const Weighing& weighing,
                                   float min_weight, const NoiseKey& key, Arrival& first) {
@@ -164,6 +172,7 @@ PELLUCID_INLINE std::int64_t race(const Columns& columns, const Weighing& weighi
         float* const weights = columns.weights + begin;
         constexpr int kHalf = kGroupTokens / 2;
         std::uint32_t noises[kHalf];
+        prefetch(logits + kGroupsAhead * kGroupTokens);
         IntVector some{};
 #pragma GCC unroll 4
         for (int i = 0; i < kVectors; ++i) {
