@@ -94,7 +94,7 @@ def test_who_held_it_up(crowded: Path) -> None:
     assert preempted
     for line in preempted:
         assert re.fullmatch(
-            r"preempted for first/0: released 1 blocks, lost 1[56] tokens \(recompute\)", line
+            r"preempted for first/0: released 1 block, lost 1[56] tokens \(recompute\)", line
         )
     assert explained["second"].ledger is not None
     assert explained["second"].ledger["lost_tok"] > 0

@@ -2,7 +2,7 @@
 
 from pellucid.cli.explanation import Event, Explanation, Phase
 from pellucid.cli.output.terminal import print_table, wrapped
-from pellucid.cli.output.units import flops, num_bytes, seconds
+from pellucid.cli.output.units import counted, flops, num_bytes, seconds
 
 PARTS = {
     "tokenize_us": "tokenizing the prompt",
@@ -126,8 +126,8 @@ def waits(explanation: Explanation) -> list[str]:
 
 def _preemption(event: Event) -> str:
     return (
-        f"preempted for {event['cause_req']}: released {event['freed_blocks']} blocks,"
-        f" lost {event['lost_tok']} tokens ({event['mode']})"
+        f"preempted for {event['cause_req']}: released {counted(event['freed_blocks'], 'block')},"
+        f" lost {counted(event['lost_tok'], 'token')} ({event['mode']})"
     )
 
 

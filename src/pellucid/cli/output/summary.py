@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.cli.output.units import num_bytes, rate, seconds
+from pellucid.cli.output.units import counted, num_bytes, rate, seconds
 from pellucid.cli.parsing.options import SamplingOptions
 from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
@@ -41,7 +41,7 @@ def machine_name() -> str:
 
 def memory_facts(plan: "MemoryPlan") -> list[str]:
     """What an engine's memory is for, and how much text the KV cache holds."""
-    room = f"{plan.num_blocks} blocks of {plan.block_size} tokens"
+    room = f"{counted(plan.num_blocks, 'block')} of {plan.block_size} tokens"
     if plan.num_contexts:
         room += f", {plan.num_contexts} x {plan.max_model_len} tokens"
     facts = [
@@ -63,7 +63,7 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
         facts.append(f"time to first token {seconds(metrics.time_to_first_token)}")
         num_computed = len(output.prompt_token_ids) - output.num_cached_tokens
         facts.append(
-            f"prefill {_tokens(num_computed)} {rate(num_computed, metrics.prefill_seconds)}"
+            f"prefill {counted(num_computed, 'token')} {rate(num_computed, metrics.prefill_seconds)}"
             + (f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else "")
         )
     if num_tokens > 1:
@@ -73,7 +73,9 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
                 f"search {num_steps} steps {seconds((metrics.decode_seconds or 0) / num_steps)} each"
             )
         else:
-            facts.append(f"decode {_tokens(num_steps)} {rate(num_steps, metrics.decode_seconds)}")
+            facts.append(
+                f"decode {counted(num_steps, 'token')} {rate(num_steps, metrics.decode_seconds)}"
+            )
     drafts = None if isinstance(params, BeamSearchParams) else engine.speculation
     # By default most answers have no drafts: that is only told to those who asked for drafts.
     if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
@@ -138,7 +140,3 @@ def _beam_search(output: "RequestOutput", params: BeamSearchParams) -> str:
     if (score := output.outputs[0].score) is not None:
         parts.append(f"score {score:.4f}")
     return ", ".join(parts)
-
-
-def _tokens(count: int) -> str:
-    return f"{count} token" if count == 1 else f"{count} tokens"

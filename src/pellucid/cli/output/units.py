@@ -18,6 +18,11 @@ def flops(value: float) -> str:
     return _scaled(value, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, as in "1 token" and "2 tokens"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def rate(count: int, duration: float | None) -> str:
     """Tokens a second."""
     return f"{_three_digits(count / duration)} tok/s" if duration else "- tok/s"
