@@ -18,6 +18,7 @@ FORMATS = {  # the engines that run each, ours first
         "openvino",
     ),  # a scale per output, which is what OpenVINO's int8 has
     "bf16": ("pellucid", "llama.cpp", "llama-bench", "ik_llama.cpp", "vllm", "transformers"),
+    "gguf": ("pellucid", "llama.cpp"),  # the same GGUF file, in whatever types it has
 }
 PROGRAMS = ("llama-bench", "ik_llama.cpp")  # found on the PATH; they run one sequence at a time
 
@@ -25,7 +26,11 @@ PROGRAMS = ("llama-bench", "ik_llama.cpp")  # found on the PATH; they run one se
 def make_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all have."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    parser.add_argument("weights", type=Path, help="directory written by make_weights.py")
+    parser.add_argument(
+        "weights",
+        type=Path,
+        help="directory written by make_weights.py, or with --formats gguf a GGUF file",
+    )
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["int4", "int8", "bf16"])
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["pellucid", "llama.cpp"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

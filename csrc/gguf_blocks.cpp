@@ -142,6 +142,28 @@ void q6_k(const std::uint8_t* block, std::int64_t index, const WeightTarget& tar
   }
 }
 
+// The codebook has twice the numbers of MXFP4, so exponents are one less.
+void mxfp4(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  const int exponent = block[0] == 0 ? 0 : block[0] - 1;
+  bytes(target.scales)[index] = static_cast<std::uint8_t>(exponent);
+  pack_halves<16>(block + 1, bytes(target.weights) + index * 16);
+}
+
+// A factor, 16 bits with the upper two bits of 8 scales, 4 bytes with their lower halves.
+void iq4_xs(const std::uint8_t* block, std::int64_t index, const WeightTarget& target) {
+  copy_f16(block, target.scale_factors + index);
+  const int upper = block[2] | block[3] << 8;
+  const std::uint8_t* const lower = block + 4;
+  const std::uint8_t* const halves = block + 8;
+  std::uint8_t* const codes = bytes(target.weights) + index * kLargeBlock / 2;
+  for (int group = 0; group < 8; ++group) {
+    const int low = lower[group / 2] >> (group % 2 * 4) & 15;
+    const int scale = (low | (upper >> (2 * group) & 3) << 4) - 32;
+    bytes(target.scales)[8 * index + group] = static_cast<std::uint8_t>(scale);
+    pack_halves<16>(halves + 16 * group, codes + 16 * group);
+  }
+}
+
 template <int kBlockBytes, void (*kUnpack)(const std::uint8_t*, std::int64_t, const WeightTarget&)>
 void unpack_all(const std::uint8_t* blocks, std::int64_t begin, std::int64_t end,
                 const WeightTarget& target) {
@@ -159,6 +181,9 @@ const BlockType kBlockTypes[kNumBlockTypes] = {
     {"Q4_K", Format::kInt4K, kLargeBlock, 144, &unpack_all<144, q4_k>},
     {"Q5_K", Format::kInt8K, kLargeBlock, 176, &unpack_all<176, q5_k>},
     {"Q6_K", Format::kInt8K16, kLargeBlock, 210, &unpack_all<210, q6_k>},
+    {"IQ4_NL", Format::kIq4Nl, kSmallBlock, 18, &unpack_all<18, q4_0>},
+    {"IQ4_XS", Format::kIq4Xs, kLargeBlock, 136, &unpack_all<136, iq4_xs>},
+    {"MXFP4", Format::kMxfp4, kSmallBlock, 17, &unpack_all<17, mxfp4>},
 };
 
 }  // namespace pellucid

@@ -20,7 +20,7 @@ struct BlockType {
                  const WeightTarget& target);
 };
 
-inline constexpr int kNumBlockTypes = 8;
+inline constexpr int kNumBlockTypes = 11;
 extern const BlockType kBlockTypes[kNumBlockTypes];
 
 }  // namespace pellucid

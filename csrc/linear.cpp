@@ -24,7 +24,7 @@ std::int64_t row_bytes(const PackedMatrix& w) {
   const FormatInfo& info = format_info(w.format());
   if (is_quantized(w)) {
     const std::int64_t num_tiles = w.view().num_tiles;
-    const std::int64_t num_groups = info.has_group_scales ? num_tiles : 1;
+    const std::int64_t num_groups = has_group_scales(info) ? num_tiles : 1;
     return num_tiles * info.tile_inputs + num_groups * group_facts_bytes(info);
   }
   constexpr std::int64_t kMultiple = 128;  // vectors of every level write whole multiples of it

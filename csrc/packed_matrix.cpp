@@ -174,11 +174,7 @@ void for_each_piece(const FormatInfo& info, const PackedView& view, std::int64_t
 }
 
 void copy_group_scale(const FormatInfo& info, void* to, const void* from) {
-  if (info.has_factors) {
-    std::memcpy(to, from, sizeof(std::int8_t));
-  } else {
-    std::memcpy(to, from, sizeof(std::uint16_t));
-  }
+  std::memcpy(to, from, static_cast<std::size_t>(group_scale_bytes(info)));
 }
 
 template <class T>
@@ -190,9 +186,15 @@ T load_as(const std::uint8_t* p) {
 
 // A group's scale or minimum. `factor` is the address of its factor, if it has one.
 float load_scale(const FormatInfo& info, const std::uint8_t* stored, const std::uint8_t* factor) {
-  if (!info.has_factors) return float_from_f16(load_as<std::uint16_t>(stored));
-  return float_from_f16(load_as<std::uint16_t>(factor)) *
-         static_cast<float>(load_as<std::int8_t>(stored));
+  switch (info.scale) {
+    case ScaleKind::kExponent:
+      return float_from_bits(std::uint32_t{*stored} << 23);
+    case ScaleKind::kProduct:
+      return float_from_f16(load_as<std::uint16_t>(factor)) *
+             static_cast<float>(load_as<std::int8_t>(stored));
+    default:
+      return float_from_f16(load_as<std::uint16_t>(stored));
+  }
 }
 
 // The rows of the source in a panel.
@@ -218,7 +220,7 @@ void pack_scales(const WeightSource& source, const Column& first, std::int64_t n
     return pack_numbers<float>(source.scales, 1, rows, first.channel_scale(), 0, packed);
   }
   const auto pack_groups =
-      info.has_factors ? &pack_numbers<std::uint8_t> : &pack_numbers<std::uint16_t>;
+      group_scale_bytes(info) == 1 ? &pack_numbers<std::uint8_t> : &pack_numbers<std::uint16_t>;
   const std::int64_t tile = tile_bytes(info);
   pack_groups(source.scales, num_tiles, rows, first.group_scale(0), tile, packed);
   if (info.has_minimums) {
@@ -228,7 +230,7 @@ void pack_scales(const WeightSource& source, const Column& first, std::int64_t n
     pack_numbers<std::uint8_t>(source.zero_points, num_tiles, rows, first.zero_point(0), tile,
                                packed);
   }
-  if (!info.has_factors) return;
+  if (!has_factors(info)) return;
   const std::int64_t num_blocks = ceil_div(num_tiles, kBlockInputs / info.tile_inputs);
   const std::int64_t block = factor_bytes(info);
   pack_numbers<std::uint16_t>(source.scale_factors, num_blocks, rows, first.scale_factor(0), block,
@@ -316,7 +318,7 @@ void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
       std::memcpy(static_cast<float*>(target.scales) + output, packed + column.channel_scale(),
                   sizeof(float));
     }
-    if (!info.has_group_scales) continue;
+    if (!has_group_scales(info)) continue;
     const std::int64_t scale_bytes = group_scale_bytes(info);
     for (std::int64_t g = 0; g < view_.num_tiles; ++g) {
       const std::int64_t group = output * view_.num_tiles + g;
@@ -328,7 +330,7 @@ void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,
                          packed + column.minimum(g));
       }
     }
-    if (!info.has_factors) continue;
+    if (!has_factors(info)) continue;
     for_each_factor(column, output, view_.num_tiles,
                     [&](std::int64_t place, std::int64_t at, bool is_minimum) {
                       std::memcpy((is_minimum ? target.minimum_factors : target.scale_factors) + at,
@@ -348,7 +350,7 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
   int zero_point = implied_zero_point(info);
   if (has_channel_scales(info)) scale = load_as<float>(packed + column.channel_scale());
   for (std::int64_t i = 0; i < num_inputs(); ++i) {
-    if (info.has_group_scales && i % info.tile_inputs == 0) {
+    if (has_group_scales(info) && i % info.tile_inputs == 0) {
       const std::int64_t group = i / info.tile_inputs;
       scale =
           load_scale(info, packed + column.group_scale(group), packed + column.scale_factor(group));
@@ -383,9 +385,19 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
       case Format::kInt4G128Zp:
       case Format::kInt4Min:
       case Format::kInt4K:
-      case Format::kInt4K16: {
+      case Format::kInt4K16:
+      case Format::kInt4G64:
+      case Format::kInt4G64Zp: {
         const int code = cell[within % 4] >> (within < 4 ? 0 : 4) & 0x0f;
         row[i] = scale * static_cast<float>(code - zero_point) + minimum;
+        break;
+      }
+      case Format::kMxfp4:
+      case Format::kIq4Nl:
+      case Format::kIq4Xs:
+      case Format::kNf4: {
+        const int code = cell[within % 4] >> (within < 4 ? 0 : 4) & 0x0f;
+        row[i] = scale * static_cast<float>(codebook_of(info)[code]);
         break;
       }
     }

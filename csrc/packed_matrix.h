@@ -13,10 +13,11 @@
 //   int4    8 inputs: 0..3 in the low halves of 4 bytes, 4..7 in the high ones, so that one load
 //           gives two operands of a dot product              4 or 16
 //
-// and then [32] f16 scales, [32] u8 zero points and [32] f16 minimums where the format has them.
-// Formats with factors have s8 scales and minimums there, and for each 256 inputs the [32] f16
-// factors of both at the end of the panel. int8-channel has [32] f32 scales at the end of the
-// panel. Cells beyond K are multiplied by zeros. Outputs beyond N are never written.
+// where int4 stands for all codes of 4 bits; and then [32] scales, [32] u8 zero points and [32]
+// minimums where the format has them. Scales and minimums are f16. Formats with factors have s8
+// there, and for each 256 inputs the [32] f16 factors of both at the end of the panel. Scales that
+// are powers of two are a byte. int8-channel has [32] f32 scales at the end of the panel. Cells
+// beyond K are multiplied by zeros. Outputs beyond N are never written.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct WeightSource {
   // f32, f16, bf16: [N, K] of 4 or 2 bytes. int8: s8 [N, K]. int4: [N, ceil(K / 2)], the even input
   // in the low half of a byte; codes are 0..15.
   const void* weights = nullptr;
-  const void* scales = nullptr;               // f16 or s8 [N, num_groups]; int8-channel: f32 [N]
+  const void* scales = nullptr;  // f16, s8 or u8 [N, num_groups]; int8-channel: f32 [N]
   const std::uint8_t* zero_points = nullptr;  // [N, num_groups], 0..15
   const void* minimums = nullptr;             // f16 or s8 [N, num_groups]
   // f16 [N, ceil(K / 256)], the factors of s8 scales and minimums.

@@ -71,7 +71,7 @@ float inverse_of(float scale) { return std::fabs(scale) > kSmallestScale ? 1.0f 
 }  // namespace
 
 MatrixQuantizer::Groups::Groups(const FloatMatrixView& matrix, const FormatInfo& info)
-    : size(info.has_group_scales ? info.tile_inputs : matrix.num_inputs),
+    : size(has_group_scales(info) ? info.tile_inputs : matrix.num_inputs),
       per_row(ceil_div(matrix.num_inputs, size)),
       count(matrix.num_outputs * per_row) {}
 

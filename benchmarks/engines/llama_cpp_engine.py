@@ -24,7 +24,9 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self._quiet, None)
         parameters = llama_cpp.llama_model_default_params()
         parameters.n_gpu_layers = 0
-        path = task.weights / GGUF_FILES[task.weight_format]
+        path = task.weights
+        if task.weight_format in GGUF_FILES:
+            path /= GGUF_FILES[task.weight_format]
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise OSError(f"{path}: llama.cpp cannot load it")

@@ -16,7 +16,13 @@ from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import load_model
 
-QUANTIZATIONS = {"int4": "int4", "int8": "int8", "int8-channel": "int8-channel", "bf16": "none"}
+QUANTIZATIONS = {
+    "int4": "int4",
+    "int8": "int8",
+    "int8-channel": "int8-channel",
+    "bf16": "none",
+    "gguf": "none",  # as the file has them
+}
 
 
 class TimedDecoder:

@@ -62,14 +62,14 @@ void unpack_blocks(const std::string& block_type, const AnyMatrix& rows, const W
   const std::int64_t num_inputs = num_blocks * type.block_inputs;
   const std::int64_t scale_bytes = num_inputs / info.tile_inputs * group_scale_bytes(info);
   const std::int64_t factor_bytes = num_inputs / kBlockInputs * 2;
-  const bool has_minimum_factors = info.has_factors && info.has_minimums;
+  const bool has_minimum_factors = has_factors(info) && info.has_minimums;
   const WeightTarget target{
       checked("codes", codes, true, num_inputs * info.weight_bits / 8),
       checked("scales", scales, true, scale_bytes),
       nullptr,
       checked("minimums", minimums, info.has_minimums, scale_bytes),
       static_cast<std::uint16_t*>(
-          checked("scale_factors", scale_factors, info.has_factors, factor_bytes)),
+          checked("scale_factors", scale_factors, has_factors(info), factor_bytes)),
       static_cast<std::uint16_t*>(
           checked("minimum_factors", minimum_factors, has_minimum_factors, factor_bytes))};
   const auto* const blocks = static_cast<const std::uint8_t*>(rows.data());

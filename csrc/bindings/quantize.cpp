@@ -32,8 +32,8 @@ void quantize_weights(const std::string& format_name, const std::string& float_f
   const Format format = format_named(format_name), from = format_named(float_format_name);
   const FormatInfo& info = format_info(format);
   const FormatInfo& from_info = format_info(from);
-  require(info.is_integer && !info.has_minimums && !info.has_factors, "format='", format_name,
-          "': nothing is quantized to it");
+  require(info.is_integer && !info.has_minimums && !has_factors(info) && !has_codebook(info),
+          "format='", format_name, "': nothing is quantized to it");
   const auto num_outputs = static_cast<std::int64_t>(weights.shape(0));
   const auto k = static_cast<std::int64_t>(weights.shape(1));
   require(num_outputs >= 1 && k >= 1, "weights: must not be empty");
@@ -41,12 +41,12 @@ void quantize_weights(const std::string& format_name, const std::string& float_f
           "float_format='", float_format_name, "': does not fit the weights");
   const std::int64_t num_groups =
       num_outputs *
-      (info.has_group_scales ? (k + info.tile_inputs - 1) / info.tile_inputs : std::int64_t{1});
+      (has_group_scales(info) ? (k + info.tile_inputs - 1) / info.tile_inputs : std::int64_t{1});
   const auto has_bytes = [](const WritableArray& array, std::int64_t num_bytes) {
     return static_cast<std::int64_t>(array.nbytes()) == num_bytes;
   };
   require(has_bytes(codes, num_outputs * ((k * info.weight_bits + 7) / 8)), "codes: wrong size");
-  require(has_bytes(scales, num_groups * (info.has_group_scales ? 2 : 4)), "scales: wrong size");
+  require(has_bytes(scales, num_groups * (has_group_scales(info) ? 2 : 4)), "scales: wrong size");
   require(zero_points.has_value() == info.has_zero_points &&
               (!zero_points || has_bytes(*zero_points, num_groups)),
           "zero_points: wrong size");

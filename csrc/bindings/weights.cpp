@@ -82,12 +82,12 @@ std::shared_ptr<LinearWeights> pack_weights(
   if (has_channel_scales(info)) {
     check_part("scales", info, scales, true, num_outputs, sizeof(float));
   } else {
-    check_part("scales", info, scales, info.has_group_scales, all_groups, scale_bytes);
+    check_part("scales", info, scales, has_group_scales(info), all_groups, scale_bytes);
   }
   check_part("zero_points", info, zero_points, info.has_zero_points, all_groups, 1);
   check_part("minimums", info, minimums, info.has_minimums, all_groups, scale_bytes);
-  check_part("scale_factors", info, scale_factors, info.has_factors, all_blocks, 2);
-  check_part("minimum_factors", info, minimum_factors, info.has_factors && info.has_minimums,
+  check_part("scale_factors", info, scale_factors, has_factors(info), all_blocks, 2);
+  check_part("minimum_factors", info, minimum_factors, has_factors(info) && info.has_minimums,
              all_blocks, 2);
   require(!bias || static_cast<std::int64_t>(bias->size()) == num_outputs,
           "bias: must have one number per row of weights");

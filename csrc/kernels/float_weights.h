@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../format.h"
+#include "codebook.h"
 
 namespace pellucid {
 namespace {
@@ -16,7 +17,10 @@ template <class S, Format kFormat>
 inline __attribute__((always_inline)) typename S::F32 load_scales(const std::uint8_t* stored,
                                                                   const std::uint8_t* factors,
                                                                   int column) {
-  if constexpr (format_info(kFormat).has_factors) {
+  if constexpr (format_info(kFormat).scale == ScaleKind::kExponent) {
+    constexpr std::int32_t kBias = 127;  // of a float's exponent
+    return S::power_of_two(S::sub_i32(S::load_u8(stored + column), S::broadcast_i32(kBias)));
+  } else if constexpr (has_factors(format_info(kFormat))) {
     return S::mul(S::to_f32(S::load_i8(stored + column)),
                   S::load_f16(reinterpret_cast<const std::uint16_t*>(factors) + column));
   } else {
@@ -106,6 +110,9 @@ struct DequantizedWeights {
   using Input = float;
   static constexpr int kStepFactors = 32 / kInfo.weight_bits;
   static constexpr int kFactorInputs = 1;
+  using Numbers = CodebookBytes<kInfo.codebook, true>;
+  // The numbers of a codebook are bytes, like codes of 8 bits.
+  static constexpr int kNumberBits = has_codebook(kInfo) ? 8 : kInfo.weight_bits;
 
   struct Scale {
     typename S::F32 scale;
@@ -114,7 +121,7 @@ struct DequantizedWeights {
   };
   static Scale load_scale(const std::uint8_t* tile, const std::uint8_t* factors, int column) {
     Scale scale;
-    if constexpr (kInfo.has_group_scales) {
+    if constexpr (has_group_scales(kInfo)) {
       scale.scale = load_scales<S, kFormat>(tile + tile_weight_bytes(kInfo), factors, column);
     } else {
       scale.scale = S::load(reinterpret_cast<const float*>(factors) + column);
@@ -122,7 +129,8 @@ struct DequantizedWeights {
     if constexpr (kInfo.has_zero_points) {
       scale.zero_point = S::load_u8(tile + zero_points_at(kInfo) + column);
     } else {
-      scale.zero_point = S::broadcast_i32(implied_zero_point(kInfo));
+      scale.zero_point = S::broadcast_i32(
+          has_codebook(kInfo) ? Numbers::kZeroPoint : implied_zero_point(kInfo));
     }
     if constexpr (kInfo.has_minimums) {
       scale.minimum =
@@ -133,8 +141,13 @@ struct DequantizedWeights {
   static void load(const std::uint8_t* step, int column, const Scale& scale,
                    Factor (&factors)[kStepFactors]) {
     const typename S::Quads quads = S::load_quads(step + 4 * column);
-    load_quad<0>(quads, scale, factors);
-    if constexpr (kInfo.weight_bits == 4) load_quad<4>(quads, scale, factors + 4);
+    if constexpr (has_codebook(kInfo)) {
+      load_quad<0>(S::look_up(Numbers::kTable, S::low_nibbles(quads)), scale, factors);
+      load_quad<0>(S::look_up(Numbers::kTable, S::high_nibbles(quads)), scale, factors + 4);
+    } else {
+      load_quad<0>(quads, scale, factors);
+      if constexpr (kInfo.weight_bits == 4) load_quad<4>(quads, scale, factors + 4);
+    }
   }
   static Factor broadcast(const Input* x) { return S::broadcast(*x); }
   static typename S::F32 multiply_add(typename S::F32 sum, Factor w, Factor x) {
@@ -145,10 +158,10 @@ struct DequantizedWeights {
   // The codes at bit kShift of each byte of a quad.
   template <int kShift>
   static void load_quad(typename S::Quads quads, const Scale& scale, Factor* factors) {
-    factors[0] = dequantize(S::template bits<kShift, kInfo.weight_bits>(quads), scale);
-    factors[1] = dequantize(S::template bits<kShift + 8, kInfo.weight_bits>(quads), scale);
-    factors[2] = dequantize(S::template bits<kShift + 16, kInfo.weight_bits>(quads), scale);
-    factors[3] = dequantize(S::template bits<kShift + 24, kInfo.weight_bits>(quads), scale);
+    factors[0] = dequantize(S::template bits<kShift, kNumberBits>(quads), scale);
+    factors[1] = dequantize(S::template bits<kShift + 8, kNumberBits>(quads), scale);
+    factors[2] = dequantize(S::template bits<kShift + 16, kNumberBits>(quads), scale);
+    factors[3] = dequantize(S::template bits<kShift + 24, kNumberBits>(quads), scale);
   }
   static Factor dequantize(typename S::I32 code, const Scale& scale) {
     const typename S::F32 centered = S::to_f32(S::sub_i32(code, scale.zero_point));

@@ -53,6 +53,12 @@ constexpr LinearKernels linear_kernels() {
       {group_kernel<S, Format::kInt4K>(), dequantizing_kernel<S, Format::kInt4K>()},
       {group_kernel<S, Format::kInt8K16>(), dequantizing_kernel<S, Format::kInt8K16>()},
       {group_kernel<S, Format::kInt4K16>(), dequantizing_kernel<S, Format::kInt4K16>()},
+      {group_kernel<S, Format::kMxfp4>(), dequantizing_kernel<S, Format::kMxfp4>()},
+      {group_kernel<S, Format::kIq4Nl>(), dequantizing_kernel<S, Format::kIq4Nl>()},
+      {group_kernel<S, Format::kIq4Xs>(), dequantizing_kernel<S, Format::kIq4Xs>()},
+      {group_kernel<S, Format::kNf4>(), dequantizing_kernel<S, Format::kNf4>()},
+      {group_kernel<S, Format::kInt4G64>(), dequantizing_kernel<S, Format::kInt4G64>()},
+      {group_kernel<S, Format::kInt4G64Zp>(), dequantizing_kernel<S, Format::kInt4G64Zp>()},
   }};
 }
 

@@ -34,7 +34,7 @@ struct QuantizedRow {
 
   // Without group scales the row is one group.
   std::int64_t group_inputs() const {
-    return kInfo.has_group_scales ? kInfo.tile_inputs : padded_inputs;
+    return has_group_scales(kInfo) ? kInfo.tile_inputs : padded_inputs;
   }
   std::int64_t num_groups() const { return padded_inputs / group_inputs(); }
   std::int8_t* codes(std::int64_t g) const {

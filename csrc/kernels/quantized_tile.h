@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "codebook.h"
 #include "linear_tiles.h"
 
 namespace pellucid {
@@ -34,12 +35,27 @@ struct Codes4 {
   }
 };
 
-template <class S, int kBits>
-struct CodesOf;
+// Loads codes of 4 bits, and looks their numbers up in a codebook.
+template <class S, Codebook kCodebook>
+struct CodebookCodes {
+  using Numbers = CodebookBytes<kCodebook, !S::kHasSignedCodes>;
+  static constexpr int kBits = 8;
+  static constexpr int kQuads = 2;
+  static constexpr int kZeroPoint = Numbers::kZeroPoint;
+
+  static void load(const std::uint8_t* p, typename S::Quads (&quads)[kQuads]) {
+    const typename S::Quads both = S::load_quads(p);
+    quads[0] = S::look_up(Numbers::kTable, S::low_nibbles(both));
+    quads[1] = S::look_up(Numbers::kTable, S::high_nibbles(both));
+  }
+};
+
+template <class S, int kBits, Codebook kCodebook>
+struct CodesOf : CodebookCodes<S, kCodebook> {};
 template <class S>
-struct CodesOf<S, 8> : Codes8<S> {};
+struct CodesOf<S, 8, Codebook::kNone> : Codes8<S> {};
 template <class S>
-struct CodesOf<S, 4> : Codes4<S> {};
+struct CodesOf<S, 4, Codebook::kNone> : Codes4<S> {};
 
 constexpr int kStepBytes = 4 * kPanelOutputs;  // one load of every column
 
@@ -77,7 +93,7 @@ inline __attribute__((always_inline)) void add_tile_products(
 template <class S, Format kFormat>
 struct GroupTile {
   static constexpr FormatInfo kInfo = format_info(kFormat);
-  using Codes = CodesOf<S, kInfo.weight_bits>;
+  using Codes = CodesOf<S, kInfo.weight_bits, kInfo.codebook>;
   static constexpr int kMaxRows = S::kMaxGroupRows;
   // The zero point of codes in registers; 1 where each column has its own, a factor then.
   static constexpr int kZeroPoint = kInfo.has_zero_points ? 1

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "codebook.h"
+
 namespace pellucid {
 namespace {
 
@@ -99,6 +101,10 @@ struct Simd {
   }
   static Quads low_nibbles(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(0x0f)); }
   static Quads high_nibbles(Quads x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+  static Quads look_up(const LookupTable& table, Quads codes) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(table.byte));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), codes);
+  }
   static Quads broadcast_quad(const std::int8_t* p) {
     std::int32_t quad;
     __builtin_memcpy(&quad, p, sizeof(quad));

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "codebook.h"
+
 namespace pellucid {
 namespace {
 
@@ -81,6 +83,10 @@ struct Simd {
   static Quads load_quads_8bit(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
   static Quads low_nibbles(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(0x0f)); }
   static Quads high_nibbles(Quads x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+  static Quads look_up(const LookupTable& table, Quads codes) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(table.byte));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), codes);
+  }
   static Quads broadcast_quad(const std::int8_t* p) {
     std::int32_t quad;
     __builtin_memcpy(&quad, p, sizeof(quad));

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "codebook.h"
+
 namespace pellucid {
 namespace {
 
@@ -93,6 +95,9 @@ struct Simd {
   }
   static Quads low_nibbles(Quads x) { return vandq_u8(x, vdupq_n_u8(0x0f)); }
   static Quads high_nibbles(Quads x) { return vshrq_n_u8(x, 4); }
+  static Quads look_up(const LookupTable& table, Quads codes) {
+    return vqtbl1q_u8(vld1q_u8(table.byte), codes);
+  }
   static Quads broadcast_quad(const std::int8_t* p) {
     std::uint32_t quad;
     __builtin_memcpy(&quad, p, sizeof(quad));

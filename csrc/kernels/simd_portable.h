@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "codebook.h"
+
 namespace pellucid {
 namespace {
 
@@ -170,6 +172,11 @@ struct Simd {
   static Quads high_nibbles(Quads x) {
     for (std::uint8_t& byte : x.byte) byte >>= 4;
     return x;
+  }
+  // The byte of a table of 16 that each code selects.
+  static Quads look_up(const LookupTable& table, Quads codes) {
+    for (std::uint8_t& byte : codes.byte) byte = table.byte[byte];
+    return codes;
   }
   // Four codes of x for every column.
   static Quads broadcast_quad(const std::int8_t* p) {

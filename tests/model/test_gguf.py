@@ -30,6 +30,10 @@ from pellucid.backends.quantization.formats import (
     INT8_K,
     INT8_K16,
     INT8_MIN,
+    IQ4_NL,
+    IQ4_XS,
+    LARGEST_EXPONENT,
+    MXFP4,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -53,8 +57,8 @@ PROMPT = list(range(10, 50))
 FORMATS_OF_TYPES = {
     Type.Q8_0: INT8,
     Type.Q5_0: INT8,
-    Type.MXFP4: INT8,
-    Type.IQ4_NL: INT8,
+    Type.MXFP4: MXFP4,
+    Type.IQ4_NL: IQ4_NL,
     Type.Q4_0: INT4,
     Type.Q4_1: INT4_MIN,
     Type.Q4_K: INT4_K,
@@ -63,7 +67,7 @@ FORMATS_OF_TYPES = {
     Type.Q2_K: INT4_K16,
     Type.Q3_K: INT8_K16,
     Type.Q6_K: INT8_K16,
-    Type.IQ4_XS: INT8_K16,
+    Type.IQ4_XS: IQ4_XS,
 }
 WRITABLE = (Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1)  # by the gguf library
 
@@ -176,20 +180,31 @@ def test_blocks_become_a_format_of_ours(tensor_type: Type, tmp_path: Path) -> No
 
 
 def random_blocks(tensor_type: Type) -> np.ndarray:
-    """Any bytes: a code, a scale, a minimum is valid whatever its bits, in MXFP4 if f16 has the scale."""
+    """Any bytes: a code, a scale, a minimum is valid whatever its bits, in MXFP4 any but extreme scales."""
     _, block_bytes = GGML_QUANT_SIZES[tensor_type]
     blocks = np.random.default_rng(0).integers(0, 256, (6, 3 * block_bytes), np.uint8)
     if tensor_type is Type.MXFP4:
-        blocks[:, ::block_bytes] = 104 + blocks[:, ::block_bytes] % 40
+        blocks[:, ::block_bytes] = 2 + blocks[:, ::block_bytes] % 199
     return blocks
 
 
-@pytest.mark.parametrize("exponent", [0, 103, 144, 255])
-def test_a_scale_that_f16_does_not_have_is_infinite(exponent: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exponent", [LARGEST_EXPONENT + 2, 255])  # 255 is not a number
+def test_a_scale_near_the_end_of_f32_is_refused(exponent: int, tmp_path: Path) -> None:
+    file = write_both(tmp_path, matrix_type=Type.MXFP4)
+    info = GgufFile(file).tensors["blk.0.ffn_down.weight"]
+    data = bytearray(file.read_bytes())
+    data[info.start] = exponent
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"blk.0.ffn_down.weight .* exponent {exponent - 1}: "):
+        load_decoder(file, OPS)
+
+
+@pytest.mark.parametrize("exponent", [0, 1])
+def test_the_smallest_scales_are_zero(exponent: int, tmp_path: Path) -> None:
     blocks = random_blocks(Type.MXFP4)
     blocks[2, 17] = exponent
     matrix = tensor_of(tmp_path, blocks, Type.MXFP4)
-    assert np.argwhere(~np.isfinite(matrix.scales)).tolist() == [[2, 1]]
+    assert (matrix.dequantize()[2, 32:64] == 0).all()
 
 
 @pytest.mark.parametrize("tensor_type", WRITABLE)

@@ -367,11 +367,8 @@ def test_other_formats_are_named(file: str, message: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
-        ({"quant_method": "awq", "bits": 4}, "AWQ, which.*quantization='int4'"),
-        ({"quant_method": "gptq", "bits": 8}, "GPTQ, which.*quantization='int8'"),
-        ({"quant_method": "fp8"}, "FP8, which.*quantization='int8'"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes.*'int8'"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes.*'int4'"),
+        ({"quant_method": "hqq", "bits": 4}, "HQQ, which.*quantization='int4'"),
+        ({"quant_method": "quanto", "bits": 8}, "quanto.*quantization='int8'"),
         ({"bits": 4}, "an unnamed method.*'int4'"),
     ],
 )

@@ -254,7 +254,7 @@ def test_wrong_metadata_is_named(changes: dict[str, str], message: str, tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quant_method": "gptq"}, "quantization_config: .* by GPTQ"),
+        ({"quant_method": "hqq"}, "quantization_config: .* by HQQ"),
         ({"format": "int3"}, 'quantization_config.format="int3": supported are int8'),
         ({"version": 2}, "quantization_config.version=2: must be"),
         ({"format": "int8"}, "pellucid_format='int4-zp': config.json says 'int8'"),

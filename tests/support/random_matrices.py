@@ -11,6 +11,8 @@ def random_matrix(weight_format, num_outputs, num_inputs, rng):
     for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items():
         if dtype.kind == "f":
             arrays[name] = rng.normal(size=shape).astype(dtype)
+        elif name == "scales" and dtype == np.uint8:  # exponents
+            arrays[name] = rng.integers(110, 128, shape).astype(dtype)
         elif name == "zero_points":
             arrays[name] = rng.integers(0, 16, shape).astype(dtype)
         else:

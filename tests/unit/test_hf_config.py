@@ -428,7 +428,7 @@ def test_eos_token_ids(
         ("llama", {"eos_token_id": -1}, "eos_token_id=-1: must be a token id"),
         ("llama", {"eos_token_id": [1, "2"]}, r'eos_token_id=\[1, "2"\]: must be a token id'),
         ("llama", {"bos_token_id": [0, 1]}, r"bos_token_id=\[0, 1\]: must be one token id"),
-        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config: .*GPTQ"),
+        ("llama", {"quantization_config": {"quant_method": "hqq"}}, "quantization_config: .*HQQ"),
         ("llama", {"layer_types": ["sliding_attention"] * 3}, "layer_types=.*full_attention"),
         ("mistral", {"layer_types": ["full_attention"] * 3}, "layer_types=.*sliding_attention"),
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types=.* must be 3 times"),

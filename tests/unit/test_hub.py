@@ -289,7 +289,7 @@ def test_other_formats_are_named(hub: FakeHub, files: dict[str, bytes], message:
     ("config", "message"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "supported are Llama"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "AWQ.*quantization='int4'"),
+        ({"quantization_config": {"quant_method": "hqq", "bits": 4}}, "HQQ.*quantization='int4'"),
     ],
 )
 def test_weights_that_would_not_load_are_not_downloaded(

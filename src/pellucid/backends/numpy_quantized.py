@@ -59,7 +59,7 @@ def make_numpy_quantized(matrix: QuantizedMatrix, bias: Array | None) -> NumpyQu
     """Lays the codes of `matrix` out for products."""
     num_outputs, num_inputs = matrix.shape
     group_size = matrix.format.group_size or num_inputs
-    largest_sum = group_size * LARGEST_CODE * (1 << (matrix.format.bits - 1)) * 2
+    largest_sum = group_size * LARGEST_CODE * matrix.format.largest_number
     dtype = np.float32 if largest_sum < _EXACT_IN_F32 else np.float64
     num_groups = matrix.format.num_groups(num_inputs)
     codes = np.zeros((num_outputs, num_groups * group_size), dtype)

@@ -68,6 +68,10 @@ class Checkpoint:
         """The tensor `name`, a read-only view of its file."""
         return self._files[name].tensor(name)
 
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name` of floats, integers or FP8, a read-only view of its file."""
+        return self._files[name].array(name)
+
     def release(self, name: str) -> None:
         """Gives back the memory behind the tensor `name`, which may be read again."""
         self._files[name].release(name)

@@ -21,20 +21,15 @@ from pellucid.backends.quantization.formats import (
     INT8_K,
     INT8_K16,
     INT8_MIN,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
     IntegerFormat,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix, pack_nibbles
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Scales: TypeAlias = npt.NDArray[np.int8]
-
-# What each code of 4 bits stands for in the IQ4 types (ggml-common.h, kvalues_iq4nl).
-_NON_LINEAR = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
-)
-
-# Twice the numbers that codes of 4 bits stand for in MXFP4 (OCP Microscaling Formats 1.0, e2m1).
-_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 _CHUNK_BYTES = 1 << 17  # of blocks at a time: all temporaries stay in a core's cache
 
@@ -140,7 +135,7 @@ def _q6_k(blocks: Bytes) -> QuantizedMatrix:
 
 def _iq4_nl(blocks: Bytes) -> QuantizedMatrix:
     scales, codes = _split(blocks, 2)
-    return _matrix(INT8, _NON_LINEAR[_parts(codes, 4)], _f16(scales))
+    return _matrix(IQ4_NL, _parts(codes, 4), _f16(scales))
 
 
 def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
@@ -148,19 +143,14 @@ def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
     pairs = np.stack((low & 15, low >> 4), axis=-1).reshape(*low.shape[:-1], 8)
     high_bits = high.view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     scales = (pairs | high_bits.astype(np.uint8) << 4).astype(np.int8) - 32
-    codes = _parts(codes.reshape(*codes.shape[:-1], 8, 16), 4).reshape(*codes.shape[:-1], 256)
-    scales = np.repeat(scales, 2, axis=-1)
-    return _matrix(INT8_K16, _NON_LINEAR[codes], scales, scale_factors=_f16(scale))
+    return _matrix(IQ4_XS, _k_nibbles(codes, 16), scales, scale_factors=_f16(scale))
 
 
 def _mxfp4(blocks: Bytes) -> QuantizedMatrix:
-    """Scales are powers of two, of which f16 has those of all weights in use: another one is infinite."""
+    """The codebook has doubled numbers, so exponents are one less. The scales 2^-127 and 2^-126, whose
+    halves are no normal floats, become 0."""
     exponents, codes = _split(blocks, 1)
-    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)  # of doubled numbers
-    numbers = _E2M1[_parts(codes, 4)]
-    rounded = scales.astype(np.float16)
-    is_lost = (rounded.astype(np.float32) != scales) & numbers.any(axis=-1, keepdims=True)
-    return _matrix(INT8, numbers, np.where(is_lost, np.float16(np.inf), rounded))
+    return _matrix(MXFP4, _parts(codes, 4), np.maximum(exponents, 1) - np.uint8(1))
 
 
 _READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {

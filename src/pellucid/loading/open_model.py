@@ -3,8 +3,12 @@
 import warnings
 from pathlib import Path
 
+from pellucid.config import ModelConfig
+from pellucid.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint, has_weights
 from pellucid.loading.checksums import verify_checksums
+from pellucid.loading.foreign.checkpoint import ForeignCheckpoint
+from pellucid.loading.foreign.config import read_foreign_config
 from pellucid.loading.gguf_names import models_among, shown_names
 from pellucid.loading.hf_config import (
     CONFIG_FILE,
@@ -15,6 +19,8 @@ from pellucid.loading.json_file import read_json_object
 from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
+from pellucid.loading.tensor_source import TensorSource
+from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
 
 
@@ -39,11 +45,12 @@ def _open_directory(directory: Path) -> StoredModel:
     _check_layout(directory)
     verify_checksums(directory)
     config = read_model_config(directory)
-    weight_format = read_quantization_config(read_json_object(directory / CONFIG_FILE))
+    config_json = read_json_object(directory / CONFIG_FILE)
+    weight_format = read_quantization_config(config_json)
     checkpoint = Checkpoint(directory)
     sampling_params = read_default_sampling_params(directory)
     if weight_format is None:
-        names = family_of(config.architecture).hf_names(checkpoint)
+        tensors, names = _tensors_and_names(config, config_json, checkpoint)
         if skipped := names.unused_parts(checkpoint):
             warnings.warn(
                 f"{directory}: only the text model is loaded, without {', '.join(skipped)}",
@@ -51,11 +58,22 @@ def _open_directory(directory: Path) -> StoredModel:
                 stacklevel=2,
             )
         return StoredModel(
-            directory, config, checkpoint, names, default_sampling_params=sampling_params
+            directory, config, tensors, names, default_sampling_params=sampling_params
         )
-    tensors = QuantizedCheckpoint(checkpoint, weight_format)
-    names = family_of(config.architecture).own_names()
-    return StoredModel(directory, config, tensors, names, weight_format, sampling_params)
+    own_tensors = QuantizedCheckpoint(checkpoint, weight_format)
+    own_names = family_of(config.architecture).own_names()
+    return StoredModel(directory, config, own_tensors, own_names, weight_format, sampling_params)
+
+
+def _tensors_and_names(
+    config: ModelConfig, config_json: JsonObject, checkpoint: Checkpoint
+) -> tuple[TensorSource, WeightNames]:
+    """Of a checkpoint in Hugging Face's names: floats, or what another quantizer made of them."""
+    family = family_of(config.architecture)
+    if (find_matrices := read_foreign_config(config_json)) is None:
+        return checkpoint, family.hf_names(checkpoint)
+    tensors = ForeignCheckpoint(checkpoint, find_matrices)
+    return tensors, family.hf_names(tensors).with_rows_of_outputs()
 
 
 def _check_layout(directory: Path) -> None:

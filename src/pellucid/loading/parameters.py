@@ -14,7 +14,7 @@ from pellucid.backends.joined_matrix import (
     join_matrices,
 )
 from pellucid.backends.ops import Matrix, MatrixStack, Parameters, Vector
-from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.formats import LARGEST_EXPONENT, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.config import AttentionConfig, ModelConfig
 from pellucid.loading.non_finite import first_non_finite
@@ -165,7 +165,9 @@ class CheckpointParameters:
             for part in _parts(tensor, num_experts):
                 rows = as_floats(part).T if recipe.transposed else part
                 if recipe.alternate is not None:
-                    rows = as_floats(rows)[recipe.alternate :: 2]
+                    alternate = slice(recipe.alternate, None, 2)
+                    is_array = isinstance(rows, np.ndarray)
+                    rows = rows[alternate] if is_array else rows.rows(alternate)
                 yield np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
             return
         for expert in range(num_experts):
@@ -234,6 +236,11 @@ class CheckpointParameters:
                     f"{path}: tensor {name} (our {our_name}) holds {numbers[index]} at "
                     f"{list(index)}: weights must be finite"
                 )
+        if (exponent := _largest_exponent(tensor)) > LARGEST_EXPONENT:
+            raise ValueError(
+                f"{path}: tensor {name} (our {our_name}) has a scale of exponent {exponent}: allowed are"
+                f" exponents up to {LARGEST_EXPONENT}, which are 2^{LARGEST_EXPONENT - 127}"
+            )
         self._mark_read(name)
         self._in_use.append(name)
         return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
@@ -294,6 +301,13 @@ def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:
     if not isinstance(tensor, QuantizedMatrix):
         return [tensor]
     return [array for array in tensor.arrays.values() if array.dtype.kind == "f"]
+
+
+def _largest_exponent(tensor: UniformMatrix) -> int:
+    """Of scales that are powers of two; 0 where a tensor has other scales or none."""
+    if isinstance(tensor, QuantizedMatrix) and tensor.format.scale is ScaleKind.EXPONENT:
+        return int(tensor.scales.max(initial=0))
+    return 0
 
 
 class KeptParameters:

@@ -18,21 +18,14 @@ from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.foreign.config import read_foreign_config
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 from pellucid.parameter_checks import shown
 
 LARGEST_ZERO_POINT = 15
 
 QUANT_METHOD = "pellucid"
-_METHODS = {  # quant_method in config.json -> what people call it
-    "awq": "AWQ",
-    "gptq": "GPTQ",
-    "fp8": "FP8",
-    "fbgemm_fp8": "FP8",
-    "mxfp4": "MXFP4",
-    "hqq": "HQQ",
-    "aqlm": "AQLM",
-}
+_METHODS = {"hqq": "HQQ", "aqlm": "AQLM"}  # quant_method in config.json -> what people call it
 VERSION = 1
 
 CONFIG_KEY = "quantization_config"
@@ -63,13 +56,16 @@ def file_metadata(
 
 
 def read_quantization_config(config: JsonObject) -> IntegerFormat | None:
-    """The format that config.json gives the matrices, None if they are floats.
+    """The format that config.json gives the matrices; None if they are floats, or if another quantizer
+    wrote them whose matrices `loading/foreign` reads.
 
     Raises:
-        ValueError: it is not one of ours.
+        ValueError: nothing here reads them.
     """
     quantization = config.optional_object(CONFIG_KEY)
     if quantization is None:
+        return None
+    if read_foreign_config(config) is not None:
         return None
     if (method := quantization.values.get("quant_method")) != QUANT_METHOD:
         raise ValueError(

@@ -27,6 +27,13 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
 }
 _CODE_DTYPES: Mapping[str, np.dtype[Any]] = {"I8": np.dtype(np.int8), "U8": np.dtype(np.uint8)}
+_ALL_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **DTYPES,
+    **_CODE_DTYPES,
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,10 @@ class SafetensorsFile:
     def codes(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` of 8-bit integers. Raises as `tensor` does."""
         return self._array(name, _CODE_DTYPES)
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name` of floats, integers or FP8. Raises as `tensor` does."""
+        return self._array(name, _ALL_DTYPES)
 
     def release(self, name: str) -> None:
         """Gives back the memory behind the tensor `name`, which may be read again."""

@@ -90,6 +90,13 @@ class WeightNames:
         unused = (name for name in found if self.unused.fullmatch(name))
         return tuple(sorted({name.removeprefix("model.").split(".")[0] for name in unused}))
 
+    def with_rows_of_outputs(self) -> "WeightNames":
+        """The names in a checkpoint that another quantizer wrote: all its matrices are [out, in]."""
+        recipes = {
+            module: replace(recipe, transposed=False) for module, recipe in self.recipes.items()
+        }
+        return replace(self, recipes=recipes)
+
     def recipe(self, module: str) -> Recipe:
         """How `module` of ours is made, with its layer filled in."""
         match = re.match(r"layers\.(\d+)\.", module)

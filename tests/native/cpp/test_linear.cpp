@@ -54,7 +54,7 @@ struct Weights {
   }
   std::int64_t group_of(std::int64_t input) const {
     const FormatInfo& info = format_info(format);
-    return info.has_group_scales ? input / info.tile_inputs : 0;
+    return has_group_scales(info) ? input / info.tile_inputs : 0;
   }
   double scale(std::int64_t output, std::int64_t input) const {
     return scale_in(scales, scale_factors, output, input);
@@ -65,6 +65,7 @@ struct Weights {
     const std::uint8_t* const row = bytes.data() + output * row_bytes;
     if (format_info(format).weight_bits == 8) return static_cast<std::int8_t>(row[input]);
     const int code = row[input / 2] >> (4 * (input % 2)) & 15;
+    if (has_codebook(format_info(format))) return codebook_of(format_info(format))[code];
     if (!minimums.empty()) return code;
     return code - (zero_points.empty() ? 8 : zero_points[output * num_groups + group_of(input)]);
   }
@@ -77,7 +78,10 @@ struct Weights {
     const FormatInfo& info = format_info(format);
     const std::int64_t at = output * num_groups + group_of(input);
     if (has_channel_scales(info)) return double{reinterpret_cast<const float*>(stored.data())[at]};
-    if (!info.has_factors) {
+    if (info.scale == ScaleKind::kExponent) {
+      return stored[at] == 0 ? 0.0 : std::ldexp(1.0, stored[at] - 127);
+    }
+    if (!has_factors(info)) {
       return double{float_from_f16(reinterpret_cast<const std::uint16_t*>(stored.data())[at])};
     }
     const std::int64_t num_blocks = (k + kBlockInputs - 1) / kBlockInputs;
@@ -130,7 +134,10 @@ std::vector<std::uint8_t> random_scales(const FormatInfo& info, std::int64_t siz
       const float scale = normal(random) * 0.01f;
       std::memcpy(bytes.data() + i * sizeof(scale), &scale, sizeof(scale));
     }
-  } else if (info.has_factors) {
+  } else if (info.scale == ScaleKind::kExponent) {
+    bytes.resize(size);
+    for (std::uint8_t& scale : bytes) scale = static_cast<std::uint8_t>(random() % 16 + 112);
+  } else if (has_factors(info)) {
     bytes.resize(size);
     for (std::uint8_t& scale : bytes) scale = static_cast<std::uint8_t>(random());
   } else {
@@ -152,13 +159,13 @@ Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt199
     if (info.weight_bits == 4 && k % 2 == 1) {  // the half byte past the end of each row
       for (std::int64_t i = 1; i <= n; ++i) w.bytes[i * row_bytes - 1] &= 0x0f;
     }
-    if (info.has_group_scales) w.num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
+    if (has_group_scales(info)) w.num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;
     const std::int64_t num_factors = n * ((k + kBlockInputs - 1) / kBlockInputs);
     w.scales = random_scales(info, n * w.num_groups, random);
-    if (info.has_factors) w.scale_factors = random_f16s(num_factors, random);
+    if (has_factors(info)) w.scale_factors = random_f16s(num_factors, random);
     if (info.has_minimums) {
       w.minimums = random_scales(info, n * w.num_groups, random);
-      if (info.has_factors) w.minimum_factors = random_f16s(num_factors, random);
+      if (has_factors(info)) w.minimum_factors = random_f16s(num_factors, random);
     }
     if (info.has_zero_points) {
       w.zero_points.resize(n * w.num_groups);
@@ -215,9 +222,9 @@ DefinedRow define_row(const float* x, const Weights& w, Activations activations)
   const float scale = is_zero ? 0.0f : row_max / 127.0f;
   const float inverse = is_zero ? 0.0f : 127.0f / row_max;
   for (std::int64_t g = 0; g < w.num_groups; ++g) {
-    const std::int64_t begin = info.has_group_scales ? g * info.tile_inputs : 0;
+    const std::int64_t begin = has_group_scales(info) ? g * info.tile_inputs : 0;
     const std::int64_t end =
-        info.has_group_scales ? std::min<std::int64_t>(begin + info.tile_inputs, w.k) : w.k;
+        has_group_scales(info) ? std::min<std::int64_t>(begin + info.tile_inputs, w.k) : w.k;
     const double group_max = double{max_abs(x, begin, end)};
     int halvings = 0;
     while (halvings < 31 && std::ldexp(group_max, halvings + 1) <= double{row_max}) ++halvings;

@@ -2,17 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
-SMALL_GROUP, GROUP, LARGE_GROUP = 16, 32, 128  # inputs
+SMALL_GROUP, GROUP, MEDIUM_GROUP, LARGE_GROUP = 16, 32, 64, 128  # inputs
+LARGEST_EXPONENT = 200  # of scales that are powers of two: 2^73, far from the end of f32
 BLOCK = 256  # inputs that share the factors of their scales, in formats that have such
+
+
+class ScaleKind(Enum):
+    """How scales and minimums are stored."""
+
+    F32 = "one f32 per output"
+    F16 = "one f16 per group"
+    EXPONENT = "one byte e per group: 2^(e - 127), and 0 for e = 0"
+    PRODUCT = "one int8 per group, times an f16 that the groups of 256 inputs share"
+
+
+# The numbers that codes of 4 bits stand for: twice those of MXFP4 (OCP Microscaling Formats 1.0, e2m1),
+# those of GGUF's IQ4_NL and IQ4_XS (ggml-common.h, kvalues_iq4nl), and 127 times those of NF4, rounded
+# (Dettmers et al., QLoRA, appendix E).
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+NORMAL_FLOAT = (-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127)
 
 
 @dataclass(frozen=True)
 class IntegerFormat:
-    """A code q of `bits` bits stands for scale * (q - zero point) + minimum.
+    """A code q of `bits` bits stands for scale * (q - zero point) + minimum, or scale * codebook[q].
 
     Scales, zero points and minimums belong to groups of neighbouring inputs of one output; where K is not a
     multiple of `group_size`, the last group of each row is shorter.
@@ -21,18 +40,29 @@ class IntegerFormat:
         name: as in `EngineConfig.quantization` and in files.
         bits: 8, signed, -127 .. 127 with zero point 0; or 4, unsigned, 0 .. 15.
         group_size: inputs that share a scale; None: all of a row.
+        scale: how scales and minimums are stored.
         has_zero_points: whether each group has its own zero point, 0 .. 15.
         has_minimums: whether each group has a minimum.
-        has_factors: whether scales and minimums of groups are integers of 8 bits, each to be multiplied
-            with an f16 that the groups of 256 inputs share, instead of being f16 themselves.
+        codebook: the numbers, -127 .. 127, that the 16 codes of 4 bits stand for; empty: the codes.
     """
 
     name: str
     bits: int
     group_size: int | None
+    scale: ScaleKind = ScaleKind.F16
     has_zero_points: bool = False
     has_minimums: bool = False
-    has_factors: bool = False
+    codebook: tuple[int, ...] = ()
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether scales and minimums are integers of 8 bits, to be multiplied with factors."""
+        return self.scale is ScaleKind.PRODUCT
+
+    @property
+    def largest_number(self) -> int:
+        """An upper bound of |q - zero point| and of the codebook's magnitudes."""
+        return 1 << (8 if self.codebook else self.bits)
 
     @property
     def zero_point(self) -> int:
@@ -53,13 +83,11 @@ class IntegerFormat:
             arrays["codes"] = np.dtype(np.int8), (num_outputs, num_inputs)
         else:  # the even input in the low half of a byte; a half too many is 0
             arrays["codes"] = np.dtype(np.uint8), (num_outputs, -(-num_inputs // 2))
-        if self.group_size is None:
-            arrays["scales"] = np.dtype(np.float32), (num_outputs,)
-        else:
-            scale = np.dtype(np.int8 if self.has_factors else np.float16)
-            arrays["scales"] = scale, groups
-            if self.has_minimums:
-                arrays["minimums"] = scale, groups
+        scale = np.dtype(_SCALE_DTYPES[self.scale])
+        shape = (num_outputs,) if self.group_size is None else groups
+        arrays["scales"] = scale, shape
+        if self.has_minimums:
+            arrays["minimums"] = scale, shape
         if self.has_zero_points:
             arrays["zero_points"] = np.dtype(np.uint8), groups
         if self.has_factors:
@@ -70,26 +98,48 @@ class IntegerFormat:
         return arrays
 
 
-INT8 = IntegerFormat("int8", 8, GROUP)
-INT4 = IntegerFormat("int4", 4, GROUP)
-
-FORMATS: Mapping[str, IntegerFormat] = {
-    each.name: each
-    for each in (
-        INT8,  # the numbers of GGUF's Q8_0
-        IntegerFormat("int8-channel", 8, None),
-        INT4,  # the numbers of GGUF's Q4_0
-        IntegerFormat("int4-g128", 4, LARGE_GROUP),
-        IntegerFormat("int4-zp", 4, GROUP, has_zero_points=True),
-        IntegerFormat("int4-g128-zp", 4, LARGE_GROUP, has_zero_points=True),
-    )
+_SCALE_DTYPES: Mapping[ScaleKind, Any] = {
+    ScaleKind.F32: np.float32,
+    ScaleKind.F16: np.float16,
+    ScaleKind.EXPONENT: np.uint8,
+    ScaleKind.PRODUCT: np.int8,
 }
 
-# For GGUF's other blocks, whose scales are products or whose grids begin anywhere: their numbers as they
-# are, codes perhaps in more bits. Nothing is quantized to these.
+INT8 = IntegerFormat("int8", 8, GROUP)  # the numbers of GGUF's Q8_0
+INT8_CHANNEL = IntegerFormat("int8-channel", 8, None, ScaleKind.F32)
+INT4 = IntegerFormat("int4", 4, GROUP)  # the numbers of GGUF's Q4_0
+INT4_G128 = IntegerFormat("int4-g128", 4, LARGE_GROUP)
+INT4_ZP = IntegerFormat("int4-zp", 4, GROUP, has_zero_points=True)
+INT4_G128_ZP = IntegerFormat("int4-g128-zp", 4, LARGE_GROUP, has_zero_points=True)
+
+# What weights are quantized to.
+FORMATS: Mapping[str, IntegerFormat] = {
+    each.name: each for each in (INT8, INT8_CHANNEL, INT4, INT4_G128, INT4_ZP, INT4_G128_ZP)
+}
+
+# For weights that were quantized elsewhere: their numbers as they are, codes perhaps in more bits.
+# Nothing is quantized to these. First GGUF's blocks, whose scales are products or whose grids begin
+# anywhere; then codebooks; then the groups of AWQ and GPTQ.
 INT8_MIN = IntegerFormat("int8-min", 8, GROUP, has_minimums=True)
 INT4_MIN = IntegerFormat("int4-min", 4, GROUP, has_minimums=True)
-INT8_K = IntegerFormat("int8-k", 8, GROUP, has_minimums=True, has_factors=True)
-INT4_K = IntegerFormat("int4-k", 4, GROUP, has_minimums=True, has_factors=True)
-INT8_K16 = IntegerFormat("int8-k16", 8, SMALL_GROUP, has_factors=True)
-INT4_K16 = IntegerFormat("int4-k16", 4, SMALL_GROUP, has_minimums=True, has_factors=True)
+INT8_K = IntegerFormat("int8-k", 8, GROUP, ScaleKind.PRODUCT, has_minimums=True)
+INT4_K = IntegerFormat("int4-k", 4, GROUP, ScaleKind.PRODUCT, has_minimums=True)
+INT8_K16 = IntegerFormat("int8-k16", 8, SMALL_GROUP, ScaleKind.PRODUCT)
+INT4_K16 = IntegerFormat("int4-k16", 4, SMALL_GROUP, ScaleKind.PRODUCT, has_minimums=True)
+MXFP4 = IntegerFormat("mxfp4", 4, GROUP, ScaleKind.EXPONENT, codebook=E2M1)
+IQ4_NL = IntegerFormat("iq4-nl", 4, GROUP, codebook=IQ4)
+IQ4_XS = IntegerFormat("iq4-xs", 4, GROUP, ScaleKind.PRODUCT, codebook=IQ4)
+NF4 = IntegerFormat("nf4", 4, MEDIUM_GROUP, codebook=NORMAL_FLOAT)
+INT4_G64 = IntegerFormat("int4-g64", 4, MEDIUM_GROUP)
+INT4_G64_ZP = IntegerFormat("int4-g64-zp", 4, MEDIUM_GROUP, has_zero_points=True)
+
+STORED_FORMATS: Mapping[str, IntegerFormat] = {
+    **FORMATS,
+    **{
+        each.name: each
+        for each in (
+            *(INT8_MIN, INT4_MIN, INT8_K, INT4_K, INT8_K16, INT4_K16),
+            *(MXFP4, IQ4_NL, IQ4_XS, NF4, INT4_G64, INT4_G64_ZP),
+        )
+    },
+}

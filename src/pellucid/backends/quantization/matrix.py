@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.quantization.formats import BLOCK, IntegerFormat
+from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class QuantizedMatrix:
         format: what the codes stand for.
         num_inputs: K.
         codes: int8 [N, K], or two codes in a uint8 [N, ceil(K / 2)].
-        scales: f16 or int8 [N, groups], or f32 [N] for one scale per output.
+        scales: f16, int8 or uint8 [N, groups], or f32 [N] for one scale per output.
         zero_points: uint8 [N, groups], where the format has them.
         minimums: f16 or int8 [N, groups], where the format has them.
         scale_factors: f16 [N, blocks], what int8 scales are multiplied with.
@@ -66,7 +66,7 @@ class QuantizedMatrix:
         return QuantizedMatrix(self.format, self.num_inputs, **arrays)
 
     def centered_codes(self) -> npt.NDArray[np.int8]:
-        """code - zero point, [N, K]."""
+        """code - zero point, or the codebook's number, [N, K]."""
         if self.format.bits == 8:
             return np.asarray(self.codes, np.int8)
         num_outputs, num_inputs = self.shape
@@ -74,6 +74,8 @@ class QuantizedMatrix:
         codes[:, 0::2] = self.codes & 15
         codes[:, 1::2] = self.codes >> 4
         codes = codes[:, :num_inputs]
+        if self.format.codebook:
+            return np.array(self.format.codebook, np.int8)[codes]
         if self.zero_points is None:
             return np.asarray(codes - np.int8(self.format.zero_point), np.int8)
         return np.asarray(codes - self._per_input(self.zero_points), np.int8)
@@ -99,6 +101,9 @@ class QuantizedMatrix:
         self, numbers: npt.NDArray[Any], factors: npt.NDArray[np.float16] | None
     ) -> npt.NDArray[np.float32]:
         per_group = numbers.astype(np.float32).reshape(len(numbers), -1)
+        if self.format.scale is ScaleKind.EXPONENT:
+            powers = np.ldexp(np.float32(1), per_group.astype(np.int32) - 127)
+            return np.where(per_group > 0, powers, np.float32(0))
         if factors is None:
             return per_group
         groups_per_block = BLOCK // (self.format.group_size or BLOCK)

@@ -1,4 +1,4 @@
-"""The weight formats of GGUF blocks: native linears and embeddings, compared with their definition.
+"""The formats of weights quantized elsewhere: native linears and embeddings, compared with their definition.
 
 To these nothing is quantized, so the matrices are random codes, scales and minimums.
 """
@@ -9,19 +9,14 @@ import pytest
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.quantization.formats import (
-    INT4_K,
-    INT4_K16,
-    INT4_MIN,
-    INT8_K,
-    INT8_K16,
-    INT8_MIN,
-)
+from pellucid.backends.quantization import formats
 from support.random_matrices import random_matrix
 from support.row_invariance import same_in_any_step
 
 EPS = np.finfo(np.float32).eps
-FORMATS = {each.name: each for each in (INT8_MIN, INT4_MIN, INT8_K, INT4_K, INT8_K16, INT4_K16)}
+FORMATS = {
+    name: each for name, each in formats.STORED_FORMATS.items() if name not in formats.FORMATS
+}
 DEFINITION = NumpyBackend()
 
 

@@ -1,0 +1,115 @@
+"""The arrays of one matrix in a checkpoint that another quantizer wrote: found, and checked before they are read."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.loading.checkpoint import Checkpoint
+
+FLOATS = ("F16", "BF16", "F32")
+
+
+@dataclass(frozen=True)
+class ForeignMatrix:
+    """A weight that consists of several arrays of a checkpoint.
+
+    Args:
+        arrays: their names; the first holds the codes.
+        shape: [N, K], or [experts, N, K].
+        format: what it becomes; None: bf16.
+        read: the matrix, of [experts * N, K].
+    """
+
+    arrays: tuple[str, ...]
+    shape: tuple[int, ...]
+    format: IntegerFormat | None
+    num_bytes: int
+    read: Callable[[], UniformMatrix]
+
+
+Matrices: TypeAlias = Mapping[str, ForeignMatrix]  # by the names that floats would have
+FindMatrices: TypeAlias = Callable[[Checkpoint], Matrices]
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The arrays `module` + suffix of one matrix.
+
+    Args:
+        checkpoint: all arrays.
+        module: what their names begin with.
+        method: of quantization, for messages.
+    """
+
+    checkpoint: Checkpoint
+    module: str
+    method: str
+
+    def has(self, suffix: str) -> bool:
+        return self.module + suffix in self.checkpoint
+
+    def shape(self, suffix: str, dtypes: tuple[str, ...], num_dims: int) -> tuple[int, ...]:
+        """Of an array of one of `dtypes` with `num_dims` dimensions.
+
+        Raises:
+            ValueError: it is missing, or is another one.
+        """
+        name = self.module + suffix
+        if name not in self.checkpoint:
+            raise ValueError(
+                f"{self.checkpoint.location}: tensor {name} is missing: {self.method} has one for each matrix"
+            )
+        info = self.checkpoint.info(name)
+        if info.dtype not in dtypes or len(info.shape) != num_dims or 0 in info.shape:
+            raise self.error(suffix, f"{' or '.join(dtypes)} of {num_dims} dimensions")
+        return info.shape
+
+    def check(self, suffix: str, dtypes: tuple[str, ...], *shapes: tuple[int, ...]) -> None:
+        """Raises a ValueError for an array that is missing, or has another dtype or none of `shapes`."""
+        if self.shape(suffix, dtypes, len(self._shape_or(suffix, shapes[0]))) not in shapes:
+            sizes = " or ".join(str(list(shape)) for shape in shapes)
+            raise self.error(suffix, f"{' or '.join(dtypes)} {sizes}")
+
+    def error(self, suffix: str, wanted: str) -> ValueError:
+        name = self.module + suffix
+        info = self.checkpoint.info(name)
+        return ValueError(
+            f"{self.checkpoint.path(name)}: tensor {name} is {info.dtype} {list(info.shape)}:"
+            f" {self.method} needs {wanted}"
+        )
+
+    def __call__(self, suffix: str) -> npt.NDArray[Any]:
+        return self.checkpoint.array(self.module + suffix)
+
+    def matrix(
+        self,
+        suffixes: tuple[str, ...],
+        shape: tuple[int, ...],
+        weight_format: IntegerFormat | None,
+        read: Callable[[], UniformMatrix],
+    ) -> ForeignMatrix:
+        names = tuple(self.module + suffix for suffix in suffixes if self.has(suffix))
+        num_bytes = sum(self.checkpoint.info(name).num_bytes for name in names)
+        return ForeignMatrix(names, shape, weight_format, num_bytes, read)
+
+    def _shape_or(self, suffix: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        name = self.module + suffix
+        return self.checkpoint.info(name).shape if name in self.checkpoint else default
+
+
+def modules_with(checkpoint: Checkpoint, suffix: str, method: str) -> Iterator[Arrays]:
+    """Those that have an array `suffix`."""
+    for name in checkpoint:
+        if name.endswith(suffix):
+            yield Arrays(checkpoint, name.removesuffix(suffix), method)
+
+
+def rounded_to_f16(scales: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Scales as our formats store them."""
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinity is found later, by name
+        return scales.astype(np.float16)

@@ -1,0 +1,152 @@
+"""Reads `quantization_config` of other quantizers: which arrays of their checkpoints are a matrix."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pellucid.backends.quantization.formats import LARGE_GROUP
+from pellucid.json_object import JsonObject
+from pellucid.loading.foreign.arrays import FindMatrices
+from pellucid.loading.foreign.codebooks import mxfp4_matrices, nf4_matrices
+from pellucid.loading.foreign.fp8 import fp8_matrices
+from pellucid.loading.foreign.word_codes import (
+    SYMMETRIC,
+    awq_matrices,
+    gptq_matrices,
+    int8_matrices,
+    packed_matrices,
+)
+
+
+def read_foreign_config(config: JsonObject) -> FindMatrices | None:
+    """What finds the matrices of a checkpoint by the `quantization_config` of its config.json; None for
+    another quantization_config.
+
+    Raises:
+        ValueError: a setting that is not read. The message names its key.
+    """
+    quantization = config.optional_object("quantization_config")
+    if quantization is None:
+        return None
+    read = _METHODS.get(str(quantization.values.get("quant_method")))
+    return None if read is None else read(quantization)
+
+
+def _read_awq(config: JsonObject) -> FindMatrices:
+    _allow(config, "bits" if "bits" in config.values else "w_bit", (4,))
+    if "version" in config.values:
+        _allow(config, "version", ("gemm", "GEMM"))
+    group_key = "group_size" if "group_size" in config.values else "q_group_size"
+    group_size = _group_size(config, group_key)
+    key = "zero_point"
+    has_zero_points = config.boolean(key, True)
+    if not has_zero_points:
+        raise config.error(key, "supported is true")
+    return lambda checkpoint: awq_matrices(checkpoint, group_size)
+
+
+def _read_gptq(config: JsonObject) -> FindMatrices:
+    _allow(config, "bits", (4, 8))
+    group_size = _group_size(config, "group_size")
+    checkpoint_format = "gptq"
+    if config.values.get("checkpoint_format") is not None:
+        _allow(config, "checkpoint_format", ("gptq", "gptq_v2"))
+        checkpoint_format = config.string("checkpoint_format")
+    bits, offset = config.integer("bits"), int(checkpoint_format == "gptq")
+    return lambda checkpoint: gptq_matrices(checkpoint, bits, group_size, offset)
+
+
+def _read_fp8(config: JsonObject) -> FindMatrices:
+    if config.values.get("fmt") is not None:
+        _allow(config, "fmt", ("e4m3",))
+    block: tuple[int, int] | None = None
+    if config.values.get("weight_block_size") is not None:
+        rows, columns = map(int, config.numbers("weight_block_size", 2))
+        block = rows, columns
+    return lambda checkpoint: fp8_matrices(checkpoint, "FP8", block)
+
+
+def _read_mxfp4(config: JsonObject) -> FindMatrices:
+    return mxfp4_matrices
+
+
+def _read_bitsandbytes(config: JsonObject) -> FindMatrices:
+    _allow(config, "load_in_4bit", (True,))
+    _allow(config, "bnb_4bit_quant_type", ("nf4",))
+    return nf4_matrices
+
+
+def _read_compressed_tensors(config: JsonObject) -> FindMatrices:
+    groups = config.optional_object("config_groups")
+    schemes = [] if groups is None else [groups.optional_object(key) for key in groups.values]
+    weights = [None if scheme is None else scheme.optional_object("weights") for scheme in schemes]
+    if len(weights) != 1 or weights[0] is None:
+        raise config.error("config_groups", "supported is one group, which quantizes weights")
+    _allow(config, "format", tuple(_COMPRESSED))
+    return _COMPRESSED[config.string("format")](weights[0])
+
+
+def _read_packed_codes(weights: JsonObject) -> FindMatrices:
+    _allow(weights, "num_bits", (4, 8))
+    _allow(weights, "type", ("int",))
+    bits, is_symmetric = weights.integer("num_bits"), weights.boolean("symmetric", True)
+    group_size = _group_size(weights, "group_size") if weights.values.get("group_size") else None
+    return lambda checkpoint: packed_matrices(checkpoint, bits, group_size, is_symmetric)
+
+
+def _read_int8_codes(weights: JsonObject) -> FindMatrices:
+    _allow(weights, "num_bits", (8,))
+    _allow(weights, "type", ("int",))
+    _allow(weights, "symmetric", (True,))
+    _allow(weights, "strategy", ("channel",))
+    return int8_matrices
+
+
+def _read_float_codes(weights: JsonObject) -> FindMatrices:
+    _allow(weights, "num_bits", (8,))
+    _allow(weights, "type", ("float",))
+    _allow(weights, "strategy", ("tensor", "channel", "block"))
+    block: tuple[int, int] | None = None
+    if weights.string("strategy") == "block":
+        rows, columns = map(int, weights.numbers("block_structure", 2))
+        block = rows, columns
+    return lambda checkpoint: fp8_matrices(checkpoint, "compressed-tensors", block)
+
+
+def _read_naive_codes(weights: JsonObject) -> FindMatrices:
+    is_float = weights.values.get("type") == "float"
+    return _read_float_codes(weights) if is_float else _read_int8_codes(weights)
+
+
+_COMPRESSED: Mapping[str, Callable[[JsonObject], FindMatrices]] = {
+    "pack-quantized": _read_packed_codes,
+    "int-quantized": _read_int8_codes,
+    "float-quantized": _read_float_codes,
+    "naive-quantized": _read_naive_codes,
+}
+_METHODS: Mapping[str, Callable[[JsonObject], FindMatrices]] = {
+    "awq": _read_awq,
+    "gptq": _read_gptq,
+    "fp8": _read_fp8,
+    "fbgemm_fp8": _read_fp8,
+    "mxfp4": _read_mxfp4,
+    "bitsandbytes": _read_bitsandbytes,
+    "compressed-tensors": _read_compressed_tensors,
+}
+
+
+def _allow(config: JsonObject, key: str, allowed: tuple[Any, ...]) -> None:
+    value = config.values.get(key)
+    if not any(type(value) is type(each) and value == each for each in allowed):
+        raise config.error(key, f"supported are {', '.join(map(str, allowed))}")
+
+
+def _group_size(config: JsonObject, key: str) -> int | None:
+    """Inputs that share a scale; None: all of a row."""
+    value = config.values.get(key)
+    if value == -1:
+        return None
+    if type(value) is not int or not (value in SYMMETRIC or value > 0 == value % LARGE_GROUP):
+        raise config.error(
+            key, f"supported are {', '.join(map(str, SYMMETRIC))}, multiples of {LARGE_GROUP}, -1"
+        )
+    return value

@@ -1,0 +1,253 @@
+"""AWQ (AutoAWQ, version gemm), GPTQ (AutoGPTQ, GPTQModel) and compressed-tensors (llm-compressor): integer codes,
+of which words of 32 bits hold several."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.quantization.formats import (
+    GROUP,
+    INT4,
+    INT4_G64,
+    INT4_G64_ZP,
+    INT4_G128,
+    INT4_G128_ZP,
+    INT4_ZP,
+    INT8,
+    INT8_CHANNEL,
+    LARGE_GROUP,
+)
+from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
+from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.foreign.arrays import FLOATS, Arrays, Matrices, modules_with, rounded_to_f16
+
+Codes: TypeAlias = npt.NDArray[np.uint8]
+
+# The formats of 4 bits by their inputs in a group. Groups of a multiple of 128 become several.
+SYMMETRIC = {each.group_size: each for each in (INT4, INT4_G64, INT4_G128)}
+ASYMMETRIC = {each.group_size: each for each in (INT4_ZP, INT4_G64_ZP, INT4_G128_ZP)}
+
+_WORD_BITS = 32
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight columns each 4 bits of a word hold
+
+
+def awq_matrices(checkpoint: Checkpoint, group_size: int | None) -> Matrices:
+    """qweight I32 [K, N / 8], qzeros I32 [K / group, N / 8], scales F16 [K / group, N]; (code - zero) * scale."""
+    matrices = {}
+    for arrays in modules_with(checkpoint, ".qweight", "AWQ"):
+        num_inputs, num_words = arrays.shape(".qweight", ("I32",), 2)
+        num_outputs = 8 * num_words
+        groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
+        arrays.check(".qzeros", ("I32",), (groups, num_words))
+        arrays.check(".scales", FLOATS, (groups, num_outputs))
+
+        def read(arrays: Arrays = arrays, groups: int = groups) -> UniformMatrix:
+            codes = _unpack_words(arrays(".qweight"), 4, _AWQ_ORDER).T
+            zeros = _unpack_words(arrays(".qzeros"), 4, _AWQ_ORDER).T
+            return _grouped_int4(pack_nibbles(codes), arrays(".scales").T, zeros, codes.shape[1])
+
+        matrices[f"{arrays.module}.weight"] = arrays.matrix(
+            (".qweight", ".qzeros", ".scales"),
+            (num_outputs, num_inputs),
+            ASYMMETRIC[min(group_size or num_inputs, LARGE_GROUP)],
+            read,
+        )
+    return matrices
+
+
+def gptq_matrices(
+    checkpoint: Checkpoint, bits: int, group_size: int | None, offset: int
+) -> Matrices:
+    """qweight I32 [K * bits / 32, N], qzeros I32 [K / group, N * bits / 32], scales F16 [K / group, N], g_idx
+    I32 [K]; (code - (zero + offset)) * scale. With 8 bits all zero points must be 128."""
+    matrices = {}
+    per_word = _WORD_BITS // bits
+    for arrays in modules_with(checkpoint, ".qweight", "GPTQ"):
+        num_words, num_outputs = arrays.shape(".qweight", ("I32",), 2)
+        num_inputs = num_words * per_word
+        groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
+        arrays.check(".qzeros", ("I32",), (groups, -(-num_outputs // per_word)))
+        arrays.check(".scales", FLOATS, (groups, num_outputs))
+        if arrays.has(".g_idx"):
+            arrays.check(".g_idx", ("I32",), (num_inputs,))
+
+        def read(
+            arrays: Arrays = arrays, groups: int = groups, num_outputs: int = num_outputs
+        ) -> UniformMatrix:
+            # Words hold neighbouring inputs.
+            codes = np.ascontiguousarray(_unpack_words(arrays(".qweight").T, bits))
+            _check_group_order(arrays, ".g_idx", codes.shape[1], groups)
+            zeros = _unpack_words(arrays(".qzeros"), bits)[:, :num_outputs] + np.uint8(offset)
+            zeros &= np.uint8((1 << bits) - 1)  # zero points of 0 are stored as the largest code
+            scales = arrays(".scales").T
+            if bits == 8:
+                return _centered_int8(arrays, ".qzeros", codes, scales, zeros)
+            return _grouped_int4(pack_nibbles(codes), scales, zeros.T, codes.shape[1])
+
+        group = min(group_size or num_inputs, LARGE_GROUP)
+        matrices[f"{arrays.module}.weight"] = arrays.matrix(
+            (".qweight", ".qzeros", ".scales", ".g_idx"),
+            (num_outputs, num_inputs),
+            INT8 if bits == 8 else ASYMMETRIC[group],
+            read,
+        )
+    return matrices
+
+
+def packed_matrices(
+    checkpoint: Checkpoint, bits: int, group_size: int | None, is_symmetric: bool
+) -> Matrices:
+    """weight_packed I32 [N, K * bits / 32], weight_scale [N, K / group], weight_zero_point I32 [N * bits / 32,
+    K / group] unless it is symmetric, weight_shape I64 [2]; codes and zero points are stored + 2^(bits - 1)."""
+    matrices = {}
+    per_word = _WORD_BITS // bits
+    if bits == 8 and not is_symmetric:
+        raise ValueError(
+            f"{checkpoint.location}: compressed-tensors with num_bits=8, symmetric=false: codes of 8 bits"
+            " are read without zero points"
+        )
+    for arrays in modules_with(checkpoint, ".weight_packed", "compressed-tensors"):
+        num_outputs, num_words = arrays.shape(".weight_packed", ("I32",), 2)
+        arrays.check(".weight_shape", ("I64", "I32"), (2,))
+        shape = tuple(map(int, arrays(".weight_shape")))
+        num_inputs = shape[1]
+        if shape[0] != num_outputs or not 0 <= num_words * per_word - num_inputs < per_word:
+            raise ValueError(
+                f"{checkpoint.path(arrays.module + '.weight_shape')}: tensor {arrays.module}.weight_shape is"
+                f" {list(shape)}: weight_packed has {num_outputs} rows of {num_words} words"
+            )
+        groups = _num_groups(arrays, ".weight_packed", num_inputs, group_size)
+        arrays.check(".weight_scale", FLOATS, (num_outputs, groups))
+        if not is_symmetric:
+            zero_shape = -(-num_outputs // per_word), groups
+            arrays.check(".weight_zero_point", ("I32",), zero_shape)
+        if arrays.has(".weight_g_idx"):
+            arrays.check(".weight_g_idx", ("I32", "I64"), (num_inputs,))
+
+        def read(
+            arrays: Arrays = arrays, shape: tuple[int, ...] = shape, groups: int = groups
+        ) -> UniformMatrix:
+            num_outputs, num_inputs = shape
+            _check_group_order(arrays, ".weight_g_idx", num_inputs, groups)
+            codes = arrays(".weight_packed").view(np.uint8)
+            scales = arrays(".weight_scale")
+            if bits == 8:
+                return _int8(codes[:, :num_inputs] ^ np.uint8(0x80), scales)
+            zeros = None
+            if not is_symmetric:
+                zeros = _unpack_words(arrays(".weight_zero_point").T, 4).T[:num_outputs]
+            return _grouped_int4(codes[:, : -(-num_inputs // 2)], scales, zeros, num_inputs)
+
+        formats = SYMMETRIC if is_symmetric else ASYMMETRIC
+        matrices[f"{arrays.module}.weight"] = arrays.matrix(
+            (
+                *(".weight_packed", ".weight_scale", ".weight_zero_point"),
+                *(".weight_shape", ".weight_g_idx"),
+            ),
+            (num_outputs, num_inputs),
+            INT8 if bits == 8 else formats[min(group_size or num_inputs, LARGE_GROUP)],
+            read,
+        )
+    return matrices
+
+
+def int8_matrices(checkpoint: Checkpoint) -> Matrices:
+    """weight I8 [N, K], weight_scale [N, 1] or [N]; code * scale."""
+    matrices = {}
+    for arrays in modules_with(checkpoint, ".weight_scale", "compressed-tensors"):
+        num_outputs, num_inputs = arrays.shape(".weight", ("I8",), 2)
+        arrays.check(".weight_scale", FLOATS, (num_outputs, 1), (num_outputs,))
+
+        def read(arrays: Arrays = arrays) -> UniformMatrix:
+            codes = arrays(".weight")
+            scales = arrays(".weight_scale").astype(np.float32).reshape(-1)
+            return QuantizedMatrix(INT8_CHANNEL, codes.shape[1], codes, scales)
+
+        matrices[f"{arrays.module}.weight"] = arrays.matrix(
+            (".weight", ".weight_scale", ".input_scale"),
+            (num_outputs, num_inputs),
+            INT8_CHANNEL,
+            read,
+        )
+    return matrices
+
+
+def _num_groups(arrays: Arrays, suffix: str, num_inputs: int, group_size: int | None) -> int:
+    """Groups of a row. Raises a ValueError where they do not divide it."""
+    size = num_inputs if group_size is None else group_size
+    if num_inputs % size or (size not in SYMMETRIC and size % LARGE_GROUP):
+        raise arrays.error(
+            suffix,
+            f"rows of whole groups of {', '.join(map(str, SYMMETRIC))} inputs or a multiple of"
+            f" {LARGE_GROUP}; this matrix has groups of {size} in {num_inputs} inputs",
+        )
+    return num_inputs // size
+
+
+def _check_group_order(arrays: Arrays, suffix: str, num_inputs: int, groups: int) -> None:
+    """Raises a ValueError where groups are not runs of neighbouring inputs."""
+    if not arrays.has(suffix):
+        return
+    if not np.array_equal(arrays(suffix), np.arange(num_inputs) // (num_inputs // groups)):
+        raise ValueError(
+            f"{arrays.checkpoint.path(arrays.module + suffix)}: tensor {arrays.module}{suffix} gives the inputs"
+            f" of a group another order (act-order): {arrays.method} is read with neighbouring inputs in a"
+            " group (desc_act=false); use a checkpoint that was quantized so, or a GGUF file"
+        )
+
+
+def _unpack_words(
+    words: npt.NDArray[Any], bits: int, order: tuple[int, ...] | None = None
+) -> Codes:
+    """[R, W] words -> [R, W * 32 / bits] codes: the lowest bits of a word are code `order[0]` of its own."""
+    per_word = _WORD_BITS // bits
+    unsigned = words.view(np.uint32)
+    codes = np.empty((words.shape[0], words.shape[1] * per_word), np.uint8)
+    mask = np.uint32((1 << bits) - 1)
+    for index, column in enumerate(order or range(per_word)):
+        codes[:, column::per_word] = unsigned >> np.uint32(bits * index) & mask
+    return codes
+
+
+def _grouped_int4(
+    codes: Codes, scales: npt.NDArray[Any], zeros: Codes | None, num_inputs: int
+) -> QuantizedMatrix:
+    """From two codes to a byte [N, ceil(K / 2)], scales [N, groups] and zero points [N, groups]. Groups of more
+    inputs than our formats have become several. Scales are rounded to f16: those of bf16 change where they
+    are below 2^-14, by at most 2^-25."""
+    group_size = num_inputs // scales.shape[1]
+    formats = SYMMETRIC if zeros is None else ASYMMETRIC
+    size = min(group_size, LARGE_GROUP)
+    return QuantizedMatrix(
+        formats[size],
+        num_inputs,
+        np.ascontiguousarray(codes),
+        _repeated(rounded_to_f16(scales), group_size // size),
+        None if zeros is None else _repeated(zeros, group_size // size),
+    )
+
+
+def _centered_int8(
+    arrays: Arrays, suffix: str, codes: Codes, scales: npt.NDArray[Any], zeros: Codes
+) -> QuantizedMatrix:
+    """From codes [N, K] whose zero points must all be 128."""
+    if (zeros != 128).any():
+        raise ValueError(
+            f"{arrays.checkpoint.path(arrays.module + suffix)}: tensor {arrays.module}{suffix} has a zero point"
+            f" of {int(zeros[zeros != 128][0])}: {arrays.method} with 8 bits is read where all are 128 (sym=true)"
+        )
+    return _int8(codes ^ np.uint8(0x80), scales)
+
+
+def _int8(codes: Codes, scales: npt.NDArray[Any]) -> QuantizedMatrix:
+    """From s8 codes [N, K] and scales [N, groups] of at least 32 inputs."""
+    num_inputs = codes.shape[1]
+    repeats = num_inputs // scales.shape[1] // GROUP
+    signed = np.ascontiguousarray(codes).view(np.int8)
+    return QuantizedMatrix(INT8, num_inputs, signed, _repeated(rounded_to_f16(scales), repeats))
+
+
+def _repeated(per_group: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(np.repeat(per_group, count, axis=1))

@@ -1,0 +1,271 @@
+"""Checkpoints that other quantizers wrote compute with their own numbers, and damaged ones are refused by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.quantization.formats import INT4_G128_ZP, INT8_CHANNEL, MXFP4
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.loading.decoder import load_decoder
+from pellucid.loading.open_model import open_stored_model
+from support.decoding import prompt_logits
+from support.foreign_checkpoints import (
+    WriteMatrix,
+    awq,
+    compressed_int4,
+    compressed_int8,
+    fp8,
+    gptq,
+    nf4,
+    write_foreign_checkpoint,
+    write_gpt_oss,
+)
+from support.recording_backend import RecordingBackend
+
+EXACT = NumpyBackend(quantize_activations=False)
+PROMPT = list(range(10, 30))
+
+
+def compressed(format_name: str, **weights: Any) -> dict[str, Any]:
+    return {
+        "quant_method": "compressed-tensors",
+        "format": format_name,
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+INT4 = {"num_bits": 4, "type": "int", "group_size": 128, "strategy": "group"}
+INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+
+CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
+    "awq": (AWQ, awq(128)),
+    "awq-g64": (AWQ | {"group_size": 64}, awq(64)),
+    "awq-g256": ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, awq(128)),
+    "gptq": (GPTQ, gptq(128)),
+    "gptq-g64": (GPTQ | {"group_size": 64}, gptq(64)),
+    "gptq-v2": (GPTQ | {"group_size": 32, "checkpoint_format": "gptq_v2"}, gptq(32, offset=0)),
+    "gptq-8": (GPTQ | {"bits": 8, "sym": True}, gptq(128, bits=8)),
+    "fp8": (FP8, fp8((128, 128))),
+    "fp8-rows": ({"quant_method": "fbgemm_fp8"}, fp8(None, ".weight_scale")),
+    "int4": (compressed("pack-quantized", **INT4, symmetric=True), compressed_int4(128, True)),
+    "int4-zp": (compressed("pack-quantized", **INT4, symmetric=False), compressed_int4(128, False)),
+    "int8": (compressed("int-quantized", **INT8), compressed_int8),
+    "float8": (compressed("float-quantized", **FLOAT8), fp8(None, ".weight_scale")),
+    "nf4": (NF4, nf4),
+}
+
+
+def logits(path: Path) -> np.ndarray:
+    decoder, config = load_decoder(path, EXACT)
+    return prompt_logits(decoder, config, EXACT, PROMPT)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_are_those_of_the_file(name: str, tmp_path: Path) -> None:
+    path = write_foreign_checkpoint(tmp_path, *CASES[name])
+    assert (logits(path) == logits(path / "floats")).all()
+
+
+def test_experts_of_gpt_oss(tmp_path: Path) -> None:
+    path = write_gpt_oss(tmp_path)
+    assert (logits(path) == logits(path / "floats")).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("awq", INT4_G128_ZP), ("int8", INT8_CHANNEL), ("gpt-oss", MXFP4)]
+)
+def test_codes_stay_codes_and_run_natively(name: str, expected: Any, tmp_path: Path) -> None:
+    is_gpt_oss = name == "gpt-oss"
+    path = (
+        write_gpt_oss(tmp_path) if is_gpt_oss else write_foreign_checkpoint(tmp_path, *CASES[name])
+    )
+    weights = RecordingBackend()
+    load_decoder(path, weights)
+    matrices = [weight for weight in weights.arrays if isinstance(weight, QuantizedMatrix)]
+    assert matrices and all(matrix.format == expected for matrix in matrices)
+
+    model = open_stored_model(path)
+    name = next(each for each in model.tensors if each.endswith(("o_proj.weight", "gate_up_proj")))
+    tensor = model.tensors.tensor(name)
+    assert isinstance(tensor, QuantizedMatrix) is (not is_gpt_oss or "gate_up" in name)
+    backend = CpuBackend(num_threads=2)
+    decoder, config = load_decoder(path, backend)
+    actual = prompt_logits(backend.compile(decoder, config), config, backend, PROMPT)
+    wanted = logits(path)
+    assert np.abs(actual - wanted).max() < 0.1 * np.abs(wanted).max()
+
+
+def test_memory_is_counted_in_the_format_that_weights_become(tmp_path: Path) -> None:
+    tensors = open_stored_model(write_foreign_checkpoint(tmp_path, *CASES["fp8"])).tensors
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert tensors.memory_bytes(name) == 256 * 384 * 2
+    assert tensors.info(name).num_bytes == 256 * 384 + 4 * 2 * 3
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+O_PROJ = "model.layers.0.self_attn.o_proj"
+Edit = Callable[[dict[str, np.ndarray]], Any]
+
+
+def drop(suffix: str) -> Edit:
+    return lambda arrays: arrays.pop(O_PROJ + suffix)
+
+
+def cut(suffix: str) -> Edit:
+    return lambda arrays: arrays.update({O_PROJ + suffix: arrays[O_PROJ + suffix][:-1]})
+
+
+def change(suffix: str, change_array: Callable[[np.ndarray], np.ndarray]) -> Edit:
+    return lambda arrays: arrays.update({O_PROJ + suffix: change_array(arrays[O_PROJ + suffix])})
+
+
+def spoiled(array: np.ndarray, value: float) -> np.ndarray:
+    array.reshape(-1)[3] = value
+    return array
+
+
+DAMAGES: dict[str, tuple[str, Edit, str]] = {
+    "no zero points": ("awq", drop(".qzeros"), r"o_proj\.qzeros is missing: AWQ has one"),
+    "no scales": ("gptq", drop(".scales"), r"o_proj\.scales is missing: GPTQ has one"),
+    "cut scales": (
+        "awq",
+        cut(".scales"),
+        r"o_proj\.scales is F16 \[1, 256\]: AWQ needs .*\[2, 256\]",
+    ),
+    "cut zero points": (
+        "gptq",
+        cut(".qzeros"),
+        r"o_proj\.qzeros is I32 \[1, 32\]: GPTQ needs I32 \[2, 32\]",
+    ),
+    "cut codes": (
+        "gptq-g64",
+        cut(".qweight"),
+        r"o_proj\.qweight .* whole groups .* 64 in 248 inputs",
+    ),
+    "other integers": (
+        "awq",
+        change(".qweight", lambda array: array.astype(np.int64)),
+        r"o_proj\.qweight is I64 \[256, 32\]: AWQ needs I32",
+    ),
+    "act-order": (
+        "gptq",
+        change(".g_idx", lambda array: array[::-1].copy()),
+        r"o_proj\.g_idx .*act-order",
+    ),
+    "a zero point of 8 bits": (
+        "gptq-8",
+        change(".qzeros", lambda array: spoiled(array, 0)),
+        r"o_proj\.qzeros has a zero point of 1: .* all are 128",
+    ),
+    "an infinite scale": (
+        "awq",
+        change(".scales", lambda array: spoiled(array, np.inf)),
+        r"o_proj\.weight .* holds inf",
+    ),
+    "scales of other blocks": (
+        "fp8",
+        cut(".weight_scale_inv"),
+        r"weight_scale_inv is F32 \[1, 2\]: FP8 needs",
+    ),
+    "an FP8 that is no number": (
+        "fp8",
+        change(".weight", lambda array: spoiled(array, np.nan)),
+        r"o_proj\.weight .* holds nan",
+    ),
+    "codes that are not FP8": (
+        "float8",
+        change(".weight", lambda array: array.astype(np.float32)),
+        r"o_proj\.weight is F32 \[256, 256\]: compressed-tensors needs F8_E4M3",
+    ),
+    "another shape": (
+        "int4",
+        change(".weight_shape", lambda array: array - [1, 0]),
+        r"o_proj\.weight_shape is \[255, 256\]: weight_packed has 256 rows of 32 words",
+    ),
+    "no shape": ("int4", drop(".weight_shape"), r"o_proj\.weight_shape is missing"),
+    "cut absmax": (
+        "nf4",
+        cut(".weight.absmax"),
+        r"o_proj\.weight\.absmax is U8 \[1023\]: .* \[1024\]",
+    ),
+    "another codebook": (
+        "nf4",
+        change(".weight.quant_map", lambda array: array * 0.5),
+        r"quant_map holds other numbers than NF4's",
+    ),
+    "a state that is not JSON": (
+        "nf4",
+        cut(".weight.quant_state.bitsandbytes__nf4"),
+        r"bitsandbytes__nf4 is not JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_named(name: str, tmp_path: Path) -> None:
+    case, edit, message = DAMAGES[name]
+    path = write_foreign_checkpoint(tmp_path, *CASES[case], edit=edit)
+    with pytest.raises(ValueError, match=rf"{path}.*{message}"):
+        load_decoder(path, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda a: a.pop("model.layers.0.mlp.experts.down_proj_scales"),
+            "down_proj_scales is missing",
+        ),
+        (
+            lambda a: a["model.layers.0.mlp.experts.down_proj_scales"].__setitem__((0, 0, 0), 255),
+            "down_proj .* scale of exponent 254: allowed are exponents up to 200",
+        ),
+    ],
+)
+def test_damaged_experts_of_gpt_oss(edit: Edit, message: str, tmp_path: Path) -> None:
+    path = write_gpt_oss(tmp_path, edit)
+    with pytest.raises(ValueError, match=message):
+        load_decoder(path, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        (AWQ | {"bits": 3}, r"quantization_config\.bits=3: supported are 4"),
+        (AWQ | {"version": "gemv"}, r'version="gemv": supported are gemm'),
+        (AWQ | {"zero_point": False}, r"zero_point=false: supported is true"),
+        (GPTQ | {"bits": 2}, r"bits=2: supported are 4, 8"),
+        (
+            GPTQ | {"group_size": 48},
+            r"group_size=48: supported are 32, 64, 128, multiples of 128, -1",
+        ),
+        (GPTQ | {"checkpoint_format": "marlin"}, r'checkpoint_format="marlin": supported'),
+        (FP8 | {"fmt": "e5m2"}, r'fmt="e5m2": supported are e4m3'),
+        (FP8 | {"weight_block_size": [128]}, "weight_block_size=.* list of 2"),
+        (NF4 | {"bnb_4bit_quant_type": "fp4"}, r'bnb_4bit_quant_type="fp4": supported are nf4'),
+        (compressed("marlin-24", **INT4), r'format="marlin-24": supported are pack-quantized'),
+        (compressed("int-quantized", **INT4), r"group_0\.weights\.num_bits=4: supported are 8"),
+        (
+            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+            "config_groups is missing",
+        ),
+        (AWQ, "no tensor is quantized so"),
+    ],
+)
+def test_settings_that_are_not_read(
+    quantization: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write_foreign_checkpoint(tmp_path, quantization, compressed_int8)
+    with pytest.raises(ValueError, match=message):
+        open_stored_model(path)
