@@ -7,8 +7,8 @@
 namespace pellucid {
 
 // An integer code stands for scale * (code - zero point) + minimum, or for scale * its number in a
-// codebook. The names are those of EngineConfig.quantization and of files. The formats from kInt8Min
-// on hold what was quantized elsewhere, without changing a value.
+// codebook. The names are those of EngineConfig.quantization and of files. The formats from
+// kInt8Min on hold what was quantized elsewhere, without changing a value.
 enum class Format : std::uint8_t {
   kF32,
   kF16,
@@ -21,9 +21,9 @@ enum class Format : std::uint8_t {
   kInt4G128Zp,
   kInt8Min,  // groups of 32, f16 scale and minimum
   kInt4Min,  // likewise, codes 0..15, zero point 0
-  kInt8K,    // groups of 32; scale and minimum are s8 times an f16 of 256 inputs
+  kInt5K,    // groups of 32, codes 0..31; scale and minimum are s8 times an f16 of 256 inputs
   kInt4K,    // likewise, codes 0..15, zero point 0
-  kInt8K16,  // groups of 16, scales likewise, symmetric
+  kInt6K16,  // groups of 16, codes -32..31, scales likewise
   kInt4K16,  // groups of 16, scales and minimums likewise, codes 0..15, zero point 0
   kMxfp4,    // groups of 32, power-of-two scale, codebook e2m1 (OCP Microscaling Formats)
   kIq4Nl,    // groups of 32, f16 scale, codebook of GGUF's IQ4_NL
@@ -31,9 +31,10 @@ enum class Format : std::uint8_t {
   kNf4,      // groups of 64, f16 scale, codebook of normal floats (QLoRA)
   kInt4G64,  // groups of 64, otherwise as kInt4
   kInt4G64Zp,
+  kInt4S16,  // groups of 16, scales as kInt6K16, codes -8..7 stored + 8
 };
 
-constexpr int kNumFormats = 21;
+constexpr int kNumFormats = 22;
 
 // How the scale of a code is stored, and how many codes share it.
 enum class ScaleKind : std::uint8_t {
@@ -71,11 +72,11 @@ constexpr int kBlockInputs = 256;
 
 struct FormatInfo {
   const char* name;
-  int weight_bits;        // of one weight or code
-  bool is_integer;        // codes with scales
-  int tile_inputs;        // inputs per tile; for integer formats with group scales the group
-  int cell_bytes;         // one column of a step: the inputs that lie side by side
-  ScaleKind scale;        // 32 scales of groups stand at the end of each tile
+  int weight_bits;               // of one weight or code
+  bool is_integer;               // codes with scales
+  int tile_inputs;               // inputs per tile; for integer formats with group scales the group
+  int cell_bytes;                // one column of a step: the inputs that lie side by side
+  ScaleKind scale;               // 32 scales of groups stand at the end of each tile
   bool has_zero_points = false;  // 32 u8 zero points after the scales
   bool has_minimums = false;     // 32 minimums at the very end, stored like scales
   Codebook codebook = Codebook::kNone;
@@ -95,9 +96,9 @@ static constexpr FormatInfo kFormatInfo[kNumFormats] = {
     {"int4-g128-zp", 4, true, 128, 4, ScaleKind::kF16, true},
     {"int8-min", 8, true, 32, 4, ScaleKind::kF16, false, true},
     {"int4-min", 4, true, 32, 4, ScaleKind::kF16, false, true},
-    {"int8-k", 8, true, 32, 4, ScaleKind::kProduct, false, true},
+    {"int5-k", 5, true, 32, 4, ScaleKind::kProduct, false, true},
     {"int4-k", 4, true, 32, 4, ScaleKind::kProduct, false, true},
-    {"int8-k16", 8, true, 16, 4, ScaleKind::kProduct},
+    {"int6-k16", 6, true, 16, 4, ScaleKind::kProduct},
     {"int4-k16", 4, true, 16, 4, ScaleKind::kProduct, false, true},
     {"mxfp4", 4, true, 32, 4, ScaleKind::kExponent, false, false, Codebook::kE2M1},
     {"iq4-nl", 4, true, 32, 4, ScaleKind::kF16, false, false, Codebook::kIq4},
@@ -105,6 +106,7 @@ static constexpr FormatInfo kFormatInfo[kNumFormats] = {
     {"nf4", 4, true, 64, 4, ScaleKind::kF16, false, false, Codebook::kNf4},
     {"int4-g64", 4, true, 64, 4, ScaleKind::kF16},
     {"int4-g64-zp", 4, true, 64, 4, ScaleKind::kF16, true},
+    {"int4-s16", 4, true, 16, 4, ScaleKind::kProduct},
 };
 
 static constexpr const FormatInfo& format_info(Format format) {
@@ -119,12 +121,22 @@ static constexpr std::int8_t kCodebooks[kNumCodebooks][kCodebookSize] = {
     {-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127},
 };
 
-static constexpr const std::int8_t (&codebook_of(const FormatInfo& info))[kCodebookSize] {
-  return kCodebooks[static_cast<int>(info.codebook)];
-}
+static constexpr const std::int8_t (&codebook_of(const FormatInfo& info))
+    [kCodebookSize] { return kCodebooks[static_cast<int>(info.codebook)]; }
 
 static constexpr bool has_codebook(const FormatInfo& info) {
   return info.codebook != Codebook::kNone;
+}
+
+// Codes of 5 and 6 bits: four bits of each stand as in formats of 4 bits, and the upper bits of a
+// tile in one step behind them. In the arrays of files such codes take a byte.
+static constexpr bool has_upper_bits(const FormatInfo& info) {
+  return info.weight_bits == 5 || info.weight_bits == 6;
+}
+
+// Bits of a weight or code in the arrays of files.
+static constexpr int source_bits(const FormatInfo& info) {
+  return has_upper_bits(info) ? 8 : info.weight_bits;
 }
 
 static constexpr bool has_channel_scales(const FormatInfo& info) {
@@ -178,7 +190,7 @@ static constexpr std::int64_t factors_of_tile(const FormatInfo& info, std::int64
 // numbers of a codebook.
 static constexpr int implied_zero_point(const FormatInfo& info) {
   const bool is_plain = !info.is_integer || has_codebook(info);
-  if (is_plain || (info.has_minimums && info.weight_bits == 4)) return 0;
+  if (is_plain || (info.has_minimums && info.weight_bits < 8)) return 0;
   return 1 << (info.weight_bits - 1);
 }
 

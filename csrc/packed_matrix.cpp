@@ -134,6 +134,72 @@ void unpack_cells(const Column& column, const std::uint8_t* packed, std::int64_t
   });
 }
 
+// Codes of 5 and 6 bits.
+struct UpperBits {
+  const FormatInfo& info;
+  const int bits;        // of a code beyond its lower four
+  const int zero_point;  // of codes in a packed matrix
+
+  explicit UpperBits(const FormatInfo& format)
+      : info(format), bits(format.weight_bits - 4), zero_point(implied_zero_point(format)) {}
+
+  // The places of one column's bytes: what holds input `input` of the tile that begins at `tile`.
+  std::int64_t low_place(std::int64_t tile, std::int64_t column, int input) const {
+    return tile + input / 8 * kStepBytes + column * kCellBytes + input % 4;
+  }
+  std::int64_t high_place(std::int64_t tile, std::int64_t column, int input) const {
+    return tile + info.tile_inputs / 8 * kStepBytes + column * kCellBytes + input % 4;
+  }
+  static int low_shift(int input) { return input % 8 < 4 ? 0 : 4; }
+  int high_shift(int input) const { return input / 4 * bits; }
+
+  int code(const std::uint8_t* packed, std::int64_t tile, std::int64_t column, int input) const {
+    const int low = packed[low_place(tile, column, input)] >> low_shift(input) & 15;
+    const int high = packed[high_place(tile, column, input)] >> high_shift(input);
+    return low | (high & ((1 << bits) - 1)) << 4;
+  }
+
+  static constexpr std::int64_t kCellBytes = 4, kStepBytes = kPanelOutputs * kCellBytes;
+};
+
+// Packs the codes of a panel's rows, a byte each.
+void pack_upper_rows(const Column& first, const std::uint8_t* rows, std::int64_t row_bytes,
+                     std::int64_t num_rows, std::uint8_t* packed) {
+  const UpperBits layout(first.info);
+  const int tile_inputs = first.info.tile_inputs;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    for (std::int64_t begin = 0; begin < row_bytes; begin += tile_inputs) {
+      const std::int64_t tile = first.panel + begin / tile_inputs * tile_bytes(first.info);
+      const auto count = static_cast<int>(std::min<std::int64_t>(tile_inputs, row_bytes - begin));
+      std::uint8_t low[32] = {}, high[4] = {};
+      for (int i = 0; i < count; ++i) {
+        const auto stored = static_cast<std::int8_t>(rows[row * row_bytes + begin + i]);
+        const int code = stored + layout.zero_point;
+        const int byte = i / 8 * 4 + i % 4;
+        low[byte] |= static_cast<std::uint8_t>((code & 15) << UpperBits::low_shift(i));
+        high[i % 4] |= static_cast<std::uint8_t>(code >> 4 << layout.high_shift(i));
+      }
+      for (int i = 0; i < tile_inputs; i += 8) {
+        std::memcpy(packed + layout.low_place(tile, row, i), low + i / 2, sizeof(high));
+      }
+      std::memcpy(packed + layout.high_place(tile, row, 0), high, sizeof(high));
+    }
+  }
+}
+
+// Copies the codes [begin, end) of a row back.
+void unpack_upper_row(const Column& column, const std::uint8_t* packed, std::int64_t begin,
+                      std::int64_t end, std::uint8_t* row) {
+  const UpperBits layout(column.info);
+  const int tile_inputs = column.info.tile_inputs;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t tile = column.panel + i / tile_inputs * tile_bytes(column.info);
+    const auto within = static_cast<int>(i % tile_inputs);
+    row[i] = static_cast<std::uint8_t>(layout.code(packed, tile, column.column, within) -
+                                       layout.zero_point);
+  }
+}
+
 struct CellCopy {
   void (*pack)(const Column& first, const std::uint8_t* rows, std::int64_t row_bytes,
                std::int64_t num_rows, std::uint8_t* packed);
@@ -145,6 +211,9 @@ CellCopy cell_copy(const FormatInfo& info) {
   switch (info.weight_bits) {
     case 4:
       return {&pack_rows<std::uint32_t, pack_nibbles>, &unpack_cells<4, unpack_nibbles>};
+    case 5:
+    case 6:
+      return {&pack_upper_rows, &unpack_upper_row};
     case 8:
       return {&pack_rows<std::uint32_t, flip_signs>, &unpack_cells<4, flip_signs>};
     default:
@@ -155,7 +224,7 @@ CellCopy cell_copy(const FormatInfo& info) {
 }
 
 std::int64_t bytes_of_row(const FormatInfo& info, std::int64_t num_inputs) {
-  return ceil_div(num_inputs * info.weight_bits, 8);
+  return ceil_div(num_inputs * source_bits(info), 8);
 }
 
 // Calls move(output, begin, end) for each piece of the rows in panels [panel_begin, panel_end).
@@ -360,6 +429,13 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
             load_scale(info, packed + column.minimum(group), packed + column.minimum_factor(group));
       }
     }
+    if (has_upper_bits(info)) {
+      const std::int64_t tile = column.panel + i / info.tile_inputs * tile_bytes(info);
+      const int code =
+          UpperBits(info).code(packed, tile, column.column, static_cast<int>(i % info.tile_inputs));
+      row[i] = scale * static_cast<float>(code - zero_point) + minimum;
+      continue;
+    }
     const std::uint8_t* const cell = packed + column.cell(i / cell_inputs);
     const std::int64_t within = i % cell_inputs;
     switch (format_) {
@@ -375,8 +451,6 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
       case Format::kInt8:
       case Format::kInt8Channel:
       case Format::kInt8Min:
-      case Format::kInt8K:
-      case Format::kInt8K16:
         row[i] = scale * static_cast<float>(cell[within] - zero_point) + minimum;
         break;
       case Format::kInt4:
@@ -387,7 +461,8 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
       case Format::kInt4K:
       case Format::kInt4K16:
       case Format::kInt4G64:
-      case Format::kInt4G64Zp: {
+      case Format::kInt4G64Zp:
+      case Format::kInt4S16: {
         const int code = cell[within % 4] >> (within < 4 ? 0 : 4) & 0x0f;
         row[i] = scale * static_cast<float>(code - zero_point) + minimum;
         break;
@@ -400,6 +475,9 @@ void PackedMatrix::gather_row(std::int64_t output, float* row) const {
         row[i] = scale * static_cast<float>(codebook_of(info)[code]);
         break;
       }
+      case Format::kInt5K:
+      case Format::kInt6K16:
+        break;  // above
     }
   }
 }

@@ -13,11 +13,13 @@
 //   int4    8 inputs: 0..3 in the low halves of 4 bytes, 4..7 in the high ones, so that one load
 //           gives two operands of a dot product              4 or 16
 //
-// where int4 stands for all codes of 4 bits; and then [32] scales, [32] u8 zero points and [32]
-// minimums where the format has them. Scales and minimums are f16. Formats with factors have s8
-// there, and for each 256 inputs the [32] f16 factors of both at the end of the panel. Scales that
-// are powers of two are a byte. int8-channel has [32] f32 scales at the end of the panel. Cells
-// beyond K are multiplied by zeros. Outputs beyond N are never written.
+// where int4 stands for all codes of 4 bits. Codes of 5 and 6 bits have their lower four bits there
+// and one step more behind these, whose byte j of a cell holds the upper bits of the inputs j, 4 +
+// j, 8 + j ... of the tile, the first lowest. After the codes there are [32] scales, [32] u8 zero
+// points and [32] minimums where the format has them. Scales and minimums are f16. Formats with
+// factors have s8 there, and for each 256 inputs the [32] f16 factors of both at the end of the
+// panel. Scales that are powers of two are a byte. int8-channel has [32] f32 scales at the end of
+// the panel. Cells beyond K are multiplied by zeros. Outputs beyond N are never written.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +35,8 @@ namespace pellucid {
 // A matrix in the layout of files and of NumPy: row-major, borrowed. Groups are those of the
 // format; num_groups = ceil(K / group), and the last group may be short.
 struct WeightSource {
-  // f32, f16, bf16: [N, K] of 4 or 2 bytes. int8: s8 [N, K]. int4: [N, ceil(K / 2)], the even input
-  // in the low half of a byte; codes are 0..15.
+  // f32, f16, bf16: [N, K] of 4 or 2 bytes. int8, and codes of 5 and 6 bits: s8 [N, K]. int4: [N,
+  // ceil(K / 2)], the even input in the low half of a byte; codes are 0..15.
   const void* weights = nullptr;
   const void* scales = nullptr;  // f16, s8 or u8 [N, num_groups]; int8-channel: f32 [N]
   const std::uint8_t* zero_points = nullptr;  // [N, num_groups], 0..15

@@ -119,7 +119,7 @@ constexpr Shape kShapes[] = {{"qkv", 1152, 896},
 // As many copies of a random matrix as do not fit in a cache.
 std::vector<PackedMatrix> random_matrices(Format format, const Shape& shape, std::mt19937& random) {
   const FormatInfo& info = format_info(format);
-  std::vector<std::uint32_t> words(shape.num_outputs * shape.num_inputs * info.weight_bits / 32);
+  std::vector<std::uint32_t> words(shape.num_outputs * shape.num_inputs * source_bits(info) / 32);
   // No exponents of infinity and NaN, whatever the format.
   for (std::uint32_t& word : words) word = random() & 0x3fff3fff;
   const std::int64_t num_groups = shape.num_outputs * shape.num_inputs / 16;  // at most

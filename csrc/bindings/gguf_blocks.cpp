@@ -64,7 +64,7 @@ void unpack_blocks(const std::string& block_type, const AnyMatrix& rows, const W
   const std::int64_t factor_bytes = num_inputs / kBlockInputs * 2;
   const bool has_minimum_factors = has_factors(info) && info.has_minimums;
   const WeightTarget target{
-      checked("codes", codes, true, num_inputs * info.weight_bits / 8),
+      checked("codes", codes, true, num_inputs * source_bits(info) / 8),
       checked("scales", scales, true, scale_bytes),
       nullptr,
       checked("minimums", minimums, info.has_minimums, scale_bytes),

@@ -67,11 +67,12 @@ std::shared_ptr<LinearWeights> pack_weights(
           "': allowed are native, f32");
   const auto num_outputs = static_cast<std::int64_t>(weights.shape(0));
   const auto num_columns = static_cast<std::int64_t>(weights.shape(1));
-  const std::int64_t k = num_inputs.value_or(info.weight_bits == 4 ? 2 * num_columns : num_columns);
+  const std::int64_t k =
+      num_inputs.value_or(source_bits(info) == 4 ? 2 * num_columns : num_columns);
   require(num_outputs >= 1 && k >= 1, "weights: must not be empty");
-  require(num_columns == (info.weight_bits == 4 ? (k + 1) / 2 : k), "num_inputs=", k,
+  require(num_columns == (source_bits(info) == 4 ? (k + 1) / 2 : k), "num_inputs=", k,
           " does not fit weights of ", num_columns, " columns");
-  require((weights.dtype().bits + 7) / 8 == (info.weight_bits == 4 ? 1 : info.weight_bits / 8),
+  require((weights.dtype().bits + 7) / 8 == (source_bits(info) == 4 ? 1 : source_bits(info) / 8),
           "weights: numbers of another size than format='", format_name, "' has");
 
   const std::int64_t num_groups = (k + info.tile_inputs - 1) / info.tile_inputs;

@@ -108,11 +108,14 @@ struct DequantizedWeights {
   static constexpr FormatInfo kInfo = format_info(kFormat);
   using Factor = typename S::F32;
   using Input = float;
-  static constexpr int kStepFactors = 32 / kInfo.weight_bits;
+  // Codes with upper bits come a tile at a time.
+  static constexpr int kStepFactors =
+      has_upper_bits(kInfo) ? kInfo.tile_inputs : 32 / kInfo.weight_bits;
   static constexpr int kFactorInputs = 1;
   using Numbers = CodebookBytes<kInfo.codebook, true>;
   // The numbers of a codebook are bytes, like codes of 8 bits.
-  static constexpr int kNumberBits = has_codebook(kInfo) ? 8 : kInfo.weight_bits;
+  static constexpr int kNumberBits =
+      has_codebook(kInfo) || has_upper_bits(kInfo) ? 8 : kInfo.weight_bits;
 
   struct Scale {
     typename S::F32 scale;
@@ -129,8 +132,8 @@ struct DequantizedWeights {
     if constexpr (kInfo.has_zero_points) {
       scale.zero_point = S::load_u8(tile + zero_points_at(kInfo) + column);
     } else {
-      scale.zero_point = S::broadcast_i32(
-          has_codebook(kInfo) ? Numbers::kZeroPoint : implied_zero_point(kInfo));
+      scale.zero_point =
+          S::broadcast_i32(has_codebook(kInfo) ? Numbers::kZeroPoint : implied_zero_point(kInfo));
     }
     if constexpr (kInfo.has_minimums) {
       scale.minimum =
@@ -141,7 +144,9 @@ struct DequantizedWeights {
   static void load(const std::uint8_t* step, int column, const Scale& scale,
                    Factor (&factors)[kStepFactors]) {
     const typename S::Quads quads = S::load_quads(step + 4 * column);
-    if constexpr (has_codebook(kInfo)) {
+    if constexpr (has_upper_bits(kInfo)) {
+      load_tile<0>(step + 4 * column, scale, factors);
+    } else if constexpr (has_codebook(kInfo)) {
       load_quad<0>(S::look_up(Numbers::kTable, S::low_nibbles(quads)), scale, factors);
       load_quad<0>(S::look_up(Numbers::kTable, S::high_nibbles(quads)), scale, factors + 4);
     } else {
@@ -155,6 +160,24 @@ struct DequantizedWeights {
   }
 
  private:
+  // The codes of a tile with upper bits, from step kStep on.
+  template <int kStep>
+  static void load_tile(const std::uint8_t* tile, const Scale& scale, Factor* factors) {
+    constexpr int kNumSteps = kInfo.tile_inputs / 8, kStepBytes = 4 * kPanelOutputs;
+    constexpr int kUpperBits = kInfo.weight_bits - 4;
+    if constexpr (kStep < kNumSteps) {
+      const typename S::Quads both = S::load_quads(tile + kStep * kStepBytes);
+      const typename S::Quads upper = S::load_quads(tile + kNumSteps * kStepBytes);
+      constexpr int kFirst = 2 * kStep * kUpperBits;
+      load_quad<0>(S::template add_upper_bits<kFirst, kUpperBits>(S::low_nibbles(both), upper),
+                   scale, factors + 8 * kStep);
+      load_quad<0>(
+          S::template add_upper_bits<kFirst + kUpperBits, kUpperBits>(S::high_nibbles(both), upper),
+          scale, factors + 8 * kStep + 4);
+      load_tile<kStep + 1>(tile, scale, factors);
+    }
+  }
+
   // The codes at bit kShift of each byte of a quad.
   template <int kShift>
   static void load_quad(typename S::Quads quads, const Scale& scale, Factor* factors) {

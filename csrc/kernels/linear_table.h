@@ -49,9 +49,9 @@ constexpr LinearKernels linear_kernels() {
       {group_kernel<S, Format::kInt4G128Zp>(), dequantizing_kernel<S, Format::kInt4G128Zp>()},
       {group_kernel<S, Format::kInt8Min>(), dequantizing_kernel<S, Format::kInt8Min>()},
       {group_kernel<S, Format::kInt4Min>(), dequantizing_kernel<S, Format::kInt4Min>()},
-      {group_kernel<S, Format::kInt8K>(), dequantizing_kernel<S, Format::kInt8K>()},
+      {group_kernel<S, Format::kInt5K>(), dequantizing_kernel<S, Format::kInt5K>()},
       {group_kernel<S, Format::kInt4K>(), dequantizing_kernel<S, Format::kInt4K>()},
-      {group_kernel<S, Format::kInt8K16>(), dequantizing_kernel<S, Format::kInt8K16>()},
+      {group_kernel<S, Format::kInt6K16>(), dequantizing_kernel<S, Format::kInt6K16>()},
       {group_kernel<S, Format::kInt4K16>(), dequantizing_kernel<S, Format::kInt4K16>()},
       {group_kernel<S, Format::kMxfp4>(), dequantizing_kernel<S, Format::kMxfp4>()},
       {group_kernel<S, Format::kIq4Nl>(), dequantizing_kernel<S, Format::kIq4Nl>()},
@@ -59,6 +59,7 @@ constexpr LinearKernels linear_kernels() {
       {group_kernel<S, Format::kNf4>(), dequantizing_kernel<S, Format::kNf4>()},
       {group_kernel<S, Format::kInt4G64>(), dequantizing_kernel<S, Format::kInt4G64>()},
       {group_kernel<S, Format::kInt4G64Zp>(), dequantizing_kernel<S, Format::kInt4G64Zp>()},
+      {group_kernel<S, Format::kInt4S16>(), dequantizing_kernel<S, Format::kInt4S16>()},
   }};
 }
 

@@ -50,14 +50,57 @@ struct CodebookCodes {
   }
 };
 
+// Loads codes of 5 or 6 bits: their lower halves as codes of 4 bits, and their upper bits from a
+// step behind those of the whole tile.
+template <class S, int kCodeBits>
+struct CodesWithUpperBits {
+  static constexpr int kBits = kCodeBits;
+  static constexpr int kQuads = 2;
+  static constexpr int kZeroPoint = 1 << (kCodeBits - 1);
+  static constexpr int kUpperBits = kCodeBits - 4;
+
+  // The quads of a step; `upper` is what the step behind the tile's codes has for their columns.
+  template <int kStep>
+  static void load(const std::uint8_t* p, typename S::Quads upper,
+                   typename S::Quads (&quads)[kQuads]) {
+    const typename S::Quads both = S::load_quads(p);
+    constexpr int kFirst = kStep * kQuads * kUpperBits;
+    quads[0] = S::template add_upper_bits<kFirst, kUpperBits>(S::low_nibbles(both), upper);
+    quads[1] =
+        S::template add_upper_bits<kFirst + kUpperBits, kUpperBits>(S::high_nibbles(both), upper);
+  }
+};
+
 template <class S, int kBits, Codebook kCodebook>
 struct CodesOf : CodebookCodes<S, kCodebook> {};
+template <class S>
+struct CodesOf<S, 5, Codebook::kNone> : CodesWithUpperBits<S, 5> {};
+template <class S>
+struct CodesOf<S, 6, Codebook::kNone> : CodesWithUpperBits<S, 6> {};
 template <class S>
 struct CodesOf<S, 8, Codebook::kNone> : Codes8<S> {};
 template <class S>
 struct CodesOf<S, 4, Codebook::kNone> : Codes4<S> {};
 
 constexpr int kStepBytes = 4 * kPanelOutputs;  // one load of every column
+
+// Adds the products of the quads of a step with kRows rows of codes, which begin at x, to `sums`.
+template <class S, class Codes, int kRows, int kVectors>
+inline __attribute__((always_inline)) void add_step_products(
+    const typename S::Quads (&w)[kVectors][Codes::kQuads], const std::int8_t* x,
+    std::int64_t x_stride, typename S::I32 (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 2
+  for (int q = 0; q < Codes::kQuads; ++q) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename S::Quads quad = S::broadcast_quad(x + r * x_stride + 4 * q);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = S::template dot<Codes::kBits>(sums[r][v], w[v][q], quad);
+      }
+    }
+  }
+}
 
 // Adds the products of a tile of weights and of kRows rows of codes to `sums`.
 template <class S, class Codes, int kRows, int kVectors>
@@ -71,18 +114,23 @@ inline __attribute__((always_inline)) void add_tile_products(
     for (int v = 0; v < kVectors; ++v) {
       Codes::load(weights + step * kStepBytes + 4 * S::kLanes * v, w[v]);
     }
-#pragma GCC unroll 2
-    for (int q = 0; q < Codes::kQuads; ++q) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const typename S::Quads quad =
-            S::broadcast_quad(x + r * x_stride + 4 * (step * Codes::kQuads + q));
+    add_step_products<S, Codes>(w, x + 4 * step * Codes::kQuads, x_stride, sums);
+  }
+}
+
+// Likewise, of codes with upper bits: the steps from kStep on, of kNumSteps.
+template <class S, class Codes, int kNumSteps, int kStep, int kRows, int kVectors>
+inline __attribute__((always_inline)) void add_upper_tile_products(
+    const std::uint8_t* weights, const typename S::Quads (&upper)[kVectors], const std::int8_t* x,
+    std::int64_t x_stride, typename S::I32 (&sums)[kRows][kVectors]) {
+  if constexpr (kStep < kNumSteps) {
+    typename S::Quads w[kVectors][Codes::kQuads];
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          sums[r][v] = S::template dot<Codes::kBits>(sums[r][v], w[v][q], quad);
-        }
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      Codes::template load<kStep>(weights + kStep * kStepBytes + 4 * S::kLanes * v, upper[v], w[v]);
     }
+    add_step_products<S, Codes>(w, x + 4 * kStep * Codes::kQuads, x_stride, sums);
+    add_upper_tile_products<S, Codes, kNumSteps, kStep + 1>(weights, upper, x, x_stride, sums);
   }
 }
 
@@ -97,7 +145,7 @@ struct GroupTile {
   static constexpr int kMaxRows = S::kMaxGroupRows;
   // The zero point of codes in registers; 1 where each column has its own, a factor then.
   static constexpr int kZeroPoint = kInfo.has_zero_points ? 1
-                                    : kInfo.has_minimums && kInfo.weight_bits == 4
+                                    : kInfo.has_minimums && kInfo.weight_bits < 8
                                         ? 0
                                         : Codes::kZeroPoint;
 
@@ -136,7 +184,18 @@ struct GroupTile {
       ahead.step();
       typename S::I32 sums[kRows][kVectors];
       start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, x, rows.stride, sums);
-      add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
+      if constexpr (has_upper_bits(kInfo)) {
+        typename S::Quads upper[kVectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          upper[v] = S::load_quads(tile + kSteps * kStepBytes + 4 * (column + v * S::kLanes));
+        }
+        add_upper_tile_products<S, Codes, kSteps, 0>(tile + 4 * column, upper, x, rows.stride,
+                                                     sums);
+      } else {
+        add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride,
+                                                     sums);
+      }
 
       const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, g);
       typename S::F32 w_scale[kVectors];

@@ -101,6 +101,14 @@ struct Simd {
   }
   static Quads low_nibbles(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(0x0f)); }
   static Quads high_nibbles(Quads x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+  template <int kFirst, int kBits>
+  static Quads add_upper_bits(Quads low, Quads upper) {
+    constexpr int kLeft = 4 - kFirst;
+    const Quads moved = kLeft >= 0 ? _mm256_slli_epi16(upper, kLeft >= 0 ? kLeft : 0)
+                                   : _mm256_srli_epi16(upper, kLeft < 0 ? -kLeft : 0);
+    const __m256i mask = _mm256_set1_epi8(static_cast<char>(((1 << kBits) - 1) << 4));
+    return _mm256_or_si256(low, _mm256_and_si256(moved, mask));
+  }
   static Quads look_up(const LookupTable& table, Quads codes) {
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(table.byte));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), codes);

@@ -83,6 +83,14 @@ struct Simd {
   static Quads load_quads_8bit(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
   static Quads low_nibbles(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(0x0f)); }
   static Quads high_nibbles(Quads x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+  template <int kFirst, int kBits>
+  static Quads add_upper_bits(Quads low, Quads upper) {
+    constexpr int kLeft = 4 - kFirst;
+    const Quads moved = kLeft >= 0 ? _mm512_slli_epi16(upper, kLeft >= 0 ? kLeft : 0)
+                                   : _mm512_srli_epi16(upper, kLeft < 0 ? -kLeft : 0);
+    const __m512i mask = _mm512_set1_epi8(static_cast<char>(((1 << kBits) - 1) << 4));
+    return _mm512_or_si512(low, _mm512_and_si512(moved, mask));
+  }
   static Quads look_up(const LookupTable& table, Quads codes) {
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(table.byte));
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), codes);

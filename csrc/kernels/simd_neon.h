@@ -95,6 +95,14 @@ struct Simd {
   }
   static Quads low_nibbles(Quads x) { return vandq_u8(x, vdupq_n_u8(0x0f)); }
   static Quads high_nibbles(Quads x) { return vshrq_n_u8(x, 4); }
+  template <int kFirst, int kBits>
+  static Quads add_upper_bits(Quads low, Quads upper) {
+    constexpr int kLeft = 4 - kFirst;
+    Quads moved = upper;
+    if constexpr (kLeft > 0) moved = vshlq_n_u8(upper, kLeft);
+    if constexpr (kLeft < 0) moved = vshrq_n_u8(upper, -kLeft);
+    return vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(((1 << kBits) - 1) << 4)));
+  }
   static Quads look_up(const LookupTable& table, Quads codes) {
     return vqtbl1q_u8(vld1q_u8(table.byte), codes);
   }

@@ -173,6 +173,14 @@ struct Simd {
     for (std::uint8_t& byte : x.byte) byte >>= 4;
     return x;
   }
+  // low + kBits bits of each byte of `upper`, from bit kFirst on, as the bits above the fourth.
+  template <int kFirst, int kBits>
+  static Quads add_upper_bits(Quads low, const Quads& upper) {
+    for (int i = 0; i < 4 * kLanes; ++i) {
+      low.byte[i] |= static_cast<std::uint8_t>((upper.byte[i] >> kFirst & ((1 << kBits) - 1)) << 4);
+    }
+    return low;
+  }
   // The byte of a table of 16 that each code selects.
   static Quads look_up(const LookupTable& table, Quads codes) {
     for (std::uint8_t& byte : codes.byte) byte = table.byte[byte];

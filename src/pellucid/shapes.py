@@ -15,6 +15,7 @@ from pellucid.config import (
     MLPConfig,
     ModelConfig,
     RopeConfig,
+    YarnRopeScaling,
 )
 
 
@@ -128,6 +129,45 @@ def _qwen3_30b_a3b(num_layers: int) -> ModelConfig:
         qk_norm="head",
         bos_token_id=151_643,
         eos_token_ids=(151_645,),
+    )
+
+
+def _gpt_oss_20b(num_layers: int) -> ModelConfig:
+    """gpt-oss: a window of 128 in every other layer, sinks, biases."""
+    sliding = AttentionConfig(
+        num_heads=64,
+        num_kv_heads=8,
+        head_dim=64,
+        scale=64**-0.5,
+        rope=RopeConfig(150_000.0, 64, YarnRopeScaling(32.0, 4096, 32.0, 1.0, 1.3466, False)),
+        window=128,
+        qkv_bias=True,
+        o_bias=True,
+        has_sinks=True,
+    )
+    experts = ExpertsConfig(
+        32,
+        4,
+        2880,
+        "clamped_swish",
+        router="softmax_chosen",
+        normalize=False,
+        router_bias=True,
+        expert_bias=True,
+    )
+    layers = [
+        LayerConfig(sliding if i % 2 == 0 else replace(sliding, window=None), None, experts)
+        for i in range(num_layers)
+    ]
+    return ModelConfig(
+        architecture="GptOssForCausalLM",
+        vocab_size=201_088,
+        hidden_size=2880,
+        layers=tuple(layers),
+        max_position_embeddings=131_072,
+        norm_eps=1e-5,
+        bos_token_id=199_998,
+        eos_token_ids=(200_002,),
     )
 
 
@@ -303,6 +343,7 @@ SHAPES: Mapping[str, ModelConfig] = {
         qk_norm="width",
         eos_token_ids=(50_279,),
     ),
+    "gpt-oss-20b": _gpt_oss_20b(num_layers=24),
     "qwen3-30b-a3b": _qwen3_30b_a3b(num_layers=48),
     "qwen3-30b-a3b-24-layers": _qwen3_30b_a3b(num_layers=24),  # of 48, for machines of 16 GB
 }

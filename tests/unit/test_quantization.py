@@ -34,7 +34,7 @@ def weights_one_by_one(matrix):
     for n in range(num_outputs):
         for k in range(num_inputs):
             group = k // (matrix.format.group_size or num_inputs)
-            if matrix.format.bits == 8:
+            if matrix.format.bits > 4:
                 code, zero_point = int(matrix.codes[n, k]), 0
             else:
                 code = int(matrix.codes[n, k // 2]) >> (4 if k % 2 else 0) & 15

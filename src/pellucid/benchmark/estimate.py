@@ -314,13 +314,7 @@ def matrix_bytes(quantization: str) -> Callable[[int, int], int]:
         raise ValueError(
             f"quantization={quantization!r}: must be one of none, {', '.join(FORMATS)}"
         )
-    integers = FORMATS[quantization]
-
-    def integer_bytes(num_outputs: int, num_inputs: int) -> int:
-        arrays = integers.arrays(num_outputs, num_inputs).values()
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
-
-    return integer_bytes
+    return FORMATS[quantization].num_bytes
 
 
 def kv_position_bytes(model: ModelConfig, dtype: str) -> float:

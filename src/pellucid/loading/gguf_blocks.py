@@ -17,9 +17,10 @@ from pellucid.backends.quantization.formats import (
     INT4_K,
     INT4_K16,
     INT4_MIN,
+    INT4_S16,
+    INT5_K,
+    INT6_K16,
     INT8,
-    INT8_K,
-    INT8_K16,
     INT8_MIN,
     IQ4_NL,
     IQ4_XS,
@@ -112,7 +113,7 @@ def _q3_k(blocks: Bytes) -> QuantizedMatrix:
     low = _parts(low.reshape(*low.shape[:-1], 2, 32), 2)  # each half gives four times 32
     codes = low.reshape(*low.shape[:-2], 256) | _parts(third_bits, 1) << 2
     scales = scale_codes.astype(np.int8) - 32
-    return _matrix(INT8_K16, codes.astype(np.int8) - 4, scales, scale_factors=_f16(scale))
+    return _matrix(INT4_S16, codes + np.uint8(4), scales, scale_factors=_f16(scale))
 
 
 def _q4_k(blocks: Bytes) -> QuantizedMatrix:
@@ -123,14 +124,14 @@ def _q4_k(blocks: Bytes) -> QuantizedMatrix:
 def _q5_k(blocks: Bytes) -> QuantizedMatrix:
     scale, minimum, packed, fifth_bits, low = _split(blocks, 2, 2, 12, 32)
     codes = _k_nibbles(low, 32) | _parts(fifth_bits, 1) << 4
-    return _matrix(INT8_K, codes, *_k_scales(packed), _f16(scale), -_f16(minimum))
+    return _matrix(INT5_K, codes, *_k_scales(packed), _f16(scale), -_f16(minimum))
 
 
 def _q6_k(blocks: Bytes) -> QuantizedMatrix:
     low, high, scale_codes, scale = _split(blocks, 128, 64, 16)
     high = _parts(high.reshape(*high.shape[:-1], 2, 32), 2).reshape(*low.shape[:-1], 256)
     codes = (_k_nibbles(low, 64) | high << 4).astype(np.int8) - 32
-    return _matrix(INT8_K16, codes, scale_codes.view(np.int8), scale_factors=_f16(scale))
+    return _matrix(INT6_K16, codes, scale_codes.view(np.int8), scale_factors=_f16(scale))
 
 
 def _iq4_nl(blocks: Bytes) -> QuantizedMatrix:
@@ -231,7 +232,7 @@ def _matrix(
     return QuantizedMatrix(
         weight_format,
         codes.shape[1],
-        codes.astype(np.int8) if weight_format.bits == 8 else pack_nibbles(codes),
+        codes.astype(np.int8) if weight_format.bits > 4 else pack_nibbles(codes),
         scales.reshape(num_outputs, -1),
         **{
             name: array.reshape(num_outputs, -1)

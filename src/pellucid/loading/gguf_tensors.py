@@ -62,13 +62,12 @@ class GgufTensors:
         return self._checkpoint.info(name)
 
     def memory_bytes(self, name: str) -> int:
-        """What the matrix `name` takes: codes of 2, 3, 5 and 6 bits become 4 or 8."""
+        """What the matrix `name` takes: codes of 2 and 3 bits become 4."""
         info = self.info(name)
         if info.type not in BLOCK_TYPES:
             return info.num_bytes
         num_rows = math.prod(info.shape[:-1])
-        arrays = format_of_blocks(info.type).arrays(num_rows, info.shape[-1]).values()
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
+        return format_of_blocks(info.type).num_bytes(num_rows, info.shape[-1])
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""

@@ -96,8 +96,7 @@ def _tensor_bytes(model: StoredModel, name: str, backend: Backend, quantization:
         return math.prod(info.shape) * itemsize
     if (weight_format := FORMATS.get(quantization)) is None:
         return model.tensors.memory_bytes(name)
-    arrays = weight_format.arrays(math.prod(info.shape[:-1]), info.shape[-1]).values()
-    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
+    return weight_format.num_bytes(math.prod(info.shape[:-1]), info.shape[-1])
 
 
 # -- KV cache --------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ struct Weights {
   int level(std::int64_t output, std::int64_t input) const {
     const std::int64_t row_bytes = static_cast<std::int64_t>(bytes.size()) / n;
     const std::uint8_t* const row = bytes.data() + output * row_bytes;
-    if (format_info(format).weight_bits == 8) return static_cast<std::int8_t>(row[input]);
+    if (source_bits(format_info(format)) == 8) return static_cast<std::int8_t>(row[input]);
     const int code = row[input / 2] >> (4 * (input % 2)) & 15;
     if (has_codebook(format_info(format))) return codebook_of(format_info(format))[code];
     if (!minimums.empty()) return code;
@@ -152,10 +152,16 @@ Weights random_weights(Format format, std::int64_t n, std::int64_t k, std::mt199
   const FormatInfo& info = format_info(format);
   std::normal_distribution<float> normal;
   Weights w{format, n, k, 1, {}, {}, {}, {}, {}, {}};
-  const std::int64_t row_bytes = (k * info.weight_bits + 7) / 8;
+  const std::int64_t row_bytes = (k * source_bits(info) + 7) / 8;
   w.bytes.resize(static_cast<std::size_t>(n * row_bytes));
   if (info.is_integer) {
     for (std::uint8_t& byte : w.bytes) byte = static_cast<std::uint8_t>(random());
+    if (has_upper_bits(info)) {
+      const int codes = 1 << info.weight_bits;
+      for (std::uint8_t& byte : w.bytes) {
+        byte = static_cast<std::uint8_t>(byte % codes - implied_zero_point(info));
+      }
+    }
     if (info.weight_bits == 4 && k % 2 == 1) {  // the half byte past the end of each row
       for (std::int64_t i = 1; i <= n; ++i) w.bytes[i * row_bytes - 1] &= 0x0f;
     }

@@ -1,5 +1,6 @@
 """The integer weight formats, and the arrays of a matrix in each of them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -38,7 +39,7 @@ class IntegerFormat:
 
     Args:
         name: as in `EngineConfig.quantization` and in files.
-        bits: 8, signed, -127 .. 127 with zero point 0; or 4, unsigned, 0 .. 15.
+        bits: 8, signed, -128 .. 127; 6, signed, -32 .. 31; 5, unsigned, 0 .. 31; or 4, unsigned, 0 .. 15.
         group_size: inputs that share a scale; None: all of a row.
         scale: how scales and minimums are stored.
         has_zero_points: whether each group has its own zero point, 0 .. 15.
@@ -69,6 +70,14 @@ class IntegerFormat:
         """Of all groups, where they do not have their own."""
         return 8 if self.bits == 4 and not self.has_minimums else 0
 
+    def num_bytes(self, num_outputs: int, num_inputs: int) -> int:
+        """Of a matrix in the kernels' layout, without padding: codes of 5 and 6 bits take as many."""
+        arrays = dict(self.arrays(num_outputs, num_inputs))
+        if self.bits > 4:
+            del arrays["codes"]
+        num_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays.values())
+        return num_bytes + (num_outputs * num_inputs * self.bits // 8 if self.bits > 4 else 0)
+
     def num_groups(self, num_inputs: int) -> int:
         """Groups of a row."""
         return 1 if self.group_size is None else -(-num_inputs // self.group_size)
@@ -79,7 +88,7 @@ class IntegerFormat:
         """Dtype and shape of each array of a matrix [num_outputs, num_inputs], by its name."""
         groups = (num_outputs, self.num_groups(num_inputs))
         arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        if self.bits == 8:
+        if self.bits > 4:
             arrays["codes"] = np.dtype(np.int8), (num_outputs, num_inputs)
         else:  # the even input in the low half of a byte; a half too many is 0
             arrays["codes"] = np.dtype(np.uint8), (num_outputs, -(-num_inputs // 2))
@@ -122,9 +131,10 @@ FORMATS: Mapping[str, IntegerFormat] = {
 # anywhere; then codebooks; then the groups of AWQ and GPTQ.
 INT8_MIN = IntegerFormat("int8-min", 8, GROUP, has_minimums=True)
 INT4_MIN = IntegerFormat("int4-min", 4, GROUP, has_minimums=True)
-INT8_K = IntegerFormat("int8-k", 8, GROUP, ScaleKind.PRODUCT, has_minimums=True)
+INT5_K = IntegerFormat("int5-k", 5, GROUP, ScaleKind.PRODUCT, has_minimums=True)
 INT4_K = IntegerFormat("int4-k", 4, GROUP, ScaleKind.PRODUCT, has_minimums=True)
-INT8_K16 = IntegerFormat("int8-k16", 8, SMALL_GROUP, ScaleKind.PRODUCT)
+INT6_K16 = IntegerFormat("int6-k16", 6, SMALL_GROUP, ScaleKind.PRODUCT)
+INT4_S16 = IntegerFormat("int4-s16", 4, SMALL_GROUP, ScaleKind.PRODUCT)
 INT4_K16 = IntegerFormat("int4-k16", 4, SMALL_GROUP, ScaleKind.PRODUCT, has_minimums=True)
 MXFP4 = IntegerFormat("mxfp4", 4, GROUP, ScaleKind.EXPONENT, codebook=E2M1)
 IQ4_NL = IntegerFormat("iq4-nl", 4, GROUP, codebook=IQ4)
@@ -138,7 +148,7 @@ STORED_FORMATS: Mapping[str, IntegerFormat] = {
     **{
         each.name: each
         for each in (
-            *(INT8_MIN, INT4_MIN, INT8_K, INT4_K, INT8_K16, INT4_K16),
+            *(INT8_MIN, INT4_MIN, INT5_K, INT4_K, INT6_K16, INT4_K16, INT4_S16),
             *(MXFP4, IQ4_NL, IQ4_XS, NF4, INT4_G64, INT4_G64_ZP),
         )
     },

@@ -17,7 +17,7 @@ class QuantizedMatrix:
     Args:
         format: what the codes stand for.
         num_inputs: K.
-        codes: int8 [N, K], or two codes in a uint8 [N, ceil(K / 2)].
+        codes: int8 [N, K], or two codes of 4 bits in a uint8 [N, ceil(K / 2)].
         scales: f16, int8 or uint8 [N, groups], or f32 [N] for one scale per output.
         zero_points: uint8 [N, groups], where the format has them.
         minimums: f16 or int8 [N, groups], where the format has them.
@@ -67,7 +67,7 @@ class QuantizedMatrix:
 
     def centered_codes(self) -> npt.NDArray[np.int8]:
         """code - zero point, or the codebook's number, [N, K]."""
-        if self.format.bits == 8:
+        if self.format.bits > 4:
             return np.asarray(self.codes, np.int8)
         num_outputs, num_inputs = self.shape
         codes = np.empty((num_outputs, 2 * self.codes.shape[1]), np.int8)

@@ -52,8 +52,7 @@ class ForeignCheckpoint:
         num_rows, num_inputs = math.prod(matrix.shape[:-1]), matrix.shape[-1]
         if matrix.format is None:
             return num_rows * num_inputs * _BF16_BYTES
-        arrays = matrix.format.arrays(num_rows, num_inputs).values()
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays)
+        return matrix.format.num_bytes(num_rows, num_inputs)
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`, or its codes."""
