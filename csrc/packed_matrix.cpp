@@ -352,6 +352,11 @@ PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t
   view_.num_tiles = ceil_div(num_inputs, info.tile_inputs);
 }
 
+void PackedMatrix::note_read() const {
+  if (shared_ == nullptr || own_.data() != nullptr) return;
+  shared_->note_read(reinterpret_cast<const std::byte*>(panels_), num_bytes());
+}
+
 void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
                         std::int64_t panel_end) {
   const FormatInfo& info = format_info(format_);

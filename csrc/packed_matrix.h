@@ -75,6 +75,9 @@ class PackedMatrix {
   }
   const PackedView& view() const { return view_; }
 
+  // Tells the memory behind the matrix that a step is about to read all of it.
+  void note_read() const;
+
   // Packs the panels [panel_begin, panel_end); threads may pack different panels at the same time.
   void pack(const WeightSource& source, std::int64_t panel_begin, std::int64_t panel_end);
   void unpack(const WeightTarget& target, std::int64_t panel_begin, std::int64_t panel_end) const;

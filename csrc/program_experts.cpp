@@ -156,6 +156,16 @@ struct Experts {
     return {};
   }
 
+  // Tells the memory of the experts that a step asks that they are about to be read.
+  void note_read() const {
+    for (const ExpertPlan::Group& group : plan().groups()) {
+      const auto index = static_cast<std::size_t>(group.expert);
+      weights.gate[index]->matrix.note_read();
+      weights.up[index]->matrix.note_read();
+      weights.down[index]->matrix.note_read();
+    }
+  }
+
   // Bytes of the weights that a step reads.
   std::int64_t bytes_read() const {
     const std::size_t bytes = bytes_of(*weights.gate.front()) + bytes_of(*weights.up.front()) +
@@ -262,6 +272,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
       [](const Step&) -> std::int64_t { return 1; },
       [=, &program](const Step& step, const Share&) {
         plan->make(program.row(weights, 0), program.stride(weights), step.num_rows(rows));
+        experts->note_read();
         if (step.expert_bytes != nullptr) *step.expert_bytes += experts->bytes_read();
       },
       find_nothing);

@@ -12,6 +12,7 @@ target_sources(pellucid_core PRIVATE
   csrc/program_run.cpp
   csrc/roofline.cpp
   csrc/thread_pool.cpp
+  csrc/weight_file.cpp
   csrc/weight_memory.cpp
   csrc/weight_packer.cpp)
 target_link_libraries(pellucid_core PUBLIC Threads::Threads)

@@ -1,4 +1,4 @@
-// WeightMemory: hands out parts of one allocation to weight matrices.
+// WeightBuffer: hands out parts of one allocation to weight matrices.
 #include "weight_memory.h"
 
 #include "memory_units.h"
@@ -12,9 +12,11 @@ std::size_t with_padding(std::size_t num_bytes) { return num_bytes + num_bytes /
 
 }  // namespace
 
-WeightMemory::WeightMemory(std::size_t num_bytes) : buffer_(with_padding(num_bytes)) {}
+void WeightMemory::note_read(const std::byte*, std::size_t) {}
 
-std::byte* WeightMemory::take(std::size_t num_bytes) {
+WeightBuffer::WeightBuffer(std::size_t num_bytes) : buffer_(with_padding(num_bytes)) {}
+
+std::byte* WeightBuffer::take(std::size_t num_bytes) {
   const std::size_t rounded = round_up(num_bytes, kCacheLine);
   const std::size_t begin = num_taken_.fetch_add(rounded);
   if (begin > buffer_.size() || rounded > buffer_.size() - begin) {

@@ -1,4 +1,4 @@
-// Python's LinearWeights and pack_weights, WeightMemory and WeightPacker.
+// Python's LinearWeights and pack_weights, WeightBuffer, WeightFile and WeightPacker.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -18,6 +18,7 @@
 #include "packed_matrix.h"
 #include "program_ops.h"
 #include "thread_pool.h"
+#include "weight_file.h"
 #include "weight_memory.h"
 #include "weight_packer.h"
 
@@ -126,8 +127,16 @@ std::shared_ptr<LinearWeights> pack_weights(
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-  nb::class_<WeightMemory>(m, "WeightMemory", "Memory for all matrices of a model.")
+  nb::class_<WeightMemory>(m, "WeightMemory", "Memory for matrices.");
+  nb::class_<WeightBuffer, WeightMemory>(m, "WeightBuffer", "Memory for all matrices of a model.")
       .def(nb::init<std::size_t>(), "num_bytes"_a);
+  nb::class_<WeightFile, WeightMemory>(
+      m, "WeightFile", "A nameless file for matrices, of which the system keeps what is read.")
+      .def(nb::init<const std::string&>(), "directory"_a)
+      .def_prop_ro("num_bytes", &WeightFile::num_bytes)
+      .def_prop_ro("bytes_read", &WeightFile::bytes_read, "What steps have read of it.")
+      .def_prop_ro("bytes_found", &WeightFile::bytes_found,
+                   "How much of `bytes_read` was in memory when a step asked for it.");
   nb::class_<WeightPacker>(m, "WeightPacker", "Packs matrices on a thread of its own.")
       .def(nb::init<>())
       .def_prop_ro("waiting_bytes", &WeightPacker::waiting_bytes,

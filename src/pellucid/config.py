@@ -284,6 +284,8 @@ class EngineConfig:
             output; "-zp" adds zero points.
         quantize_activations: round activations to int8 before products with integer weights. False is
             more exact and slower.
+        experts: "memory" keeps the matrices of all experts in memory. "mapped" puts them into a temporary file
+            on disk; the system keeps in memory what steps read, as far as memory allows.
         kv_cache_dtype: format of keys and values in the cache.
         block_size: tokens per KV block.
         max_num_seqs: most requests in one step; 1..65,536.
@@ -319,6 +321,7 @@ class EngineConfig:
     dtype: str = "auto"
     quantization: str = "none"
     quantize_activations: bool = True
+    experts: str = "memory"
     kv_cache_dtype: str = "bf16"
     block_size: int = 32
     max_num_seqs: int = 64
@@ -375,6 +378,7 @@ _CHOICES = {
     "backend": ("auto", "numpy", "cpu"),
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "quantization": QUANTIZATIONS,
+    "experts": ("memory", "mapped"),
     "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
     "speculation": ("off", "auto", "ngram", "draft"),
 }

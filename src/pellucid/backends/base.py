@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.joined_matrix import WeightMatrix
+from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
 from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
@@ -18,6 +18,21 @@ if TYPE_CHECKING:  # the contract needs no extension
     from pellucid.backends.native import Kernels, ThreadPool
 
 Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
+
+
+@dataclass(frozen=True)
+class ExpertReads:
+    """The experts in a file, in bytes.
+
+    Args:
+        size: of all of them.
+        read: what steps have read.
+        found: how much of `read` was in memory when a step asked for it.
+    """
+
+    size: int
+    read: int
+    found: int
 
 
 class Weights(ABC):
@@ -61,6 +76,15 @@ class Weights(ABC):
         Args:
             rounds_activations: whether the backend may round rows where they meet weights of fewer bits.
         """
+
+    def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
+        """As `matrix`, for one of many of which a step reads a few."""
+        return self.matrix(weight, bias)
+
+    @property
+    def expert_reads(self) -> "ExpertReads | None":
+        """What steps have read of experts that are in a file; None: they are in memory."""
+        return None
 
     @abstractmethod
     def vector(self, weight: npt.NDArray[Any]) -> Vector:

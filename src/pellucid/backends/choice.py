@@ -25,13 +25,15 @@ def make_backend(
     """The backend that `config` asks for. With "auto", a RuntimeWarning says why it is not the native one.
 
     Args:
-        config: `backend`, `num_threads`, `quantize_activations`, `max_num_batched_tokens` matter.
+        config: `backend`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
         model: what is to run, for native kernels do not take every shape; None: nothing in particular.
         isa: level of the native kernels, for tests; None: as the variable PELLUCID_ISA says, else the best.
 
     Raises:
         ValueError: a knob asks for what this machine or this build does not have.
     """
+    if config.experts == "mapped" and model is not None and not _has_experts(model):
+        raise ValueError(f"experts='mapped': {model.architecture} has no experts")
     isa = os.environ.get(ISA_VARIABLE, "") if isa is None else isa
     if config.backend == "cpu":
         return _make_cpu_backend(config, isa)
@@ -43,11 +45,19 @@ def make_backend(
             RuntimeWarning,
             stacklevel=2,
         )
+    if config.experts == "mapped":
+        raise ValueError(
+            "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
+        )
     _check_threads(config.num_threads, os.cpu_count() or 1)
     # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
     # second thread costs more than it gives unless the machine is idle, so it has to be asked for.
     threadpool_limits(config.num_threads or 1, user_api="blas")
     return NumpyBackend(quantize_activations=config.quantize_activations)
+
+
+def _has_experts(model: ModelConfig) -> bool:
+    return any(layer.experts is not None for layer in model.layers)
 
 
 def _why_not_native(model: ModelConfig | None, isa: str) -> str | None:
@@ -93,4 +103,5 @@ def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
         isa,
         config.quantize_activations,
         max_rows=min(MAX_ROWS, config.max_num_batched_tokens),
+        maps_experts=config.experts == "mapped",
     )

@@ -47,9 +47,11 @@ class CpuBackend(Backend):
             for integer weights, to bf16 for bf16 ones); else those weights become f32.
         max_rows: rows that a compiled decoder computes at a time.
         small_step_bytes: weights below which a step of one row is not worth waking threads for.
+        maps_experts: whether experts go to a temporary file, of which the system keeps in memory what steps
+            read.
 
     Raises:
-        ValueError: the machine does not run this level.
+        ValueError: the machine does not run this level, or there is no place for the file.
     """
 
     name = "cpu"
@@ -61,13 +63,16 @@ class CpuBackend(Backend):
         quantize_activations: bool = True,
         max_rows: int = MAX_ROWS,
         small_step_bytes: int = SMALL_STEP_BYTES,
+        maps_experts: bool = False,
     ) -> None:
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
         self._quantize_activations = quantize_activations
         self._max_rows = max_rows
         self._small_step_bytes = small_step_bytes
-        self.weights: CpuWeights = CpuWeights(self.kernels, self.pool, quantize_activations)
+        self.weights: CpuWeights = CpuWeights(
+            self.kernels, self.pool, quantize_activations, maps_experts
+        )
         self.ops = CpuOps(self._new_program)
 
     @property

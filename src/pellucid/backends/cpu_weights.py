@@ -1,6 +1,7 @@
 """Weights in the layout of the native kernels: packed while the model loads."""
 
 import mmap
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -10,13 +11,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Weights
+from pellucid.backends.base import ExpertReads, Weights
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
 from pellucid.backends.native import (
     Kernels,
     LinearWeights,
     ThreadPool,
-    WeightMemory,
+    WeightBuffer,
+    WeightFile,
     WeightPacker,
     pack_weights,
     quantize_weights,
@@ -53,19 +55,28 @@ class CpuWeights(Weights):
         kernels: choose the codes when a matrix is quantized.
         pool: the threads.
         quantize_activations: whether rows are rounded where they meet weights of fewer bits.
+        maps_experts: whether experts go to a temporary file, of which the system keeps in memory what steps
+            read.
     """
 
-    def __init__(self, kernels: Kernels, pool: ThreadPool, quantize_activations: bool) -> None:
+    def __init__(
+        self,
+        kernels: Kernels,
+        pool: ThreadPool,
+        quantize_activations: bool,
+        maps_experts: bool = False,
+    ) -> None:
         self._kernels = kernels
         self._pool = pool
         self._activations = "native" if quantize_activations else "f32"
         # Where matrices go that are being loaded, and who packs them meanwhile.
-        self._memory: WeightMemory | None = None
+        self._memory: WeightBuffer | None = None
         self._packer: WeightPacker | None = None
+        self._expert_file = _expert_file() if maps_experts else None
 
     def expect(self, num_bytes: int) -> None:
         """Until `finish`, matrices that are views of mapped files are packed behind their caller's back."""
-        self._memory, self._packer = WeightMemory(num_bytes), WeightPacker()
+        self._memory, self._packer = WeightBuffer(num_bytes), WeightPacker()
 
     @property
     def waiting_bytes(self) -> int:
@@ -96,11 +107,26 @@ class CpuWeights(Weights):
             return JoinedWeights(tuple(self._pack(part, own, activations) for part, own in parts))
         return self._pack(weight, own_bias, activations)
 
+    def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> LinearWeights:
+        """As `matrix`, in the file if there is one."""
+        own_bias = None if bias is None else self.vector(bias)
+        return self._pack(weight, own_bias, self._activations, self._expert_file)
+
+    @property
+    def expert_reads(self) -> ExpertReads | None:
+        if (file := self._expert_file) is None:
+            return None
+        return ExpertReads(file.num_bytes, file.bytes_read, file.bytes_found)
+
     def vector(self, weight: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return np.ascontiguousarray(weight, np.float32)
 
     def _pack(
-        self, weight: UniformMatrix, bias: npt.NDArray[np.float32] | None, activations: str
+        self,
+        weight: UniformMatrix,
+        bias: npt.NDArray[np.float32] | None,
+        activations: str,
+        file: WeightFile | None = None,
     ) -> LinearWeights:
         parts: dict[str, Any] = {}
         if isinstance(weight, QuantizedMatrix):
@@ -118,7 +144,7 @@ class CpuWeights(Weights):
             bias=bias,
             activations=activations,
             pool=self._pool,
-            memory=self._memory,
+            memory=self._memory if file is None else file,
             packer=self._packer if may_wait else None,
         )
 
@@ -138,6 +164,18 @@ class CpuWeights(Weights):
         )
         check_scales(matrix, weight)
         return matrix
+
+
+def _expert_file() -> WeightFile:
+    """In the directory of temporary files.
+
+    Raises:
+        ValueError: the directory takes none.
+    """
+    try:
+        return WeightFile(tempfile.gettempdir())
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"experts='mapped': {error}; TMPDIR names another directory") from None
 
 
 def _float_bits(weight: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:

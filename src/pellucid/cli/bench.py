@@ -12,7 +12,7 @@ from pellucid.cli.bench_model import (
     load_bench_model,
 )
 from pellucid.cli.output.image_path import Plot, check_image_path
-from pellucid.cli.output.summary import memory_facts
+from pellucid.cli.output.summary import expert_facts, memory_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import OUTPUT, BenchSpeculationOptions, ModelOptions
@@ -132,6 +132,8 @@ def bench(
         print_json(bench_objects(measurements, config, machine))
     else:
         print_bench(bench_model.name, measurements, config, machine)
+    if (reads := bench_model.backend.weights.expert_reads) is not None:
+        note(expert_facts(reads))
     if plot is not None and measurements:
         write_bench_image(bench_model.name, measurements, config, machine, plot)
         note(f"plot: {plot}")

@@ -110,7 +110,9 @@ class CheckpointParameters:
         handles = []
         for weight, own_bias in zip(weights, biases, strict=True):
             bias_vector = None if own_bias is None else as_floats(own_bias)
-            handles.append(self._weights.matrix(self._quantized(name, weight), bias_vector))
+            if self._format is not None:
+                weight = self._quantized_part(name, weight)
+            handles.append(self._weights.expert(weight, bias_vector))
         self.release()
         return tuple(handles)
 

@@ -43,13 +43,7 @@ class RandomParameters:
         parts: tuple[int, ...] = (),
     ) -> Matrix:
         """`name`.weight [num_rows, num_columns], of standard deviation about num_columns ** -0.5."""
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        weight: npt.NDArray[Any] | QuantizedMatrix
-        if self._format is None:
-            weight = _random_bf16(rng, num_rows, num_columns)
-        else:
-            weight = _random_codes(rng, self._format, num_rows, num_columns)
-        return self._weights.matrix(weight, _random_bias(rng, num_rows, bias))
+        return self._weights.matrix(*self._drawn(name, num_rows, num_columns, bias))
 
     def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
         """As `matrix`, in bf16."""
@@ -63,7 +57,7 @@ class RandomParameters:
     ) -> MatrixStack:
         """A matrix as `matrix` makes it for each expert."""
         return tuple(
-            self.matrix(f"{name}.{expert}", num_rows, num_columns, bias)
+            self._weights.expert(*self._drawn(f"{name}.{expert}", num_rows, num_columns, bias))
             for expert in range(num_experts)
         )
 
@@ -71,6 +65,18 @@ class RandomParameters:
         """Ones for a norm's weight, zeros for its bias, times `scale`."""
         fill = np.ones if name.endswith(".weight") else np.zeros
         return self._weights.vector(fill(size, np.float32) * np.float32(scale))
+
+    def _drawn(
+        self, name: str, num_rows: int, num_columns: int, bias: bool
+    ) -> tuple[npt.NDArray[Any] | QuantizedMatrix, npt.NDArray[np.float32] | None]:
+        """A matrix and its bias; the name decides the numbers."""
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        weight: npt.NDArray[Any] | QuantizedMatrix
+        if self._format is None:
+            weight = _random_bf16(rng, num_rows, num_columns)
+        else:
+            weight = _random_codes(rng, self._format, num_rows, num_columns)
+        return weight, _random_bias(rng, num_rows, bias)
 
 
 def _random_bias(

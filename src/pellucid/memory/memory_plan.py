@@ -36,18 +36,22 @@ class PlannedWeights:
         return self.total + self.largest
 
 
-def plan_weights(model: StoredModel, backend: Backend, quantization: str) -> PlannedWeights:
+def plan_weights(
+    model: StoredModel, backend: Backend, quantization: str, with_experts: bool = True
+) -> PlannedWeights:
     """Counts the weights of a checkpoint in the formats that they will have.
 
     Args:
         model: opened.
         backend: where they go.
         quantization: as in `EngineConfig`.
+        with_experts: False leaves out experts, which go to a file.
     """
     sizes = [
         _tensor_bytes(model, name, backend, quantization)
         for name in model.tensors
         if not model.names.unused.fullmatch(name)
+        and (with_experts or not model.names.is_expert(name))
     ]
     return PlannedWeights(sum(sizes), max(sizes, default=0))
 
@@ -64,14 +68,15 @@ def check_weights_fit(
     Raises:
         ValueError: the weights need more memory than there is; says which format fits.
     """
-    weights = plan_weights(model, backend, quantization)
+    in_file = backend.weights.expert_reads is not None
+    weights = plan_weights(model, backend, quantization, with_experts=not in_file)
     if available is None or weights.while_loading <= available:
         return weights
     smaller = (
         {}
         if model.weight_format is not None
         else {
-            name: plan_weights(model, backend, name).while_loading
+            name: plan_weights(model, backend, name, with_experts=not in_file).while_loading
             for name in _SMALLER_FORMATS
             if name != quantization
         }
@@ -81,6 +86,9 @@ def check_weights_fit(
         for name, size in smaller.items()
         if size <= available
     ]
+    without_experts = plan_weights(model, backend, quantization, with_experts=False).while_loading
+    if without_experts < weights.while_loading and without_experts <= available:
+        fitting.append(f"experts='mapped' ({in_gib(without_experts)}, and the experts on disk)")
     raise ValueError(
         f"{model.path}: with quantization={quantization!r} its weights take {in_gib(weights.total)}, and"
         f" {in_gib(weights.largest)} more while they are loaded; {in_gib(available)} of memory are"

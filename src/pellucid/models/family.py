@@ -14,6 +14,8 @@ from pellucid.config import ModelConfig
 from pellucid.json_object import JsonObject
 from pellucid.models.gguf_metadata import GgufMetadata
 
+_EXPERTS = r"(_exps|\.experts)\."  # in the names of llama.cpp, of Hugging Face and of ours
+
 DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
 
 QKV = "layers.{i}.qkv_proj"
@@ -89,6 +91,11 @@ class WeightNames:
         found = (name for name in tensors if re.fullmatch(_OTHER_PARTS, name))
         unused = (name for name in found if self.unused.fullmatch(name))
         return tuple(sorted({name.removeprefix("model.").split(".")[0] for name in unused}))
+
+    @staticmethod
+    def is_expert(tensor: str) -> bool:
+        """Whether a tensor of the checkpoint belongs to one expert of many, or to all of them."""
+        return re.search(_EXPERTS, tensor) is not None
 
     def with_rows_of_outputs(self) -> "WeightNames":
         """The names in a checkpoint that another quantizer wrote: all its matrices are [out, in]."""

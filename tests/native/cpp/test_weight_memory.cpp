@@ -3,11 +3,13 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "check.h"
 #include "packed_matrix.h"
+#include "weight_file.h"
 #include "weight_memory.h"
 
 namespace {
@@ -18,7 +20,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // Taken and written by several threads.
 void test_parts_are_apart() {
-  WeightMemory memory(320 * kMiB);
+  WeightBuffer memory(320 * kMiB);
   std::vector<std::thread> threads;
   for (int t = 1; t <= 3; ++t) {
     threads.emplace_back([&memory, t] {
@@ -36,7 +38,7 @@ void test_parts_are_apart() {
 }
 
 void test_it_ends() {
-  WeightMemory memory(4 * kMiB);
+  WeightBuffer memory(4 * kMiB);
   int num_taken = 0;
   while (memory.take(kMiB) != nullptr) ++num_taken;
   CHECK(num_taken >= 4 && num_taken <= 8);
@@ -46,7 +48,7 @@ void test_it_ends() {
 
 // A matrix lives on when nobody else holds the memory, and one that finds no room has its own.
 void test_matrices() {
-  auto memory = std::make_shared<WeightMemory>(kMiB);
+  auto memory = std::make_shared<WeightBuffer>(kMiB);
   std::vector<PackedMatrix> matrices;
   const std::vector<float> weights(64 * 2048, 1.5f);
   for (int i = 0; i < 12; ++i) {
@@ -61,11 +63,44 @@ void test_matrices() {
   }
 }
 
+// A matrix in a file multiplies like any other, and the pages that a step finds are counted.
+void test_file() {
+  const auto file = std::make_shared<WeightFile>("/tmp");
+  std::byte* const first = file->take(10000);
+  std::byte* const second = file->take(1);
+  for (int i = 0; i < 10000; ++i) CHECK(first[i] == std::byte{0});
+  std::memset(first, 1, 10000);
+  CHECK(*second == std::byte{0} && file->num_bytes() == 4 * 4096);
+  file->note_read(first, 10000);
+  CHECK(file->bytes_read() == 10000 && file->bytes_found() == 10000);
+
+  PackedMatrix matrix(Format::kF32, 3, 5, Activations::kNative, file);
+  const std::vector<float> weights(15, 2.0f);
+  matrix.pack({weights.data()}, 0, 1);
+  float row[5];
+  matrix.gather_row(2, row);
+  CHECK(row[4] == 2.0f);
+  matrix.note_read();
+  CHECK(file->bytes_read() == 10000 + matrix.num_bytes());
+}
+
+void test_directory_that_is_not_there() {
+  bool is_refused = false;
+  try {
+    WeightFile file("/nowhere");
+  } catch (const std::system_error&) {
+    is_refused = true;
+  }
+  CHECK(is_refused);
+}
+
 }  // namespace
 
 int main() {
   test_parts_are_apart();
   test_it_ends();
   test_matrices();
+  test_file();
+  test_directory_that_is_not_there();
   std::printf("ok\n");
 }

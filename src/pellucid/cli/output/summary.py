@@ -13,6 +13,7 @@ from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from pellucid.backends.base import ExpertReads
     from pellucid.engine import LLMEngine
     from pellucid.memory.memory_plan import MemoryPlan
     from pellucid.outputs import RequestOutput, SpeculationStatistics
@@ -80,6 +81,8 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     # By default most answers have no drafts: that is only told to those who asked for drafts.
     if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
         facts.append(_speculation(drafts))
+    if (reads := engine.model.backend.weights.expert_reads) is not None:
+        facts.append(expert_facts(reads))
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
     if metrics.num_preemptions:
         facts.append(f"preempted {metrics.num_preemptions}x")
@@ -87,6 +90,12 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     if isinstance(params, BeamSearchParams):
         return [*facts, _beam_search(output, params)]
     return [*facts, sampling(params, output.seed)]
+
+
+def expert_facts(reads: "ExpertReads") -> str:
+    """How much of the experts in a file steps read, and found in memory."""
+    share = reads.found / reads.read if reads.read else 1.0
+    return f"experts {num_bytes(reads.size)} on disk, {num_bytes(reads.read)} read, {share:.0%} of it in memory"
 
 
 def _speculation(statistics: "SpeculationStatistics") -> str:

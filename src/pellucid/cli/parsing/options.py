@@ -105,6 +105,13 @@ class ModelOptions:
             help="Format of the weights in memory; docs/quantization.md lists all.",
         ),
     ] = EngineConfig.quantization
+    experts: Annotated[
+        str,
+        _model(
+            **choice("memory", "mapped"),
+            help="Where experts are: mapped, in a temporary file of which memory holds what is read.",
+        ),
+    ] = EngineConfig.experts
     kv_cache_dtype: Annotated[
         str,
         _model(

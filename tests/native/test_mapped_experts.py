@@ -1,0 +1,80 @@
+"""Experts in a temporary file: the same bits, what was read of it and found in memory, and what is refused."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid import LLM, SamplingParams
+from pellucid.backends.choice import make_backend
+from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.config import EngineConfig
+from pellucid.loading.decoder import load_decoder
+from pellucid.loading.open_model import open_stored_model
+from pellucid.memory.memory_plan import check_weights_fit, plan_weights
+from support.checkpoints import write_checkpoint
+from support.decoding import prompt_logits
+
+PROMPT = list(range(10, 30))
+
+
+@pytest.mark.parametrize("family", ["olmoe", "gpt-oss"])
+@pytest.mark.parametrize("quantization", ["none", "int4"])
+def test_the_same_logits(family: str, quantization: str, tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, family)
+    logits = []
+    for maps_experts in (False, True):
+        backend = CpuBackend(num_threads=2, maps_experts=maps_experts)
+        decoder, config = load_decoder(path, backend, quantization=quantization)
+        compiled = backend.compile(decoder, config)
+        logits.append(prompt_logits(compiled, config, backend, PROMPT))
+    assert (logits[0] == logits[1]).all()
+    reads = backend.weights.expert_reads
+    assert reads is not None
+    assert reads.size >= compiled.step_weights.expert_bytes
+    assert reads.found == reads.read > 0  # a file that has just been written is in memory
+
+
+def test_only_what_is_chosen_is_read(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, "olmoe")
+    llm = LLM(path, experts="mapped", skip_tokenizer_init=True, num_threads=1)
+    reads = llm.engine.model.backend.weights.expert_reads
+    assert reads is not None and reads.read == 0
+    llm.generate([[5, 6, 7]], SamplingParams(max_tokens=1))
+    reads = llm.engine.model.backend.weights.expert_reads
+    assert reads is not None and 0 < reads.read < reads.size
+
+
+def test_models_without_experts_are_refused(tmp_path: Path) -> None:
+    config = open_stored_model(write_checkpoint(tmp_path, "llama")).config
+    with pytest.raises(ValueError, match="experts='mapped': LlamaForCausalLM has no experts"):
+        make_backend(EngineConfig(experts="mapped"), config)
+
+
+def test_numpy_is_refused(tmp_path: Path) -> None:
+    config = open_stored_model(write_checkpoint(tmp_path, "olmoe")).config
+    with pytest.raises(ValueError, match="experts='mapped': needs backend='cpu'"):
+        make_backend(EngineConfig(experts="mapped", backend="numpy"), config)
+
+
+def test_a_directory_that_takes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(ValueError, match="experts='mapped': /nowhere: .*TMPDIR names another"):
+        CpuBackend(maps_experts=True)
+
+
+def test_weights_larger_than_memory_may_be_mapped(tmp_path: Path) -> None:
+    model = open_stored_model(write_checkpoint(tmp_path, "olmoe"))
+    in_memory, mapped = CpuBackend(), CpuBackend(maps_experts=True)
+    all_weights = plan_weights(model, in_memory, "none")
+    available = plan_weights(model, in_memory, "none", with_experts=False).while_loading
+    assert available < all_weights.total
+    assert check_weights_fit(model, mapped, "none", available).while_loading == available
+    with pytest.raises(ValueError, match=r"experts='mapped' \(\S+ \S+, and the experts on disk\)"):
+        check_weights_fit(model, in_memory, "none", available)
+
+
+def test_counts_are_of_the_steps_alone() -> None:
+    reads = CpuBackend(maps_experts=True).weights.expert_reads
+    assert reads is not None and np.array_equal([reads.size, reads.read, reads.found], [0, 0, 0])
