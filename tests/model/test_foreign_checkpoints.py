@@ -50,7 +50,7 @@ NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_typ
 CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "awq": (AWQ, awq(128)),
     "awq-g64": (AWQ | {"group_size": 64}, awq(64)),
-    "awq-g256": ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, awq(128)),
+    "awq-rows": ({"quant_method": "awq", "w_bit": 4, "q_group_size": -1}, awq(None)),
     "gptq": (GPTQ, gptq(128)),
     "gptq-g64": (GPTQ | {"group_size": 64}, gptq(64)),
     "gptq-v2": (GPTQ | {"group_size": 32, "checkpoint_format": "gptq_v2"}, gptq(32, offset=0)),

@@ -60,7 +60,7 @@ def test_numpy_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_that_takes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    with pytest.raises(ValueError, match="experts='mapped': /nowhere: .*TMPDIR names another"):
+    with pytest.raises(ValueError, match=r"experts=.mapped.: /nowhere: .*TMPDIR names another"):
         CpuBackend(maps_experts=True)
 
 

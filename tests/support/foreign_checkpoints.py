@@ -121,8 +121,9 @@ def _value(codes: np.ndarray, zeros: Any, scales: np.ndarray, group: int) -> np.
     return (codes - zeros.repeat(group, 1)) * scales.astype(np.float32).repeat(group, 1)
 
 
-def awq(group: int) -> WriteMatrix:
+def awq(group_size: int | None) -> WriteMatrix:
     def write(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
+        group = group_size or k
         codes, zeros, scales = _draw(n, k, group, 4, rng)
         order = (0, 2, 4, 6, 1, 3, 5, 7)
         arrays = {
@@ -141,7 +142,7 @@ def gptq(group: int, bits: int = 4, offset: int = 1) -> WriteMatrix:
         if bits == 8:
             zeros[:] = 128
         arrays = {
-            ".qweight": np.ascontiguousarray(pack_words(codes.T.T, bits).T),
+            ".qweight": np.ascontiguousarray(pack_words(codes, bits).T),
             ".qzeros": pack_words(zeros.T - offset, bits),
             ".scales": np.ascontiguousarray(scales.T),
             ".g_idx": np.arange(k, dtype=np.int32) // np.int32(group),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.safetensors_file import TensorInfo
 
 FLOATS = ("F16", "BF16", "F32")
 
@@ -59,19 +60,15 @@ class Arrays:
         Raises:
             ValueError: it is missing, or is another one.
         """
-        name = self.module + suffix
-        if name not in self.checkpoint:
-            raise ValueError(
-                f"{self.checkpoint.location}: tensor {name} is missing: {self.method} has one for each matrix"
-            )
-        info = self.checkpoint.info(name)
+        info = self._info(suffix)
         if info.dtype not in dtypes or len(info.shape) != num_dims or 0 in info.shape:
             raise self.error(suffix, f"{' or '.join(dtypes)} of {num_dims} dimensions")
         return info.shape
 
     def check(self, suffix: str, dtypes: tuple[str, ...], *shapes: tuple[int, ...]) -> None:
-        """Raises a ValueError for an array that is missing, or has another dtype or none of `shapes`."""
-        if self.shape(suffix, dtypes, len(self._shape_or(suffix, shapes[0]))) not in shapes:
+        """Raises a ValueError for an array that is missing, or has none of `dtypes` or none of `shapes`."""
+        info = self._info(suffix)
+        if info.dtype not in dtypes or info.shape not in shapes:
             sizes = " or ".join(str(list(shape)) for shape in shapes)
             raise self.error(suffix, f"{' or '.join(dtypes)} {sizes}")
 
@@ -83,7 +80,7 @@ class Arrays:
             f" {self.method} needs {wanted}"
         )
 
-    def __call__(self, suffix: str) -> npt.NDArray[Any]:
+    def array(self, suffix: str) -> npt.NDArray[Any]:
         return self.checkpoint.array(self.module + suffix)
 
     def matrix(
@@ -97,9 +94,13 @@ class Arrays:
         num_bytes = sum(self.checkpoint.info(name).num_bytes for name in names)
         return ForeignMatrix(names, shape, weight_format, num_bytes, read)
 
-    def _shape_or(self, suffix: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    def _info(self, suffix: str) -> TensorInfo:
         name = self.module + suffix
-        return self.checkpoint.info(name).shape if name in self.checkpoint else default
+        if name not in self.checkpoint:
+            raise ValueError(
+                f"{self.checkpoint.location}: tensor {name} is missing: {self.method} has one for each matrix"
+            )
+        return self.checkpoint.info(name)
 
 
 def modules_with(checkpoint: Checkpoint, suffix: str, method: str) -> Iterator[Arrays]:

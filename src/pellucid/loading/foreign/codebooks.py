@@ -24,7 +24,7 @@ def mxfp4_matrices(checkpoint: Checkpoint) -> Matrices:
         arrays.check("_scales", ("U8",), shape)
 
         def read(arrays: Arrays = arrays) -> UniformMatrix:
-            blocks, exponents = arrays("_blocks"), arrays("_scales")
+            blocks, exponents = arrays.array("_blocks"), arrays.array("_scales")
             num_groups = blocks.shape[2]
             codes = blocks.reshape(-1, num_groups * GROUP // 2)
             # The codebook has doubled numbers.
@@ -73,16 +73,20 @@ def nf4_matrices(checkpoint: Checkpoint) -> Matrices:
             is_nested: bool = is_nested,
             offset: float = offset,
         ) -> UniformMatrix:
-            if not np.array_equal(np.rint(127 * arrays(".weight.quant_map")), NORMAL_FLOAT):
+            if not np.array_equal(np.rint(127 * arrays.array(".weight.quant_map")), NORMAL_FLOAT):
                 raise ValueError(
                     f"{checkpoint.path(arrays.module + '.weight.quant_map')}: tensor"
                     f" {arrays.module}.weight.quant_map holds other numbers than NF4's"
                 )
-            absmax = arrays(".weight.absmax")
+            absmax = arrays.array(".weight.absmax")
             if is_nested:
-                scales = np.repeat(arrays(".weight.nested_absmax"), _NESTED_BLOCK)[: len(absmax)]
-                absmax = arrays(".weight.nested_quant_map")[absmax] * scales + np.float32(offset)
-            bytes_of_rows = arrays(".weight").reshape(-1, num_inputs // 2)
+                scales = np.repeat(arrays.array(".weight.nested_absmax"), _NESTED_BLOCK)[
+                    : len(absmax)
+                ]
+                absmax = arrays.array(".weight.nested_quant_map")[absmax] * scales + np.float32(
+                    offset
+                )
+            bytes_of_rows = arrays.array(".weight").reshape(-1, num_inputs // 2)
             codes = bytes_of_rows >> np.uint8(4) | bytes_of_rows << np.uint8(4)
             scales = rounded_to_f16(absmax / np.float32(127)).reshape(len(codes), -1)
             return QuantizedMatrix(NF4, num_inputs, codes, scales)
@@ -100,7 +104,7 @@ def nf4_matrices(checkpoint: Checkpoint) -> Matrices:
 def _quant_state(arrays: Arrays) -> JsonObject:
     """The JSON beside a matrix."""
     arrays.shape(_QUANT_STATE, ("U8",), 1)
-    data = arrays(_QUANT_STATE)[:_LARGEST_STATE].tobytes()
+    data = arrays.array(_QUANT_STATE)[:_LARGEST_STATE].tobytes()
     name = arrays.module + _QUANT_STATE
     try:
         values = json.loads(data)

@@ -27,7 +27,7 @@ def fp8_matrices(checkpoint: Checkpoint, method: str, block: tuple[int, int] | N
                 arrays.check(scale, FLOATS, blocks)
 
             def read(arrays: Arrays = arrays, scale: str = scale) -> UniformMatrix:
-                return _scaled_floats(arrays(".weight"), arrays(scale), block)
+                return _scaled_floats(arrays.array(".weight"), arrays.array(scale), block)
 
             matrices[f"{arrays.module}.weight"] = arrays.matrix(
                 (".weight", scale, ".input_scale", ".input_scale_ub", ".activation_scale"),

@@ -44,9 +44,11 @@ def awq_matrices(checkpoint: Checkpoint, group_size: int | None) -> Matrices:
         arrays.check(".scales", FLOATS, (groups, num_outputs))
 
         def read(arrays: Arrays = arrays, groups: int = groups) -> UniformMatrix:
-            codes = _unpack_words(arrays(".qweight"), 4, _AWQ_ORDER).T
-            zeros = _unpack_words(arrays(".qzeros"), 4, _AWQ_ORDER).T
-            return _grouped_int4(pack_nibbles(codes), arrays(".scales").T, zeros, codes.shape[1])
+            codes = _unpack_words(arrays.array(".qweight"), 4, _AWQ_ORDER).T
+            zeros = _unpack_words(arrays.array(".qzeros"), 4, _AWQ_ORDER).T
+            return _grouped_int4(
+                pack_nibbles(codes), arrays.array(".scales").T, zeros, codes.shape[1]
+            )
 
         matrices[f"{arrays.module}.weight"] = arrays.matrix(
             (".qweight", ".qzeros", ".scales"),
@@ -77,11 +79,11 @@ def gptq_matrices(
             arrays: Arrays = arrays, groups: int = groups, num_outputs: int = num_outputs
         ) -> UniformMatrix:
             # Words hold neighbouring inputs.
-            codes = np.ascontiguousarray(_unpack_words(arrays(".qweight").T, bits))
+            codes = np.ascontiguousarray(_unpack_words(arrays.array(".qweight").T, bits))
             _check_group_order(arrays, ".g_idx", codes.shape[1], groups)
-            zeros = _unpack_words(arrays(".qzeros"), bits)[:, :num_outputs] + np.uint8(offset)
+            zeros = _unpack_words(arrays.array(".qzeros"), bits)[:, :num_outputs] + np.uint8(offset)
             zeros &= np.uint8((1 << bits) - 1)  # zero points of 0 are stored as the largest code
-            scales = arrays(".scales").T
+            scales = arrays.array(".scales").T
             if bits == 8:
                 return _centered_int8(arrays, ".qzeros", codes, scales, zeros)
             return _grouped_int4(pack_nibbles(codes), scales, zeros.T, codes.shape[1])
@@ -111,7 +113,7 @@ def packed_matrices(
     for arrays in modules_with(checkpoint, ".weight_packed", "compressed-tensors"):
         num_outputs, num_words = arrays.shape(".weight_packed", ("I32",), 2)
         arrays.check(".weight_shape", ("I64", "I32"), (2,))
-        shape = tuple(map(int, arrays(".weight_shape")))
+        shape = tuple(map(int, arrays.array(".weight_shape")))
         num_inputs = shape[1]
         if shape[0] != num_outputs or not 0 <= num_words * per_word - num_inputs < per_word:
             raise ValueError(
@@ -131,13 +133,13 @@ def packed_matrices(
         ) -> UniformMatrix:
             num_outputs, num_inputs = shape
             _check_group_order(arrays, ".weight_g_idx", num_inputs, groups)
-            codes = arrays(".weight_packed").view(np.uint8)
-            scales = arrays(".weight_scale")
+            codes = arrays.array(".weight_packed").view(np.uint8)
+            scales = arrays.array(".weight_scale")
             if bits == 8:
                 return _int8(codes[:, :num_inputs] ^ np.uint8(0x80), scales)
             zeros = None
             if not is_symmetric:
-                zeros = _unpack_words(arrays(".weight_zero_point").T, 4).T[:num_outputs]
+                zeros = _unpack_words(arrays.array(".weight_zero_point").T, 4).T[:num_outputs]
             return _grouped_int4(codes[:, : -(-num_inputs // 2)], scales, zeros, num_inputs)
 
         formats = SYMMETRIC if is_symmetric else ASYMMETRIC
@@ -161,8 +163,8 @@ def int8_matrices(checkpoint: Checkpoint) -> Matrices:
         arrays.check(".weight_scale", FLOATS, (num_outputs, 1), (num_outputs,))
 
         def read(arrays: Arrays = arrays) -> UniformMatrix:
-            codes = arrays(".weight")
-            scales = arrays(".weight_scale").astype(np.float32).reshape(-1)
+            codes = arrays.array(".weight")
+            scales = arrays.array(".weight_scale").astype(np.float32).reshape(-1)
             return QuantizedMatrix(INT8_CHANNEL, codes.shape[1], codes, scales)
 
         matrices[f"{arrays.module}.weight"] = arrays.matrix(
@@ -190,7 +192,7 @@ def _check_group_order(arrays: Arrays, suffix: str, num_inputs: int, groups: int
     """Raises a ValueError where groups are not runs of neighbouring inputs."""
     if not arrays.has(suffix):
         return
-    if not np.array_equal(arrays(suffix), np.arange(num_inputs) // (num_inputs // groups)):
+    if not np.array_equal(arrays.array(suffix), np.arange(num_inputs) // (num_inputs // groups)):
         raise ValueError(
             f"{arrays.checkpoint.path(arrays.module + suffix)}: tensor {arrays.module}{suffix} gives the inputs"
             f" of a group another order (act-order): {arrays.method} is read with neighbouring inputs in a"
