@@ -41,9 +41,12 @@ def test_only_what_is_chosen_is_read(tmp_path: Path) -> None:
     llm = LLM(path, experts="mapped", skip_tokenizer_init=True, num_threads=1)
     reads = llm.engine.model.backend.weights.expert_reads
     assert reads is not None and reads.read == 0
-    llm.generate([[5, 6, 7]], SamplingParams(max_tokens=1))
+    llm.generate([[5]], SamplingParams(max_tokens=1))  # one row, once
     reads = llm.engine.model.backend.weights.expert_reads
-    assert reads is not None and 0 < reads.read < reads.size
+    experts = llm.engine.model.config.layers[0].experts
+    assert reads is not None and experts is not None
+    all_bytes = llm.engine.model.decoder.step_weights.expert_bytes
+    assert reads.read == all_bytes * experts.num_chosen // experts.num_experts
 
 
 def test_models_without_experts_are_refused(tmp_path: Path) -> None:
