@@ -154,9 +154,28 @@ def measure_roofline(kernels: Kernels, pool: ThreadPool) -> Roofline:
     """
 
 class WeightMemory:
+    """Memory for matrices."""
+
+class WeightBuffer(WeightMemory):
     """Memory for all matrices of a model."""
 
     def __init__(self, num_bytes: int) -> None: ...
+
+class WeightFile(WeightMemory):
+    """A nameless file for matrices, of which the system keeps what is read."""
+
+    def __init__(self, directory: str) -> None: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def bytes_read(self) -> int:
+        """What steps have read of it."""
+
+    @property
+    def bytes_found(self) -> int:
+        """How much of `bytes_read` was in memory when a step asked for it."""
 
 class WeightPacker:
     """Packs matrices on a thread of its own."""

@@ -13,6 +13,7 @@ BAD = {
     "backend": ["gpu", None, ["cpu"], True],
     "dtype": ["int8", "half", None],
     "quantization": ["fp8", None, 8],
+    "experts": ["disk", None, True],
     "kv_cache_dtype": ["fp8", "auto", None],
     "block_size": [0, 7, 48, 32.0, "32", True, None],
     "max_num_seqs": [0, -1, 1.0, "64", True, None, 10**12],

@@ -133,7 +133,7 @@ def bench(
     else:
         print_bench(bench_model.name, measurements, config, machine)
     if (reads := bench_model.backend.weights.expert_reads) is not None:
-        note(expert_facts(reads))
+        note(expert_facts(reads.size, reads.read, reads.found))
     if plot is not None and measurements:
         write_bench_image(bench_model.name, measurements, config, machine, plot)
         note(f"plot: {plot}")

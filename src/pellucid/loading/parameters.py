@@ -168,8 +168,11 @@ class CheckpointParameters:
                 rows = as_floats(part).T if recipe.transposed else part
                 if recipe.alternate is not None:
                     alternate = slice(recipe.alternate, None, 2)
-                    is_array = isinstance(rows, np.ndarray)
-                    rows = rows[alternate] if is_array else rows.rows(alternate)
+                    rows = (
+                        rows.rows(alternate)
+                        if isinstance(rows, QuantizedMatrix)
+                        else rows[alternate]
+                    )
                 yield np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
             return
         for expert in range(num_experts):

@@ -103,7 +103,7 @@ class QuantizedMatrix:
         per_group = numbers.astype(np.float32).reshape(len(numbers), -1)
         if self.format.scale is ScaleKind.EXPONENT:
             powers = np.ldexp(np.float32(1), per_group.astype(np.int32) - 127)
-            return np.where(per_group > 0, powers, np.float32(0))
+            return np.asarray(np.where(per_group > 0, powers, 0), np.float32)
         if factors is None:
             return per_group
         groups_per_block = BLOCK // (self.format.group_size or BLOCK)

@@ -13,7 +13,6 @@ from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from pellucid.backends.base import ExpertReads
     from pellucid.engine import LLMEngine
     from pellucid.memory.memory_plan import MemoryPlan
     from pellucid.outputs import RequestOutput, SpeculationStatistics
@@ -82,7 +81,7 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
         facts.append(_speculation(drafts))
     if (reads := engine.model.backend.weights.expert_reads) is not None:
-        facts.append(expert_facts(reads))
+        facts.append(expert_facts(reads.size, reads.read, reads.found))
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
     if metrics.num_preemptions:
         facts.append(f"preempted {metrics.num_preemptions}x")
@@ -92,10 +91,10 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     return [*facts, sampling(params, output.seed)]
 
 
-def expert_facts(reads: "ExpertReads") -> str:
-    """How much of the experts in a file steps read, and found in memory."""
-    share = reads.found / reads.read if reads.read else 1.0
-    return f"experts {num_bytes(reads.size)} on disk, {num_bytes(reads.read)} read, {share:.0%} of it in memory"
+def expert_facts(size: int, read: int, found: int) -> str:
+    """How many of the `size` bytes of experts in a file steps read, and how many of these were in memory."""
+    share = found / read if read else 1.0
+    return f"experts {num_bytes(size)} on disk, {num_bytes(read)} read, {share:.0%} of it in memory"
 
 
 def _speculation(statistics: "SpeculationStatistics") -> str:
