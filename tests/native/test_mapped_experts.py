@@ -32,7 +32,6 @@ def test_the_same_logits(family: str, quantization: str, tmp_path: Path) -> None
     assert (logits[0] == logits[1]).all()
     reads = backend.weights.expert_reads
     assert reads is not None
-    assert reads.size >= compiled.step_weights.expert_bytes
     assert reads.found == reads.read > 0  # a file that has just been written is in memory
 
 

@@ -178,7 +178,8 @@ def compressed_int8(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, n
 
 def fp8(block: tuple[int, int] | None, name: str = ".weight_scale_inv") -> WriteMatrix:
     def write(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
-        codes = (100 * rng.standard_normal((n, k))).astype(ml_dtypes.float8_e4m3fn)
+        codes = np.clip(100 * rng.standard_normal((n, k)), -448, 448)  # E4M3 has no larger ones
+        codes = codes.astype(ml_dtypes.float8_e4m3fn)
         rows, columns = block or (1, k)
         scales = rng.uniform(0.5, 2, (-(-n // rows), -(-k // columns))) / k**0.5 / 100
         scales = scales.astype(np.float32)

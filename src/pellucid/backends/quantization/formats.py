@@ -76,7 +76,7 @@ class IntegerFormat:
         if self.bits > 4:
             del arrays["codes"]
         num_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays.values())
-        return num_bytes + (num_outputs * num_inputs * self.bits // 8 if self.bits > 4 else 0)
+        return num_bytes + (num_outputs * -(-num_inputs * self.bits // 8) if self.bits > 4 else 0)
 
     def num_groups(self, num_inputs: int) -> int:
         """Groups of a row."""

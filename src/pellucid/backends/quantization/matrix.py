@@ -58,7 +58,7 @@ class QuantizedMatrix:
 
     @property
     def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+        return self.format.num_bytes(*self.shape)
 
     def rows(self, index: Any) -> "QuantizedMatrix":
         """The rows that `index` selects, a slice or an array of row numbers."""
