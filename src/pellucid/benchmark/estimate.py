@@ -1,6 +1,5 @@
 """Estimates what a model needs and how fast it can be, each number with its formula and its inputs."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
