@@ -104,7 +104,7 @@ function Loop({ title, code, arm, run, at }) {
   const phase = run ? phaseOf(run, arm, at) : "idle";
   return html`<div class="loop" style=${{ "--c": `var(--o${(arm.number ?? 0) + 1})` }}>
     <h3>${title}<span class=${`phase-chip ${phase}`}>${{ idle: "waits", prefill: "prefill", decode: "decode", done: "done" }[phase]}</span></h3>
-    <ol class="code" aria-label=${`the loop ${title}`}>
+    <ol class="code" tabindex="0" aria-label=${`the loop ${title}`}>
       ${code.map(([line, ...phases]) => {
         const hash = line.indexOf("#");
         const [text, comment] = hash < 0 ? [line, ""] : [line.slice(0, hash), line.slice(hash)];
@@ -123,7 +123,7 @@ function Written({ arm, run, at, title }) {
   const passed = arm.passed[row] - (row > 0 ? arm.passed[row - 1] : 0);
   return html`<div class="written" style=${{ "--c": `var(--o${arm.number + 1})` }}>
     ${title && html`<h3>${title}</h3>`}
-    <p class="mono text">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>
+    <p class="mono text" tabindex="0" role="region" aria-label="what was written">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>
     <p class="small dim">this step: <b>${count(passed)}</b> ${passed === 1 ? "token" : "tokens"} through the model · ${run.end && row === arm.tokens.length - 1 ? "the last: nothing is kept" : html`<b>${arm.heldBytes[row] === 0 ? "nothing" : inBytes(arm.heldBytes[row])}</b> kept for the next`}</p>
   </div>`;
 }

@@ -41,7 +41,7 @@ export const challenge = {
     ${["before", "after"].map(
       (name) => html`<div>
         <h4>${name}</h4>
-        <p class="answer mono">${result[name].text}</p>
+        <p class="answer mono" tabindex="0" role="region" aria-label=${name}>${result[name].text}</p>
         <dl>
           <div><dt>tokens</dt><dd>${count(result[name].tokens)}</dd></div>
           <div><dt>time</dt><dd>${inTime(result[name].totalUs)}</dd></div>

@@ -28,7 +28,7 @@ export function Both({ state }) {
     <div class="loops">
       ${run.arms.map((arm) => html`<div key=${arm.name} class="written" style=${{ "--c": `var(--o${arm.number + 1})` }}>
         <h3>${NAMES[arm.name]}<small>${count(arm.tokens.length)} passes</small></h3>
-        <p class="mono text">${arm.texts.map((text, index) => html`<span class=${`pass ${index % 2 ? "odd" : ""}`}>${text}</span>`)}</p>
+        <p class="mono text" tabindex="0" role="region" aria-label=${NAMES[arm.name]}>${arm.texts.map((text, index) => html`<span class=${`pass ${index % 2 ? "odd" : ""}`}>${text}</span>`)}</p>
       </div>`)}
     </div>
     <p class="faint small">Each shade is one pass of the model: where drafts were right, a pass wrote several tokens.</p>
