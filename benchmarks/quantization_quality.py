@@ -61,6 +61,7 @@ def next_token_log_probs(
         seq_lens=np.array([num_tokens]),
         block_tables=np.arange(num_groups * num_blocks).reshape(num_groups, 1, num_blocks),
         logits_indices=positions,
+        state_slots=np.zeros(1, np.int32),
     )
     kv_cache = backend.make_kv_cache(config, num_groups * num_blocks, BLOCK_SIZE, "f32")
     logits = np.asarray(decoder.forward(batch, kv_cache), np.float64)

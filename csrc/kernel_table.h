@@ -7,6 +7,7 @@
 #include "kernels/linear_kernels.h"
 #include "kernels/peak_kernels.h"
 #include "kernels/quantize_kernels.h"
+#include "kernels/recurrence_kernels.h"
 #include "kernels/sampling_kernels.h"
 
 namespace pellucid {
@@ -19,6 +20,7 @@ struct KernelTable {
   AttentionKernels attention;
   QuantizeKernels quantize;
   SamplingKernels sampling;
+  RecurrenceKernels recurrence;
 };
 
 }  // namespace pellucid

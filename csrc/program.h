@@ -59,7 +59,10 @@ struct Step {
   std::vector<ConstRows> frequencies;  // per rotation: radians per position [1 or T, dim / 2]
   std::vector<ConstRows> inputs;       // per input: [T, width]
   KVCache* kv_cache = nullptr;
-  float* output = nullptr;               // [rows, width] of the program's output
+  float* states = nullptr;  // [slots, state_width]: recurrent states; or null
+  std::int64_t state_width = 0;
+  const std::int32_t* state_slots = nullptr;  // [B]
+  float* output = nullptr;                    // [rows, width] of the program's output
   LargestMark* largest = nullptr;        // [R], zeros: set to the largest logits' columns; or null
   std::vector<RowDraws> draws;           // one for each row that has any
   double* stage_seconds = nullptr;       // [num_stages], or null: stages are not timed

@@ -203,6 +203,19 @@ void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunctio
                         });
 }
 
+void add_multiply(Program& program, RowSet rows, View x, View gate, bool is_one,
+                  GateFunction function, std::int64_t width, View y) {
+  program.check_view("x", x, rows, width);
+  program.check_view("gate", gate, rows, is_one ? 1 : width);
+  program.check_view("y", y, rows, width);
+  const auto multiply = program.kernels().elementwise.multiply[static_cast<int>(function)];
+  program.add_row_phase("multiply", rows, {x.buffer, gate.buffer, y.buffer},
+                        [=, &program](const Step&, std::int64_t r) {
+                          multiply(program.row(x, r), program.row(gate, r), is_one, width,
+                                   program.row(y, r));
+                        });
+}
+
 void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y) {
   program.check_view("a", a, rows, width);
   program.check_view("b", b, rows, width);

@@ -65,6 +65,10 @@ void add_activate(Program& program, RowSet rows, View x, ActivationFunction func
 void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunction function,
                         std::int64_t width, View y);
 
+// y = x * f(gate), gate of the same width or of one column.
+void add_multiply(Program& program, RowSet rows, View x, View gate, bool is_one,
+                  GateFunction function, std::int64_t width, View y);
+
 void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y);
 
 void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y);

@@ -10,6 +10,7 @@ target_sources(pellucid_core PRIVATE
   csrc/program_experts.cpp
   csrc/program_ops.cpp
   csrc/program_run.cpp
+  csrc/program_states.cpp
   csrc/roofline.cpp
   csrc/thread_pool.cpp
   csrc/weight_file.cpp

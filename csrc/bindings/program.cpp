@@ -25,6 +25,7 @@
 #include "program_attention.h"
 #include "program_experts.h"
 #include "program_ops.h"
+#include "program_states.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -39,6 +40,15 @@ RouterScores router_named(const std::string& name) {
   if (name == "sigmoid") return RouterScores::kSigmoid;
   throw nb::value_error(
       ("router='" + name + "': allowed are softmax, softmax_chosen, sigmoid").c_str());
+}
+
+GateFunction gate_named(const std::string& name) {
+  if (name == "identity") return GateFunction::kIdentity;
+  if (name == "sigmoid") return GateFunction::kSigmoid;
+  if (name == "silu") return GateFunction::kSilu;
+  if (name == "gelu_tanh") return GateFunction::kGeluTanh;
+  throw nb::value_error(
+      ("function='" + name + "': allowed are identity, sigmoid, silu, gelu_tanh").c_str());
 }
 
 }  // namespace
@@ -140,6 +150,35 @@ void bind_program(nb::module_& m) {
           "rows"_a, "x"_a, "bias"_a.none(), "num_experts"_a, "num_chosen"_a, "router"_a,
           "normalize"_a, "scale"_a, "y"_a)
       .def(
+          "multiply",
+          [](Program& self, RowSet rows, const BufferView& x, const BufferView& gate, bool is_one,
+             const std::string& function, std::int64_t width, const BufferView& y) {
+            add_multiply(self, rows, view(x), view(gate), is_one, gate_named(function), width,
+                         view(y));
+          },
+          "rows"_a, "x"_a, "gate"_a, "is_one"_a, "function"_a, "width"_a, "y"_a)
+      .def(
+          "causal_convolution",
+          [](Program& self, const BufferView& x, const FloatVector& weight,
+             const std::optional<FloatVector>& bias, std::int64_t num_channels, std::int64_t first,
+             const BufferView& y) {
+            add_causal_convolution(self, view(x), floats(weight), bias ? floats(*bias) : nullptr,
+                                   num_channels, first, view(y));
+          },
+          "x"_a, "weight"_a, "bias"_a.none(), "num_channels"_a, "first"_a, "y"_a)
+      .def(
+          "gated_delta_net",
+          [](Program& self, const BufferView& qkv, const BufferView& b, const BufferView& a,
+             const FloatVector& log_decay, const FloatVector& step_bias, std::int64_t num_key_heads,
+             std::int64_t num_value_heads, std::int64_t key_dim, std::int64_t value_dim, bool tiled,
+             std::int64_t first, const BufferView& y) {
+            add_gated_delta_net(
+                self, view(qkv), view(b), view(a), floats(log_decay), floats(step_bias),
+                {num_key_heads, num_value_heads, key_dim, value_dim, tiled}, first, view(y));
+          },
+          "qkv"_a, "b"_a, "a"_a, "log_decay"_a, "step_bias"_a, "num_key_heads"_a,
+          "num_value_heads"_a, "key_dim"_a, "value_dim"_a, "tiled"_a, "first"_a, "y"_a)
+      .def(
           "add",
           [](Program& self, RowSet rows, const BufferView& a, const BufferView& b,
              std::int64_t width,
@@ -189,8 +228,9 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("scratch_bytes", &Program::scratch_bytes)
       .def_prop_ro("stage_names", &Program::stage_names, "What runs between two barriers.")
       .def("run", &run_program, "output"_a, "token_ids"_a, "positions"_a, "slot_mapping"_a,
-           "query_start"_a, "seq_lens"_a, "block_tables"_a, "logits_indices"_a, "frequencies"_a,
-           "inputs"_a, "kv_cache"_a.none() = nb::none(), "stage_seconds"_a = nb::none(),
+           "query_start"_a, "seq_lens"_a, "block_tables"_a, "logits_indices"_a, "state_slots"_a,
+           "frequencies"_a, "inputs"_a, "kv_cache"_a.none() = nb::none(),
+           "states"_a.none() = nb::none(), "stage_seconds"_a = nb::none(),
            "draws"_a = std::vector<RowDraw>(),
            "One step. `stage_seconds` is filled if given. Returns where each row of logits is "
            "largest, the first of equals, the first NaN if there is one (nothing if the program "

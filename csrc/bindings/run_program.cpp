@@ -48,6 +48,24 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
   }
 }
 
+// Checks that each request has a slot of its own: threads write them at the same time.
+void check_state_slots(const Step& step, std::size_t count, std::size_t num_slots) {
+  require(static_cast<std::int64_t>(count) == step.num_requests,
+          "state_slots: must be as long as seq_lens");
+  std::vector<bool> is_taken(num_slots);
+  for (std::size_t b = 0; b < count; ++b) {
+    const std::int32_t slot = step.state_slots[b];
+    require(slot >= 0 && static_cast<std::size_t>(slot) < num_slots, "state_slots: ", slot,
+            " is not among the ", num_slots, " slots");
+    require(!is_taken[static_cast<std::size_t>(slot)], "state_slots: ", slot, " is there twice");
+    is_taken[static_cast<std::size_t>(slot)] = true;
+    require(step.query_start[b] < step.query_start[b + 1], "query_start: must rise");
+  }
+  require(step.num_requests == 0 ||
+              (step.query_start[0] == 0 && step.query_start[step.num_requests] == step.num_tokens),
+          "query_start: must go from 0 to the number of tokens");
+}
+
 // Groups the draws by row, because one thread makes all draws of a row.
 void add_draws(const std::vector<RowDraw>& row_draws, std::int64_t vocab_size, Step& step,
                std::vector<Draw>& draws, std::vector<std::int64_t>& tokens) {
@@ -70,10 +88,10 @@ void add_draws(const std::vector<RowDraw>& row_draws, std::int64_t vocab_size, S
 std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
-    const BlockTables& block_tables, const Ints& logits_indices,
+    const BlockTables& block_tables, const Ints& logits_indices, const Ints& state_slots,
     const std::vector<FloatMatrix>& frequencies, const std::vector<FloatMatrix>& inputs,
-    KVCache* kv_cache, const std::optional<Seconds>& stage_seconds,
-    const std::vector<RowDraw>& row_draws) {
+    KVCache* kv_cache, const std::optional<Output>& states,
+    const std::optional<Seconds>& stage_seconds, const std::vector<RowDraw>& row_draws) {
   Step step;
   step.num_tokens = static_cast<std::int64_t>(token_ids.size());
   step.num_requests = static_cast<std::int64_t>(seq_lens.size());
@@ -90,6 +108,11 @@ std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> r
   step.frequencies = const_rows(frequencies);
   step.inputs = const_rows(inputs);
   step.kv_cache = kv_cache;
+  step.state_slots = state_slots.data();
+  if (states) {
+    step.states = states->data();
+    step.state_width = static_cast<std::int64_t>(states->shape(1));
+  }
   step.output = output.data();
   step.stage_seconds = stage_seconds ? stage_seconds->data() : nullptr;
 
@@ -108,6 +131,7 @@ std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> r
               static_cast<std::int64_t>(output.shape(1)) == self.output_width(),
           "output: must be [", output_rows, ", ", self.output_width(), "]");
   if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
+  if (states) check_state_slots(step, state_slots.size(), states->shape(0));
   std::vector<LargestMark> marks(logits_indices.size());
   step.largest = marks.data();
   std::int64_t expert_bytes = 0;

@@ -30,9 +30,9 @@ using Seconds =
 std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> run_program(
     Program& self, const Output& output, const Ints& token_ids, const Ints& positions,
     const Slots& slot_mapping, const Ints& query_start, const Ints& seq_lens,
-    const BlockTables& block_tables, const Ints& logits_indices,
+    const BlockTables& block_tables, const Ints& logits_indices, const Ints& state_slots,
     const std::vector<FloatMatrix>& frequencies, const std::vector<FloatMatrix>& inputs,
-    KVCache* kv_cache, const std::optional<Seconds>& stage_seconds,
-    const std::vector<RowDraw>& draws);
+    KVCache* kv_cache, const std::optional<Output>& states,
+    const std::optional<Seconds>& stage_seconds, const std::vector<RowDraw>& draws);
 
 }  // namespace pellucid

@@ -11,6 +11,11 @@ enum class ActivationFunction : std::uint8_t { kSilu, kGelu, kGeluTanh, kClamped
 
 constexpr int kNumActivationFunctions = 4;
 
+// What a gate passes through before it multiplies: Ops.multiply in backends/ops.py.
+enum class GateFunction : std::uint8_t { kIdentity, kSigmoid, kSilu, kGeluTanh };
+
+constexpr int kNumGateFunctions = 4;
+
 // What a router makes of its logits: Ops.route in backends/ops.py.
 enum class RouterScores : std::uint8_t { kSoftmax, kSoftmaxChosen, kSigmoid };
 
@@ -39,6 +44,11 @@ struct ElementwiseKernels {
   void (*activate[kNumActivationFunctions])(const float* x, std::int64_t size, float* y);
   // f(gate) * up of x = [gate | up], [2 size] -> [size].
   void (*gated_activate[kNumActivationFunctions])(const float* x, std::int64_t size, float* y);
+  // x * f(gate), both [size]; the gate is one number for all if `is_one`.
+  void (*multiply[kNumGateFunctions])(const float* x, const float* gate, bool is_one,
+                                      std::int64_t size, float* y);
+  // The sum of the squares of x [size].
+  float (*square_sum)(const float* x, std::int64_t size);
   void (*add)(const float* a, const float* b, std::int64_t size, float* y);
   void (*scale)(const float* x, float factor, std::int64_t size, float* y);
   // cap * tanh(x / cap).

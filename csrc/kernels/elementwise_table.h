@@ -110,6 +110,28 @@ void gated_activate(const float* x, std::int64_t size, float* y) {
   map(size, y, [&](auto at) { return Gated<F>{}(at(x), at(x + size)); });
 }
 
+struct Identity {
+  inline __attribute__((always_inline)) Lanes operator()(Lanes x) const { return x; }
+};
+
+struct Sigmoid {
+  inline __attribute__((always_inline)) Lanes operator()(Lanes x) const { return sigmoid(x); }
+};
+
+template <class F>
+void multiply(const float* x, const float* gate, bool is_one, std::int64_t size, float* y) {
+  if (is_one) {
+    const Lanes factor = F{}(Lanes(gate[0]));
+    map(size, y, [&](auto at) { return at(x) * factor; });
+  } else {
+    map(size, y, [&](auto at) { return at(x) * F{}(at(gate)); });
+  }
+}
+
+inline float square_sum(const float* x, std::int64_t size) {
+  return sum(size, [&](auto at) { return at(x) * at(x); });
+}
+
 inline void add(const float* a, const float* b, std::int64_t size, float* y) {
   map(size, y, [&](auto at) { return at(a) + at(b); });
 }
@@ -210,6 +232,8 @@ constexpr ElementwiseKernels kernels() {
           {&activate<Silu>, &activate<Gelu>, &activate<GeluTanh>, &activate<ClampedSwish>},
           {&gated_activate<Silu>, &gated_activate<Gelu>, &gated_activate<GeluTanh>,
            &gated_activate<ClampedSwish>},
+          {&multiply<Identity>, &multiply<Sigmoid>, &multiply<Silu>, &multiply<GeluTanh>},
+          &square_sum,
           &add,
           &scale,
           &softcap,

@@ -5,6 +5,7 @@
 #include "linear_table.h"
 #include "peak_table.h"
 #include "quantize_table.h"
+#include "recurrence_table.h"
 #include "sampling_table.h"
 #include "simd_avx512.h"
 
@@ -17,6 +18,7 @@ const KernelTable kAvx512Kernels = {"avx512",
                                     elementwise::kernels(),
                                     attention_kernels<Simd, 7, 2, 2>(),
                                     quantize::kernels(),
-                                    sampling::kernels()};
+                                    sampling::kernels(),
+                                    recurrence::kernels()};
 
 }  // namespace pellucid

@@ -5,6 +5,7 @@
 #include "linear_table.h"
 #include "peak_table.h"
 #include "quantize_table.h"
+#include "recurrence_table.h"
 #include "sampling_table.h"
 #include "simd_portable.h"
 
@@ -17,6 +18,7 @@ const KernelTable kPortableKernels = {"portable",
                                       elementwise::kernels(),
                                       attention_kernels<Simd, 2, 1, 1>(),
                                       quantize::kernels(),
-                                      sampling::kernels()};
+                                      sampling::kernels(),
+                                      recurrence::kernels()};
 
 }  // namespace pellucid

@@ -8,6 +8,7 @@ from typing import Literal
 from pellucid.parameter_checks import Interval, refuse
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swish"]
+Gate = Literal["identity", "sigmoid", "silu", "gelu_tanh"]
 Router = Literal["softmax", "softmax_chosen", "sigmoid"]
 
 QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp", "int4-g128-zp")
@@ -99,6 +100,7 @@ class AttentionConfig:
         head_dim: D.
         scale: multiplies q.k.
         rope: how queries and keys are rotated; None: they are not.
+        gated_output: whether the heads' outputs are multiplied with the sigmoid of a projection.
         query_growth: what multiplies queries as well, whose whole heads are rotated; None: nothing.
         window: keys that a token sees, its own included; None: all before it.
         softcap: c of c * tanh(score / c); None: scores are not capped.
@@ -125,6 +127,7 @@ class AttentionConfig:
     norm_after_rope: bool = False
     has_sinks: bool = False
     shared_kv_layer: int | None = None
+    gated_output: bool = False
     query_growth: RopeGrowth | None = None
 
     def __post_init__(self) -> None:
@@ -166,6 +169,8 @@ class ExpertsConfig:
         scale: multiplies the scores at the end.
         router_bias: whether the router's logits have a bias.
         expert_bias: whether the experts' matrices have biases.
+        selection_bias: whether experts are chosen by their scores plus a bias, which their weights do not
+            have.
         shared_gate: whether the output of `LayerConfig.mlp`, the shared expert, is multiplied with the
             sigmoid of a projection to one number.
     """
@@ -179,6 +184,7 @@ class ExpertsConfig:
     scale: float = 1.0
     router_bias: bool = False
     expert_bias: bool = False
+    selection_bias: bool = False
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
@@ -186,19 +192,124 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True)
-class LayerConfig:
-    """One layer of a decoder.
+class StateShape:
+    """The f32 numbers that a recurrent layer keeps of one sequence, however long it is.
 
     Args:
-        attention: what mixes tokens.
+        num_channels: C, that a convolution reads.
+        num_rows: of the convolution's input, the last ones of the sequence.
+        num_heads: H, each with a matrix [key_dim, value_dim]; 0: there are no matrices.
+        key_dim: of a head.
+        value_dim: of a head.
+    """
+
+    num_channels: int
+    num_rows: int
+    num_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+
+    @property
+    def num_numbers(self) -> int:
+        matrices = self.num_heads * self.key_dim * self.value_dim
+        return self.num_rows * self.num_channels + matrices
+
+
+@dataclass(frozen=True)
+class ShortConvolutionConfig:
+    """Gated short convolution (LFM2): a causal depthwise convolution between two gates.
+
+    Args:
+        num_channels: C.
+        kernel_size: rows that a row reads, its own included.
+        bias: whether the projections and the convolution have biases.
+    """
+
+    num_channels: int
+    kernel_size: int
+    bias: bool = False
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(self.num_channels, self.kernel_size - 1)
+
+    def matrix_shapes(self, hidden_size: int) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of each projection."""
+        return (3 * self.num_channels, hidden_size), (hidden_size, self.num_channels)
+
+
+@dataclass(frozen=True)
+class GatedDeltaNetConfig:
+    """Gated delta net (Yang et al. 2024): linear attention whose state decays and corrects itself.
+
+    Args:
+        num_key_heads: Hk, of q and of k, divides Hv.
+        num_value_heads: Hv.
+        key_dim: of a head of q and of k.
+        value_dim: of a head of v.
+        kernel_size: of the convolution over q, k and v: rows that a row reads, its own included.
+        tiled: whether v-head h goes with k-head h mod Hk, as llama.cpp orders them; else h // (Hv / Hk).
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+    tiled: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.num_value_heads % self.num_key_heads == 0
+
+    @property
+    def keys_width(self) -> int:
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def values_width(self) -> int:
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(
+            2 * self.keys_width + self.values_width,
+            self.kernel_size - 1,
+            self.num_value_heads,
+            self.key_dim,
+            self.value_dim,
+        )
+
+    def matrix_shapes(self, hidden_size: int) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of each projection: to q, k and v, to the output's gate, to the step
+        size and the decay of each head, and back."""
+        return (
+            (2 * self.keys_width + self.values_width, hidden_size),
+            (self.values_width, hidden_size),
+            (self.num_value_heads, hidden_size),
+            (self.num_value_heads, hidden_size),
+            (hidden_size, self.values_width),
+        )
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One layer of a decoder. Tokens are mixed by attention or by a recurrence.
+
+    Args:
+        attention: reads the keys and values of all tokens before; None: the layer has a recurrence.
         mlp: what every token passes: the dense feed-forward part, or the expert that all tokens share
             beside `experts`; None: there is none.
         experts: of which each token passes a few; None: the layer is dense.
+        recurrence: reads a state of a fixed size; None: the layer has attention.
     """
 
-    attention: AttentionConfig
+    attention: AttentionConfig | None
     mlp: MLPConfig | None
     experts: ExpertsConfig | None = None
+    recurrence: ShortConvolutionConfig | GatedDeltaNetConfig | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.attention is None) != (self.recurrence is None)
 
 
 @dataclass(frozen=True)
@@ -238,16 +349,26 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def attentions(self) -> tuple[AttentionConfig, ...]:
+        """Of the layers that have attention, in order; at least one."""
+        return tuple(layer.attention for layer in self.layers if layer.attention is not None)
+
+    @property
+    def states(self) -> tuple[StateShape, ...]:
+        """Of the layers that have a recurrence, in order."""
+        return tuple(layer.recurrence.state for layer in self.layers if layer.recurrence)
+
+    @property
     def ropes(self) -> tuple[RopeConfig, ...]:
         """The different rotations of all layers."""
-        ropes = (layer.attention.rope for layer in self.layers)
+        ropes = (attention.rope for attention in self.attentions)
         return tuple(dict.fromkeys(rope for rope in ropes if rope is not None))
 
     @property
     def context_length(self) -> int:
         """Tokens that the model can read, prompt and output: what each of its layers can."""
         # Where only some layers are scaled, `max_position_embeddings` is the scaled length already.
-        contexts = (self._scaled_context(layer.attention.rope) for layer in self.layers)
+        contexts = (self._scaled_context(attention.rope) for attention in self.attentions)
         return min(contexts)
 
     def _scaled_context(self, rope: RopeConfig | None) -> int:
@@ -260,12 +381,12 @@ class ModelConfig:
         return self.max_position_embeddings
 
     def __post_init__(self) -> None:
-        assert self.layers
+        assert self.attentions
         for index, layer in enumerate(self.layers):
-            shared = layer.attention.shared_kv_layer
-            assert shared is None or (
-                shared < index and self.layers[shared].attention.shared_kv_layer is None
-            )
+            shared = None if layer.attention is None else layer.attention.shared_kv_layer
+            if shared is not None:
+                source = self.layers[shared].attention
+                assert shared < index and source is not None and source.shared_kv_layer is None
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class HelloModel:
     vocab: int
     weight_bytes: int  # that a step with logits reads; of experts, all
     dtype: str  # format of the matrices
-    layer_kinds: tuple[Literal["full", "sliding"], ...]
+    layer_kinds: tuple[Literal["full", "sliding", "recurrent"], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,9 @@ class RequestStateChanged(Event):
     finish: Literal["eos", "length", "stop", "cancel", "error"] | None = None
 
 
-MissWhy = Literal["never_seen", "evicted", "differs", "partial_block", "disabled", "salt"]
+MissWhy = Literal[
+    "never_seen", "evicted", "differs", "partial_block", "disabled", "recurrent", "salt"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class AttentionShape(Protocol):
     def window(self) -> int | None: ...
     @property
     def shared_kv_layer(self) -> int | None: ...
+    @property
+    def gated_output(self) -> bool: ...
 
 
 class MLPShape(Protocol):
@@ -45,13 +47,38 @@ class ExpertsShape(Protocol):
     def num_chosen(self) -> int: ...
     @property
     def intermediate_size(self) -> int: ...
+    @property
+    def shared_gate(self) -> bool: ...
+
+
+class StateNumbers(Protocol):
+    """What the formulas take of `StateShape`."""
+
+    @property
+    def num_numbers(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def key_dim(self) -> int: ...
+    @property
+    def value_dim(self) -> int: ...
+
+
+class RecurrenceShape(Protocol):
+    """What the formulas take of a layer's recurrence."""
+
+    @property
+    def state(self) -> StateNumbers: ...
+    def matrix_shapes(self, hidden_size: int) -> Sequence[tuple[int, int]]: ...
 
 
 class LayerShape(Protocol):
     """What the formulas take of `LayerConfig`."""
 
     @property
-    def attention(self) -> AttentionShape: ...
+    def attention(self) -> AttentionShape | None: ...
+    @property
+    def recurrence(self) -> RecurrenceShape | None: ...
     @property
     def mlp(self) -> MLPShape | None: ...
     @property
@@ -86,21 +113,28 @@ class LayerMatrices(NamedTuple):
 
 
 def layer_matrices(layer: LayerShape, hidden_size: int) -> Iterator[LayerMatrices]:
-    """One layer's matrices: attention's in and out, the MLP's in and out, the router, the experts' in
-    and out."""
+    """One layer's matrices: those of attention or of the recurrence, the MLP's in and out, the router, the
+    experts' in and out."""
     attention, mlp, experts = layer.attention, layer.mlp, layer.experts
-    queries = attention.num_heads * attention.head_dim
-    keys_and_values = 2 * attention.num_kv_heads * attention.head_dim
-    if attention.shared_kv_layer is not None:
-        keys_and_values = 0
-    yield LayerMatrices(queries + keys_and_values, hidden_size)
-    yield LayerMatrices(hidden_size, queries)
+    if attention is not None:
+        queries = attention.num_heads * attention.head_dim
+        keys_and_values = 2 * attention.num_kv_heads * attention.head_dim
+        if attention.shared_kv_layer is not None:
+            keys_and_values = 0
+        gates = queries if attention.gated_output else 0
+        yield LayerMatrices(queries + gates + keys_and_values, hidden_size)
+        yield LayerMatrices(hidden_size, queries)
+    if layer.recurrence is not None:
+        for shape in layer.recurrence.matrix_shapes(hidden_size):
+            yield LayerMatrices(*shape)
     if mlp is not None:
         yield LayerMatrices((2 if mlp.gated else 1) * mlp.intermediate_size, hidden_size)
         yield LayerMatrices(hidden_size, mlp.intermediate_size)
     if experts is not None:
         counts = experts.num_experts, experts.num_chosen
         yield LayerMatrices(experts.num_experts, hidden_size)
+        if experts.shared_gate:
+            yield LayerMatrices(1, hidden_size)
         yield LayerMatrices(2 * experts.intermediate_size, hidden_size, *counts)
         yield LayerMatrices(hidden_size, experts.intermediate_size, *counts)
 
@@ -146,8 +180,10 @@ class ForwardFlops:
         # q.k and p.v: a multiply and an add each, per pair, head and component. By window.
         per_pair = Counter[int | None]()
         for layer in shape.layers:
-            attention = layer.attention
-            per_pair[attention.window] += 4 * attention.num_heads * attention.head_dim
+            if (attention := layer.attention) is not None:
+                per_pair[attention.window] += 4 * attention.num_heads * attention.head_dim
+            elif layer.recurrence is not None:
+                self._per_token += state_flops(layer.recurrence.state)
         self._per_pair_by_window = tuple(per_pair.items())
         self._per_logits = 2 * shape.hidden_size * shape.vocab_size
 
@@ -161,6 +197,20 @@ class ForwardFlops:
             else:
                 attention += per_pair * attention_pairs(start, end, window)
         return self._per_token * (end - start) + attention + self._per_logits * num_logits
+
+
+def state_flops(state: StateNumbers) -> int:
+    """Of one token: each number of a head's matrix takes part in a product with the key, one with the value
+    and one with the query."""
+    return 6 * state.num_heads * state.key_dim * state.value_dim
+
+
+def state_bytes(shape: ModelShape) -> int:
+    """Bytes of the f32 states of one sequence, in all layers that have one."""
+    numbers = (
+        layer.recurrence.state.num_numbers for layer in shape.layers if layer.recurrence is not None
+    )
+    return 4 * sum(numbers)
 
 
 def forward_flops(shape: ModelShape, start: int, end: int, num_logits: int) -> int:
@@ -256,7 +306,8 @@ class BlockNeeds:
 
 
 class KVBytes:
-    """Bytes of K and V that all layers read and write for the tokens of requests on one model.
+    """Bytes of K, V and recurrent states that all layers read and write for the tokens of requests on one
+    model: a state is read and written once, however many tokens of its request a step has.
 
     Args:
         shape: the model's.
@@ -264,14 +315,14 @@ class KVBytes:
     """
 
     def __init__(self, shape: ModelShape, bytes_per_position: float) -> None:
-        stored = sum(
-            _kv_numbers(layer) for layer in shape.layers if layer.attention.shared_kv_layer is None
-        )
+        attentions = [layer.attention for layer in shape.layers if layer.attention is not None]
+        stored = sum(_kv_numbers(each) for each in attentions if each.shared_kv_layer is None)
         numbers_read = Counter[int | None]()
-        for layer in shape.layers:
-            numbers_read[layer.attention.window] += _kv_numbers(layer)
+        for attention in attentions:
+            numbers_read[attention.window] += _kv_numbers(attention)
         self._numbers_by_window = tuple(numbers_read.items())
         self._bytes_per_number = bytes_per_position / stored
+        self._state_bytes = 2 * state_bytes(shape)
 
     def __call__(self, start: int, end: int) -> float:
         """Of one request's tokens at positions start .. end - 1."""
@@ -279,12 +330,12 @@ class KVBytes:
             kv_positions(start, end, window) * numbers
             for window, numbers in self._numbers_by_window
         )
-        return numbers * self._bytes_per_number
+        return numbers * self._bytes_per_number + self._state_bytes
 
 
-def _kv_numbers(layer: LayerShape) -> int:
+def _kv_numbers(attention: AttentionShape) -> int:
     """Numbers of one position's K, as many as of its V."""
-    return layer.attention.num_kv_heads * layer.attention.head_dim
+    return attention.num_kv_heads * attention.head_dim
 
 
 def expected_tokens(acceptance: float, num_drafts: int) -> float:

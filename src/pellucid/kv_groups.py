@@ -41,6 +41,7 @@ def kv_groups(config: ModelConfig) -> tuple[KVGroup, ...]:
     kinds: dict[tuple[int | None, int, int], list[int]] = {}
     for index, window in _windows(config).items():
         attention = config.layers[index].attention
+        assert attention is not None
         kinds.setdefault((window, attention.num_kv_heads, attention.head_dim), []).append(index)
     widths = {kind: kind[1] * kind[2] for kind in kinds}
     sizes = {
@@ -73,16 +74,19 @@ def block_needs(config: ModelConfig, block_size: int, max_chunk: int) -> BlockNe
     return BlockNeeds(block_size, windows, max_chunk)
 
 
-def kv_places(config: ModelConfig, groups: Sequence[KVGroup]) -> tuple[KVPlace, ...]:
-    """The place of each layer; layers that share keys and values have one."""
+def kv_places(config: ModelConfig, groups: Sequence[KVGroup]) -> tuple[KVPlace | None, ...]:
+    """The place of each layer; layers that share keys and values have one, recurrent layers none."""
     places = {
         layer: KVPlace(number, index)
         for number, group in enumerate(groups)
         for index, layer in enumerate(group.layers)
     }
-    return tuple(
-        places[index if (shared := layer.attention.shared_kv_layer) is None else shared]
+    sources = (
+        index if layer.attention is None else layer.attention.shared_kv_layer
         for index, layer in enumerate(config.layers)
+    )
+    return tuple(
+        places.get(index if source is None else source) for index, source in enumerate(sources)
     )
 
 
@@ -97,6 +101,8 @@ def _windows(config: ModelConfig) -> dict[int, int | None]:
     windows: dict[int, int | None] = {}
     for index, layer in enumerate(config.layers):
         attention = layer.attention
+        if attention is None:
+            continue
         window = attention.window
         if window is not None and window >= config.context_length:
             window = None

@@ -111,6 +111,10 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
             " 'auto' and 'draft'"
         )
     draft = load_model(replace(config, model=name, revision=None), backend=model.backend)
+    if draft.config.states:
+        raise ValueError(
+            f"draft_model={name!r}: has recurrent states, which cannot go back behind a wrong draft"
+        )
     sizes = draft.config.vocab_size, model.config.vocab_size
     if sizes[0] != sizes[1]:
         raise ValueError(

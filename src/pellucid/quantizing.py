@@ -220,6 +220,11 @@ class _QuantizingParameters:
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         return self._write_vector(name, size)  # `scale` is applied when the written file is loaded
 
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        weight = self._source.convolution_weight(name, num_channels, kernel_size)
+        self._writer.add_floats(f"{name}.weight", weight)
+        self._source.release()
+
     def _write_matrix(self, name: str, weight: npt.NDArray[Any]) -> None:
         try:
             matrix = self._weights.quantize(weight, self._format)

@@ -3,18 +3,20 @@
 For `pellucid bench --shape`: how fast a model would be on this machine, before it is downloaded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from pellucid.config import (
     AttentionConfig,
     ExpertsConfig,
+    GatedDeltaNetConfig,
     LayerConfig,
     Llama3RopeScaling,
     MLPConfig,
     ModelConfig,
     RopeConfig,
+    ShortConvolutionConfig,
     YarnRopeScaling,
 )
 
@@ -42,6 +44,8 @@ def _llama_like(
     rope_scaling: Llama3RopeScaling | None = None,
     window: int | None = None,
     qkv_bias: bool = False,
+    gated_output: bool = False,
+    rotated_share: float = 1.0,
     qk_norm: Literal["head", "width"] | None = None,
     **facts: Any,
 ) -> ModelConfig:
@@ -52,9 +56,10 @@ def _llama_like(
         num_kv_heads,
         head_dim,
         scale=head_dim**-0.5,
-        rope=RopeConfig(rope_theta, head_dim, rope_scaling),
+        rope=RopeConfig(rope_theta, int(head_dim * rotated_share), rope_scaling),
         window=window,
         qkv_bias=qkv_bias,
+        gated_output=gated_output,
         qk_norm=qk_norm,
     )
     mlp = None if intermediate_size is None else MLPConfig(intermediate_size, "silu")
@@ -108,7 +113,7 @@ def _smollm3_3b() -> ModelConfig:
         bos_token_id=128_000,
         eos_token_ids=(128_012,),
     )
-    unrotated = replace(model.layers[0], attention=replace(model.layers[0].attention, rope=None))
+    unrotated = replace(model.layers[0], attention=replace(model.attentions[0], rope=None))
     layers = tuple(unrotated if (i + 1) % 4 == 0 else layer for i, layer in enumerate(model.layers))
     return replace(model, layers=layers)
 
@@ -169,6 +174,67 @@ def _gpt_oss_20b(num_layers: int) -> ModelConfig:
         bos_token_id=199_998,
         eos_token_ids=(200_002,),
     )
+
+
+def _lfm2_1_2b() -> ModelConfig:
+    """LFM2-1.2B: gated short convolutions in ten of its sixteen layers."""
+    model = _llama_like(
+        architecture="Lfm2ForCausalLM",
+        vocab_size=65_536,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_layers=16,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=64,
+        max_position_embeddings=128_000,
+        norm_eps=1e-5,
+        rope_theta=1e6,
+        qk_norm="head",
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_ids=(7,),
+    )
+    convolution = ShortConvolutionConfig(2048, 3)
+    full = (2, 5, 8, 10, 12, 14)
+    return _with_recurrence(model, convolution, full)
+
+
+def _qwen35_0_8b() -> ModelConfig:
+    """The text model of Qwen3.5-0.8B: three of four layers are gated delta nets."""
+    model = _llama_like(
+        architecture="Qwen3_5ForCausalLM",
+        vocab_size=248_320,
+        hidden_size=1024,
+        intermediate_size=3584,
+        num_layers=24,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=256,
+        max_position_embeddings=262_144,
+        norm_eps=1e-6,
+        rope_theta=1e7,
+        qk_norm="head",
+        gated_output=True,
+        rotated_share=0.25,
+        tie_word_embeddings=True,
+        eos_token_ids=(248_044,),
+    )
+    net = GatedDeltaNetConfig(16, 16, 128, 128, 4)
+    return _with_recurrence(model, net, range(3, 24, 4))
+
+
+def _with_recurrence(
+    model: ModelConfig,
+    recurrence: ShortConvolutionConfig | GatedDeltaNetConfig,
+    full: Sequence[int],
+) -> ModelConfig:
+    """`model` with a recurrence in all layers but the `full` ones."""
+    layers = tuple(
+        layer if index in full else replace(layer, attention=None, recurrence=recurrence)
+        for index, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=layers)
 
 
 SHAPES: Mapping[str, ModelConfig] = {
@@ -344,6 +410,8 @@ SHAPES: Mapping[str, ModelConfig] = {
         eos_token_ids=(50_279,),
     ),
     "gpt-oss-20b": _gpt_oss_20b(num_layers=24),
+    "lfm2-1.2b": _lfm2_1_2b(),
+    "qwen3.5-0.8b": _qwen35_0_8b(),
     "qwen3-30b-a3b": _qwen3_30b_a3b(num_layers=48),
     "qwen3-30b-a3b-24-layers": _qwen3_30b_a3b(num_layers=24),  # of 48, for machines of 16 GB
 }

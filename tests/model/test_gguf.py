@@ -38,7 +38,7 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.config import LongRopeScaling
+from pellucid.config import GatedDeltaNetConfig, LongRopeScaling
 from pellucid.loading.checksums import weights_identity
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
@@ -90,7 +90,10 @@ def test_same_logits_as_the_checkpoint(family: str, tmp_path: Path) -> None:
     ours, config = load_decoder(file, OPS)
     theirs, their_config = load_decoder(tmp_path, OPS)
     actual = prompt_logits(ours, config, OPS, PROMPT)
-    assert (actual == prompt_logits(theirs, their_config, OPS, PROMPT)).all()
+    expected = prompt_logits(theirs, their_config, OPS, PROMPT)
+    # llama.cpp orders the heads of this one in another way, and so the sums over them.
+    error = 1e-5 * np.abs(expected).max() if family == "qwen3.5" else 0
+    assert (np.abs(actual - expected) <= error).all()
     assert np.ptp(actual) > 1
 
 
@@ -99,12 +102,14 @@ def test_same_facts_as_config_json(family: str, tmp_path: Path) -> None:
     file = write_both(tmp_path, family)
     ours, theirs = (open_stored_model(path).config for path in (file, tmp_path))
     assert set(ours.eos_token_ids) == set(theirs.eos_token_ids)
-    pairs = [
-        (our_layer.attention, their_layer.attention)
-        for our_layer, their_layer in zip(ours.layers, theirs.layers, strict=True)
-    ]
     layers = []
-    for (our, their), layer in zip(pairs, theirs.layers, strict=True):
+    for our_layer, layer in zip(ours.layers, theirs.layers, strict=True):
+        our, their = our_layer.attention, layer.attention
+        if isinstance(layer.recurrence, GatedDeltaNetConfig):
+            layer = replace(layer, recurrence=replace(layer.recurrence, tiled=True))
+        if their is None:
+            layers.append(layer)
+            continue
         assert our.scale == pytest.approx(their.scale, rel=1e-7)
         their = replace(their, scale=our.scale)
         if their.rope is not None and our.rope.theta == pytest.approx(their.rope.theta, rel=1e-7):
@@ -116,6 +121,21 @@ def test_same_facts_as_config_json(family: str, tmp_path: Path) -> None:
         layers.append(replace(layer, attention=their))
     theirs = replace(theirs, layers=tuple(layers), eos_token_ids=ours.eos_token_ids)
     assert ours == theirs
+
+
+def test_layers_that_draft_are_left_out(tmp_path: Path) -> None:
+    def add_drafting_layer(writer: GGUFWriter) -> None:
+        writer.kv_data[0]["qwen35.block_count"].value = 5
+        writer.add_nextn_predict_layers(1)
+        writer.add_tensor("blk.4.attn_norm.weight", np.ones(64, np.float32))
+        writer.add_tensor("blk.4.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
+
+    file = write_both(tmp_path, "qwen3.5", edit=add_drafting_layer)
+    ours, config = load_decoder(file, OPS)
+    theirs, _ = load_decoder(tmp_path, OPS)
+    assert config.num_layers == 4
+    actual, expected = (prompt_logits(each, config, OPS, PROMPT) for each in (ours, theirs))
+    assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

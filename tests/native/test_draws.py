@@ -50,6 +50,7 @@ def draw_natively(
         none,
         np.zeros((0, 0, 0), np.int32),
         np.arange(num_rows, dtype=np.int32),
+        none,
         [],
         [logits],
         draws=draws,

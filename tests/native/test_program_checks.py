@@ -88,6 +88,7 @@ def run(program: Program, **changes: object) -> None:
         "seq_lens": ints(3),
         "block_tables": ints(0)[None, None],
         "logits_indices": ints(2),
+        "state_slots": ints(0),
         "frequencies": [np.ones((1, HEAD_DIM // 2), np.float32)],
         "inputs": [np.ones((3, WIDTH), np.float32)],
     }

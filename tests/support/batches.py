@@ -17,6 +17,7 @@ class Share:
     stop: int
     block_ids: Sequence[int]  # enough for `stop` tokens, in one group
     num_prompt_tokens: int | None = None  # None: all token_ids are the prompt
+    state_slot: int = 0
 
 
 def scattered_block_tables(lengths: Sequence[int], block_size: int) -> list[list[int]]:
@@ -76,4 +77,5 @@ def forward_batch(
         logits_indices=np.arange(query_start[-1])
         if logits_indices is None
         else np.array(logits_indices, int),
+        state_slots=np.array([share.state_slot for share in shares]),
     )

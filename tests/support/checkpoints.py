@@ -44,6 +44,14 @@ class RandomWeights:
         if bias:
             self.vector(f"{name}.bias", num_rows, mean=0.0)
 
+    def depthwise(self, name: str, num_channels: int, kernel_size: int, bias: bool = False) -> None:
+        """As torch's Conv1d with a group for each channel: weight [channels, 1, kernel]."""
+        self.matrix(f"{name}.weight", num_channels, kernel_size, fan_in=kernel_size)
+        weight = self.tensors[f"{name}.weight"]
+        self.tensors[f"{name}.weight"] = weight.reshape(num_channels, 1, kernel_size)
+        if bias:
+            self.vector(f"{name}.bias", num_channels, mean=0.0)
+
     def conv1d(self, name: str, num_in: int, num_out: int) -> None:
         """As GPT-2's Conv1D: weight [in, out]."""
         self.matrix(f"{name}.weight", num_in, num_out, fan_in=num_in)
@@ -134,7 +142,7 @@ def num_experts(config: Config) -> int:
 
 def _add_experts(weights: RandomWeights, config: Config, layer: int) -> None:
     hidden = config["hidden_size"]
-    inner = config.get("moe_intermediate_size", config["intermediate_size"])
+    inner = config.get("moe_intermediate_size") or config["intermediate_size"]
     is_mixtral = config["model_type"] == "mixtral"
     block = f"model.layers.{layer}.{'block_sparse_moe' if is_mixtral else 'mlp'}"
     gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
@@ -157,6 +165,100 @@ def _add_gpt_oss_experts(weights: RandomWeights, config: Config, layer: int) -> 
         weights.matrix(tensor, count * num_in, num_out, fan_in=num_in)
         weights.tensors[tensor] = weights.tensors[tensor].reshape(count, num_in, num_out)
         weights.matrix(f"{tensor}_bias", count, num_out, fan_in=16)
+
+
+def _lfm2_weights(config: Config, seed: int) -> Weights:
+    weights = RandomWeights(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    num_heads, num_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim, bias = hidden // num_heads, config["conv_bias"]
+    weights.matrix("model.embed_tokens.weight", config["vocab_size"], hidden, fan_in=hidden)
+    for i, layer_type in enumerate(config["layer_types"]):
+        layer = f"model.layers.{i}"
+        for norm in ("operator_norm", "ffn_norm"):
+            weights.vector(f"{layer}.{norm}.weight", hidden, mean=1.0)
+        if layer_type == "conv":
+            weights.linear(f"{layer}.conv.in_proj", 3 * hidden, hidden, bias)
+            weights.linear(f"{layer}.conv.out_proj", hidden, hidden, bias)
+            weights.depthwise(f"{layer}.conv.conv", hidden, config["conv_L_cache"], bias)
+        else:
+            attention = f"{layer}.self_attn"
+            weights.linear(f"{attention}.q_proj", num_heads * head_dim, hidden)
+            weights.linear(f"{attention}.k_proj", num_kv_heads * head_dim, hidden)
+            weights.linear(f"{attention}.v_proj", num_kv_heads * head_dim, hidden)
+            weights.linear(f"{attention}.out_proj", hidden, num_heads * head_dim)
+            for norm in ("q_layernorm", "k_layernorm"):
+                weights.vector(f"{attention}.{norm}.weight", head_dim, mean=1.0)
+        mlp = f"{layer}.feed_forward"
+        if num_experts(config) and i >= config["num_dense_layers"]:
+            weights.linear(f"{mlp}.gate", num_experts(config), hidden)
+            weights.vector(f"{mlp}.expert_bias", num_experts(config), mean=0.0)
+            for expert in range(num_experts(config)):
+                _add_gated_mlp(
+                    weights, f"{mlp}.experts.{expert}", hidden, config["moe_intermediate_size"]
+                )
+        else:
+            _add_gated_mlp(weights, mlp, hidden, inner)
+    weights.vector("model.embedding_norm.weight", hidden, mean=1.0)
+    return weights.tensors
+
+
+def _qwen_next_weights(config: Config, seed: int) -> Weights:
+    """Qwen3.5, its mixture of experts, and Qwen3-Next."""
+    weights = RandomWeights(seed)
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    num_heads, num_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    num_values, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    values, kernel = num_values * value_dim, config["linear_conv_kernel_dim"]
+    weights.matrix("model.embed_tokens.weight", config["vocab_size"], hidden, fan_in=hidden)
+    for i, layer_type in enumerate(config["layer_types"]):
+        layer = f"model.layers.{i}"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            weights.vector(f"{layer}.{norm}.weight", hidden, mean=0.0)
+        if layer_type == _FULL:
+            attention = f"{layer}.self_attn"
+            weights.linear(f"{attention}.q_proj", 2 * num_heads * head_dim, hidden)
+            weights.linear(f"{attention}.k_proj", num_kv_heads * head_dim, hidden)
+            weights.linear(f"{attention}.v_proj", num_kv_heads * head_dim, hidden)
+            weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim)
+            for norm in ("q_norm", "k_norm"):
+                weights.vector(f"{attention}.{norm}.weight", head_dim, mean=0.0)
+        else:
+            net = f"{layer}.linear_attn"
+            if config["model_type"] == "qwen3_next":
+                weights.linear(f"{net}.in_proj_qkvz", 2 * keys + 2 * values, hidden)
+                weights.linear(f"{net}.in_proj_ba", 2 * num_values, hidden)
+            else:
+                weights.linear(f"{net}.in_proj_qkv", 2 * keys + values, hidden)
+                weights.linear(f"{net}.in_proj_z", values, hidden)
+                weights.linear(f"{net}.in_proj_b", num_values, hidden)
+                weights.linear(f"{net}.in_proj_a", num_values, hidden)
+            weights.depthwise(f"{net}.conv1d", 2 * keys + values, kernel)
+            weights.vector(f"{net}.A_log", num_values, mean=0.0)
+            weights.vector(f"{net}.dt_bias", num_values, mean=-1.0)
+            weights.vector(f"{net}.norm.weight", value_dim, mean=1.0)
+            weights.linear(f"{net}.out_proj", hidden, values)
+        mlp = f"{layer}.mlp"
+        if num_experts(config):
+            _add_experts(weights, config, i)
+            weights.linear(f"{mlp}.shared_expert_gate", 1, hidden)
+            mlp, inner = f"{mlp}.shared_expert", config["shared_expert_intermediate_size"]
+        else:
+            inner = config["intermediate_size"]
+        weights.linear(f"{mlp}.gate_proj", inner, hidden)
+        weights.linear(f"{mlp}.up_proj", inner, hidden)
+        weights.linear(f"{mlp}.down_proj", hidden, inner)
+    weights.vector("model.norm.weight", hidden, mean=0.0)
+    if not config["tie_word_embeddings"]:
+        weights.matrix("lm_head.weight", config["vocab_size"], hidden, fan_in=hidden, gain=2.0)
+    return weights.tensors
+
+
+def _add_gated_mlp(weights: RandomWeights, name: str, hidden: int, inner: int) -> None:
+    weights.linear(f"{name}.w1", inner, hidden)
+    weights.linear(f"{name}.w3", inner, hidden)
+    weights.linear(f"{name}.w2", hidden, inner)
 
 
 def _gpt2_weights(config: Config, seed: int) -> Weights:
@@ -245,6 +347,64 @@ def _phi3_config(**facts: Any) -> Config:
             **facts,
         },
     )
+
+
+def _lfm2_config(model_type: str, architecture: str, **facts: Any) -> Config:
+    return {
+        "architectures": [architecture],
+        "bos_token_id": BOS_TOKEN_ID,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "eos_token_id": EOS_TOKEN_ID,
+        "hidden_size": 64,
+        "initializer_range": 0.02,
+        "intermediate_size": 96,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "max_position_embeddings": 256,
+        "model_type": model_type,
+        "norm_eps": 1e-5,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "pad_token_id": EOS_TOKEN_ID,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "vocab_size": 320,
+        **facts,
+    }
+
+
+def _qwen_next_config(model_type: str, architecture: str, **facts: Any) -> Config:
+    rope = {"partial_rotary_factor": 0.25, "rope_theta": 10000000.0, "rope_type": "default"}
+    return {
+        "architectures": [architecture],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": BOS_TOKEN_ID,
+        "eos_token_id": EOS_TOKEN_ID,
+        "head_dim": 32,
+        "hidden_act": "silu",
+        "hidden_size": 64,
+        "initializer_range": 0.02,
+        "layer_types": ["linear_attention", "linear_attention", _FULL, "linear_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 24,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 32,
+        "max_position_embeddings": 256,
+        "model_type": model_type,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": rope,
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "vocab_size": 320,
+        **facts,
+    }
 
 
 def _configs() -> dict[str, Config]:
@@ -514,6 +674,47 @@ def _configs() -> dict[str, Config]:
                 "rope_type": "yarn",
             },
         ),
+        "lfm2": _lfm2_config(
+            "lfm2",
+            "Lfm2ForCausalLM",
+            block_auto_adjust_ff_dim=False,
+            conv_bias=True,
+        ),
+        "lfm2-moe": _lfm2_config(
+            "lfm2_moe",
+            "Lfm2MoeForCausalLM",
+            conv_L_cache=4,
+            moe_intermediate_size=40,
+            norm_topk_prob=True,
+            num_dense_layers=1,
+            num_experts=6,
+            num_experts_per_tok=2,
+            routed_scaling_factor=1.5,
+            use_expert_bias=True,
+        ),
+        "qwen3.5": _qwen_next_config("qwen3_5_text", "Qwen3_5ForCausalLM", intermediate_size=96),
+        "qwen3.5-moe": _qwen_next_config(
+            "qwen3_5_moe_text",
+            "Qwen3_5MoeForCausalLM",
+            linear_num_value_heads=2,
+            moe_intermediate_size=40,
+            num_experts=6,
+            num_experts_per_tok=2,
+            shared_expert_intermediate_size=48,
+            tie_word_embeddings=False,
+        ),
+        "qwen3-next": _qwen_next_config(
+            "qwen3_next",
+            "Qwen3NextForCausalLM",
+            decoder_sparse_step=1,
+            intermediate_size=96,
+            mlp_only_layers=[],
+            moe_intermediate_size=40,
+            norm_topk_prob=True,
+            num_experts=5,
+            num_experts_per_tok=2,
+            shared_expert_intermediate_size=48,
+        ),
         "ministral": _derived_config(
             "ministral",
             "MinistralForCausalLM",
@@ -580,7 +781,12 @@ def write_checkpoint(
         edit_weights: changes the tensors before they are written, to make a bad checkpoint.
     """
     config = checkpoint_config(family) | {"dtype": dtype} | (config_overrides or {})
-    make_weights = _gpt2_weights if config["model_type"] == "gpt2" else _llama_weights
+    makers = {
+        "gpt2": _gpt2_weights,
+        **dict.fromkeys(("lfm2", "lfm2_moe"), _lfm2_weights),
+        **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _qwen_next_weights),
+    }
+    make_weights = makers.get(config["model_type"], _llama_weights)
     weights = {
         name: weight.astype(np.float32).astype(DTYPES[dtype])
         for name, weight in make_weights(config, seed).items()

@@ -33,11 +33,11 @@ def logits_in_steps(
     tables = scattered_block_tables([len(text) for text in texts], block_size)
     num_groups = len(kv_groups(config))
     num_blocks = num_groups * sum(map(len, tables))
-    kv_cache = backend.make_kv_cache(config, num_blocks, block_size, kv_dtype)
+    kv_cache = backend.make_kv_cache(config, num_blocks, block_size, kv_dtype, len(texts))
     logits = [np.full((len(text), config.vocab_size), np.nan, np.float64) for text in texts]
     for step in steps:
         shares = [
-            Share(texts[request], start, stop, tables[request], num_prompt_tokens)
+            Share(texts[request], start, stop, tables[request], num_prompt_tokens, request)
             for request, start, stop in step
         ]
         batch = forward_batch(shares, block_size, num_groups=num_groups)

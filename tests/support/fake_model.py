@@ -94,7 +94,12 @@ class FakeBackend:
         return block_size
 
     def make_kv_cache(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: str,
+        num_state_slots: int = 1,
     ) -> FakeKVCache:
         return FakeKVCache(num_blocks, block_size)
 

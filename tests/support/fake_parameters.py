@@ -42,6 +42,9 @@ class FakeParameters:
         mean = 1.0 if name.endswith(".weight") else 0.0
         return self._weights.vector(scale * (mean + _normal(name, size) / 4))
 
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        return self._weights.vector(_normal(name, kernel_size * num_channels) / 2)
+
 
 def _normal(name: str, *shape: int) -> npt.NDArray[Any]:
     return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)

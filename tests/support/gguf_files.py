@@ -10,7 +10,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from gguf import GGUFWriter
-from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType, TokenType
+from gguf.constants import (
+    MODEL_ARCH,
+    MODEL_ARCH_NAMES,
+    ExpertGatingFuncType,
+    GGMLQuantizationType,
+    TokenType,
+)
 from gguf.constants import RopeScalingType as Scaling
 from gguf.quants import quantize
 from gguf.tensor_mapping import get_tensor_name_map
@@ -48,11 +54,19 @@ GGUF_FAMILIES = (
     "hunyuan",
     "stablelm",
     "ministral3",
+    "lfm2",
+    "lfm2-moe",
+    "qwen3.5",
+    "qwen3.5-moe",
 )
-# In llama.cpp all layers of Qwen 3 MoE have experts.
+_EVERY_FOURTH_FULL = [*["linear_attention"] * 3, "full_attention"]
+# In llama.cpp all layers of Qwen 3 MoE have experts, and no factor scales those of LFM2.
 GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": False},
     "qwen3-moe": {"mlp_only_layers": []},
+    "lfm2-moe": {"routed_scaling_factor": 1.0},
+    # llama.cpp knows the period of full layers alone.
+    **{family: {"layer_types": _EVERY_FOURTH_FULL} for family in ("qwen3.5", "qwen3.5-moe")},
 }
 
 _ARCHITECTURES = {
@@ -64,6 +78,9 @@ _ARCHITECTURES = {
     "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
+    "lfm2_moe": "lfm2moe",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
 }
 # Where the converter puts the rows of a rotated pair side by side.
 _INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
@@ -136,23 +153,35 @@ def _add_tensor(
 
 def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path) -> None:
     model = read_model_config(directory)
-    attention, experts = model.layers[0].attention, model.layers[0].experts
+    attention, experts = model.attentions[0], model.layers[-1].experts
     writer.add_block_count(model.num_layers)
     writer.add_context_length(model.max_position_embeddings)
     writer.add_embedding_length(model.hidden_size)
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
+    if "linear_num_value_heads" in config:
+        _add_delta_net_facts(writer, config)
     if experts is not None:
         writer.add_expert_count(experts.num_experts)
         writer.add_expert_used_count(experts.num_chosen)
-        if config["model_type"] in ("qwen3_moe", "gpt_oss"):
+        if config["model_type"] in ("qwen3_moe", "gpt_oss", "lfm2_moe", "qwen3_5_moe_text"):
             writer.add_expert_feed_forward_length(experts.intermediate_size)
     writer.add_head_count(attention.num_heads)
-    writer.add_head_count_kv(attention.num_kv_heads)
+    if config["model_type"] in ("lfm2", "lfm2_moe"):
+        counts = (0 if each.attention is None else attention.num_kv_heads for each in model.layers)
+        writer.add_head_count_kv(list(counts))
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+        writer.add_vocab_size(config["vocab_size"])
+    else:
+        writer.add_head_count_kv(attention.num_kv_heads)
+    if config["model_type"] == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
         writer.add_parallel_residual(config["use_parallel_residual"])
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(model.norm_eps)
     if config["model_type"] not in ("ernie4_5", "mistral") and config.get("head_dim"):
         writer.add_key_length(attention.head_dim)
         writer.add_value_length(attention.head_dim)
@@ -169,13 +198,25 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
         writer.add_logit_scale(config["logits_scaling"])
     if attention.window is not None:
         writer.add_sliding_window(attention.window)
-    windows = [layer.attention.window for layer in model.layers]
+    windows = [each.window for each in model.attentions]
     if config["model_type"] in ("gemma3_text", "olmo3", "exaone4"):
         writer.add_sliding_window_pattern([window is not None for window in windows])
-    full = [layer.attention.rope for layer in model.layers if layer.attention.window is None]
+    full = [each.rope for each in model.attentions if each.window is None]
     rope = next((rope for rope in full if rope is not None), attention.rope)
     assert rope is not None
     _add_rope(writer, config, rope)
+
+
+def _add_delta_net_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    num_values = config["linear_num_value_heads"]
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(num_values)
+    writer.add_ssm_inner_size(num_values * config["linear_value_head_dim"])
+    writer.add_full_attention_interval(4)
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
 def _add_rope(writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig) -> None:
@@ -227,7 +268,16 @@ def _converted(
     converted = []
     if architecture == "gpt-oss":
         tensors = _gpt_oss_tensors(tensors)
+    if architecture in ("qwen35", "qwen35moe"):
+        tensors = _delta_net_tensors(config, tensors)
     for name, tensor in _experts_together(tensors).items():
+        if name.endswith(".expert_bias"):  # the converter gives it the suffix
+            name = f"{name.removesuffix('_bias')}_bias.bias"
+        if architecture == "lfm2moe":
+            for theirs, ours in (("w1", "gate"), ("w3", "up"), ("w2", "down")):
+                name = name.replace(f".experts.{theirs}.", f".experts.{ours}_proj.")
+        if name.endswith(".conv.conv.weight"):
+            tensor = tensor.squeeze(1)
         gguf_name = names.get_name(name, (".weight", ".bias"))
         assert gguf_name is not None, name
         if architecture in _INTERLEAVED and ".self_attn.q_proj." in name:
@@ -239,6 +289,38 @@ def _converted(
         if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             tensor = tensor + 1
         converted.append((gguf_name, tensor))
+    return converted
+
+
+def _delta_net_tensors(
+    config: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """v-heads in another order: the first of each k-head, then the second ones; norms from 1; -exp(A_log)."""
+    num_keys, num_values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    keys = num_keys * config["linear_key_head_dim"]
+    heads = np.arange(num_values).reshape(num_keys, -1).T.reshape(-1)
+    numbers = np.arange(num_values * config["linear_value_head_dim"])
+    values = numbers.reshape(num_values, -1)[heads].reshape(-1)
+    mixed = np.concatenate((np.arange(2 * keys), 2 * keys + values))
+    orders = {"in_proj_qkv": mixed, "conv1d": mixed, "in_proj_z": values}
+    orders |= dict.fromkeys(("in_proj_b", "in_proj_a", "A_log", "dt_bias"), heads)
+    converted = {}
+    for name, tensor in tensors.items():
+        *_, module, kind = f".{name}".split(".")
+        order = orders.get(kind) if kind in ("A_log", "dt_bias") else orders.get(module)
+        if order is not None:
+            tensor = tensor[order]
+        if module == "out_proj":
+            tensor = tensor[:, values]
+        if module == "conv1d":
+            tensor = tensor.squeeze(1)
+        if kind == "A_log":
+            tensor = -np.exp(tensor)
+        if module == "shared_expert_gate":
+            tensor = tensor[0]
+        if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            tensor = tensor + 1
+        converted[name.replace("dt_bias", "dt_proj.bias")] = np.ascontiguousarray(tensor)
     return converted
 
 

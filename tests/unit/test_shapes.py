@@ -23,6 +23,8 @@ PUBLISHED_PARAMETERS = {
     "granite-3.3-2b": 2_533_539_840,
     "olmoe-1b-7b": 6_919_161_856,
     "qwen3-30b-a3b": 30_532_122_624,
+    "lfm2-1.2b": 1_170_340_608,
+    "qwen3.5-0.8b": 752_393_024,  # of the text model
 }
 # Of no model: fewer layers of one.
 CUT = {"qwen3-30b-a3b-24-layers": ("qwen3-30b-a3b", 24)}
@@ -55,6 +57,9 @@ class CountingParameters:
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> None:
         self.num_parameters += size
+
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> None:
+        self.num_parameters += kernel_size * num_channels
 
 
 def test_all_are_published() -> None:

@@ -276,9 +276,20 @@ class Backend(ABC):
 
     @abstractmethod
     def make_kv_cache(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: str,
+        num_state_slots: int = 1,
     ) -> KVCache:
-        """Allocates the cache of all layers; `dtype` as in `EngineConfig.kv_cache_dtype`."""
+        """Allocates the cache of all layers.
+
+        Args:
+            dtype: of keys and values, as in `EngineConfig.kv_cache_dtype`.
+            num_state_slots: sequences whose recurrent states it holds, in f32 at least; of models without
+                such layers it holds none.
+        """
 
     @abstractmethod
     def compile(self, decoder: Decoder, config: ModelConfig) -> CompiledDecoder:

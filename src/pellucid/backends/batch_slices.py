@@ -44,6 +44,7 @@ def slices(batch: ForwardBatch, max_rows: int) -> Iterator[BatchSlice]:
                 seq_lens=batch.seq_lens[requests] - missing,
                 block_tables=batch.block_tables[:, requests],
                 logits_indices=batch.logits_indices[logits_rows] - first,
+                state_slots=batch.state_slots[requests],
             ),
             logits_rows,
         )

@@ -36,6 +36,9 @@ MAX_ROWS = 512
 # to go through a few megabytes of weights: smaller steps stay on the caller's thread.
 SMALL_STEP_BYTES = 4 << 20
 
+# Columns of a recurrent state that a kernel computes together.
+STATE_COLUMNS = 16
+
 
 class CpuBackend(Backend):
     """Native kernels on the threads of one pool.
@@ -87,9 +90,14 @@ class CpuBackend(Backend):
         return kv_bytes_per_block(dtype, *native_kv_shape(config), block_size)
 
     def make_kv_cache(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: str,
+        num_state_slots: int = 1,
     ) -> CpuKVCache:
-        return make_cpu_kv_cache(config, num_blocks, block_size, dtype)
+        return make_cpu_kv_cache(config, num_blocks, block_size, dtype, num_state_slots)
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> ProgramDecoder:
         """`decoder` as one native call per step. Allocates what a step needs between ops."""
@@ -118,6 +126,9 @@ def unsupported_shape(config: ModelConfig) -> str | None:
         return str(error)
     if head_dim % 8 != 0 or not 8 <= head_dim <= 512:
         return f"head_dim={head_dim}: native kernels take multiples of 8, at most 512"
+    for state in config.states:
+        if state.value_dim % STATE_COLUMNS:
+            return f"value_dim={state.value_dim}: native kernels take multiples of {STATE_COLUMNS}"
     return None
 
 

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pellucid.backends import traced_ops
-from pellucid.backends.cpu_kv_cache import CpuKVCache, CpuKVLayer
+from pellucid.backends.cpu_kv_cache import CpuKVCache, CpuKVLayer, CpuStateLayer
 from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import LinearWeights, Program
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.program_decoder import radians, run_program
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
-from pellucid.config import Activation, RopeConfig, Router
+from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 Rows: TypeAlias = Any  # an Array, or a SymbolicArray while a forward is traced
 
@@ -70,6 +70,54 @@ class CpuOps(Ops):
         if not isinstance(gate_up, SymbolicArray):
             return self._run_on(lambda x: self.gated_activate(x, activation), gate_up)
         return traced_ops.gated_activate(gate_up, activation)
+
+    def multiply(self, x: Rows, gate: Rows, function: Gate = "identity") -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x, gate: self.multiply(x, gate, function), x, gate)
+        return traced_ops.multiply(x, gate, function)
+
+    def causal_convolution(
+        self,
+        x: Rows,
+        weight: Array,
+        bias: Array | None,
+        state_layer: CpuStateLayer,
+        batch: ForwardBatch,
+        activation: Activation | None = None,
+    ) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(
+                lambda x: self.causal_convolution(x, weight, bias, state_layer, batch, activation),
+                x,
+                batch=batch,
+                kv_cache=state_layer.cache,
+            )
+        y = traced_ops.causal_convolution(x, weight, bias, state_layer)
+        return y if activation is None else traced_ops.activate(y, activation)
+
+    def gated_delta_net(
+        self,
+        qkv: Rows,
+        b: Rows,
+        a: Rows,
+        log_decay: Array,
+        step_bias: Array,
+        net: GatedDeltaNetConfig,
+        state_layer: CpuStateLayer,
+        batch: ForwardBatch,
+    ) -> Rows:
+        if not isinstance(qkv, SymbolicArray):
+            return self._run_on(
+                lambda qkv, b, a: self.gated_delta_net(
+                    qkv, b, a, log_decay, step_bias, net, state_layer, batch
+                ),
+                qkv,
+                b,
+                a,
+                batch=batch,
+                kv_cache=state_layer.cache,
+            )
+        return traced_ops.gated_delta_net(qkv, b, a, log_decay, step_bias, net, state_layer)
 
     def route(
         self,
@@ -201,5 +249,6 @@ def _batch_of_rows(num_rows: int, **arrays: IntArray) -> ForwardBatch:
         seq_lens=none,
         block_tables=np.zeros((1, 0, 0), np.int32),
         logits_indices=none,
+        state_slots=none,
     )
     return replace(defaults, **arrays)

@@ -48,10 +48,17 @@ class NumpyBackend(Backend):
         return numpy_kv_bytes_per_block(config, block_size, rows_of_format(dtype, self._dtype))
 
     def make_kv_cache(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: str,
+        num_state_slots: int = 1,
     ) -> NumpyKVCache:
         make_rows = rows_of_format(dtype, self._dtype)
-        return make_numpy_kv_cache(config, num_blocks, block_size, make_rows)
+        return make_numpy_kv_cache(
+            config, num_blocks, block_size, make_rows, num_state_slots, self._dtype
+        )
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> "NumpyDecoder":
         return NumpyDecoder(decoder, config, self._dtype.itemsize)

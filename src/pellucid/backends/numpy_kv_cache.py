@@ -154,24 +154,48 @@ class LayerLayout:
 
 
 @dataclass(frozen=True)
+class NumpyStateLayer:
+    """One layer's recurrent states, indexed by slot.
+
+    Args:
+        rows: [slots, K - 1, C] the last rows of the convolution's input.
+        matrices: [slots, H, key_dim, value_dim].
+    """
+
+    rows: Array
+    matrices: Array
+
+
+@dataclass(frozen=True)
 class NumpyKVCache:
-    """All layers' keys and values; made by `NumpyBackend.make_kv_cache`.
+    """All layers' keys, values and recurrent states; made by `NumpyBackend.make_kv_cache`.
 
     Args:
         blocks: [num_blocks, bytes_per_block].
-        layouts: of all layers.
+        layouts: of all layers; of recurrent ones their states.
     """
 
     blocks: npt.NDArray[np.uint8]
-    layouts: Sequence[LayerLayout]
+    layouts: Sequence[LayerLayout | NumpyStateLayer]
 
     @cached_property
-    def layers(self) -> tuple[NumpyKVLayer, ...]:
-        return tuple(layout.over(self.blocks) for layout in self.layouts)
+    def layers(self) -> tuple[NumpyKVLayer | NumpyStateLayer, ...]:
+        return tuple(
+            each if isinstance(each, NumpyStateLayer) else each.over(self.blocks)
+            for each in self.layouts
+        )
 
     @property
     def num_bytes(self) -> int:
-        return self.blocks.nbytes
+        return self.blocks.nbytes + sum(array.nbytes for array in self._state_arrays())
+
+    def copy_state(self, source_slot: int, target_slot: int) -> None:
+        for array in self._state_arrays():
+            array[target_slot] = array[source_slot]
+
+    def _state_arrays(self) -> list[Array]:
+        states = (each for each in self.layouts if isinstance(each, NumpyStateLayer))
+        return [array for layer in states for array in (layer.rows, layer.matrices)]
 
     @property
     def bytes_per_block(self) -> int:
@@ -189,35 +213,59 @@ class NumpyKVCache:
         self.blocks[block_id] = data
 
     def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
-        own = self.layouts[layer].over(data[None])
+        layout = self.layouts[layer]
+        assert isinstance(layout, LayerLayout)
+        own = layout.over(data[None])
         table, size = np.zeros(1, np.int64), own.block_size
         return own.read(table, 0, size, size, np.float32)
 
 
 def make_numpy_kv_cache(
-    config: ModelConfig, num_blocks: int, block_size: int, make_rows: MakeRows
+    config: ModelConfig,
+    num_blocks: int,
+    block_size: int,
+    make_rows: MakeRows,
+    num_state_slots: int,
+    compute_dtype: npt.DTypeLike,
 ) -> NumpyKVCache:
-    """A cache of zeros for all layers of `config`."""
-    layouts = _layouts(config, block_size, make_rows)
-    bytes_per_block = max(layout.end for layout in layouts)
+    """A cache of zeros for all layers of `config`; states have the dtype `compute_dtype`."""
+    places = _layouts(config, block_size, make_rows)
+    bytes_per_block = max(layout.end for layout in places if layout is not None)
+    layouts: list[LayerLayout | NumpyStateLayer] = []
+    for layer, layout in zip(config.layers, places, strict=True):
+        if layout is not None:
+            layouts.append(layout)
+            continue
+        assert layer.recurrence is not None
+        state = layer.recurrence.state
+        rows = num_state_slots, state.num_rows, state.num_channels
+        matrices = num_state_slots, state.num_heads, state.key_dim, state.value_dim
+        layouts.append(
+            NumpyStateLayer(np.zeros(rows, compute_dtype), np.zeros(matrices, compute_dtype))
+        )
     return NumpyKVCache(np.zeros((num_blocks, bytes_per_block), np.uint8), layouts)
 
 
 def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_rows: MakeRows) -> int:
     """Bytes of one block, K and V, scales included."""
-    return max(layout.end for layout in _layouts(config, block_size, make_rows))
+    layouts = _layouts(config, block_size, make_rows)
+    return max(layout.end for layout in layouts if layout is not None)
 
 
-def _layouts(config: ModelConfig, block_size: int, make_rows: MakeRows) -> list[LayerLayout]:
-    """Of each layer; layers that share keys and values have the same place."""
+def _layouts(config: ModelConfig, block_size: int, make_rows: MakeRows) -> list[LayerLayout | None]:
+    """Of each layer; layers that share keys and values have the same place, recurrent ones none."""
     groups = kv_groups(config)
     of_groups: list[list[LayerLayout]] = []
     for number, group in enumerate(groups):
         start, own = 0, []
         for index in group.layers:
             attention = config.layers[index].attention
+            assert attention is not None
             rows = make_rows(block_size, attention.num_kv_heads, attention.head_dim)
             own.append(LayerLayout(number, start, rows, attention.num_kv_heads, block_size))
             start = own[-1].end
         of_groups.append(own)
-    return [of_groups[place.group][place.index] for place in kv_places(config, groups)]
+    return [
+        None if place is None else of_groups[place.group][place.index]
+        for place in kv_places(config, groups)
+    ]

@@ -10,17 +10,18 @@ order of memory, and whose length is a fact of the model or of the row's own pos
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_kv_cache import NumpyKVLayer
+from pellucid.backends.numpy_kv_cache import NumpyKVLayer, NumpyStateLayer
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
 from pellucid.backends.numpy_weights import NumpyJoinedMatrix, NumpyStack, NumpyWeight
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
-from pellucid.config import Activation, RopeConfig, Router
+from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 _SWISH_LIMIT = 7.0
 TILE = 16  # rows that go through a matrix product together
@@ -102,6 +103,69 @@ class NumpyOps(Ops):
         if activation == "clamped_swish":
             up = np.clip(up, -_SWISH_LIMIT, _SWISH_LIMIT) + 1
         return self.activate(gate_up[:, :half], activation) * up
+
+    def multiply(self, x: Array, gate: Array, function: Gate = "identity") -> Array:
+        if function == "identity":
+            factor = gate
+        elif function == "sigmoid":
+            factor = _sigmoid(gate)
+        else:
+            factor = self.activate(gate, function)
+        return np.asarray(x * factor)
+
+    def causal_convolution(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        state_layer: NumpyStateLayer,
+        batch: ForwardBatch,
+        activation: Activation | None = None,
+    ) -> Array:
+        taps = weight.reshape(-1, x.shape[1])  # [K, C]
+        outputs = []
+        for rows, slot, is_first in _requests(x, batch):
+            before = state_layer.rows[slot]
+            padded = np.concatenate((np.zeros_like(before) if is_first else before, rows))
+            state_layer.rows[slot] = padded[len(rows) :]
+            y = np.zeros_like(rows) if bias is None else np.tile(bias, (len(rows), 1))
+            for k, factors in enumerate(taps):
+                y = y + padded[k : k + len(rows)] * factors
+            outputs.append(y)
+        y = np.concatenate(outputs)
+        return y if activation is None else self.activate(y, activation)
+
+    def gated_delta_net(
+        self,
+        qkv: Array,
+        b: Array,
+        a: Array,
+        log_decay: Array,
+        step_bias: Array,
+        net: GatedDeltaNetConfig,
+        state_layer: NumpyStateLayer,
+        batch: ForwardBatch,
+    ) -> Array:
+        num_heads, keys, num_rows = net.num_value_heads, net.keys_width, len(qkv)
+        q, k = (
+            _repeated(_unit(part.reshape(num_rows, net.num_key_heads, net.key_dim)), net)
+            for part in (qkv[:, :keys], qkv[:, keys : 2 * keys])
+        )
+        q = q * self.dtype(net.key_dim**-0.5)
+        v = qkv[:, 2 * keys :].reshape(num_rows, num_heads, net.value_dim)
+        beta = _sigmoid(b)[..., None]
+        decay = np.exp(log_decay * _softplus(a + step_bias))[..., None, None]
+        output = np.empty_like(v)
+        for rows, slot, is_first in _requests(np.arange(num_rows), batch):
+            matrices = state_layer.matrices[slot]  # [Hv, dk, dv], a view
+            if is_first:
+                matrices[:] = 0
+            for row in rows:
+                matrices *= decay[row]
+                error = v[row] - (matrices * k[row][..., None]).sum(axis=1)
+                matrices += k[row][..., None] * (beta[row] * error)[:, None]
+                output[row] = (matrices * q[row][..., None]).sum(axis=1)
+        return output
 
     def route(
         self,
@@ -215,6 +279,35 @@ class NumpyOps(Ops):
 
     def logits(self, x: Array, weight: NumpyWeight, softcap: float | None = None) -> Array:
         return _cap(self.linear(x, weight), softcap)
+
+
+def _requests(
+    rows: npt.NDArray[Any], batch: ForwardBatch
+) -> Iterator[tuple[npt.NDArray[Any], int, bool]]:
+    """Of each request its own of the rows, its slot, and whether its first row begins its text."""
+    first_positions = batch.positions[batch.query_start[:-1]]
+    return zip(
+        np.split(rows, batch.query_start[1:-1]),
+        batch.state_slots.tolist(),
+        (first_positions == 0).tolist(),
+        strict=True,
+    )
+
+
+def _unit(x: Array) -> Array:
+    """x / sqrt(sum of squares + 1e-6) over the last axis."""
+    return np.asarray(x / np.sqrt(np.square(x, order="C").sum(axis=-1, keepdims=True) + 1e-6))
+
+
+def _repeated(heads: Array, net: GatedDeltaNetConfig) -> Array:
+    """[T, Hk, D] -> [T, Hv, D]: the k-head of each v-head."""
+    times = net.num_value_heads // net.num_key_heads
+    return np.tile(heads, (1, times, 1)) if net.tiled else np.repeat(heads, times, axis=1)
+
+
+def _softplus(x: Array) -> Array:
+    """log(1 + exp(x)), with an exponential that cannot overflow."""
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), x.dtype)
 
 
 def _sigmoid(x: Array) -> Array:

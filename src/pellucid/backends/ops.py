@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import Activation, RopeConfig, Router
+from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -25,6 +25,7 @@ Matrix: TypeAlias = Any
 MatrixStack: TypeAlias = Any  # one matrix per expert
 Vector: TypeAlias = Any
 KVLayer: TypeAlias = Any
+StateLayer: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,18 @@ class ForwardBatch:
         IntArray  # [G, B, blocks of the longest], -1 beyond a request's own and behind windows
     )
     logits_indices: IntArray  # [R] rows of T
+    state_slots: (
+        IntArray  # [B] where a request's recurrent states are; not read without such layers
+    )
 
 
 class KVCache(Protocol):
-    """The arrays behind the blocks, one handle per layer. Only ops look inside; others move blocks whole.
-    A block holds keys and values of the layers of one group (`kv_groups.py`)."""
+    """The arrays behind the blocks and behind the slots of recurrent states, one handle per layer. Only ops
+    look inside; others move blocks and states whole. A block holds keys and values of the layers of one
+    group (`kv_groups.py`)."""
 
     @property
-    def layers(self) -> Sequence[KVLayer]: ...
+    def layers(self) -> Sequence[KVLayer | StateLayer]: ...
 
     @property
     def num_bytes(self) -> int: ...
@@ -56,6 +61,10 @@ class KVCache(Protocol):
     @property
     def bytes_per_block(self) -> int:
         """K and V of the layers of a group, scales and padding included."""
+        ...
+
+    def copy_state(self, source_slot: int, target_slot: int) -> None:
+        """Makes slot `target_slot` hold the states that slot `source_slot` holds, of all layers."""
         ...
 
     def copy_block(self, source_id: int, target_id: int) -> None:
@@ -121,6 +130,11 @@ class Parameters(Protocol):
         """A norm's weight or bias, [size], times `scale`."""
         ...
 
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        """`name`.weight [num_channels, kernel_size] as [kernel_size * num_channels]: the factors of the
+        first row that a row reads, then those of the next."""
+        ...
+
 
 class Decoder(Protocol):
     """A model: all layers over one step's batch."""
@@ -166,6 +180,52 @@ class Ops(ABC):
         """activation(gate) * up of gate_up = [gate | up]: [T, 2 M] -> [T, M] (Shazeer 2020).
 
         With "clamped_swish" up is clamped to -7 .. 7, and then 1 + up.
+        """
+
+    @abstractmethod
+    def multiply(self, x: Array, gate: Array, function: Gate = "identity") -> Array:
+        """x * function(gate): x [T, ...], gate of the same shape, or [T, 1]: one number for a row."""
+
+    @abstractmethod
+    def causal_convolution(
+        self,
+        x: Array,
+        weight: Vector,
+        bias: Vector | None,
+        state_layer: StateLayer,
+        batch: ForwardBatch,
+        activation: Activation | None = None,
+    ) -> Array:
+        """Each channel convolved over the rows of its request: [T, C] -> [T, C].
+
+        y[t] = activation(bias + sum over k of weight[k] * x[t - (K - 1) + k]), weight [K * C], added in
+        order of k. Rows before the request's first are zeros; those before the step's first come from
+        the state, which then holds the request's last K - 1 rows.
+        """
+
+    @abstractmethod
+    def gated_delta_net(
+        self,
+        qkv: Array,
+        b: Array,
+        a: Array,
+        log_decay: Vector,
+        step_bias: Vector,
+        net: GatedDeltaNetConfig,
+        state_layer: StateLayer,
+        batch: ForwardBatch,
+    ) -> Array:
+        """Linear attention with a decaying state that corrects itself (Yang et al. 2024, gated delta
+        networks): qkv [T, 2 Hk dk + Hv dv], b and a [T, Hv] -> [T, Hv, dv].
+
+        Per head, with q and k divided by sqrt(sum of squares + 1e-6), and q also by
+        sqrt(dk), token by token in order of the request, always in f32 at least:
+
+            S *= exp(log_decay * softplus(a + step_bias))     log_decay < 0, [Hv] like step_bias
+            S += k (sigmoid(b) * (v - S^T k))^T               S [dk, dv], zeros before the first token
+            o = S^T q
+
+        `log_decay` holds -exp of what checkpoints call A_log. The state then holds S.
         """
 
     @abstractmethod

@@ -51,9 +51,11 @@ def run_program(
         _int32(batch.seq_lens),
         _int32(batch.block_tables),
         _int32(batch.logits_indices),
+        _int32(batch.state_slots),
         frequencies,
         inputs,
         None if kv_cache is None else kv_cache.native,
+        None if kv_cache is None else kv_cache.states,
         stage_seconds,
         draws,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pellucid.backends.cpu_kv_cache import CpuKVLayer
+from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
 from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import Indices, LinearWeights, RowSet
 from pellucid.backends.ops import Array
@@ -14,7 +14,7 @@ from pellucid.backends.tracing import (
     SymbolicArray,
     SymbolicIndices,
 )
-from pellucid.config import Activation, RopeConfig, Router
+from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
 
@@ -105,6 +105,64 @@ def gated_activate(gate_up: SymbolicArray, activation: Activation) -> SymbolicAr
         (width,),
         lambda to, x, y: to.program.gated_activate(rows, x[0], activation, width, y),
         can_overwrite=True,
+    )
+
+
+def multiply(x: SymbolicArray, gate: SymbolicArray, function: Gate) -> SymbolicArray:
+    rows, width = x.rows, x.operand.width
+    is_one = gate.operand.width == 1 != width
+    return x.trace.record(
+        "multiply",
+        [x, gate],
+        x.shape,
+        lambda to, x, y: to.program.multiply(rows, x[0], x[1], is_one, function, width, y),
+        can_overwrite=True,
+    )
+
+
+def causal_convolution(
+    x: SymbolicArray, weight: Array, bias: Array | None, state_layer: CpuStateLayer
+) -> SymbolicArray:
+    width = x.operand.width
+    return x.trace.record(
+        "convolution",
+        [x],
+        x.shape,
+        lambda to, x, y: to.program.causal_convolution(
+            x[0], weight, bias, width, state_layer.first, y
+        ),
+    )
+
+
+def gated_delta_net(
+    qkv: SymbolicArray,
+    b: SymbolicArray,
+    a: SymbolicArray,
+    log_decay: Array,
+    step_bias: Array,
+    net: GatedDeltaNetConfig,
+    state_layer: CpuStateLayer,
+) -> SymbolicArray:
+    shape = state_layer.shape
+    first = state_layer.first + shape.num_rows * shape.num_channels  # behind the convolution's rows
+    return qkv.trace.record(
+        "gated_delta_net",
+        [qkv, b, a],
+        (net.num_value_heads, net.value_dim),
+        lambda to, x, y: to.program.gated_delta_net(
+            x[0],
+            x[1],
+            x[2],
+            log_decay,
+            step_bias,
+            net.num_key_heads,
+            net.num_value_heads,
+            net.key_dim,
+            net.value_dim,
+            net.tiled,
+            first,
+            y,
+        ),
     )
 
 

@@ -155,8 +155,8 @@ def estimate(
         "sum over layers of 2 * Hkv * d * b",
         kv_cache_dtype=formats.kv_cache_dtype,
         layers=len(model.layers),
-        n_kv=model.layers[0].attention.num_kv_heads,
-        head_dim=model.layers[0].attention.head_dim,
+        n_kv=model.attentions[0].num_kv_heads,
+        head_dim=model.attentions[0].head_dim,
     )
     # At the end of an answer, a token at a time.
     needs = block_needs(model, formats.block_size, max_chunk=1)
@@ -325,8 +325,7 @@ def kv_position_bytes(model: ModelConfig, dtype: str) -> float:
     if dtype not in NUMBER_BYTES:
         raise ValueError(f"kv_cache_dtype={dtype!r}: must be one of {', '.join(NUMBER_BYTES)}")
     total = 0.0
-    for layer in model.layers:
-        attention = layer.attention
+    for attention in model.attentions:
         if attention.shared_kv_layer is not None:
             continue
         groups = {"int8": 1, "int4": -(-attention.head_dim // INT4_GROUP_DIMS)}.get(dtype, 0)

@@ -1,5 +1,6 @@
 """Runs workloads by the engine's own step (schedule, execute, update), without text."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
+from pellucid.engine.recurrent_limits import without_reuse
 from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.event_bus import EventBus
@@ -29,9 +31,12 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.state_pool import StatePool
 
 NUM_WARM_UP_STEPS = 2  # of a decode; a prompt is run whole, for its scratch memory is its own
 FILL_POSITIONS = 1024  # stored at a time
+
+_log = logging.getLogger(__name__)
 
 OnRun = Callable[[int, int], None]  # (runs done, runs in all)
 
@@ -67,13 +72,16 @@ class Session:
         workloads: Sequence[Workload],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        if model.config.states:
+            engine_config = without_reuse(engine_config, _log.warning)
         self._model = model
         self._config = engine_config
         self._clock = clock
         self._kv_plan = plan_kv_cache(workloads, engine_config, model.config, model.backend)
         block_size, dtype = engine_config.block_size, engine_config.kv_cache_dtype
+        self._num_slots = max(workload.batch for workload in workloads)
         self.kv_cache = model.backend.make_kv_cache(
-            model.config, self._kv_plan.num_blocks, block_size, dtype
+            model.config, self._kv_plan.num_blocks, block_size, dtype, self._num_slots
         )
         _fill(model.backend.ops, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
         self._events = EventBus(clock)  # without subscribers
@@ -94,6 +102,7 @@ class Session:
             margin=0,
             available=available_memory(),
             knob="workloads",
+            states=self._num_slots * formulas.state_bytes(self._model.config),
         )
 
     def measure(
@@ -172,6 +181,7 @@ class Session:
                 enable_prefix_caching=False,
                 windows=self._kv_plan.block_needs.windows,
                 max_chunk=budget,
+                state_pool=StatePool(self._num_slots) if self._model.config.states else None,
             ),
             max_num_seqs=workload.batch,
             max_num_batched_tokens=budget,
@@ -210,7 +220,7 @@ def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> N
     num_groups = len(kv_groups(config))
     for layer, kv_layer in zip(config.layers, kv_cache.layers, strict=True):
         attention = layer.attention
-        if attention.shared_kv_layer is not None:
+        if attention is None or attention.shared_kv_layer is not None:
             continue
         shape = (FILL_POSITIONS, attention.num_kv_heads, attention.head_dim)
         k, v = (rng.standard_normal(shape, np.float32) for _ in range(2))

@@ -17,6 +17,7 @@ PARTS = {
     "other_us": "scheduling, between steps",
 }
 MISSES = {
+    "recurrent": "the model has recurrent states, which blocks do not hold",
     "never_seen": "no request began like this",
     "evicted": "it was evicted, {evicted_ago} blocks ago",
     "differs": "token {diff_ids[0]}, where {near_req} has {diff_ids[1]}",

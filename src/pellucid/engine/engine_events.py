@@ -10,7 +10,7 @@ from typing import Literal
 
 from pellucid import __version__, formulas
 from pellucid.backends.base import StepWeights
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig, LayerConfig, ModelConfig
 from pellucid.event_bus import EventBus
 from pellucid.events import (
     Hello,
@@ -66,7 +66,7 @@ def hello(
         age_us: of the engine's bus, whose events are stamped from its beginning.
     """
     model_config = model.config
-    attention = model_config.layers[0].attention
+    attention = model_config.attentions[0]
     return Hello(
         boot_id=secrets.token_hex(NUM_BOOT_ID_BYTES),
         t0_unix_us=to_us(time.time()) - age_us,
@@ -80,10 +80,7 @@ def hello(
             vocab=model_config.vocab_size,
             weight_bytes=weights.num_bytes(with_head=True) + weights.expert_bytes,
             dtype=engine_config.quantization,
-            layer_kinds=tuple(
-                "full" if layer.attention.window is None else "sliding"
-                for layer in model_config.layers
-            ),
+            layer_kinds=tuple(_layer_kind(layer) for layer in model_config.layers),
         ),
         kv=HelloKV(
             block_tok=plan.block_size,
@@ -108,6 +105,12 @@ def hello(
         prefix_caching=engine_config.enable_prefix_caching and engine_config.use_kv_cache,
         speculation=engine_config.speculation,
     )
+
+
+def _layer_kind(layer: LayerConfig) -> Literal["full", "sliding", "recurrent"]:
+    if layer.attention is None:
+        return "recurrent"
+    return "full" if layer.attention.window is None else "sliding"
 
 
 def report_progress(bus: EventBus, model: str | None, on_progress: Progress | None) -> Progress:

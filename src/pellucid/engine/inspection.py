@@ -6,7 +6,7 @@ do not depend on how it was scheduled, so these are the bits of the step that ch
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
@@ -172,13 +172,13 @@ class SeenAttention:
     """What one token attends to.
 
     Attributes:
-        calls: of each layer.
+        calls: of each layer that has attention, by its number.
         cost: see there.
     """
 
-    calls: Sequence[AttentionCall]
+    calls: Mapping[int, AttentionCall]
     cost: Recomputed
-    _blocks: Sequence[Sequence[BlockBytes]]  # of each layer
+    _blocks: Mapping[int, Sequence[BlockBytes]]  # of each of these layers
     _num_positions: int
     _unpack: Callable[[BlockBytes, int], tuple[Array, Array]]
 
@@ -218,7 +218,8 @@ class Inspector:
         self._manager = scheduler.kv_cache_manager
         self._runner = model_runner
         self._request_maker = request_maker
-        self._places = kv_places(model.config, kv_groups(model.config))
+        places = enumerate(kv_places(model.config, kv_groups(model.config)))
+        self._places = {layer: place for layer, place in places if place is not None}
         self._numbers = itertools.count()
 
     @property
@@ -255,13 +256,15 @@ class Inspector:
         num_layers = self.model.config.num_layers
         if not 0 <= layer < num_layers:
             raise ValueError(f"layer={layer}: must be in 0..{num_layers - 1}")
+        if layer not in self._places:
+            raise ValueError(f"layer={layer}: has no keys and values; it is recurrent")
         block = pool.block(block_id)
         owners = self._manager.owners().get(block_id, ())
         groups = {table.group for table, _ in owners}
         if block.key is not None:
             groups = {block.key.group}
         if groups and self._places[layer].group not in groups:
-            layers = [i for i, place in enumerate(self._places) if place.group in groups]
+            layers = [i for i, place in self._places.items() if place.group in groups]
             raise ValueError(f"layer={layer}: block {block_id} holds layers {layers}")
         token_ids: tuple[int, ...] = ()
         if block.key is not None:
@@ -321,9 +324,9 @@ class Inspector:
             ]
             seconds = time.perf_counter() - started
         return SeenAttention(
-            capture.calls,
+            dict(zip(self._places, capture.calls, strict=True)),
             replace(cost, seconds=seconds),
-            [blocks[place.group] for place in self._places],
+            {layer: blocks[place.group] for layer, place in self._places.items()},
             request.num_tokens,
             self._cache.unpack_block,
         )
@@ -365,9 +368,9 @@ class Inspector:
             start = request.num_computed_tokens = manager.admit(request).num_tokens
             num_rows = request.num_tokens - start
             self._runner.transfer(manager.take_block_ops())
-            tables = manager.block_tables(request)
+            tables, state_slot = manager.block_tables(request), manager.state_slot(request)
             yield (
-                ScheduledRequest(request, start, num_rows, 0, 0, (request,), tables),
+                ScheduledRequest(request, start, num_rows, 0, 0, (request,), tables, state_slot),
                 Recomputed(start, num_rows, 0.0),
             )
         finally:

@@ -16,6 +16,7 @@ from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.swap_file import SwapFile
+from pellucid.formulas import state_bytes
 from pellucid.kv_groups import kv_groups
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.checksums import weights_identity
@@ -115,6 +116,7 @@ def make_kv_storage(
             bytes_per_block + draft_bytes_per_block,
             _other_formats(config, model),
             windows,
+            config.max_num_seqs * state_bytes(model.config),
         ),
         max_model_len,
         available_memory(),
@@ -131,7 +133,11 @@ def make_kv_storage(
         )
     prefix_store = _open_prefix_store(config, model, bytes_per_block, max_pending, _reporter(bus))
     kv_cache = backend.make_kv_cache(
-        model.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
+        model.config,
+        plan.num_blocks,
+        config.block_size,
+        config.kv_cache_dtype,
+        config.max_num_seqs,
     )
     swap_file = _make_swap_file(config, bytes_per_block)
     transfer = BlockTransfer(kv_cache, prefix_store, swap_file)

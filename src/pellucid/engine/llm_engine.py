@@ -1,6 +1,7 @@
 """The engine: each step is schedule, execute, update, emit."""
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -12,12 +13,13 @@ from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_pro
 from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
+from pellucid.engine.recurrent_limits import without_reuse
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.event_bus import EventBus
-from pellucid.events import Level, Snapshot
+from pellucid.events import Level, Snapshot, Warn
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.proposer import Proposer
@@ -39,6 +41,9 @@ from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.state_pool import StatePool
+
+_log = logging.getLogger(__name__)
 
 
 class LLMEngine:
@@ -73,12 +78,15 @@ class LLMEngine:
         proposer: Proposer | None = None,
         draft: LoadedModel | None = None,
     ) -> None:
+        self.events = EventBus(clock) if bus is None else bus
+        if model.config.states:
+            config = without_reuse(config, self._warn)
+            proposer = draft = None
         self.config = config
         self.model = model
         self.model_config = model.config
         self.tokenizer = model.tokenizer
         self.clock = clock
-        self.events = EventBus(clock) if bus is None else bus
         self.max_model_len = _max_model_len(config, model.config)
         storage = make_kv_storage(config, model, self.max_model_len, self.events, draft)
         self.memory_plan = storage.plan
@@ -92,6 +100,7 @@ class LLMEngine:
                 storage.offloaded_blocks(),
                 storage.plan.block_needs.windows,
                 config.max_num_batched_tokens,
+                StatePool(config.max_num_seqs) if model.config.states else None,
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -384,6 +393,11 @@ class LLMEngine:
         if ended and self._speculation is not None:
             self._speculation.forget(ended)
         return ended
+
+    def _warn(self, message: str) -> None:
+        _log.warning(message)
+        if self.events.active:
+            self.events.emit(Warn("recurrent_states", message))
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

@@ -11,6 +11,7 @@ from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.scheduler_output import (
     BlockOp,
     CopyBlock,
+    CopyState,
     LoadBlock,
     ReadBlocks,
     SaveBlock,
@@ -64,6 +65,8 @@ class BlockTransfer:
             match op:
                 case CopyBlock(source_id, target_id):
                     self._kv_cache.copy_block(source_id, target_id)
+                case CopyState(source_slot, target_slot):
+                    self._kv_cache.copy_state(source_slot, target_slot)
                 case SaveBlock(block_id, block_hash, token_ids):
                     assert self._prefix_store is not None
                     if self._prefix_store.wants(block_hash):

@@ -50,6 +50,7 @@ def build_forward_batch(
         seq_lens=np.array(seq_lens, np.int32),
         block_tables=_block_tables([scheduled.block_tables for scheduled in scheduled_requests]),
         logits_indices=np.array(logits_indices, np.int32),
+        state_slots=np.array([each.state_slot for each in scheduled_requests], np.int32),
     )
 
 

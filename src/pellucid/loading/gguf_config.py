@@ -77,7 +77,7 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     metadata.check_keys(family.gguf.keys)
     values = {**family.gguf.to_config(metadata), "architectures": [family.architectures[0]]}
     config = family.read_config(JsonObject(metadata.values.path, values))
-    attention = config.layers[0].attention
+    attention = config.attentions[0]
     rope = attention.rope
     if rope is not None and rope.dim != metadata.get(ROPE_DIM, rope.dim):
         raise metadata.error(ROPE_DIM, f"must be an even share of the head's {attention.head_dim}")

@@ -34,7 +34,7 @@ def open_gguf(path: Path) -> StoredModel:
         checkpoint.path,
         read_gguf_config(metadata),
         tensors,
-        find_gguf_family(metadata).gguf_names(),
+        find_gguf_family(metadata).gguf_names(metadata),
         default_sampling_params=read_gguf_sampling_params(checkpoint),
         read_tokenizer=partial(_read_tokenizer, checkpoint),
     )

@@ -125,6 +125,14 @@ class CheckpointParameters:
         self.release()
         return handle
 
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        """`name`.weight [num_channels, kernel_size] as [kernel_size * num_channels], in order of the rows that
+        a row reads. Raises as `matrix` does."""
+        weight = self.convolution_weight(name, num_channels, kernel_size)
+        handle = self._weights.vector(np.ascontiguousarray(weight.T).reshape(-1))
+        self.release()
+        return handle
+
     def weight(
         self, name: str, shape: tuple[int, ...], parts: tuple[int, ...] = ()
     ) -> WeightMatrix:
@@ -132,6 +140,17 @@ class CheckpointParameters:
         module, kind = name.rsplit(".", 1)
         recipe = self._names.recipe(module)
         rows_of_sources = shape[:1] if len(recipe.sources) == 1 else parts
+        order = None
+        if recipe.rows is not None:
+            order = recipe.rows(self._config.layers[int(module.split(".")[1])])
+            first = self._name_in_checkpoint(recipe.tensor(recipe.sources[0], kind), name)
+            # Of a tensor that holds more than this weight all rows are read.
+            rows_of_sources = self._checkpoint.info(first).shape[:1] + rows_of_sources[1:]
+            if order.max() >= rows_of_sources[0]:
+                raise ValueError(
+                    f"{self._checkpoint.path(first)}: tensor {first} (our {name}) has"
+                    f" {rows_of_sources[0]} rows: config.json asks for {order.max() + 1} at least"
+                )
         sources = [
             self._source(
                 recipe.tensor(source, kind), (num_rows, *shape[1:]), recipe.transposed, name
@@ -140,12 +159,30 @@ class CheckpointParameters:
         ]
         if recipe.interleaved:
             facts = self._config.layers[int(module.split(".")[1])].attention
+            assert facts is not None
             sources = [*(_halves_first(each, facts) for each in sources[:2]), *sources[2:]]
+        if order is not None:
+            sources[0] = _rows(sources[0], order)
         weight = join_matrices(sources)
         assert weight.shape == shape
+        if recipe.negative_exp:
+            weight = -np.exp(as_floats(weight).astype(np.float32))
         if recipe.offset and kind == "weight":
             weight = as_floats(weight).astype(np.float32) + np.float32(recipe.offset)
         return weight
+
+    def convolution_weight(
+        self, name: str, num_channels: int, kernel_size: int
+    ) -> npt.NDArray[Any]:
+        """`name`.weight [num_channels, kernel_size]. Raises as `matrix` does."""
+        recipe, our_name = self._names.recipe(name), f"{name}.weight"
+        stored = self._name_in_checkpoint(recipe.tensor(recipe.sources[0], "weight"), our_name)
+        # torch's has an axis of one input channel in the middle.
+        shape: tuple[int, ...] = num_channels, kernel_size
+        if len(self._checkpoint.info(stored).shape) == 3:
+            shape = num_channels, 1, kernel_size
+        weight = as_floats(self.weight(our_name, shape))
+        return weight.reshape(num_channels, kernel_size)
 
     def expert_weights(self, name: str, shape: tuple[int, ...]) -> Iterator[UniformMatrix]:
         """Our weight `name` [experts, ...] as it is stored, expert by expert: in a tensor of each, or in
@@ -229,7 +266,11 @@ class CheckpointParameters:
         name = self._name_in_checkpoint(name, our_name)
         path = self._checkpoint.path(name)
         stored_shape = shape[::-1] if transposed else shape
-        if (actual := self._checkpoint.info(name).shape) != stored_shape:
+        actual = self._checkpoint.info(name).shape
+        is_row = (
+            len(shape) == 2 and shape[0] == 1 and actual == shape[1:]
+        )  # one row, without its axis
+        if actual != stored_shape and not is_row:
             raise ValueError(
                 f"{path}: tensor {name} (our {our_name}) has shape {list(actual)}: "
                 f"config.json asks for {list(stored_shape)}"
@@ -248,6 +289,8 @@ class CheckpointParameters:
             )
         self._mark_read(name)
         self._in_use.append(name)
+        if is_row:
+            return as_floats(tensor).reshape(shape)
         return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
 
     def _name_in_checkpoint(self, name: str, our_name: str) -> str:
@@ -295,10 +338,11 @@ def _halves_first(tensor: UniformMatrix, facts: AttentionConfig) -> UniformMatri
     dim = facts.head_dim if facts.rope is None else facts.rope.dim
     pairs = heads[:, :dim].reshape(len(heads), -1, 2)
     halves = pairs.transpose(0, 2, 1).reshape(len(heads), dim)
-    order = np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1)
-    if isinstance(tensor, QuantizedMatrix):
-        return tensor.rows(order)
-    return np.asarray(tensor[order])
+    return _rows(tensor, np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1))
+
+
+def _rows(tensor: UniformMatrix, order: npt.NDArray[np.intp]) -> UniformMatrix:
+    return tensor.rows(order) if isinstance(tensor, QuantizedMatrix) else np.asarray(tensor[order])
 
 
 def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:
@@ -355,6 +399,11 @@ class KeptParameters:
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         if name not in self._handles:
             self._handles[name] = self._source.vector(name, size, scale)
+        return self._handles[name]
+
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        if name not in self._handles:
+            self._handles[name] = self._source.convolution(name, num_channels, kernel_size)
         return self._handles[name]
 
 

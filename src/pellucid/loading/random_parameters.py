@@ -66,6 +66,13 @@ class RandomParameters:
         fill = np.ones if name.endswith(".weight") else np.zeros
         return self._weights.vector(fill(size, np.float32) * np.float32(scale))
 
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        """Uniform, of standard deviation about kernel_size ** -0.5."""
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        limit = (3 / kernel_size) ** 0.5
+        weight = rng.uniform(-limit, limit, kernel_size * num_channels)
+        return self._weights.vector(weight.astype(np.float32))
+
     def _drawn(
         self, name: str, num_rows: int, num_columns: int, bias: bool
     ) -> tuple[npt.NDArray[Any] | QuantizedMatrix, npt.NDArray[np.float32] | None]:

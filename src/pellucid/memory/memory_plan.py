@@ -125,6 +125,7 @@ class MemoryPlan:
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
         knob: what decided `num_blocks`, for people.
+        states: recurrent states of `max_num_seqs` sequences.
     """
 
     weights: int
@@ -136,6 +137,7 @@ class MemoryPlan:
     margin: int
     available: int | None
     knob: str
+    states: int = 0
 
     @property
     def kv_cache(self) -> int:
@@ -170,6 +172,7 @@ class MemoryNeeds:
         windows: of each group of layers (`kv_groups`).
         other_bytes_per_block: in other formats of the KV cache, by `EngineConfig.kv_cache_dtype`: what
             an error may suggest.
+        states: of recurrent layers, for `max_num_seqs` sequences.
     """
 
     weights: int
@@ -177,6 +180,12 @@ class MemoryNeeds:
     bytes_per_block: int
     other_bytes_per_block: Mapping[str, int] = field(default_factory=dict)
     windows: tuple[int | None, ...] = (None,)
+    states: int = 0
+
+    @property
+    def fixed(self) -> int:
+        """What a step and its requests take beside the KV cache."""
+        return self.scratch + self.states
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -188,7 +197,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Gives the KV cache what the user says, or else what is left.
 
-    What is left: `available` without scratch and margin, but no more than `max_num_seqs` sequences of
+    What is left: `available` without scratch, recurrent states and margin, but no more than `max_num_seqs` sequences of
     `max_model_len` tokens can use. Such a cache costs nothing until it is used: its memory is the
     system's zeros, and blocks are touched one by one.
 
@@ -214,7 +223,7 @@ def plan_memory(
     else:
         num_blocks, knob = config.max_num_seqs * blocks_per_context, "max_num_seqs, max_model_len"
         if available is not None:
-            left = max(0, available - needs.scratch - margin)
+            left = max(0, available - needs.fixed - margin)
             if left // needs.bytes_per_block < num_blocks:
                 num_blocks = left // needs.bytes_per_block
                 knob = (
@@ -232,11 +241,11 @@ def plan_memory(
             f" {_ways_on(settings)}"
         )
     kv_cache = num_blocks * needs.bytes_per_block
-    if available is not None and needs.scratch + kv_cache > available:
-        fitting = max(0, available - needs.scratch) // needs.bytes_per_block
+    if available is not None and needs.fixed + kv_cache > available:
+        fitting = max(0, available - needs.fixed) // needs.bytes_per_block
         raise ValueError(
             f"{knob}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(available)} of memory are"
-            f" available, of which a step takes {in_gib(needs.scratch)}:"
+            f" available, of which a step takes {in_gib(needs.fixed)}:"
             f" {_ways_on([f'num_kv_blocks={fitting}'] if fitting >= blocks_per_context else [])}"
         )
     return MemoryPlan(
@@ -249,6 +258,7 @@ def plan_memory(
         margin,
         available,
         knob,
+        needs.states,
     )
 
 
@@ -279,7 +289,7 @@ def _fitting_settings(
             if size * blocks_per_context <= num_blocks * needs.bytes_per_block
         ]
     needed = blocks_per_context * needs.bytes_per_block
-    if available is None or needs.scratch + needed <= available:
+    if available is None or needs.fixed + needed <= available:
         if config.num_kv_blocks is not None:
             found.append(f"num_kv_blocks={blocks_per_context}")
         elif config.kv_cache_memory is not None:

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from pellucid.backends.ops import Decoder, Ops, Parameters
-from pellucid.config import ModelConfig
+from pellucid.config import LayerConfig, ModelConfig
 from pellucid.json_object import JsonObject
-from pellucid.models.gguf_metadata import GgufMetadata
+from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
 
 _EXPERTS = r"(_exps|\.experts)\."  # in the names of llama.cpp, of Hugging Face and of ours
 
+RowOrder: TypeAlias = Callable[[LayerConfig], npt.NDArray[np.intp]]
 DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
 
 QKV = "layers.{i}.qkv_proj"
@@ -33,6 +37,10 @@ class StoredWeight:
         offset: added to Hugging Face's; Gemma stores how far its norms are from 1.
         alternate: of two weights whose rows alternate in Hugging Face's: 0 is the first, 1 the second.
         is_tensor: whether Hugging Face's names are those of tensors: their biases end in "_bias".
+        gguf_is_tensor: the same of the GGUF file's.
+        negative_exp: whether ours is -exp of Hugging Face's.
+        rows: which rows of the first of Hugging Face's are ours, in our order; None: all, as they are.
+        gguf_rows: the same of the GGUF file's.
     """
 
     hf: tuple[str, ...]
@@ -41,6 +49,10 @@ class StoredWeight:
     offset: float = 0.0
     alternate: int | None = None
     is_tensor: bool = False
+    gguf_is_tensor: bool = False
+    negative_exp: bool = False
+    rows: RowOrder | None = None
+    gguf_rows: RowOrder | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,8 @@ class Recipe:
             side; ours are the first halves of all pairs of a head, then the second ones.
         alternate: 0 or 1: which of two weights whose rows alternate; None: there is one.
         is_tensor: whether sources are the names of tensors: their biases end in "_bias".
+        negative_exp: whether the weight is -exp of the source's.
+        rows: which rows of the first source are the weight's, in order; None: all, as they are.
     """
 
     sources: tuple[str, ...]
@@ -64,6 +78,8 @@ class Recipe:
     interleaved: bool = False
     alternate: int | None = None
     is_tensor: bool = False
+    negative_exp: bool = False
+    rows: RowOrder | None = None
 
     def tensor(self, source: str, kind: str) -> str:
         """The name of a source's "weight" or "bias"."""
@@ -185,6 +201,8 @@ class Family:
                 self.interleaved and module == QKV,
                 weight.alternate,
                 weight.is_tensor,
+                weight.negative_exp,
+                weight.rows,
             )
             for module, weight in self.weights.items()
         }
@@ -194,15 +212,24 @@ class Family:
             prefixes, unused = (*_TEXT_PREFIXES, ""), f"{unused}|{_OTHER_PARTS}"
         return WeightNames(recipes, prefixes, re.compile(unused))
 
-    def gguf_names(self) -> WeightNames:
+    def gguf_names(self, metadata: GgufMetadata) -> WeightNames:
         """The names in a GGUF file, whose converters transpose and add offsets themselves."""
         assert self.gguf is not None
+        unused = _GGUF_BUFFERS
+        first_drafting = num_layers(metadata)
+        for layer in range(first_drafting, metadata.integer(BLOCK_COUNT)):
+            unused += rf"|blk\.{layer}\..*"
         interleaved = self.gguf.interleaved
         recipes = {
-            module: Recipe(weight.gguf, interleaved=interleaved and module == QKV)
+            module: Recipe(
+                weight.gguf,
+                interleaved=interleaved and module == QKV,
+                is_tensor=weight.gguf_is_tensor,
+                rows=weight.gguf_rows,
+            )
             for module, weight in self.weights.items()
         }
-        return WeightNames(recipes, ("",), re.compile(_GGUF_BUFFERS))
+        return WeightNames(recipes, ("",), re.compile(unused))
 
     def own_names(self) -> WeightNames:
         """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""

@@ -3,13 +3,15 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pellucid.json_object import JsonObject
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 
 BLOCK_COUNT, CONTEXT, WINDOW = "block_count", "context_length", "attention.sliding_window"
+DRAFTING_COUNT = "nextn_predict_layers"
+MAX_DRAFTING = 64  # layers; far above any model
 EMBEDDING, FEED_FORWARD = "embedding_length", "feed_forward_length"
 HEADS, KV_HEADS = "attention.head_count", "attention.head_count_kv"
 KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
@@ -103,6 +105,11 @@ class GgufMetadata:
         numbers = ((name, self.optional_number(key)) for name, key in keys.items())
         return {name: number for name, number in numbers if number is not None}
 
+    def with_value(self, key: str, value: Any) -> "GgufMetadata":
+        """The same with another value of a key."""
+        values = {**self.values.values, self._prefix + key: value}
+        return replace(self, values=JsonObject(self.values.path, values, self.values.name))
+
     def has_tensor(self, name: str) -> bool:
         return name in self.shapes
 
@@ -117,6 +124,15 @@ class GgufMetadata:
             "bos_token_id": self.values.values.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": None,
         }
+
+
+def num_layers(metadata: GgufMetadata) -> int:
+    """The layers of the model: those that draft stand behind them in `block_count`."""
+    count, num_drafting = metadata.integer(BLOCK_COUNT), metadata.get(DRAFTING_COUNT, 0)
+    most = min(count - 1, MAX_DRAFTING)
+    if type(num_drafting) is not int or not 0 <= num_drafting <= most:
+        raise metadata.error(DRAFTING_COUNT, f"must be from 0 to {most}")
+    return count - num_drafting
 
 
 def llama_like_values(

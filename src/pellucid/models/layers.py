@@ -26,7 +26,9 @@ class Attention:
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
-        self.facts = facts = config.layers[layer].attention
+        facts = config.layers[layer].attention
+        assert facts is not None
+        self.facts = facts
         self.ops = ops
         self.eps = config.norm_eps
         self.q_rope = facts.rope
@@ -34,13 +36,15 @@ class Attention:
             self.q_rope = replace(facts.rope, growth=facts.query_growth)
         hidden = config.hidden_size
         q_width, kv_width = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
+        # A gate for each number of the heads' outputs stands behind the queries.
+        gated_q_width = 2 * q_width if facts.gated_output else q_width
         prefix = f"layers.{layer}"
         self.qkv_proj = parameters.matrix(
             f"{prefix}.qkv_proj",
-            q_width + 2 * kv_width,
+            gated_q_width + 2 * kv_width,
             hidden,
             bias=facts.qkv_bias,
-            parts=(q_width, kv_width, kv_width),
+            parts=(gated_q_width, kv_width, kv_width),
         )
         self.o_proj = parameters.matrix(f"{prefix}.o_proj", hidden, q_width, bias=facts.o_bias)
         self.sinks = None
@@ -56,10 +60,12 @@ class Attention:
         """x [T, hidden] -> [T, hidden]."""
         facts, ops = self.facts, self.ops
         num_heads, num_kv_heads = facts.num_heads, facts.num_kv_heads
-        qkv = ops.linear(x, self.qkv_proj).reshape(-1, num_heads + 2 * num_kv_heads, facts.head_dim)
+        num_queries = 2 * num_heads if facts.gated_output else num_heads  # and their gates
+        qkv = ops.linear(x, self.qkv_proj)
+        qkv = qkv.reshape(-1, num_queries + 2 * num_kv_heads, facts.head_dim)
         q = qkv[:, :num_heads]
-        k = qkv[:, num_heads : num_heads + num_kv_heads]
-        v = qkv[:, num_heads + num_kv_heads :]
+        k = qkv[:, num_queries : num_queries + num_kv_heads]
+        v = qkv[:, num_queries + num_kv_heads :]
         if not facts.norm_after_rope:
             q, k = self._normed(q, k)
         if facts.rope and self.q_rope:
@@ -71,6 +77,8 @@ class Attention:
         heads = ops.paged_attention(
             q, kv_layer, batch, facts.scale, facts.window, facts.softcap, self.sinks
         )
+        if facts.gated_output:
+            heads = ops.multiply(heads, qkv[:, num_heads:num_queries], "sigmoid")
         return ops.linear(heads.reshape(-1, num_heads * facts.head_dim), self.o_proj)
 
     def _normed(self, q: Array, k: Array) -> tuple[Array, Array]:
@@ -97,16 +105,25 @@ class Attention:
 class GatedMLP:
     """down(activation(gate(x)) * up(x)) of one layer (Shazeer 2020); gate and up are one matrix."""
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        ops: Ops,
+        layer: int,
+        name: str = "",
+    ) -> None:
         facts = config.layers[layer].mlp
         assert facts is not None and facts.gated
         self.ops = ops
         self.activation = facts.activation
         hidden, inner, prefix = config.hidden_size, facts.intermediate_size, f"layers.{layer}"
         self.gate_up_proj = parameters.matrix(
-            f"{prefix}.gate_up_proj", 2 * inner, hidden, bias=facts.bias, parts=(inner, inner)
+            f"{prefix}.{name}gate_up_proj", 2 * inner, hidden, bias=facts.bias, parts=(inner, inner)
         )
-        self.down_proj = parameters.matrix(f"{prefix}.down_proj", hidden, inner, bias=facts.bias)
+        self.down_proj = parameters.matrix(
+            f"{prefix}.{name}down_proj", hidden, inner, bias=facts.bias
+        )
 
     def __call__(self, x: Array) -> Array:
         """x [T, hidden] -> [T, hidden]."""
@@ -127,6 +144,9 @@ class Experts:
         self.router = parameters.router(
             f"{prefix}.router", num_experts, hidden, bias=facts.router_bias
         )
+        self.selection_bias = None
+        if facts.selection_bias:
+            self.selection_bias = parameters.vector(f"{prefix}.selection.bias", num_experts)
         name = f"{prefix}.experts"
         self.gate_proj = parameters.experts(f"{name}.gate_proj", num_experts, inner, hidden, bias)
         self.up_proj = parameters.experts(f"{name}.up_proj", num_experts, inner, hidden, bias)
@@ -136,7 +156,14 @@ class Experts:
         """x [T, hidden] -> [T, hidden]."""
         facts, ops = self.facts, self.ops
         logits = ops.linear(x, self.router)  # [T, E]
-        weights = ops.route(logits, facts.num_chosen, facts.router, facts.normalize, facts.scale)
+        weights = ops.route(
+            logits,
+            facts.num_chosen,
+            facts.router,
+            facts.normalize,
+            facts.scale,
+            self.selection_bias,
+        )
         return ops.expert_mlp(
             x,
             weights,
@@ -148,12 +175,32 @@ class Experts:
         )
 
 
+class ExpertsAndShared:
+    """Experts beside one that every token passes, times the sigmoid of a gate."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        self.ops = ops
+        self.experts = Experts(config, parameters, ops, layer)
+        self.shared = GatedMLP(config, parameters, ops, layer, "shared_")
+        self.gate = parameters.router(f"layers.{layer}.shared_gate", 1, config.hidden_size)
+
+    def __call__(self, x: Array) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        ops = self.ops
+        shared = ops.multiply(self.shared(x), ops.linear(x, self.gate), "sigmoid")
+        return shared + self.experts(x)
+
+
 def feed_forward(
     config: ModelConfig, parameters: Parameters, ops: Ops, layer: int
-) -> GatedMLP | Experts:
-    """The part of a layer that each token passes alone: dense, or experts."""
-    kind = GatedMLP if config.layers[layer].experts is None else Experts
-    return kind(config, parameters, ops, layer)
+) -> GatedMLP | Experts | ExpertsAndShared:
+    """The part of a layer that each token passes alone: dense, experts, or both."""
+    facts = config.layers[layer]
+    if facts.experts is None:
+        return GatedMLP(config, parameters, ops, layer)
+    if facts.mlp is None:
+        return Experts(config, parameters, ops, layer)
+    return ExpertsAndShared(config, parameters, ops, layer)
 
 
 def layer_norm_weights(parameters: Parameters, name: str, size: int) -> tuple[Vector, Vector]:

@@ -18,7 +18,8 @@ from pellucid.models.gguf_metadata import (
     GgufMetadata,
     llama_like_values,
 )
-from pellucid.models.layers import Attention, DecoderLayer, feed_forward, lm_head
+from pellucid.models.layers import DecoderLayer, feed_forward, lm_head
+from pellucid.models.recurrent_layers import token_mixer
 
 
 class LlamaLayer:
@@ -29,7 +30,7 @@ class LlamaLayer:
         self.eps = config.norm_eps
         hidden = config.hidden_size
         self.attention_norm = parameters.vector(f"layers.{layer}.attention_norm.weight", hidden)
-        self.attention = Attention(config, parameters, ops, layer)
+        self.attention = token_mixer(config, parameters, ops, layer)
         self.mlp_norm = parameters.vector(f"layers.{layer}.mlp_norm.weight", hidden)
         self.mlp = feed_forward(config, parameters, ops, layer)
 

@@ -91,7 +91,7 @@ def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
         width_key="moe_intermediate_size",
         normalize=config.boolean("norm_topk_prob", False),
     )
-    step, dense = config.integer("decoder_sparse_step", 1), _dense_layers(config)
+    step, dense = config.integer("decoder_sparse_step", 1), dense_layers(config)
     layers = tuple(
         layer if index in dense or (index + 1) % step else replace(layer, mlp=None, experts=experts)
         for index, layer in enumerate(model.layers)
@@ -99,7 +99,7 @@ def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
     return replace(model, layers=layers)
 
 
-def _dense_layers(config: JsonObject) -> frozenset[int]:
+def dense_layers(config: JsonObject) -> frozenset[int]:
     """`mlp_only_layers`: the layers without experts."""
     layers = config.values.get("mlp_only_layers")
     if layers is None:
@@ -146,7 +146,7 @@ def _read_mixtral(config: JsonObject) -> ModelConfig:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _expert_weights(
+def expert_weights(
     block: str, router: str, gate: str, up: str, down: str
 ) -> Mapping[str, StoredWeight]:
     """Of a layer whose experts Hugging Face's checkpoints hold in `block`."""
@@ -162,8 +162,8 @@ def _expert_weights(
     }
 
 
-EXPERT_WEIGHTS = _expert_weights("mlp", "gate", "gate_proj", "up_proj", "down_proj")
-_MIXTRAL_WEIGHTS = _expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
+EXPERT_WEIGHTS = expert_weights("mlp", "gate", "gate_proj", "up_proj", "down_proj")
+_MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 
 # -- GGUF ------------------------------------------------------------------------------------------
 

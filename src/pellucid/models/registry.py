@@ -15,12 +15,14 @@ from pellucid.models.gpt2 import GPT2
 from pellucid.models.gpt_oss import GPT_OSS
 from pellucid.models.granite import GRANITE
 from pellucid.models.hunyuan import HUNYUAN
+from pellucid.models.lfm2 import LFM2, LFM2_MOE
 from pellucid.models.llama import LLAMA
 from pellucid.models.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from pellucid.models.mixture import MIXTRAL, OLMOE, QWEN3_MOE
 from pellucid.models.olmo import OLMO2, OLMO3
 from pellucid.models.phi3 import PHI3
 from pellucid.models.qwen import QWEN2, QWEN3
+from pellucid.models.qwen_next import QWEN3_NEXT, QWEN35, QWEN35_MOE
 from pellucid.models.smollm3 import SMOLLM3
 from pellucid.models.stablelm import STABLELM
 
@@ -49,6 +51,11 @@ FAMILIES: tuple[Family, ...] = (
     GLM4,
     HUNYUAN,
     STABLELM,
+    LFM2,
+    LFM2_MOE,
+    QWEN35,
+    QWEN35_MOE,
+    QWEN3_NEXT,
     GPT2,
 )
 
@@ -56,12 +63,14 @@ FAMILIES: tuple[Family, ...] = (
 _MULTIMODAL = (
     "Gemma3ForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
 )
 
 # What models that do not load would need, by a pattern of their architecture.
 _NEEDS: Mapping[str, str] = {
     r"Mamba|Jamba|Bamba|Nemotron_?H|FalconH1|GraniteMoeHybrid|Zamba|Rwkv": "layers with a recurrent state",
-    r"Qwen3Next|Qwen3_5|Lfm2|KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
+    r"KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
     r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
     r"Moe|MoE|Dbrx|Llama4|Jet": "experts of another kind",
     r"Gemma3n|Gemma4": "embeddings of each layer",

@@ -11,7 +11,8 @@ from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks, Place
 from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockOp, CopyBlock, LoadBlock, SwapIn
+from pellucid.scheduling.scheduler_output import BlockOp, CopyBlock, CopyState, LoadBlock, SwapIn
+from pellucid.scheduling.state_pool import StatePool
 
 IsThere = Callable[[BlockTable, int], bool]  # of the index of a block
 
@@ -36,14 +37,16 @@ class RequestTables:
         tables: in order of groups: those without a window first. The tables of a request that waits have
             the same length.
         found: in the version `found_at` of the pool and for the length `found_at` of the tables.
+        state_slot: where the request's recurrent states are; None: it has none.
     """
 
-    __slots__ = ("found", "found_at", "tables")
+    __slots__ = ("found", "found_at", "state_slot", "tables")
 
     def __init__(self, tables: Sequence[BlockTable]) -> None:
         self.tables = tables
         self.found: FoundPrefix | None = None
         self.found_at: tuple[int, int] | None = None
+        self.state_slot: int | None = None
 
 
 class KVCacheManager:
@@ -51,6 +54,10 @@ class KVCacheManager:
 
     A block with several owners is never written: a request that has to write its next token into such a
     block gets a copy first. Blocks behind the window of a group are freed as the request advances.
+
+    Recurrent states are those after a request's `num_computed_tokens`, and of no fewer tokens. So a request
+    of a model with such states has a slot for them as long as it has blocks. It gives all of its blocks back
+    or none, and finds none of other requests.
 
     Args:
         block_pool: owns the blocks of all groups.
@@ -60,6 +67,7 @@ class KVCacheManager:
         windows: of each group of layers (`kv_groups`), None for those that see all tokens, which come first.
         max_chunk: most tokens of a request in a step. Blocks of a group with a window are allocated for one
             step at a time.
+        state_pool: owns the slots of recurrent states; None: the model has none.
     """
 
     def __init__(
@@ -70,10 +78,12 @@ class KVCacheManager:
         offloaded_blocks: OffloadedBlocks | None = None,
         windows: Sequence[int | None] = (None,),
         max_chunk: int = 1,
+        state_pool: StatePool | None = None,
     ) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching
+        self.enable_prefix_caching = enable_prefix_caching and state_pool is None
+        self.state_pool = state_pool
         self.offloaded = OffloadedBlocks() if offloaded_blocks is None else offloaded_blocks
         self.needs = BlockNeeds(block_size, tuple(windows), max_chunk)
         self.has_windows = any(window is not None for window in windows)
@@ -86,6 +96,10 @@ class KVCacheManager:
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """The ids of a request's blocks in each group; -1 for those that were freed behind the window."""
         return tuple([table.block_ids for table in self._tables_of(request)])
+
+    def state_slot(self, request: Request) -> int:
+        """Where the recurrent states of a request with blocks are; 0 where the model has none."""
+        return self._tables[request.request_id].state_slot or 0
 
     def num_blocks(self, request: Request) -> int:
         """Blocks that a request holds, of all groups."""
@@ -110,15 +124,17 @@ class KVCacheManager:
         return self.needs.most(request.num_tokens) - self.num_blocks(request)
 
     def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
-        """How many free blocks `allocate` would lack; at least 0."""
+        """How many free blocks `allocate` would lack; at least 1 if a slot for recurrent states lacks,
+        which requests give back with their blocks."""
         num_computed, num_needed = request.num_computed_tokens, 0
         for table in self._tables_of(request):
             num_missing = self._end(table, num_computed, num_tokens) - len(table)
             num_needed += max(0, num_missing) + self._shares_next(table)
-        return max(0, num_needed - self.block_pool.num_free_blocks)
+        num_lacking = max(0, num_needed - self.block_pool.num_free_blocks)
+        return num_lacking or int(self._lacks_slot(request))
 
     def num_lacking_to_admit(self, request: Request) -> int:
-        """How many free blocks `admit` would lack; at least 0.
+        """How many free blocks `admit` would lack; at least 1 if a slot for recurrent states lacks.
 
         A group with a window counts with the most blocks that the request will hold of it, although it
         is not given all of them at once: so prompts that were admitted together do not stop half-way.
@@ -138,11 +154,13 @@ class KVCacheManager:
             num_needed += self._shares_next(table)
             num_free -= sum(not block.ref_count for block in blocks)
             num_free += sum(block.ref_count == 1 for block in table.blocks[table.num_freed : first])
-        return max(0, num_needed - num_free)
+        return max(0, num_needed - num_free) or int(self._lacks_slot(request))
 
     def num_forkable(self, request: Request, num_tokens: int) -> int:
         """Positions up to `num_tokens` that a fork of a request can share: all of them, or none if blocks that
         the next token sees were freed."""
+        if self.state_pool is not None and num_tokens < request.num_computed_tokens:
+            return 0  # the states are of more tokens
         num_tokens = min(num_tokens, request.num_computed_tokens)
         return num_tokens if self._goes_on_at(request, num_tokens) else 0
 
@@ -287,29 +305,57 @@ class KVCacheManager:
 
     # ---- forks
 
-    def fork(self, parent: Request, child: Request, num_tokens: int | None = None) -> None:
-        """Gives a child without blocks what the parent has computed: it shares the parent's blocks.
+    def fork(self, parent: Request, child: Request, num_tokens: int | None = None) -> int:
+        """Gives a child without blocks what the parent has computed: it shares the parent's blocks, and gets
+        a copy of its recurrent states.
 
-        The partial last one is shared too; the first of them to write into it gets a copy.
+        The partial last block is shared too; the first of them to write into it gets a copy.
 
         Args:
             num_tokens: share only these first positions; see `num_forkable`.
+
+        Returns:
+            The child's positions that are computed; 0 if no slot is free for recurrent states.
         """
         assert self.num_blocks(child) == 0
-        self._tables[child.request_id] = self._fork(parent, child, num_tokens)
+        own = self._tables[child.request_id] = self._fork(parent, child, num_tokens)
+        source = self._own(parent).state_slot
+        if source is not None and not self._copy_state(source, own):
+            self.release(child)
+            return 0
+        return parent.num_computed_tokens if num_tokens is None else num_tokens
 
-    def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> None:
-        """Makes each request i a fork of requests[parents[i]] as it is now, all at once."""
-        forks = [
-            (request, self._fork(requests[parent], request))
-            for request, parent in zip(requests, parents, strict=True)
-            if requests[parent] is not request  # its own parent keeps its blocks
-        ]
-        for request, tables in forks:
-            self.release(request)
-            self._tables[request.request_id] = tables
+    def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:
+        """Makes each request i a fork of requests[parents[i]] as it is now, all at once.
+
+        Returns:
+            Of each request, its positions that are computed: the parent's, or 0 if no slot is free for
+            recurrent states.
+        """
+        num_computed = [requests[parent].num_computed_tokens for parent in parents]
+        old = [self._own(request) for request in requests]
+        sources = [old[parent].state_slot for parent in parents]
+        forks = {
+            index: self._fork(requests[parent], requests[index])
+            for index, parent in enumerate(parents)
+            if parent != index  # its own parent keeps its blocks
+        }
+        for index, own in forks.items():
+            parent = parents[index]
+            if parents[parent] != parent:  # the parent goes: its first child takes over its slot
+                own.state_slot, old[parent].state_slot = old[parent].state_slot, None
+        for index, own in forks.items():
+            self.release(requests[index])
+            self._tables[requests[index].request_id] = own
         for request in requests:  # offloaded blocks of its old text: nothing may restore them
             self.offloaded.drop(request.request_id)
+        for index, own in forks.items():
+            source = sources[index]
+            if source is not None and own.state_slot is None:
+                if not self._copy_state(source, own):
+                    self.release(requests[index])
+                    num_computed[index] = 0
+        return num_computed
 
     # ---- release
 
@@ -320,11 +366,12 @@ class KVCacheManager:
         for table in self._tables_of(request):
             if num_kept < len(table):
                 self.block_pool.release(table.cut(num_kept))
+        self._release_slot(request)
 
     def give_back(self, request: Request, num_blocks: int) -> int:
         """Gives back blocks of a waiting request from the tail until `num_blocks` of them are free, or none is
         left. Gives back all if those that are left are of no use, because blocks that the next token sees were
-        freed behind the window.
+        freed behind the window, or because the recurrent states are of more tokens.
 
         The contents of blocks that become free go to the swap file, as far as it has room.
 
@@ -334,7 +381,9 @@ class KVCacheManager:
         tables = self._tables_of(request)
         num_freed = 0
         while tables[0].blocks and (
-            num_freed < num_blocks or not self._goes_on_at(request, self.num_positions(request))
+            num_freed < num_blocks
+            or self.state_pool is not None
+            or not self._goes_on_at(request, self.num_positions(request))
         ):
             index = len(tables[0]) - 1
             for table in reversed(tables):
@@ -343,6 +392,7 @@ class KVCacheManager:
                     if block.ref_count == 0:
                         num_freed += 1
                         self._swap_out(table, index, block)
+        self._release_slot(request)
         return num_freed
 
     def release(self, request: Request) -> None:
@@ -368,6 +418,10 @@ class KVCacheManager:
             assert num_computed <= len(table) * self.block_size
             if num_computed:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
+        if self.state_pool is not None:
+            slots = [own.state_slot for own in self._tables.values() if own.tables[0].blocks]
+            assert None not in slots and len(set(slots)) == len(slots)
+            assert len(slots) + self.state_pool.num_free_slots == self.state_pool.num_slots
         self.offloaded.check_integrity(self._tables.keys())
 
     # ---- tables
@@ -483,6 +537,8 @@ class KVCacheManager:
         index = num_tokens // self.block_size
         if num_tokens == request.num_tokens - 1:
             return None
+        if self.state_pool is not None:
+            return PrefixMiss(MissReason.RECURRENT, num_tokens)
         if not self.enable_prefix_caching or request.params.prompt_logprobs is not None:
             return PrefixMiss(MissReason.DISABLED, num_tokens)
         # A request that kept a block that is not full goes on from there.
@@ -516,8 +572,12 @@ class KVCacheManager:
                 num_needed += num_missing
         if num_needed == 0:
             return True
-        if num_needed > self.block_pool.num_free_blocks:
+        if num_needed > self.block_pool.num_free_blocks or self._lacks_slot(request):
             return False
+        if self.state_pool is not None:
+            own = self._own(request)
+            if own.state_slot is None:
+                own.state_slot = self.state_pool.allocate()
         for table in tables:
             if written < len(table) and table.blocks[written].ref_count > 1:
                 self._copy_on_write(table, written)
@@ -559,6 +619,32 @@ class KVCacheManager:
     def _share(self, block: Block, request: Request, group: int) -> None:
         self.block_pool.share(block)
         self._log.add("S", block.block_id, request.request_id, block.ref_count, group)
+
+    # ---- recurrent states
+
+    def _lacks_slot(self, request: Request) -> bool:
+        """Whether a request needs a slot, and none is free."""
+        pool = self.state_pool
+        return (
+            pool is not None and not pool.num_free_slots and self._own(request).state_slot is None
+        )
+
+    def _release_slot(self, request: Request) -> None:
+        """Gives back the slot of a request without blocks."""
+        if self.state_pool is not None:
+            own = self._own(request)
+            if own.state_slot is not None and not own.tables[0].blocks:
+                self.state_pool.release(own.state_slot)
+                own.state_slot = None
+
+    def _copy_state(self, source_slot: int, own: RequestTables) -> bool:
+        """Gives a request a copy of states. Returns False if no slot is free."""
+        assert self.state_pool is not None
+        if not self.state_pool.num_free_slots:
+            return False
+        own.state_slot = self.state_pool.allocate()
+        self._block_ops.append(CopyState(source_slot, own.state_slot))
+        return True
 
     # ---- offloaded blocks
 

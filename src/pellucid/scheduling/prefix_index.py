@@ -19,6 +19,7 @@ class MissReason(Enum):
         "partial_block"  # what is left is shorter than a block: only full ones are shared
     )
     DISABLED = "disabled"  # prefix caching is off, or prompt_logprobs need all positions computed
+    RECURRENT = "recurrent"  # the model has recurrent states, which blocks do not hold
     SALT = "salt"  # the block is in the index under another salt
 
 

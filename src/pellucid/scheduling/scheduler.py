@@ -226,7 +226,7 @@ class Scheduler:
         same_salt = request.cache_salt == parent.cache_salt
         if not (self.use_kv_cache and same_salt and same_text and num_shared > 0):
             return 0
-        self.kv_cache_manager.fork(parent, request, num_shared)
+        num_shared = self.kv_cache_manager.fork(parent, request, num_shared)
         request.num_computed_tokens = request.num_computed_once = num_shared
         self._queues.note_blocks(request)
         self.report_blocks()
@@ -294,8 +294,7 @@ class Scheduler:
             [*requests[parent].output_token_ids, token_id]
             for parent, token_id in zip(parents, token_ids, strict=True)
         ]
-        num_computed = [requests[parent].num_computed_tokens for parent in parents]
-        self.kv_cache_manager.reassign(requests, parents)
+        num_computed = self.kv_cache_manager.reassign(requests, parents)
         for follower in self._queues.siblings.dissolve(requests):
             if follower not in requests:  # no beam for it yet
                 self._queues.park(follower)
@@ -531,6 +530,7 @@ class Scheduler:
                 num_drafts,
                 samplers,
                 self.kv_cache_manager.block_tables(request),
+                self.kv_cache_manager.state_slot(request),
             )
         )
 
@@ -573,8 +573,7 @@ class Scheduler:
         for follower in self._queues.siblings.dissolve(scheduled.samplers):
             follower.num_computed_once = leader.num_computed_once
             if follower in scheduled.samplers and leader.status is not RequestStatus.FINISHED:
-                self.kv_cache_manager.fork(leader, follower)
-                follower.num_computed_tokens = leader.num_computed_tokens
+                follower.num_computed_tokens = self.kv_cache_manager.fork(leader, follower)
                 self._queues.run(follower)
                 if self._events.active:
                     self._events.forked(follower)

@@ -25,6 +25,7 @@ class ScheduledRequest(NamedTuple):
             the request's last token, else the request, and its siblings if they have been waiting for
             this prompt.
         block_tables: the request's block table in each group of layers.
+        state_slot: where its recurrent states are; 0 where the model has none.
     """
 
     request: Request
@@ -34,6 +35,7 @@ class ScheduledRequest(NamedTuple):
     num_draft_tokens: int
     samplers: tuple[Request, ...]
     block_tables: tuple[tuple[int, ...], ...]
+    state_slot: int = 0
 
     @property
     def num_blocks(self) -> int:
@@ -167,6 +169,14 @@ class CopyBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyState:
+    """A fork's recurrent states become what its parent's are now."""
+
+    source_slot: int
+    target_slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveBlock:
     """Offer a full block to the prefix store."""
 
@@ -212,4 +222,4 @@ class SwapIn:
 
 # Done in the order in which they were noted, all of them before the next forward: a block may be the
 # source of a copy, be given to another request and be filled for that one, all in one step.
-BlockOp: TypeAlias = CopyBlock | SaveBlock | ReadBlocks | LoadBlock | SwapOut | SwapIn
+BlockOp: TypeAlias = CopyBlock | CopyState | SaveBlock | ReadBlocks | LoadBlock | SwapOut | SwapIn

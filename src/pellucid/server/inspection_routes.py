@@ -111,8 +111,15 @@ class InspectionRoutes:
         completion = self._completion(call)
         layers = self.serving.service.engine.model_config.layers
         layer = _choice(call, "layer", len(layers))
-        seen_layers = range(len(layers)) if layer is None else [layer]
-        num_heads = min(layers[number].attention.num_heads for number in seen_layers)
+        with_attention = {
+            number: each.attention.num_heads
+            for number, each in enumerate(layers)
+            if each.attention is not None
+        }
+        if layer is not None and layer not in with_attention:
+            raise refused(f"layer={layer}: has no attention; it is recurrent", "layer")
+        seen_layers = list(with_attention) if layer is None else [layer]
+        num_heads = min(with_attention[number] for number in seen_layers)
         head = _choice(call, "head", num_heads)
         top = _whole(call, "top", 16, 1, MAX_ATTENDED)
         position = self._position(call, completion, 0, completion.num_tokens - 1)
@@ -165,8 +172,12 @@ class InspectionRoutes:
         if not (name.isascii() and name.isdigit() and len(name) < 12):
             raise refused(f"block_id={name[:64]!r}: must be the number of a block", "block_id")
         layers = self.serving.service.engine.model_config.layers
-        layer = _choice(call, "layer", len(layers)) or 0
+        layer = _choice(call, "layer", len(layers))
+        if layer is None:
+            layer = next(number for number, each in enumerate(layers) if each.attention is not None)
         attention = layers[layer].attention
+        if attention is None:
+            raise refused(f"layer={layer}: has no attention; it is recurrent", "layer")
         head = _choice(call, "head", attention.num_kv_heads) or 0
         block_id = int(name)
         block = await self._look(lambda inspector: inspector.block(block_id, layer))

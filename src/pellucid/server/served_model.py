@@ -98,7 +98,7 @@ class ServedModel:
     def details(self) -> dict[str, Any]:
         """What else is known of it, for pages of details."""
         config = self._model_config
-        attention = config.layers[0].attention
+        attention = config.attentions[0]
         return {
             "architecture": config.architecture,
             "num_parameters": self.num_parameters,

@@ -1,0 +1,244 @@
+"""LFM2 and its mixture of experts: Llama with gated short convolutions in place of attention in most layers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pellucid.config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import RopesReader, llama_like, same_rope
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    Family,
+    GgufFamily,
+    StoredWeight,
+)
+from pellucid.models.gguf_metadata import (
+    BLOCK_COUNT,
+    KV_HEADS,
+    RMS_EPSILON,
+    ROPE_KEYS,
+    YARN_KEYS,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.mixture import EXPERT_KEYS, expert_weights, gguf_experts, read_expert_counts
+from pellucid.models.rope_config import FULL
+
+MAX_KERNEL_SIZE = 256  # rows that a convolution reads
+_CONVOLUTION = "conv"  # a type of layers in config.json
+_THETA = 1e6
+
+
+# -- config.json -----------------------------------------------------------------------------------
+
+
+def _read_lfm2(config: JsonObject) -> ModelConfig:
+    values = dict(config.values)
+    # Names that checkpoints have, and that transformers takes first.
+    for theirs, ours in (
+        ("tie_embedding", "tie_word_embeddings"),
+        ("block_ff_dim", "intermediate_size"),
+    ):
+        if theirs in values:
+            values[ours] = values[theirs]
+    config = JsonObject(config.path, values, config.name)
+    model = _dense(config)
+    width = _adjusted_width(config)
+    layers = tuple(
+        replace(layer, mlp=replace(layer.mlp, intermediate_size=width)) if layer.mlp else layer
+        for layer in model.layers
+    )
+    return replace(model, layers=layers)
+
+
+def _dense(config: JsonObject) -> ModelConfig:
+    """The model with an MLP of `intermediate_size` in all layers."""
+    ropes: RopesReader = lambda *facts: same_rope(*facts, default_theta=_THETA)  # noqa: E731
+    # Its types of layers are not those of windows.
+    without_types = {key: value for key, value in config.values.items() if key != "layer_types"}
+    model = llama_like(
+        JsonObject(config.path, without_types, config.name),
+        max_position=128_000,
+        num_kv_heads=8,
+        norm_eps=("norm_eps", 1e-5),
+        tie_word_embeddings=True,
+        ropes=ropes,
+        attention={"qk_norm": "head"},
+    )
+    convolution = ShortConvolutionConfig(
+        model.hidden_size,
+        config.integer("conv_L_cache", 3, maximum=MAX_KERNEL_SIZE),
+        config.boolean("conv_bias", False),
+    )
+    layers = tuple(
+        layer if is_full else replace(layer, attention=None, recurrence=convolution)
+        for layer, is_full in zip(model.layers, _full_layers(config, model.num_layers), strict=True)
+    )
+    return replace(model, layers=layers)
+
+
+def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
+    """Which layers have attention: at least one."""
+    layer_types = config.optional_strings("layer_types")
+    if layer_types is None:
+        indices = config.values.get("full_attn_idxs")
+        if indices is None:
+            return [True] * num_layers
+        in_range = isinstance(indices, list) and all(
+            type(index) is int and 0 <= index < num_layers for index in indices
+        )
+        if not in_range or not indices:
+            raise config.error(
+                "full_attn_idxs", f"must be a list of numbers from 0 to {num_layers - 1}"
+            )
+        return [layer in indices for layer in range(num_layers)]
+    if len(layer_types) != num_layers or not {FULL, _CONVOLUTION}.issuperset(layer_types):
+        raise config.error("layer_types", f"must be {num_layers} times {FULL} or {_CONVOLUTION}")
+    if FULL not in layer_types:
+        raise config.error("layer_types", f"must have a layer of type {FULL}")
+    return [layer_type == FULL for layer_type in layer_types]
+
+
+def _adjusted_width(config: JsonObject) -> int:
+    """The width of the MLPs: two thirds of what config.json says, rounded up."""
+    width = config.integer("intermediate_size")
+    if not config.boolean("block_auto_adjust_ff_dim", True):
+        return width
+    width = 2 * width // 3
+    multiplier = config.optional_number("block_ffn_dim_multiplier", 1.0)
+    if multiplier is None:
+        return width
+    multiple = config.integer("block_multiple_of", 256)
+    adjusted = -(-int(multiplier * width) // multiple) * multiple
+    if adjusted < 1:
+        raise config.error("block_ffn_dim_multiplier", "must leave MLPs a width")
+    return adjusted
+
+
+def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
+    values = dict(config.values)
+    if "tie_embedding" in values:
+        values["tie_word_embeddings"] = values["tie_embedding"]
+    config = JsonObject(config.path, values, config.name)
+    model = _dense(config)
+    num_experts, num_chosen = read_expert_counts(config, "num_experts")
+    experts = ExpertsConfig(
+        num_experts,
+        num_chosen,
+        config.integer("moe_intermediate_size"),
+        "silu",
+        router="sigmoid",
+        normalize=config.boolean("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", 1.0),
+        selection_bias=config.boolean("use_expert_bias", True),
+    )
+    num_dense = config.integer("num_dense_layers", 2, minimum=0)
+    layers = tuple(
+        layer if index < num_dense else replace(layer, mlp=None, experts=experts)
+        for index, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=layers)
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+_LAYER, _BLOCK = "layers.{i}", "blk.{i}"
+_LFM2_WEIGHTS: Mapping[str, StoredWeight] = {
+    **LLAMA_WEIGHTS,
+    f"{_LAYER}.attention_norm": StoredWeight(
+        (f"{_LAYER}.operator_norm",), (f"{_BLOCK}.attn_norm",)
+    ),
+    f"{_LAYER}.mlp_norm": StoredWeight((f"{_LAYER}.ffn_norm",), (f"{_BLOCK}.ffn_norm",)),
+    f"{_LAYER}.o_proj": StoredWeight((f"{_LAYER}.self_attn.out_proj",), (f"{_BLOCK}.attn_output",)),
+    **{
+        f"{_LAYER}.{x}_norm": StoredWeight(
+            (f"{_LAYER}.self_attn.{x}_layernorm",), (f"{_BLOCK}.attn_{x}_norm",)
+        )
+        for x in "qk"
+    },
+    f"{_LAYER}.gate_up_proj": StoredWeight(
+        (f"{_LAYER}.feed_forward.w1", f"{_LAYER}.feed_forward.w3"),
+        (f"{_BLOCK}.ffn_gate", f"{_BLOCK}.ffn_up"),
+    ),
+    f"{_LAYER}.down_proj": StoredWeight((f"{_LAYER}.feed_forward.w2",), (f"{_BLOCK}.ffn_down",)),
+    f"{_LAYER}.conv_in_proj": StoredWeight(
+        (f"{_LAYER}.conv.in_proj",), (f"{_BLOCK}.shortconv.in_proj",)
+    ),
+    f"{_LAYER}.conv": StoredWeight((f"{_LAYER}.conv.conv",), (f"{_BLOCK}.shortconv.conv",)),
+    f"{_LAYER}.conv_out_proj": StoredWeight(
+        (f"{_LAYER}.conv.out_proj",), (f"{_BLOCK}.shortconv.out_proj",)
+    ),
+    "norm": StoredWeight(("embedding_norm",), ("token_embd_norm",)),
+}
+_LFM2_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
+    **_LFM2_WEIGHTS,
+    **expert_weights("feed_forward", "gate", "w1", "w3", "w2"),
+    # A tensor called expert_bias, of no module.
+    f"{_LAYER}.selection": StoredWeight(
+        (f"{_LAYER}.feed_forward.expert",), (f"{_BLOCK}.exp_probs_b",), is_tensor=True
+    ),
+}
+
+# -- GGUF ------------------------------------------------------------------------------------------
+
+_KERNEL_SIZE = "shortconv.l_cache"
+_EXPERT_WIDTH, _NUM_DENSE = "expert_feed_forward_length", "leading_dense_block_count"
+_GATING = "expert_gating_func"
+_SIGMOID = 2  # of llama.cpp's gating functions
+_KEYS = frozenset({RMS_EPSILON, _KERNEL_SIZE, *ROPE_KEYS, *YARN_KEYS})
+
+
+def _gguf_lfm2(metadata: GgufMetadata) -> dict[str, Any]:
+    """kv-heads are given for each layer; 0 means a convolution."""
+    num_layers = metadata.integer(BLOCK_COUNT)
+    kv_heads = metadata.get(KV_HEADS)
+    if isinstance(kv_heads, int):
+        kv_heads = [kv_heads] * num_layers
+    counts = {count for count in kv_heads if count} if isinstance(kv_heads, list) else set()
+    if len(counts) != 1 or len(kv_heads) != num_layers:
+        raise metadata.error(
+            KV_HEADS, f"must be {num_layers} numbers: 0 for a convolution, else all the same"
+        )
+    values = llama_like_values(metadata.with_value(KV_HEADS, counts.pop()))
+    return {
+        **values,
+        "norm_eps": values["rms_norm_eps"],
+        "layer_types": [FULL if count else _CONVOLUTION for count in kv_heads],
+        "conv_L_cache": metadata.integer(_KERNEL_SIZE),
+        "conv_bias": metadata.has_tensor("blk.0.shortconv.conv.bias"),
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def _gguf_lfm2_moe(metadata: GgufMetadata) -> dict[str, Any]:
+    if metadata.get(_GATING, _SIGMOID) != _SIGMOID:
+        raise metadata.error(_GATING, f"supported is {_SIGMOID}, the sigmoid")
+    num_dense = metadata.integer(_NUM_DENSE) if metadata.get(_NUM_DENSE) else 0
+    return {
+        **_gguf_lfm2(metadata),
+        **gguf_experts(metadata),
+        "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+        "num_dense_layers": num_dense,
+        "use_expert_bias": metadata.has_tensor(f"blk.{num_dense}.exp_probs_b.bias"),
+    }
+
+
+LFM2 = Family(
+    architectures=("Lfm2ForCausalLM",),
+    model_types=("lfm2",),
+    read_config=_read_lfm2,
+    decoder=LlamaDecoder,
+    weights=_LFM2_WEIGHTS,
+    gguf=GgufFamily("lfm2", _KEYS, _gguf_lfm2),
+)
+
+LFM2_MOE = Family(
+    architectures=("Lfm2MoeForCausalLM",),
+    model_types=("lfm2_moe",),
+    read_config=_read_lfm2_moe,
+    decoder=LlamaDecoder,
+    weights=_LFM2_MOE_WEIGHTS,
+    gguf=GgufFamily("lfm2moe", _KEYS | EXPERT_KEYS | {_NUM_DENSE, _GATING}, _gguf_lfm2_moe),
+)

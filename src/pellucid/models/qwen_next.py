@@ -1,0 +1,341 @@
+"""Qwen3.5 (and 3.6), its mixture of experts, and Qwen3-Next: three of four layers are gated delta nets.
+
+The others have attention whose output is gated. Norms but the one of the delta net are stored as their
+distance from 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.config import ExpertsConfig, GatedDeltaNetConfig, LayerConfig, MLPConfig, ModelConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    RopesReader,
+    attention_biases,
+    llama_like,
+    read_activation,
+    same_rope,
+)
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    QKV,
+    Family,
+    GgufFamily,
+    StoredWeight,
+    with_offset,
+)
+from pellucid.models.gguf_metadata import (
+    DRAFTING_COUNT,
+    FEED_FORWARD,
+    RMS_EPSILON,
+    ROPE_KEYS,
+    GgufMetadata,
+    llama_like_values,
+    num_layers,
+)
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.mixture import (
+    EXPERT_KEYS,
+    EXPERT_WEIGHTS,
+    dense_layers,
+    gguf_experts,
+    read_expert_counts,
+)
+from pellucid.models.rope_config import FULL
+
+MAX_HEADS = 65_536  # of a delta net
+MAX_HEAD_DIM = 1024
+MAX_KERNEL_SIZE = 256  # rows that a convolution reads
+_LINEAR = "linear_attention"  # a type of layers in config.json
+_PARTIAL_ROTARY = 0.25
+
+# -- config.json -----------------------------------------------------------------------------------
+
+
+def _read_qwen35(config: JsonObject) -> ModelConfig:
+    return _hybrid(config)
+
+
+def _read_qwen35_moe(config: JsonObject) -> ModelConfig:
+    # Layers without experts it has none, and so no width of theirs.
+    width = config.integer("shared_expert_intermediate_size", 512)
+    model = _hybrid(config, intermediate_size=width)
+    experts = _read_experts(config, normalize=True)
+    return replace(model, layers=tuple(replace(layer, experts=experts) for layer in model.layers))
+
+
+def _read_qwen3_next(config: JsonObject) -> ModelConfig:
+    model = _hybrid(config)
+    experts = _read_experts(config, normalize=config.boolean("norm_topk_prob", True))
+    shared = MLPConfig(
+        config.integer("shared_expert_intermediate_size", 512),
+        read_activation(config, "hidden_act", "silu"),
+    )
+    step, dense = config.integer("decoder_sparse_step", 1), dense_layers(config)
+    layers = tuple(
+        layer
+        if index in dense or (index + 1) % step
+        else replace(layer, mlp=shared, experts=experts)
+        for index, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=layers)
+
+
+def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
+    num_experts, num_chosen = read_expert_counts(config, "num_experts")
+    return ExpertsConfig(
+        num_experts,
+        num_chosen,
+        config.integer("moe_intermediate_size"),
+        read_activation(config, "hidden_act", "silu"),
+        normalize=normalize,
+        shared_gate=True,
+    )
+
+
+def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
+    """The model with an MLP in all layers; `sizes` stand for keys of config.json."""
+    # Text has one position per token, for which rope of three axes is plain rope. And the types of layers
+    # are not those of windows.
+    values = {key: value for key, value in config.values.items() if key != "layer_types"}
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(rope := values.get(key), dict):
+            values[key] = {name: rope[name] for name in rope if not name.startswith("mrope_")}
+    ropes: RopesReader = lambda *facts: same_rope(*facts, partial_rotary=_PARTIAL_ROTARY)  # noqa: E731
+    model = llama_like(
+        JsonObject(config.path, {**values, **sizes}, config.name),
+        max_position=32_768,
+        head_dim=256,
+        bos_token_id=None,
+        eos_token_id=None,
+        ropes=ropes,
+        attention={**attention_biases(config), "qk_norm": "head", "gated_output": True},
+    )
+    net = _read_net(config)
+    is_full = _full_layers(config, model.num_layers)
+    layers = tuple(
+        layer if full else replace(layer, attention=None, recurrence=net)
+        for layer, full in zip(model.layers, is_full, strict=True)
+    )
+    return replace(model, layers=layers)
+
+
+def _read_net(config: JsonObject) -> GatedDeltaNetConfig:
+    num_key_heads = config.integer("linear_num_key_heads", 16, maximum=MAX_HEADS)
+    num_value_heads = config.integer("linear_num_value_heads", 32, maximum=MAX_HEADS)
+    if num_value_heads % num_key_heads:
+        raise config.error(
+            "linear_num_value_heads", f"must be a multiple of linear_num_key_heads={num_key_heads}"
+        )
+    return GatedDeltaNetConfig(
+        num_key_heads,
+        num_value_heads,
+        config.integer("linear_key_head_dim", 128, maximum=MAX_HEAD_DIM),
+        config.integer("linear_value_head_dim", 128, maximum=MAX_HEAD_DIM),
+        config.integer("linear_conv_kernel_dim", 4, maximum=MAX_KERNEL_SIZE),
+        tiled=config.boolean(_TILED, False),
+    )
+
+
+def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
+    """Which layers have attention: at least one."""
+    layer_types = config.optional_strings("layer_types")
+    if layer_types is None:
+        period = config.integer("full_attention_interval", 4)
+        if period > num_layers:
+            raise config.error("full_attention_interval", f"must be at most {num_layers}")
+        return [(layer + 1) % period == 0 for layer in range(num_layers)]
+    if len(layer_types) != num_layers or not {FULL, _LINEAR}.issuperset(layer_types):
+        raise config.error("layer_types", f"must be {num_layers} times {FULL} or {_LINEAR}")
+    if FULL not in layer_types:
+        raise config.error("layer_types", f"must have a layer of type {FULL}")
+    return [layer_type == FULL for layer_type in layer_types]
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _queries_first(layer: LayerConfig) -> npt.NDArray[np.intp]:
+    """Rows of q_proj, [query | gate] of each head -> all queries, then all gates."""
+    attention = layer.attention
+    assert attention is not None
+    rows = np.arange(2 * attention.num_heads * attention.head_dim)
+    return np.asarray(rows.reshape(attention.num_heads, 2, -1).swapaxes(0, 1).reshape(-1))
+
+
+_LAYER, _BLOCK = "layers.{i}", "blk.{i}"
+_NET = f"{_LAYER}.linear_attn"
+_HYBRID_WEIGHTS: Mapping[str, StoredWeight] = {
+    **with_offset(
+        {
+            **LLAMA_WEIGHTS,
+            **QK_NORM_WEIGHTS,
+            f"{_LAYER}.mlp_norm": StoredWeight(
+                (f"{_LAYER}.post_attention_layernorm",), (f"{_BLOCK}.post_attention_norm",)
+            ),
+        },
+        1.0,
+    ),
+    QKV: replace(LLAMA_WEIGHTS[QKV], rows=_queries_first, gguf_rows=_queries_first),
+    f"{_LAYER}.delta_conv": StoredWeight((f"{_NET}.conv1d",), (f"{_BLOCK}.ssm_conv1d",)),
+    f"{_LAYER}.delta_decay": StoredWeight(
+        (f"{_NET}.A_log",),
+        (f"{_BLOCK}.ssm_a",),
+        is_tensor=True,
+        negative_exp=True,
+        gguf_is_tensor=True,
+    ),
+    f"{_LAYER}.delta_step": StoredWeight((f"{_NET}.dt",), (f"{_BLOCK}.ssm_dt",), is_tensor=True),
+    f"{_LAYER}.delta_norm": StoredWeight((f"{_NET}.norm",), (f"{_BLOCK}.ssm_norm",)),
+    f"{_LAYER}.delta_out_proj": StoredWeight((f"{_NET}.out_proj",), (f"{_BLOCK}.ssm_out",)),
+}
+_QWEN35_WEIGHTS: Mapping[str, StoredWeight] = {
+    **_HYBRID_WEIGHTS,
+    f"{_LAYER}.delta_qkv_proj": StoredWeight((f"{_NET}.in_proj_qkv",), (f"{_BLOCK}.attn_qkv",)),
+    f"{_LAYER}.delta_gate_proj": StoredWeight((f"{_NET}.in_proj_z",), (f"{_BLOCK}.attn_gate",)),
+    f"{_LAYER}.delta_beta_proj": StoredWeight((f"{_NET}.in_proj_b",), (f"{_BLOCK}.ssm_beta",)),
+    f"{_LAYER}.delta_alpha_proj": StoredWeight((f"{_NET}.in_proj_a",), (f"{_BLOCK}.ssm_alpha",)),
+}
+_SHARED_WEIGHTS: Mapping[str, StoredWeight] = {
+    **EXPERT_WEIGHTS,
+    f"{_LAYER}.shared_gate": StoredWeight(
+        (f"{_LAYER}.mlp.shared_expert_gate",), (f"{_BLOCK}.ffn_gate_inp_shexp",)
+    ),
+    f"{_LAYER}.shared_gate_up_proj": StoredWeight(
+        (f"{_LAYER}.mlp.shared_expert.gate_proj", f"{_LAYER}.mlp.shared_expert.up_proj"),
+        (f"{_BLOCK}.ffn_gate_shexp", f"{_BLOCK}.ffn_up_shexp"),
+    ),
+    f"{_LAYER}.shared_down_proj": StoredWeight(
+        (f"{_LAYER}.mlp.shared_expert.down_proj",), (f"{_BLOCK}.ffn_down_shexp",)
+    ),
+}
+
+
+def _next_rows(layer: LayerConfig, widths: tuple[int, ...], wanted: slice) -> npt.NDArray[np.intp]:
+    """Rows of a matrix that holds, for each k-head, parts of `widths` rows: the wanted parts, each of all
+    k-heads together."""
+    net = layer.recurrence
+    assert isinstance(net, GatedDeltaNetConfig)
+    heads = np.arange(net.num_key_heads * sum(widths)).reshape(net.num_key_heads, -1)
+    parts = np.split(heads, np.cumsum(widths)[:-1], axis=1)
+    return np.concatenate([part.reshape(-1) for part in parts[wanted]])
+
+
+def _next_widths(layer: LayerConfig) -> tuple[int, int, int, int]:
+    """Rows of q, k, v and z of a k-head in Qwen3-Next's `in_proj_qkvz`."""
+    net = layer.recurrence
+    assert isinstance(net, GatedDeltaNetConfig)
+    values = net.values_width // net.num_key_heads
+    return net.key_dim, net.key_dim, values, values
+
+
+def _next_qkv(layer: LayerConfig) -> npt.NDArray[np.intp]:
+    return _next_rows(layer, _next_widths(layer), slice(0, 3))
+
+
+def _next_gate(layer: LayerConfig) -> npt.NDArray[np.intp]:
+    return _next_rows(layer, _next_widths(layer), slice(3, 4))
+
+
+def _next_step_widths(layer: LayerConfig) -> tuple[int, int]:
+    net = layer.recurrence
+    assert isinstance(net, GatedDeltaNetConfig)
+    times = net.num_value_heads // net.num_key_heads
+    return times, times
+
+
+def _next_beta(layer: LayerConfig) -> npt.NDArray[np.intp]:
+    return _next_rows(layer, _next_step_widths(layer), slice(0, 1))
+
+
+def _next_alpha(layer: LayerConfig) -> npt.NDArray[np.intp]:
+    return _next_rows(layer, _next_step_widths(layer), slice(1, 2))
+
+
+_QWEN3_NEXT_WEIGHTS: Mapping[str, StoredWeight] = {
+    **_HYBRID_WEIGHTS,
+    **_SHARED_WEIGHTS,
+    f"{_LAYER}.delta_qkv_proj": StoredWeight((f"{_NET}.in_proj_qkvz",), rows=_next_qkv),
+    f"{_LAYER}.delta_gate_proj": StoredWeight((f"{_NET}.in_proj_qkvz",), rows=_next_gate),
+    f"{_LAYER}.delta_beta_proj": StoredWeight((f"{_NET}.in_proj_ba",), rows=_next_beta),
+    f"{_LAYER}.delta_alpha_proj": StoredWeight((f"{_NET}.in_proj_ba",), rows=_next_alpha),
+}
+
+# -- GGUF ------------------------------------------------------------------------------------------
+
+_TILED = "linear_tiled_heads"  # not in config.json: llama.cpp's order of v-heads
+_INTERVAL = "full_attention_interval"
+_SECTIONS = "rope.dimension_sections"
+_KERNEL, _STATE, _GROUPS = "ssm.conv_kernel", "ssm.state_size", "ssm.group_count"
+_RANK, _INNER = "ssm.time_step_rank", "ssm.inner_size"
+_EXPERT_WIDTH = "expert_feed_forward_length"
+_SHARED_WIDTH = "expert_shared_feed_forward_length"
+_KEYS = frozenset(
+    {RMS_EPSILON, *ROPE_KEYS, _INTERVAL, DRAFTING_COUNT, _SECTIONS}
+    | {_KERNEL, _STATE, _GROUPS, _RANK, _INNER}
+)
+
+
+def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:
+    if metadata.get(FEED_FORWARD) is None:  # all layers have experts
+        metadata = metadata.with_value(FEED_FORWARD, metadata.integer(_SHARED_WIDTH))
+    num_value_heads = metadata.integer(_RANK)
+    inner = metadata.integer(_INNER)
+    if inner % num_value_heads:
+        raise metadata.error(_INNER, f"must be a multiple of {_RANK}={num_value_heads}")
+    return {
+        **llama_like_values(metadata, partial_rotary=True),
+        "num_hidden_layers": num_layers(metadata),
+        "full_attention_interval": metadata.integer(_INTERVAL) if metadata.get(_INTERVAL) else 4,
+        "linear_conv_kernel_dim": metadata.integer(_KERNEL),
+        "linear_key_head_dim": metadata.integer(_STATE),
+        "linear_value_head_dim": inner // num_value_heads,
+        "linear_num_key_heads": metadata.integer(_GROUPS),
+        "linear_num_value_heads": num_value_heads,
+        _TILED: True,
+    }
+
+
+def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
+    return {
+        **_gguf_qwen35(metadata),
+        **gguf_experts(metadata),
+        "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+        "shared_expert_intermediate_size": metadata.integer(_SHARED_WIDTH),
+    }
+
+
+QWEN35 = Family(
+    architectures=("Qwen3_5ForCausalLM",),
+    model_types=("qwen3_5_text",),
+    read_config=_read_qwen35,
+    decoder=LlamaDecoder,
+    weights=_QWEN35_WEIGHTS,
+    gguf=GgufFamily("qwen35", _KEYS, _gguf_qwen35),
+)
+
+QWEN35_MOE = Family(
+    architectures=("Qwen3_5MoeForCausalLM",),
+    model_types=("qwen3_5_moe_text",),
+    read_config=_read_qwen35_moe,
+    decoder=LlamaDecoder,
+    weights={**_QWEN35_WEIGHTS, **_SHARED_WEIGHTS},
+    gguf=GgufFamily(
+        "qwen35moe",
+        _KEYS | EXPERT_KEYS | {_SHARED_WIDTH},
+        _gguf_qwen35_moe,
+    ),
+)
+
+QWEN3_NEXT = Family(
+    architectures=("Qwen3NextForCausalLM",),
+    model_types=("qwen3_next",),
+    read_config=_read_qwen3_next,
+    decoder=LlamaDecoder,
+    weights=_QWEN3_NEXT_WEIGHTS,
+)
