@@ -25,6 +25,7 @@ PUBLISHED_PARAMETERS = {
     "qwen3-30b-a3b": 30_532_122_624,
     "lfm2-1.2b": 1_170_340_608,
     "qwen3.5-0.8b": 752_393_024,  # of the text model
+    "gpt-oss-20b": 20_914_757_184,
 }
 # Of no model: fewer layers of one.
 CUT = {"qwen3-30b-a3b-24-layers": ("qwen3-30b-a3b", 24)}
