@@ -92,7 +92,7 @@ def test_beams_move_and_copy_states_with_as_many_slots_as_beams() -> None:
     manager.check_integrity()
 
 
-def test_nothing_is_found_of_other_requests_and_the_reason_is_said() -> None:
+def test_without_snapshots_nothing_is_found_of_other_requests_and_the_reason_is_said() -> None:
     manager = make_manager()
     first = computed(manager, "a", 64)
     manager.seal(first, 0)
@@ -101,3 +101,111 @@ def test_nothing_is_found_of_other_requests_and_the_reason_is_said() -> None:
     match = manager.admit(second)
     assert match.num_tokens == 0
     assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
+
+
+# ---- snapshots
+
+
+def with_snapshots(num_snapshots: int = 4, num_slots: int = 4, num_blocks: int = 40):
+    return KVCacheManager(
+        BlockPool(num_blocks), 16, state_pool=StatePool(num_slots, num_snapshots)
+    )
+
+
+def advance(manager, request, *ends):
+    """Steps that end at these positions."""
+    for end in ends:
+        assert manager.allocate(request, end)
+        start, request.num_computed_tokens = request.num_computed_tokens, end
+        manager.seal(request, start)
+        manager.check_integrity()
+
+
+def admit(manager, request):
+    request.num_computed_tokens = manager.match_prefix(request)
+    match = manager.admit(request)
+    request.num_computed_tokens = match.num_tokens
+    manager.check_integrity()
+    return match
+
+
+def test_a_hit_is_the_deepest_point_with_blocks_and_a_snapshot() -> None:
+    manager = with_snapshots()
+    first = make_request("a", num_prompt_tokens=70)
+    advance(manager, first, 32, 50, 64, 70)  # no step ends behind block 2
+    taken = copies(manager)
+    assert [op.source_slot for op in taken] == [manager.state_slot(first)] * 2
+    assert [op.target_slot for op in taken] == [4, 5]  # behind the slots of requests
+    second = make_request("b", num_prompt_tokens=60)
+    assert admit(manager, second).num_tokens == 32
+    assert copies(manager) == [CopyState(4, manager.state_slot(second))]
+    third = make_request("c", num_prompt_tokens=90)
+    match = admit(manager, third)
+    assert match.num_tokens == 64
+    assert copies(manager) == [CopyState(5, manager.state_slot(third))]
+
+
+def test_blocks_without_a_snapshot_are_not_reused_and_the_reason_is_said() -> None:
+    manager = with_snapshots()
+    advance(manager, make_request("a", num_prompt_tokens=70), 30, 50, 70)
+    match = admit(manager, make_request("b", num_prompt_tokens=70))
+    assert match.num_tokens == 0
+    assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
+
+
+def test_a_snapshot_outlives_its_request_and_the_least_recently_used_goes_first() -> None:
+    manager = with_snapshots(num_snapshots=2)
+    for name, first in (("a", 0), ("b", 100)):
+        request = make_request(name, prompt=range(first, first + 40))
+        advance(manager, request, 32, 40)
+        manager.forget(request)
+    assert admit(manager, again := make_request("again", prompt=range(40))).num_tokens == 32
+    manager.forget(again)
+    advance(manager, make_request("c", prompt=range(200, 240)), 32, 40)  # in place of b's
+    assert admit(manager, make_request("d", prompt=range(40))).num_tokens == 32
+    assert admit(manager, make_request("e", prompt=range(100, 140))).num_tokens == 0
+
+
+def test_of_an_output_the_latest_snapshot_is_kept() -> None:
+    manager = with_snapshots()
+    request = make_request("a", num_prompt_tokens=20)
+    advance(manager, request, 16, 20)
+    for end in range(21, 66):
+        request.output_token_ids.append(end)
+        advance(manager, request, end)
+    text = request.token_ids(0, 65)
+    manager.forget(request)
+    assert admit(manager, make_request("b", prompt=text)).num_tokens == 64
+    assert admit(manager, make_request("c", prompt=text[:60])).num_tokens == 16
+
+
+def test_a_preempted_request_resumes_from_its_snapshot() -> None:
+    manager = with_snapshots()
+    request = make_request("a", num_prompt_tokens=40)
+    advance(manager, request, 32, 40)
+    manager.give_back(request, 1)
+    assert manager.num_blocks(request) == 0
+    request.num_computed_tokens = 0
+    manager.take_block_ops()
+    assert admit(manager, request).num_tokens == 32
+    assert copies(manager) == [CopyState(4, manager.state_slot(request))]
+
+
+def test_a_prompt_is_cut_at_its_last_full_block() -> None:
+    manager = with_snapshots()
+    request = make_request("a", num_prompt_tokens=70)
+    assert manager.num_tokens_to_snapshot(request, 0) == 64
+    assert manager.num_tokens_to_snapshot(request, 64) is None
+    assert manager.num_tokens_to_snapshot(make_request("b", 64), 0) == 48
+    assert manager.num_tokens_to_snapshot(make_request("c", 12), 0) is None
+    assert make_manager().num_tokens_to_snapshot(request, 0) is None
+
+
+def test_undefined_snapshots_are_forgotten() -> None:
+    manager = with_snapshots()
+    advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
+    second = make_request("b", num_prompt_tokens=40)
+    assert manager.num_lacking_to_admit(second) == 0
+    manager.forget_snapshots()
+    assert admit(manager, second).num_tokens == 0
+    manager.check_integrity()

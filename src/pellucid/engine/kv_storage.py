@@ -44,6 +44,7 @@ class KVStorage:
         max_read_blocks: blocks on their way from `prefix_store`.
         max_extra_logits: rows of logits that a step may have beside one for each request.
         draft_kv_cache: of the draft model, as many blocks; None without one.
+        num_snapshots: slots for snapshots of recurrent states, behind those of `max_num_seqs` requests.
     """
 
     plan: MemoryPlan
@@ -54,6 +55,7 @@ class KVStorage:
     max_read_blocks: int
     max_extra_logits: int
     draft_kv_cache: KVCache | None = None
+    num_snapshots: int = 0
 
     def offloaded_blocks(self) -> OffloadedBlocks:
         """What scheduling has to know of the blocks outside of the pool."""
@@ -101,6 +103,8 @@ def make_kv_storage(
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
         scratch += 2 * max_pending * bytes_per_block
+    num_snapshots = _num_snapshots(config, model)
+    num_states = config.max_num_seqs + num_snapshots
     draft_weights = draft_bytes_per_block = 0
     if draft is not None:
         draft_weights = draft.weight_bytes
@@ -116,7 +120,7 @@ def make_kv_storage(
             bytes_per_block + draft_bytes_per_block,
             _other_formats(config, model),
             windows,
-            config.max_num_seqs * state_bytes(model.config),
+            num_states * state_bytes(model.config),
         ),
         max_model_len,
         available_memory(),
@@ -137,7 +141,7 @@ def make_kv_storage(
         plan.num_blocks,
         config.block_size,
         config.kv_cache_dtype,
-        config.max_num_seqs,
+        num_states,
     )
     swap_file = _make_swap_file(config, bytes_per_block)
     transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
@@ -151,7 +155,14 @@ def make_kv_storage(
         max_read_blocks,
         max_extra_logits,
         draft_kv_cache,
+        num_snapshots,
     )
+
+
+def _num_snapshots(config: EngineConfig, model: LoadedModel) -> int:
+    """Slots for snapshots of recurrent states: one for each request that can run."""
+    reuses = config.enable_prefix_caching and config.use_kv_cache
+    return config.max_num_seqs if model.config.states and reuses else 0
 
 
 def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:

@@ -100,7 +100,9 @@ class LLMEngine:
                 storage.offloaded_blocks(),
                 storage.plan.block_needs.windows,
                 config.max_num_batched_tokens,
-                StatePool(config.max_num_seqs) if model.config.states else None,
+                StatePool(config.max_num_seqs, storage.num_snapshots)
+                if model.config.states
+                else None,
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,

@@ -15,7 +15,6 @@ def without_reuse(config: EngineConfig, warn: Callable[[str], None]) -> EngineCo
     """
     without = replace(
         config,
-        enable_prefix_caching=False,
         prefix_cache_dir=None,
         swap_space=0,
         speculation="off",

@@ -78,7 +78,13 @@ class StepExecutor:
 
     def save_blocks(self) -> None:
         """Saves the blocks that `Scheduler.update` has listed. An error is logged: prompts whose blocks are not
-        saved are computed again."""
+        saved are computed again.
+
+        A model with recurrent states saves no blocks. Its states are copied before the next forward, where an
+        error ends requests instead of leaving them with wrong states.
+        """
+        if self._kv_cache_manager.state_pool is not None:
+            return
         try:
             self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception:
@@ -99,6 +105,7 @@ class StepExecutor:
         except Exception as error:
             _log.exception("blocks could not be moved")
             self._kv_cache_manager.block_pool.unseal_all()
+            self._kv_cache_manager.forget_snapshots()
             self._scheduler.cancel_reading()
             started = self._scheduler.started_requests()
             return StepResult(errors={request.request_id: error for request in started})

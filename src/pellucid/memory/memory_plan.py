@@ -125,7 +125,7 @@ class MemoryPlan:
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
         knob: what decided `num_blocks`, for people.
-        states: recurrent states of `max_num_seqs` sequences.
+        states: recurrent states of `max_num_seqs` sequences, and snapshots of as many prefixes.
     """
 
     weights: int
@@ -172,7 +172,7 @@ class MemoryNeeds:
         windows: of each group of layers (`kv_groups`).
         other_bytes_per_block: in other formats of the KV cache, by `EngineConfig.kv_cache_dtype`: what
             an error may suggest.
-        states: of recurrent layers, for `max_num_seqs` sequences.
+        states: of recurrent layers, for `max_num_seqs` sequences and for snapshots.
     """
 
     weights: int

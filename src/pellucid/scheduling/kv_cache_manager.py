@@ -38,15 +38,19 @@ class RequestTables:
             the same length.
         found: in the version `found_at` of the pool and for the length `found_at` of the tables.
         state_slot: where the request's recurrent states are; None: it has none.
+        snapshot_slot: of the snapshot that its states are to become on admission; None: they stay.
+        latest_snapshot: block hash of the snapshot that was taken of its output last; None: there is none.
     """
 
-    __slots__ = ("found", "found_at", "state_slot", "tables")
+    __slots__ = ("found", "found_at", "latest_snapshot", "snapshot_slot", "state_slot", "tables")
 
     def __init__(self, tables: Sequence[BlockTable]) -> None:
         self.tables = tables
         self.found: FoundPrefix | None = None
         self.found_at: tuple[int, int] | None = None
         self.state_slot: int | None = None
+        self.snapshot_slot: int | None = None
+        self.latest_snapshot: bytes | None = None
 
 
 class KVCacheManager:
@@ -56,8 +60,9 @@ class KVCacheManager:
     block gets a copy first. Blocks behind the window of a group are freed as the request advances.
 
     Recurrent states are those after a request's `num_computed_tokens`, and of no fewer tokens. So a request
-    of a model with such states has a slot for them as long as it has blocks. It gives all of its blocks back
-    or none, and finds none of other requests.
+    of a model with such states has a slot for them as long as it has blocks, and gives all of its blocks back
+    or none. Snapshots of the states are taken behind full blocks: a prefix hit is the deepest point that has
+    both the blocks and a snapshot.
 
     Args:
         block_pool: owns the blocks of all groups.
@@ -82,7 +87,9 @@ class KVCacheManager:
     ) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching and state_pool is None
+        can_reuse = state_pool is None or state_pool.num_snapshots > 0
+        self.enable_prefix_caching = enable_prefix_caching and can_reuse
+        self.takes_snapshots = self.enable_prefix_caching and state_pool is not None
         self.state_pool = state_pool
         self.offloaded = OffloadedBlocks() if offloaded_blocks is None else offloaded_blocks
         self.needs = BlockNeeds(block_size, tuple(windows), max_chunk)
@@ -248,6 +255,8 @@ class KVCacheManager:
             self._free_before(table, self._first_block(table, found.num_blocks))
             table.append(blocks)
         own.found = own.found_at = None
+        if self.state_pool is not None and any(found.blocks):
+            own.snapshot_slot = self.state_pool.use(self._hash_behind(own, found.num_blocks))
         return found.num_blocks * self.block_size
 
     def admit(self, request: Request) -> PrefixMatch:
@@ -264,6 +273,11 @@ class KVCacheManager:
             miss = self._explain_miss(request, num_tokens)
         allocated = self._allocate(request, num_tokens, request.num_tokens)
         assert allocated
+        own = self._own(request)
+        if own.snapshot_slot is not None:
+            assert own.state_slot is not None
+            self._block_ops.append(CopyState(own.snapshot_slot, own.state_slot))
+            own.snapshot_slot = None
         return PrefixMatch(num_tokens, num_loaded_tokens, miss)
 
     # ---- allocation and publication
@@ -295,6 +309,8 @@ class KVCacheManager:
                 if self.block_pool.seal(block, key, request.request_id):
                     if (op := self.offloaded.save(block.block_id, key)) is not None:
                         self._block_ops.append(op)
+        if self.takes_snapshots and request.num_computed_tokens % self.block_size == 0:
+            self._take_snapshot(request)
 
     def free_behind_windows(self, request: Request) -> None:
         """Gives back the blocks that no later token of a request sees."""
@@ -419,6 +435,8 @@ class KVCacheManager:
             if num_computed:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
         if self.state_pool is not None:
+            self.state_pool.check_integrity()
+            assert all(own.snapshot_slot is None for own in self._tables.values())
             slots = [own.state_slot for own in self._tables.values() if own.tables[0].blocks]
             assert None not in slots and len(set(slots)) == len(slots)
             assert len(slots) + self.state_pool.num_free_slots == self.state_pool.num_slots
@@ -488,6 +506,8 @@ class KVCacheManager:
         if self._ends_within_a_block(request):
             return FoundPrefix(first, ((),) * len(tables))
         version = self.block_pool.version, first
+        if self.state_pool is not None:
+            version = self.block_pool.version + self.state_pool.version, first
         if own.found is not None and own.found_at == version:
             return own.found
         blocks: list[list[Block | None]] = [[] for _ in tables]
@@ -529,7 +549,8 @@ class KVCacheManager:
                     runs[table.group] = 0
             end = index + 1
             if all(runs[table.group] >= end - self._first_block(table, end) for table in tables):
-                deepest = end
+                if self.state_pool is None or tables[0].key(index).block_hash in self.state_pool:
+                    deepest = end
         return deepest
 
     def _explain_miss(self, request: Request, num_tokens: int) -> PrefixMiss | None:
@@ -537,7 +558,7 @@ class KVCacheManager:
         index = num_tokens // self.block_size
         if num_tokens == request.num_tokens - 1:
             return None
-        if self.state_pool is not None:
+        if self.state_pool is not None and not self.state_pool.num_snapshots:
             return PrefixMiss(MissReason.RECURRENT, num_tokens)
         if not self.enable_prefix_caching or request.params.prompt_logprobs is not None:
             return PrefixMiss(MissReason.DISABLED, num_tokens)
@@ -549,8 +570,10 @@ class KVCacheManager:
             for table in self._tables_of(request)
             for each in range(self._first_block(table, index + 1), index + 1)
         ]
-        missing = next((key for key in keys if key not in self.block_pool.index), keys[-1])
-        return self.block_pool.index.explain_miss(missing, num_tokens)
+        missing = next((key for key in keys if key not in self.block_pool.index), None)
+        if missing is None and self.state_pool is not None:
+            return PrefixMiss(MissReason.RECURRENT, num_tokens)
+        return self.block_pool.index.explain_miss(missing or keys[-1], num_tokens)
 
     # ---- changing tables
 
@@ -622,6 +645,40 @@ class KVCacheManager:
 
     # ---- recurrent states
 
+    def num_tokens_to_snapshot(self, request: Request, start: int) -> int | None:
+        """Tokens from position `start` to where the next snapshot of a request is wanted; None: nowhere. A step
+        that computes no more than these can be followed by a snapshot: at the prompt's last full block."""
+        if not self.takes_snapshots or request.params.prompt_logprobs is not None:
+            return None
+        end = (request.num_prompt_tokens - 1) // self.block_size * self.block_size
+        return end - start if start < end else None
+
+    def forget_snapshots(self) -> None:
+        """Forgets all snapshots, because what slots hold is undefined."""
+        if self.state_pool is not None:
+            self.state_pool.drop_snapshots()
+
+    def _hash_behind(self, own: RequestTables, num_blocks: int) -> bytes:
+        """Names the states behind the first `num_blocks` full blocks of a request's text."""
+        return own.tables[0].key(num_blocks - 1).block_hash
+
+    def _take_snapshot(self, request: Request) -> None:
+        """Keeps a request's states at the end of a full block: for good behind its prompt, and of its output the
+        latest ones."""
+        assert self.state_pool is not None
+        own = self._own(request)
+        if own.state_slot is None or request.params.prompt_logprobs is not None:
+            return
+        block_hash = self._hash_behind(own, request.num_computed_tokens // self.block_size)
+        slot = self.state_pool.keep(block_hash)
+        if slot is None:
+            return
+        self._block_ops.append(CopyState(own.state_slot, slot))
+        if request.num_computed_tokens >= request.num_prompt_tokens:
+            if own.latest_snapshot is not None:
+                self.state_pool.drop(own.latest_snapshot)
+            own.latest_snapshot = block_hash
+
     def _lacks_slot(self, request: Request) -> bool:
         """Whether a request needs a slot, and none is free."""
         pool = self.state_pool
@@ -666,7 +723,8 @@ class KVCacheManager:
         """
         tables = self._tables_of(request)
         num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
-        if not self._ends_within_a_block(request):
+        # Nothing of a model with recurrent states is offloaded.
+        if self.state_pool is None and not self._ends_within_a_block(request):
             num_matchable = self._num_matchable_blocks(request)
             sealed: list[list[Block | None]] = [[] for _ in tables]
 

@@ -512,6 +512,9 @@ class Scheduler:
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
                 return
+        if self.kv_cache_manager.takes_snapshots:
+            to_snapshot = self.kv_cache_manager.num_tokens_to_snapshot(request, start)
+            room = room if to_snapshot is None else min(room, to_snapshot)
         samplers: tuple[Request, ...] = (request,)
         if num_scheduled > room:
             num_scheduled, samplers = room, ()

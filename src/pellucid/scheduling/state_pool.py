@@ -1,16 +1,27 @@
-"""The state pool: which slots of recurrent states are free."""
+"""The state pool: which slots of recurrent states are free, and which hold snapshots of prefixes."""
+
+from collections import OrderedDict
 
 
 class StatePool:
-    """Owns the slots; each holds the recurrent states of one request in all layers.
+    """Owns the slots. A slot holds the recurrent states of all layers: those of one request, or a snapshot,
+    which is what they were behind a full block of some text.
 
     Args:
-        num_slots: at least 1.
+        num_slots: for requests; at least 1.
+        num_snapshots: slots for snapshots, behind those for requests.
+
+    Attributes:
+        version: changes whenever a snapshot comes or goes.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, num_snapshots: int = 0) -> None:
         self.num_slots = num_slots
+        self.num_snapshots = num_snapshots
+        self.version = 0
         self._free = list(range(num_slots))[::-1]
+        self._free_snapshots = list(range(num_slots, num_slots + num_snapshots))[::-1]
+        self._snapshots: OrderedDict[bytes, int] = OrderedDict()  # by block hash, LRU
 
     @property
     def num_free_slots(self) -> int:
@@ -23,3 +34,40 @@ class StatePool:
     def release(self, slot: int) -> None:
         assert 0 <= slot < self.num_slots and slot not in self._free
         self._free.append(slot)
+
+    # ---- snapshots
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """Whether there is a snapshot of the states behind the block with this hash."""
+        return block_hash in self._snapshots
+
+    def use(self, block_hash: bytes) -> int:
+        """The slot of a snapshot that is there."""
+        self._snapshots.move_to_end(block_hash)
+        return self._snapshots[block_hash]
+
+    def keep(self, block_hash: bytes) -> int | None:
+        """A slot for a new snapshot, if need be the least recently used one's; None: it is there already."""
+        if block_hash in self._snapshots:
+            self._snapshots.move_to_end(block_hash)
+            return None
+        self.version += 1
+        if not self._free_snapshots:
+            self._free_snapshots.append(self._snapshots.popitem(last=False)[1])
+        slot = self._snapshots[block_hash] = self._free_snapshots.pop()
+        return slot
+
+    def drop(self, block_hash: bytes) -> None:
+        """Forgets a snapshot, if it is still there."""
+        if (slot := self._snapshots.pop(block_hash, None)) is not None:
+            self.version += 1
+            self._free_snapshots.append(slot)
+
+    def drop_snapshots(self) -> None:
+        """Forgets all snapshots, because what they hold is undefined."""
+        for block_hash in list(self._snapshots):
+            self.drop(block_hash)
+
+    def check_integrity(self) -> None:
+        slots = [*self._free_snapshots, *self._snapshots.values()]
+        assert sorted(slots) == list(range(self.num_slots, self.num_slots + self.num_snapshots))
