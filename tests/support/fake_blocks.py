@@ -14,6 +14,7 @@ from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import (
     BlockOp,
     CopyBlock,
+    CopyState,
     LoadBlock,
     ReadBlocks,
     SaveBlock,
@@ -38,16 +39,19 @@ class FakeStore:
 
 
 class FakeBlocks:
-    """Args: windows: of each group of layers."""
+    """Args: windows: of each group of layers; has_states: whether there are recurrent states."""
 
     def __init__(
         self,
         block_size: int,
         store: FakeStore | None = None,
         windows: Sequence[int | None] = (None,),
+        has_states: bool = False,
     ) -> None:
+        self.has_states = has_states
         self.block_size = block_size
         self.windows = windows
+        self.states: dict[int, int] = {}  # by slot, as a digest of the tokens so far
         self.store = store
         self.blocks: dict[int, Slots] = {}
         self.swapped: dict[int, Slots] = {}
@@ -71,6 +75,8 @@ class FakeBlocks:
                     self.swapped[swap_slot] = dict(self.blocks[block_id])
                 case SwapIn(swap_slot, block_id):
                     self.blocks[block_id] = dict(self.swapped[swap_slot])
+                case CopyState(source_slot, target_slot):
+                    self.states[target_slot] = self.states[source_slot]
 
     def compute(self, share: ScheduledRequest) -> None:
         request = share.request
@@ -85,6 +91,12 @@ class FakeBlocks:
                 assert block_id >= 0
                 block = self.blocks.setdefault(block_id, {})
                 block[position % self.block_size] = digests[position]
+
+        if self.has_states:
+            assert not share.start or self.states[share.state_slot] == digests[share.start - 1], (
+                f"{request.request_id}: states at {share.start}"
+            )
+            self.states[share.state_slot] = digests[share.end - 1]
 
     def _read(self, block_ids: Sequence[int], position: int) -> int | None:
         slots = self.blocks.get(block_ids[position // self.block_size], {})

@@ -18,6 +18,8 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import CopyState
+from pellucid.scheduling.state_pool import StatePool
 from support.fake_blocks import FakeBlocks, FakeStore
 
 BLOCK_SIZE = 4
@@ -120,16 +122,20 @@ class Trace:
             rng.choice([1, 3, 40]) if caching and self.store is not None else 0,
         )
         max_num_seqs, budget = rng.choice([1, 2, 4, 16]), rng.choice([1, 3, 8, 64])
+        state_pool = None
+        if of_windows.random() < 0.3:  # recurrent states: nothing is offloaded
+            offloaded, self.store = OffloadedBlocks(), None
+            state_pool = StatePool(max_num_seqs, of_windows.choice([0, 1, 3, 16]))
         num_blocks = BlockNeeds(BLOCK_SIZE, windows, budget).most(MAX_LENGTH) + num_extra_blocks
         pool = BlockPool(num_blocks)
         self.scheduler = Scheduler(
-            KVCacheManager(pool, BLOCK_SIZE, caching, offloaded, windows, budget),
+            KVCacheManager(pool, BLOCK_SIZE, caching, offloaded, windows, budget, state_pool),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             use_kv_cache=self.use_kv_cache,
             events=self.bus,
         )
-        self.blocks = FakeBlocks(BLOCK_SIZE, self.store, windows)
+        self.blocks = FakeBlocks(BLOCK_SIZE, self.store, windows, state_pool is not None)
         self.num_arriving = rng.randrange(2, 12)
         self.requests: list[Request] = []
         self.beams: list[Beams] = []
@@ -244,6 +250,17 @@ def test_the_traces_read_blocks_from_the_store() -> None:
         trace.run()
         num_read += trace.num_read
     assert num_read > 5
+
+
+def test_the_traces_resume_from_snapshots() -> None:
+    num_resumed = 0
+    for seed in range(60):
+        trace = Trace(seed)
+        trace.run()
+        if (state_pool := trace.scheduler.kv_cache_manager.state_pool) is not None:
+            copies = [op for op in trace.blocks.ops if isinstance(op, CopyState)]
+            num_resumed += sum(op.source_slot >= state_pool.num_slots for op in copies)
+    assert num_resumed > 5
 
 
 @pytest.mark.parametrize("seed", range(200))

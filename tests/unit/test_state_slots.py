@@ -107,9 +107,7 @@ def test_without_snapshots_nothing_is_found_of_other_requests_and_the_reason_is_
 
 
 def with_snapshots(num_snapshots: int = 4, num_slots: int = 4, num_blocks: int = 40):
-    return KVCacheManager(
-        BlockPool(num_blocks), 16, state_pool=StatePool(num_slots, num_snapshots)
-    )
+    return KVCacheManager(BlockPool(num_blocks), 16, state_pool=StatePool(num_slots, num_snapshots))
 
 
 def advance(manager, request, *ends):
@@ -159,7 +157,8 @@ def test_a_snapshot_outlives_its_request_and_the_least_recently_used_goes_first(
         request = make_request(name, prompt=range(first, first + 40))
         advance(manager, request, 32, 40)
         manager.forget(request)
-    assert admit(manager, again := make_request("again", prompt=range(40))).num_tokens == 32
+    again = make_request("again", prompt=range(40))
+    assert admit(manager, again).num_tokens == 32
     manager.forget(again)
     advance(manager, make_request("c", prompt=range(200, 240)), 32, 40)  # in place of b's
     assert admit(manager, make_request("d", prompt=range(40))).num_tokens == 32

@@ -19,7 +19,9 @@ class MissReason(Enum):
         "partial_block"  # what is left is shorter than a block: only full ones are shared
     )
     DISABLED = "disabled"  # prefix caching is off, or prompt_logprobs need all positions computed
-    RECURRENT = "recurrent"  # the blocks are there, but no snapshot of the recurrent states behind them
+    RECURRENT = (
+        "recurrent"  # the blocks are there, but no snapshot of the recurrent states behind them
+    )
     SALT = "salt"  # the block is in the index under another salt
 
 

@@ -12,7 +12,7 @@ const AFTER = 6;
 
 /** @type {Record<string, string>} */
 const REASONS = {
-  recurrent: "The model has recurrent states, which blocks do not hold.",
+  recurrent: "The blocks are there, but no snapshot of the model's recurrent states behind them.",
   never_seen: "No earlier text begins like this.",
   evicted: "It was there, and its blocks were needed by others.",
   differs: "An earlier text begins alike and then goes on differently.",
