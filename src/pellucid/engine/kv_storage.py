@@ -27,6 +27,7 @@ from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 LOGIT_BYTES = 4
 # Rows of logits in a step beside one for each request: for prompt_logprobs and drafts.
 MAX_EXTRA_LOGITS_BYTES = 64 << 20
+MAX_SNAPSHOT_BYTES = 512 << 20  # snapshots of recurrent states
 
 _log = logging.getLogger(__name__)
 
@@ -160,9 +161,10 @@ def make_kv_storage(
 
 
 def _num_snapshots(config: EngineConfig, model: LoadedModel) -> int:
-    """Slots for snapshots of recurrent states: one for each request that can run."""
-    reuses = config.enable_prefix_caching and config.use_kv_cache
-    return config.max_num_seqs if model.config.states and reuses else 0
+    """Slots for snapshots of recurrent states: at most one for each request that can run."""
+    if not (model.config.states and config.enable_prefix_caching and config.use_kv_cache):
+        return 0
+    return min(config.max_num_seqs, max(1, MAX_SNAPSHOT_BYTES // state_bytes(model.config)))
 
 
 def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:

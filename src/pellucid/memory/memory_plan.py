@@ -125,7 +125,7 @@ class MemoryPlan:
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
         knob: what decided `num_blocks`, for people.
-        states: recurrent states of `max_num_seqs` sequences, and snapshots of as many prefixes.
+        states: recurrent states of `max_num_seqs` sequences, and snapshots of prefixes.
     """
 
     weights: int
