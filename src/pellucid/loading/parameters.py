@@ -142,7 +142,7 @@ class CheckpointParameters:
         rows_of_sources = shape[:1] if len(recipe.sources) == 1 else parts
         order = None
         if recipe.rows is not None:
-            order = recipe.rows(self._config.layers[int(module.split(".")[1])])
+            order = np.array(recipe.rows(self._config.layers[int(module.split(".")[1])]))
             first = self._name_in_checkpoint(recipe.tensor(recipe.sources[0], kind), name)
             # Of a tensor that holds more than this weight all rows are read.
             rows_of_sources = self._checkpoint.info(first).shape[:1] + rows_of_sources[1:]

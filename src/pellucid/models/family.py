@@ -5,12 +5,9 @@ where they are stored apart. The names here leave out ".weight" and ".bias", whi
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from pellucid.backends.ops import Decoder, Ops, Parameters
 from pellucid.config import LayerConfig, ModelConfig
@@ -19,7 +16,7 @@ from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
 
 _EXPERTS = r"(_exps|\.experts)\."  # in the names of llama.cpp, of Hugging Face and of ours
 
-RowOrder: TypeAlias = Callable[[LayerConfig], npt.NDArray[np.intp]]
+RowOrder: TypeAlias = Callable[[LayerConfig], Sequence[int]]
 DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
 
 QKV = "layers.{i}.qkv_proj"

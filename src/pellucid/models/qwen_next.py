@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pellucid.config import ExpertsConfig, GatedDeltaNetConfig, LayerConfig, MLPConfig, ModelConfig
 from pellucid.json_object import JsonObject
 from pellucid.models.config_json import (
@@ -160,12 +157,14 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _queries_first(layer: LayerConfig) -> npt.NDArray[np.intp]:
+def _queries_first(layer: LayerConfig) -> list[int]:
     """Rows of q_proj, [query | gate] of each head -> all queries, then all gates."""
     attention = layer.attention
     assert attention is not None
-    rows = np.arange(2 * attention.num_heads * attention.head_dim)
-    return np.asarray(rows.reshape(attention.num_heads, 2, -1).swapaxes(0, 1).reshape(-1))
+    size = attention.head_dim
+    starts = range(0, 2 * attention.num_heads * size, 2 * size)
+    queries = [start + row for start in starts for row in range(size)]
+    return [*queries, *(row + size for row in queries)]
 
 
 _LAYER, _BLOCK = "layers.{i}", "blk.{i}"
@@ -216,14 +215,18 @@ _SHARED_WEIGHTS: Mapping[str, StoredWeight] = {
 }
 
 
-def _next_rows(layer: LayerConfig, widths: tuple[int, ...], wanted: slice) -> npt.NDArray[np.intp]:
+def _next_rows(layer: LayerConfig, widths: tuple[int, ...], wanted: slice) -> list[int]:
     """Rows of a matrix that holds, for each k-head, parts of `widths` rows: the wanted parts, each of all
     k-heads together."""
     net = layer.recurrence
     assert isinstance(net, GatedDeltaNetConfig)
-    heads = np.arange(net.num_key_heads * sum(widths)).reshape(net.num_key_heads, -1)
-    parts = np.split(heads, np.cumsum(widths)[:-1], axis=1)
-    return np.concatenate([part.reshape(-1) for part in parts[wanted]])
+    size, rows = sum(widths), list[int]()
+    for part in range(len(widths))[wanted]:
+        first = sum(widths[:part])
+        for head in range(net.num_key_heads):
+            start = head * size + first
+            rows += range(start, start + widths[part])
+    return rows
 
 
 def _next_widths(layer: LayerConfig) -> tuple[int, int, int, int]:
@@ -234,11 +237,11 @@ def _next_widths(layer: LayerConfig) -> tuple[int, int, int, int]:
     return net.key_dim, net.key_dim, values, values
 
 
-def _next_qkv(layer: LayerConfig) -> npt.NDArray[np.intp]:
+def _next_qkv(layer: LayerConfig) -> list[int]:
     return _next_rows(layer, _next_widths(layer), slice(0, 3))
 
 
-def _next_gate(layer: LayerConfig) -> npt.NDArray[np.intp]:
+def _next_gate(layer: LayerConfig) -> list[int]:
     return _next_rows(layer, _next_widths(layer), slice(3, 4))
 
 
@@ -249,11 +252,11 @@ def _next_step_widths(layer: LayerConfig) -> tuple[int, int]:
     return times, times
 
 
-def _next_beta(layer: LayerConfig) -> npt.NDArray[np.intp]:
+def _next_beta(layer: LayerConfig) -> list[int]:
     return _next_rows(layer, _next_step_widths(layer), slice(0, 1))
 
 
-def _next_alpha(layer: LayerConfig) -> npt.NDArray[np.intp]:
+def _next_alpha(layer: LayerConfig) -> list[int]:
     return _next_rows(layer, _next_step_widths(layer), slice(1, 2))
 
 
