@@ -7,8 +7,7 @@ from pellucid.config import EngineConfig
 
 
 def without_reuse(config: EngineConfig, warn: Callable[[str], None]) -> EngineConfig:
-    """The settings without those that take up a text where its recurrent states are not known: states are of
-    one moment, and only running requests have them.
+    """The settings without drafts, and without blocks in files, beside which no recurrent states are kept.
 
     Args:
         warn: is told what was switched off that somebody asked for.
@@ -26,7 +25,7 @@ def without_reuse(config: EngineConfig, warn: Callable[[str], None]) -> EngineCo
         asked.append("speculation")
     if asked:
         warn(
-            f"{', '.join(asked)}: switched off, because this model has recurrent states, of which no"
-            " earlier ones are kept"
+            f"{', '.join(asked)}: switched off, because this model has recurrent states, which neither go"
+            " back behind a wrong draft nor into a file"
         )
     return without
