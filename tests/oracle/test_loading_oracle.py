@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.config import LongRopeScaling, YarnRopeScaling
+from pellucid.config import (
+    AttentionConfig,
+    GatedDeltaNetConfig,
+    LayerConfig,
+    LongRopeScaling,
+    ShortConvolutionConfig,
+    YarnRopeScaling,
+)
 from pellucid.loading.decoder import load_decoder
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.recording_backend import RecordingBackend
@@ -37,16 +44,30 @@ def transformers_model(config: dict[str, Any]) -> Any:
 
 def only_sizes(config: dict[str, Any]) -> dict[str, Any]:
     """What is left when every key that may be missing is."""
-    keep = (*SIZES, "model_type", "pad_token_id")
+    keep = [*SIZES, "model_type", "pad_token_id"]
+    if config["model_type"] == "lfm2_moe":  # transformers has no default for it
+        keep.append("layer_types")
     sizes = {key: value for key, value in config.items() if key in keep}
     return sizes | {"pad_token_id": 0}
 
 
 def as_we_keep_it(name: str, numbers: Any, family: str, logits_scale: float) -> Any:
-    """Norms whole where Gemma stores their distance from 1; the last one times what scales the logits."""
-    if family in ("gemma2", "gemma3") and name.endswith("norm.weight"):
-        return numbers + 1
+    """Norms whole where they are stored as their distance from 1; the last one times what scales the logits."""
+    if family.startswith(("gemma2", "gemma3", "qwen3.5", "qwen3-next")):
+        if name.endswith("norm.weight") and "linear_attn" not in name:
+            return numbers + 1
+        if name.endswith("A_log"):
+            return -np.exp(numbers)
     return numbers * np.float32(logits_scale) if name == "model.norm.weight" else numbers
+
+
+def stored_numbers(model: Any) -> list[tuple[str, Any]]:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [
+        (name, tensor.detach().numpy())
+        for name, tensor in tensors
+        if isinstance(tensor, torch.nn.Parameter) or name.endswith("expert_bias")
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -63,7 +84,8 @@ def test_saved_checkpoint(family: str, defaults: bool, tmp_path: Path) -> None:
     assert ours.vocab_size == theirs.vocab_size
     assert ours.hidden_size == theirs.hidden_size
     assert ours.num_layers == theirs.num_hidden_layers
-    assert ours.layers[0].attention.num_heads == theirs.num_attention_heads
+    for layer in ours.layers:
+        assert layer.attention is None or layer.attention.num_heads == theirs.num_attention_heads
     assert ours.max_position_embeddings == theirs.max_position_embeddings
     assert ours.tie_word_embeddings == theirs.tie_word_embeddings
     assert ours.bos_token_id == theirs.bos_token_id
@@ -72,8 +94,8 @@ def test_saved_checkpoint(family: str, defaults: bool, tmp_path: Path) -> None:
     assert ours.eos_token_ids == tuple(i for i in eos if i < theirs.vocab_size)
 
     numbers = [
-        as_we_keep_it(name, parameter.detach().numpy(), family, ours.logits_scale).ravel()
-        for name, parameter in model.named_parameters()
+        as_we_keep_it(name, array, family, ours.logits_scale).ravel()
+        for name, array in stored_numbers(model)
     ]
     read = np.concatenate([array.ravel() for array in backend.arrays])
     np.testing.assert_array_equal(np.sort(read), np.sort(np.concatenate(numbers)))
@@ -87,36 +109,68 @@ def test_facts_of_the_layers(family: str, defaults: bool, tmp_path: Path) -> Non
     model.save_pretrained(tmp_path)
     _, ours = load_decoder(tmp_path, RecordingBackend())
     theirs = model.config
-    same_everywhere = theirs.model_type in ("mistral", "phi3")
     for layer, our_layer in zip(model.model.layers, ours.layers, strict=True):
-        attention, our = layer.self_attn, our_layer.attention
-        assert our.head_dim == attention.head_dim
-        assert our.num_heads // our.num_kv_heads == attention.num_key_value_groups
-        assert our.scale == attention.scaling
-        expected = (
-            theirs.sliding_window if same_everywhere else getattr(attention, "sliding_window", None)
-        )
-        assert our.window == (expected if getattr(attention, "is_sliding", True) else None)
-        q_proj = getattr(attention, "q_proj", None) or attention.qkv_proj
-        assert our.qkv_bias == (q_proj.bias is not None)
-        assert our.o_bias == (attention.o_proj.bias is not None)
-        if (experts := our_layer.experts) is not None:
-            block = layer.mlp
-            router = block.router if hasattr(block, "router") else block.gate
-            assert experts.num_experts == router.weight.shape[0]
-            assert experts.num_chosen == router.top_k
-            # [experts, in, out] or [experts, out, in]
-            assert experts.intermediate_size in block.experts.down_proj.shape[1:]
+        if our_layer.attention is not None:
+            compare_attention(our_layer.attention, layer.self_attn, theirs)
         else:
-            assert our_layer.mlp is not None
-            assert our_layer.mlp.bias == (layer.mlp.down_proj.bias is not None)
-        has_norms = hasattr(attention, "q_norm") or hasattr(attention, "query_layernorm")
-        assert (our.qk_norm is not None) == has_norms
-        assert our.softcap == getattr(theirs, "attn_logit_softcapping", None)
-        norm = layer.post_attention_layernorm
+            compare_recurrence(our_layer, layer)
+        compare_feed_forward(our_layer, getattr(layer, "mlp", None) or layer.feed_forward)
+        norm = getattr(layer, "post_attention_layernorm", None) or layer.ffn_norm
         eps = norm.eps if hasattr(norm, "eps") else norm.variance_epsilon
         assert ours.norm_eps == eps / getattr(theirs, "residual_multiplier", 1.0) ** 2
     assert ours.logits_softcap == getattr(theirs, "final_logit_softcapping", None)
+
+
+def compare_attention(our: AttentionConfig, attention: Any, theirs: Any) -> None:
+    assert our.head_dim == attention.head_dim
+    assert our.num_heads // our.num_kv_heads == attention.num_key_value_groups
+    assert our.scale == attention.scaling
+    same_everywhere = theirs.model_type in ("mistral", "phi3")
+    expected = (
+        theirs.sliding_window if same_everywhere else getattr(attention, "sliding_window", None)
+    )
+    assert our.window == (expected if getattr(attention, "is_sliding", True) else None)
+    q_proj = getattr(attention, "q_proj", None) or attention.qkv_proj
+    assert our.qkv_bias == (q_proj.bias is not None)
+    o_proj = getattr(attention, "o_proj", None) or attention.out_proj
+    assert our.o_bias == (o_proj.bias is not None)
+    num_queries = our.num_heads * our.head_dim
+    if hasattr(attention, "q_proj"):
+        assert q_proj.out_features == (2 if our.gated_output else 1) * num_queries
+    norms = ("q_norm", "query_layernorm", "q_layernorm")
+    assert (our.qk_norm is not None) == any(hasattr(attention, norm) for norm in norms)
+    assert our.softcap == getattr(theirs, "attn_logit_softcapping", None)
+
+
+def compare_recurrence(our_layer: LayerConfig, layer: Any) -> None:
+    our = our_layer.recurrence
+    if isinstance(our, ShortConvolutionConfig):
+        assert our.num_channels == layer.conv.conv.in_channels
+        assert our.kernel_size == layer.conv.conv_kernel_size
+        assert our.bias == layer.conv.bias
+        return
+    assert isinstance(our, GatedDeltaNetConfig)
+    net = layer.linear_attn
+    assert (our.num_key_heads, our.num_value_heads) == (net.num_k_heads, net.num_v_heads)
+    assert (our.key_dim, our.value_dim) == (net.head_k_dim, net.head_v_dim)
+    assert our.kernel_size == net.conv_kernel_size
+
+
+def compare_feed_forward(our_layer: LayerConfig, block: Any) -> None:
+    if (experts := our_layer.experts) is not None:
+        router = block.router if hasattr(block, "router") else block.gate
+        assert experts.num_experts == router.weight.shape[0]
+        assert experts.num_chosen == router.top_k
+        # [experts, in, out] or [experts, out, in]
+        assert experts.intermediate_size in block.experts.down_proj.shape[1:]
+        assert experts.shared_gate == hasattr(block, "shared_expert_gate")
+        block = getattr(block, "shared_expert", None)
+    if our_layer.mlp is not None:
+        down_proj = getattr(block, "down_proj", None) or block.w2
+        assert our_layer.mlp.bias == (down_proj.bias is not None)
+        assert our_layer.mlp.intermediate_size == down_proj.in_features
+    else:
+        assert experts is not None and block is None
 
 
 def with_rope(family: str, **changes: Any) -> dict[str, Any]:
