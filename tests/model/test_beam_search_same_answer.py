@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from pellucid.beam_search_params import BeamSearchParams
+from pellucid.kv_groups import kv_groups
 from pellucid.llm import LLM
+from pellucid.loading.hf_config import read_model_config
 from support.checkpoints import write_checkpoint
 
 PARAMS = BeamSearchParams(beam_width=5, n=3, max_tokens=14, stop_token_ids=range(40, 60))
@@ -28,13 +30,13 @@ def found(outputs):
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_same_answer(family, backend, tmp_path):
-    directory = str(write_checkpoint(tmp_path, family))
+    directory = write_checkpoint(tmp_path, family)
     text = np.random.default_rng(0).integers(3, 300, 50).tolist()
     prompts = [text[:24], text[:33], text, text[:3]]
     params = [PARAMS, replace(PARAMS, early_stopping=True), replace(PARAMS, beam_width=3), PARAMS]
 
     def search(prompts, params, **knobs):
-        llm = LLM(directory, backend=backend, max_model_len=64, **knobs)
+        llm = LLM(str(directory), backend=backend, max_model_len=64, **knobs)
         outputs = llm.beam_search(prompts, params)
         llm.engine.scheduler.check_integrity()
         return found(outputs), sum(output.metrics.num_preemptions for output in outputs)
@@ -43,7 +45,10 @@ def test_same_answer(family, backend, tmp_path):
     assert len({repr(answer) for answer in alone}) == len(prompts)
 
     assert search(prompts, params)[0] == alone
-    tiny, num_preemptions = search(prompts, params, num_kv_blocks=4, block_size=16, max_num_seqs=6)
+    num_kv_blocks = 4 * len(kv_groups(read_model_config(directory)))  # of one long sequence
+    tiny, num_preemptions = search(
+        prompts, params, num_kv_blocks=num_kv_blocks, block_size=16, max_num_seqs=6
+    )
     assert tiny == alone and num_preemptions > 0
     assert search(prompts, params, max_num_batched_tokens=16, block_size=64)[0] == alone
     assert search(prompts, params, use_kv_cache=False, max_num_seqs=7)[0] == alone

@@ -38,7 +38,7 @@ def test_a_native_run_costs_what_its_steps_read(monkeypatch: pytest.MonkeyPatch)
     session = Session(model, config, [workload])
     cost = session.cost(session.run(workload))
     block_bytes = model.backend.kv_bytes_per_block(TINY_SHAPE, 32, "f32")
-    positions = (41 + 16) + (42 + 16)  # of the two layers, in the two steps
+    positions = (41 + 16) + (42 + 16)  # of the two layers, each a group, in the two steps
     per_step = model.decoder.step_weights
     weights = 2 * per_step.num_bytes(with_head=True)
-    assert cost.num_bytes == weights + 3 * positions * block_bytes // 32 // 2
+    assert cost.num_bytes == weights + 3 * positions * block_bytes // 32

@@ -181,7 +181,7 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
         writer.add_layer_norm_eps(config["layer_norm_eps"])
         writer.add_parallel_residual(config["use_parallel_residual"])
     else:
-        writer.add_layer_norm_rms_eps(model.norm_eps)
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     if config["model_type"] not in ("ernie4_5", "mistral") and config.get("head_dim"):
         writer.add_key_length(attention.head_dim)
         writer.add_value_length(attention.head_dim)

@@ -57,6 +57,22 @@ def test_without_fair_shares_it_would_wait_for_all_of_them() -> None:
     assert steps_to_first_token(scheduler, make_request("late", 20, caller="greedy")) > 200
 
 
+def test_no_requests_preempt_each_other_in_turn_within_a_step() -> None:
+    """In a small pool a caller with a weight has two large requests, another caller two small ones."""
+    scheduler = make_scheduler(num_blocks=4, max_num_seqs=5, max_num_batched_tokens=2048)
+    for name, num_tokens, caller in (
+        ("small-0", 1, ""),
+        ("small-1", BLOCK_SIZE - 2, ""),
+        ("large-0", BLOCK_SIZE + 1, "a"),
+        ("large-1", BLOCK_SIZE + 1, "a"),
+    ):
+        weight = 3.0 if caller else 1.0
+        scheduler.add_request(
+            make_request(name, num_tokens, max_tokens=2, caller=caller, caller_weight=weight)
+        )
+    run(scheduler)  # ends
+
+
 def test_a_caller_gets_a_seat_of_one_that_has_more_than_its_share() -> None:
     scheduler = greedy_scheduler()
     assert len(scheduler.running) == 8

@@ -459,8 +459,9 @@ class Scheduler:
 
         Among requests of a caller those with later keys give, and running ones only if their priority is worse.
         Requests of another caller give if it has a larger claim than the caller of the waiting request will
-        have. Of these, running ones give only to a request that has not started, so that no two requests
-        preempt each other in turn, and only if their caller has had as many tokens computed, by its weight.
+        have. Of these, running ones give only if they have computed a part, and to a request that has not started, so that no
+        requests preempt each other in turn; and only if their caller has had as many tokens computed, by its
+        weight.
         """
         is_running = giver.status is RequestStatus.RUNNING
         if claims is None or giver.caller == request.caller:
@@ -468,7 +469,9 @@ class Scheduler:
             return is_worse and request.queue_key < giver.queue_key
         if is_running:
             time_of = self._shares.virtual_time
-            if request.has_started or time_of(giver.caller) < time_of(request.caller):
+            if request.has_started or not giver.num_processed_tokens:
+                return False
+            if time_of(giver.caller) < time_of(request.caller):
                 return False
         num_blocks = self.kv_cache_manager.num_more_blocks(request)
         return claims.of(giver.caller) > claims.of(request.caller, 1, num_blocks)
