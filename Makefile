@@ -62,7 +62,8 @@ serve: $(VENV)/.server
 setup: $(VENV)/.dev
 
 # As many processes as there are cores, at most 4: a file's tests stay together, as they share models and servers.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# In the order of the files: xdist otherwise starts those with the fewest tests last, and a few long ones end on one core.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: test-native $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/integrations --ignore=tests/page
 

@@ -87,8 +87,15 @@ def fake_logits(token_ids: Sequence[int] | IntArray) -> Array:
     return np.frombuffer(digest, dtype=np.uint16)[:VOCAB_SIZE] / 2.0**13 - 4.0
 
 
+class FakeWeights:
+    """Of a model that has none: no experts are in a file."""
+
+    expert_reads = None
+
+
 class FakeBackend:
     name = identity = "fake"
+    weights = FakeWeights()
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size

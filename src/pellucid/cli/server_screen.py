@@ -18,7 +18,13 @@ COLUMNS = ("request", "caller", "state", "prompt", "cached", "output", "why")
 
 def print_status(status: ServerStatus) -> None:
     """Writes the screen on stdout."""
-    Console(file=sys.stdout, width=page_width(), color_system=None).print(status_screen(status))
+    console = Console(
+        file=sys.stdout,
+        force_terminal=False,  # with TERM=dumb, rich would take a terminal to have 80 columns
+        color_system=None,
+        width=page_width(),
+    )
+    console.print(status_screen(status))
 
 
 def status_screen(status: ServerStatus) -> RenderableType:

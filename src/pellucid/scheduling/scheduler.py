@@ -459,9 +459,9 @@ class Scheduler:
 
         Among requests of a caller those with later keys give, and running ones only if their priority is worse.
         Requests of another caller give if it has a larger claim than the caller of the waiting request will
-        have. Of these, running ones give only if they have computed a part, and to a request that has not started, so that no
-        requests preempt each other in turn; and only if their caller has had as many tokens computed, by its
-        weight.
+        have. Of these, running ones give only to a request that has not started, and only after a step of their
+        own: so no requests preempt each other in turn. And they give only if their caller has had as many
+        tokens computed, by its weight.
         """
         is_running = giver.status is RequestStatus.RUNNING
         if claims is None or giver.caller == request.caller:

@@ -109,7 +109,7 @@ class ModelOptions:
         str,
         _model(
             **choice("memory", "mapped"),
-            help="Where experts are: mapped, in a temporary file of which memory holds what is read.",
+            help="Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
         ),
     ] = EngineConfig.experts
     kv_cache_dtype: Annotated[
