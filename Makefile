@@ -62,7 +62,7 @@ serve: $(VENV)/.server
 setup: $(VENV)/.dev
 
 # As many processes as there are cores, at most 4: a file's tests stay together, as they share models and servers.
-# In the order of the files: xdist otherwise starts those with the fewest tests last, and a few long ones end on one core.
+# In the order of the files: xdist otherwise runs those with few tests last, where a few long ones keep one core busy.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: test-native $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/integrations --ignore=tests/page
@@ -168,7 +168,7 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
-	@echo "setting up $(VENV): pellucid and its native extension (a minute the first time)"
+	@echo "setting up $(VENV): pellucid and its native extension (some minutes the first time)"
 	@$(INSTALL) .
 	@touch $@
 
@@ -177,7 +177,7 @@ $(VENV)/.server: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
-	@echo "setting up $(VENV): pellucid, its native extension, development tools (a minute the first time)"
+	@echo "setting up $(VENV): pellucid, its native extension, development tools (some minutes the first time)"
 	@$(INSTALL) '.[dev]' $(DEV_BUILD)
 	@touch $(VENV)/.installed $(VENV)/.server $@
 
