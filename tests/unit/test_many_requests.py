@@ -107,7 +107,7 @@ def test_many_requests(request: pytest.FixtureRequest) -> None:
         tracemalloc.stop()
 
     assert watched.num_steps > num_requests // engine.scheduler.max_num_seqs
-    assert watched.num_preempted > 10
+    assert watched.num_preempted > num_requests // 10_000
     assert_nothing_is_left(engine)
 
 
