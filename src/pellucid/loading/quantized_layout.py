@@ -5,9 +5,8 @@ are mapped from disk as they are. config.json and the metadata of each safetenso
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.config import read_foreign_config
-from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
+from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
+from pellucid.loading.safetensors_file import SafetensorsFile
 from pellucid.parameter_checks import shown
 
 LARGEST_ZERO_POINT = 15
@@ -93,13 +93,14 @@ def _similar_format(quantization: JsonObject) -> str:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Shape [N, K] and bytes of a stored matrix."""
+    """Shape [N, K] and bytes of a stored matrix, and the names of its arrays, codes first."""
 
     shape: tuple[int, int]
     num_bytes: int
+    arrays: tuple[str, ...]
 
 
-class QuantizedCheckpoint:
+class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
     """The tensors of a directory that `pellucid quantize` wrote: a matrix is one of them, whatever
     arrays it consists of.
 
@@ -112,45 +113,18 @@ class QuantizedCheckpoint:
     """
 
     def __init__(self, checkpoint: Checkpoint, weight_format: IntegerFormat) -> None:
-        self.location = checkpoint.location
-        self._checkpoint = checkpoint
-        self._format = weight_format
-        self._matrices: dict[str, MatrixFacts] = {}
-        arrays: set[str] = set()
+        matrices: dict[str, MatrixFacts] = {}
         for file in checkpoint.files:
             for name, shape in _read_shapes(file, weight_format).items():
                 num_bytes = _checked_bytes(file, name, shape, weight_format)
-                self._matrices[name] = MatrixFacts(shape, num_bytes)
-                arrays.update(f"{name}.{part}" for part in weight_format.arrays(*shape))
-        self._floats = [name for name in checkpoint if name not in arrays]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._matrices or name in self._floats
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._matrices
-        yield from self._floats
-
-    def info(self, name: str) -> MatrixFacts | TensorInfo:
-        """Shape and bytes of the tensor `name`."""
-        return self._matrices.get(name) or self._checkpoint.info(name)
+                arrays = tuple(f"{name}.{part}" for part in weight_format.arrays(*shape))
+                matrices[name] = MatrixFacts(shape, num_bytes, arrays)
+        super().__init__(checkpoint, matrices)
+        self._format = weight_format
 
     def memory_bytes(self, name: str) -> int:
         """What the tensor `name` takes."""
         return self.info(name).num_bytes
-
-    def path(self, name: str) -> Path:
-        """The file that holds the tensor `name`."""
-        return self._checkpoint.path(f"{name}.codes" if name in self._matrices else name)
-
-    def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
-        arrays = [name]
-        if name in self._matrices:
-            parts = self._format.arrays(*self._matrices[name].shape)
-            arrays = [f"{name}.{part}" for part in parts]
-        for array in arrays:
-            self._checkpoint.release(array)
 
     def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`, in read-only views of its file."""

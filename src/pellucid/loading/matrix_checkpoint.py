@@ -1,0 +1,61 @@
+"""The tensors of a checkpoint in which quantized matrices consist of several arrays."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.safetensors_file import TensorInfo
+from pellucid.loading.tensor_source import TensorFacts
+
+
+class StoredMatrix(TensorFacts, Protocol):
+    """A matrix before it is read."""
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Their names in the checkpoint; the first holds the codes."""
+        ...
+
+
+MatrixT = TypeVar("MatrixT", bound=StoredMatrix)
+
+
+class MatrixCheckpoint(Generic[MatrixT]):
+    """The part of a `TensorSource` that knows the names: those of matrices, and of all other tensors.
+
+    Args:
+        checkpoint: the arrays.
+        matrices: by the names that floats would have.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, matrices: Mapping[str, MatrixT]) -> None:
+        self.location = checkpoint.location
+        self._checkpoint = checkpoint
+        self._matrices = matrices
+        arrays = {array for matrix in matrices.values() for array in matrix.arrays}
+        self._floats = [name for name in checkpoint if name not in arrays]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._matrices or name in self._floats
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._matrices
+        yield from self._floats
+
+    def info(self, name: str) -> MatrixT | TensorInfo:
+        """Shape and bytes of the tensor `name`."""
+        return self._matrices.get(name) or self._checkpoint.info(name)
+
+    def path(self, name: str) -> Path:
+        """The file that holds the tensor `name`, or its codes."""
+        return self._checkpoint.path(self._arrays(name)[0])
+
+    def release(self, name: str) -> None:
+        """Gives back the memory behind the tensor `name`, which may be read again."""
+        for array in self._arrays(name):
+            self._checkpoint.release(array)
+
+    def _arrays(self, name: str) -> tuple[str, ...]:
+        matrix = self._matrices.get(name)
+        return (name,) if matrix is None else matrix.arrays
