@@ -89,7 +89,7 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     manager = make_manager()
     request = make_request("a", 12)
     compute(manager, request, 9)
-    manager.roll_back(request, 6)
+    assert manager.rewind(request, 6) == 6
     request.num_computed_tokens = 6
     assert manager.block_tables(request)[0] == (0, 1)
     assert begin(manager, make_request("b", 12)).num_tokens == 8
@@ -97,7 +97,7 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     assert manager.take_block_ops() == (CopyBlock(1, 3),)
     other = make_request("c", 12, cache_salt=b"own")
     compute(manager, other, 9)
-    manager.roll_back(other, 6)
+    assert manager.rewind(other, 6) == 6
     other.num_computed_tokens = 6
     compute(manager, other, 7)  # nobody else has it: it is written in place, and not found
     assert manager.take_block_ops() == ()

@@ -125,7 +125,8 @@ class Trace:
         state_pool = None
         if of_windows.random() < 0.3:  # recurrent states: nothing is offloaded
             offloaded, self.store = OffloadedBlocks(), None
-            state_pool = StatePool(max_num_seqs, of_windows.choice([0, 1, 3, 16]))
+            num_snapshots = of_windows.choice([0, 1, 3, 16])
+            state_pool = StatePool(max_num_seqs, num_snapshots, of_windows.choice([0, 1, 16]))
         num_blocks = BlockNeeds(BLOCK_SIZE, windows, budget).most(MAX_LENGTH) + num_extra_blocks
         pool = BlockPool(num_blocks)
         self.scheduler = Scheduler(
@@ -141,6 +142,9 @@ class Trace:
         self.beams: list[Beams] = []
         self.now = 0.0
         self.num_read = 0
+        self.of_drafts = random.Random(f"{seed} drafts")
+        self.has_drafts = self.of_drafts.random() < 0.5
+        self.num_drafts = self.num_right_drafts = 0
 
     def run(self) -> None:
         num_steps = 0
@@ -202,6 +206,8 @@ class Trace:
                 self.num_read += len(found)
         if self.rng.random() < 0.01:
             scheduler.cancel_reading()
+        if self.has_drafts:
+            scheduler.draft({each.request_id: self.draft(each) for each in scheduler.running})
         output = scheduler.schedule(self.now)
         self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         assert output.num_tokens <= scheduler.max_num_batched_tokens
@@ -218,8 +224,7 @@ class Trace:
                 elif self.rng.random() < 0.01:
                     scheduler.finish(sampler, FinishReason.ERROR)
                 else:
-                    token_ids = sampler.token_ids(0, sampler.num_tokens)
-                    sampled[sampler.request_id] = [next_token(token_ids, sampler.index)]
+                    sampled[sampler.request_id] = self.verify(sampler)
         scheduler.update(output, sampled, self.now)
         self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         self.check_in_step()
@@ -230,6 +235,28 @@ class Trace:
             if alive and len(beams.delivered) == wanted:
                 beams.advance(scheduler)
         self.check_in_step()
+
+    def draft(self, request: Request) -> list[int]:
+        """Guesses of which the first ones are right."""
+        length, num_right = (self.of_drafts.choice([0, 1, 2, 6]) for _ in range(2))
+        token_ids = request.token_ids(0, request.num_known_tokens)
+        drafts = []
+        for _ in range(length):
+            token_id = next_token([*token_ids, *drafts], request.index)
+            drafts.append(token_id if len(drafts) < num_right else 23)
+        return drafts
+
+    def verify(self, request: Request) -> list[int]:
+        """The right drafts of a request, and one token more."""
+        token_ids = request.token_ids(0, request.num_known_tokens)
+        sampled = [next_token(token_ids, request.index)]
+        for draft in request.draft_token_ids:
+            self.num_drafts += 1
+            if sampled[-1] != draft or draft == END:
+                break
+            self.num_right_drafts += 1
+            sampled.append(next_token([*token_ids, *sampled], request.index))
+        return sampled
 
     def check_in_step(self) -> None:
         self.scheduler.check_integrity()
@@ -261,6 +288,19 @@ def test_the_traces_resume_from_snapshots() -> None:
             copies = [op for op in trace.blocks.ops if isinstance(op, CopyState)]
             num_resumed += sum(op.source_slot >= state_pool.num_slots for op in copies)
     assert num_resumed > 5
+
+
+def test_the_traces_go_back_behind_wrong_drafts() -> None:
+    num_copies = num_drafts = num_right = 0
+    for seed in range(60):
+        trace = Trace(seed)
+        trace.run()
+        pool = trace.scheduler.kv_cache_manager.state_pool
+        if pool is not None and pool.num_spares:
+            num_drafts += trace.num_drafts
+            num_right += trace.num_right_drafts
+            num_copies += sum(isinstance(op, CopyState) for op in trace.blocks.ops)
+    assert num_copies > 50 and num_drafts > num_right > 20
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -3,9 +3,10 @@
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import MissReason
+from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import CopyState
 from pellucid.scheduling.state_pool import StatePool
-from support.scheduling import make_request
+from support.scheduling import make_request, shares, step
 
 
 def make_manager(num_slots: int = 4, num_blocks: int = 8) -> KVCacheManager:
@@ -101,6 +102,70 @@ def test_without_snapshots_nothing_is_found_of_other_requests_and_the_reason_is_
     match = manager.admit(second)
     assert match.num_tokens == 0
     assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
+
+
+# ---- drafts
+
+
+def test_behind_a_wrong_draft_states_go_back_to_where_they_were_kept() -> None:
+    manager = KVCacheManager(BlockPool(8), 16, state_pool=StatePool(1, num_spares=1))
+    request = computed(manager, "a", 20)
+    slot = manager.state_slot(request)
+    assert manager.can_rewind(request)
+    manager.keep_states(request)
+    (copy,) = copies(manager)
+    assert copy.source_slot == slot and not manager.can_rewind(request)
+    assert manager.allocate(request, 40)
+    request.num_computed_tokens = 40
+    assert manager.rewind(request, 36) == 20
+    request.num_computed_tokens = 20
+    assert manager.state_slot(request) == copy.target_slot  # nothing is copied back
+    assert copies(manager) == [] and manager.num_blocks(request) == 2
+    manager.check_integrity()
+
+
+def test_where_all_drafts_are_right_states_stay() -> None:
+    manager = KVCacheManager(BlockPool(8), 16, state_pool=StatePool(1, num_spares=1))
+    request = computed(manager, "a", 20)
+    slot = manager.state_slot(request)
+    manager.keep_states(request)
+    assert manager.rewind(request, 20) == 20
+    assert manager.state_slot(request) == slot
+    manager.check_integrity()
+
+
+def test_without_kept_states_the_beginning_is_all_that_is_left() -> None:
+    manager = make_manager()
+    request = computed(manager, "a", 40)
+    assert not manager.can_rewind(request)
+    assert manager.rewind(request, 36) == 0
+    request.num_computed_tokens = 0
+    assert manager.num_blocks(request) == 0
+    manager.check_integrity()
+
+
+def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_drafts() -> None:
+    manager = KVCacheManager(BlockPool(40), 4, state_pool=StatePool(2, num_spares=1))
+    scheduler = Scheduler(manager, 2, 100)
+    request, other = make_request("a", 6, 20), make_request("b", 6, 20)
+    scheduler.add_request(request)
+    scheduler.add_request(other)
+    step(scheduler, token_id=10)
+    scheduler.draft({"a": [11, 12, 13], "b": [11]})
+    output = scheduler.schedule(0.0)
+    assert shares(output) == [("a", 6, 10), ("b", 6, 7)]  # one slot to go back to
+    scheduler.update(output, {"a": [11, 14], "b": [11]}, 0.0)
+    scheduler.check_integrity()
+    assert (request.num_computed_tokens, request.num_rewound_tokens) == (6, 2)
+    assert request.is_decoding and not request.may_have_drafts
+    scheduler.draft({"a": [15], "b": [12]})
+    output = scheduler.schedule(0.0)
+    assert shares(output) == [("a", 6, 9), ("b", 7, 9)]
+    scheduler.update(output, {"a": [15], "b": [12, 13]}, 0.0)
+    scheduler.check_integrity()
+    assert request.output_token_ids == [10, 11, 14, 15]
+    assert (request.num_computed_tokens, other.num_computed_tokens) == (9, 9)
+    assert request.may_have_drafts
 
 
 # ---- snapshots

@@ -80,14 +80,17 @@ class Session:
         self._kv_plan = plan_kv_cache(workloads, engine_config, model.config, model.backend)
         block_size, dtype = engine_config.block_size, engine_config.kv_cache_dtype
         self._num_slots = max(workload.batch for workload in workloads)
+        self._num_spares = self._num_slots if engine_config.speculation != "off" else 0
         self.kv_cache = model.backend.make_kv_cache(
-            model.config, self._kv_plan.num_blocks, block_size, dtype, self._num_slots
+            model.config,
+            self._kv_plan.num_blocks,
+            block_size,
+            dtype,
+            self._num_slots + self._num_spares,
         )
         _fill(model.backend.ops, self.kv_cache, model.config, self._kv_plan.num_blocks * block_size)
         self._events = EventBus(clock)  # without subscribers
-        self._speculation = make_speculation(
-            engine_config, model.config.vocab_size, clock, self._events
-        )
+        self._speculation = make_speculation(engine_config, model.config, clock, self._events)
         self._runner = ModelRunner(model.decoder, self.kv_cache, block_size, Sampler())
 
     def memory_plan(self) -> MemoryPlan:
@@ -102,7 +105,7 @@ class Session:
             margin=0,
             available=available_memory(),
             knob="workloads",
-            states=self._num_slots * formulas.state_bytes(self._model.config),
+            states=(self._num_slots + self._num_spares) * formulas.state_bytes(self._model.config),
         )
 
     def measure(
@@ -174,6 +177,9 @@ class Session:
             if is_prefill
             else workload.batch * max(prompt_length, 1 + self._config.num_draft_tokens)
         )
+        state_pool = None
+        if self._model.config.states:
+            state_pool = StatePool(self._num_slots, num_spares=self._num_spares)
         scheduler = Scheduler(
             KVCacheManager(
                 BlockPool(self._kv_plan.num_blocks),
@@ -181,7 +187,7 @@ class Session:
                 enable_prefix_caching=False,
                 windows=self._kv_plan.block_needs.windows,
                 max_chunk=budget,
-                state_pool=StatePool(self._num_slots) if self._model.config.states else None,
+                state_pool=state_pool,
             ),
             max_num_seqs=workload.batch,
             max_num_batched_tokens=budget,

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pellucid.backends.ops import KVCache
 from pellucid.config import EngineConfig
@@ -23,13 +24,29 @@ from pellucid.loading.checksums import weights_identity
 from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
 from pellucid.memory.process_memory import available_memory
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.state_pool import StatePool
 
 LOGIT_BYTES = 4
 # Rows of logits in a step beside one for each request: for prompt_logprobs and drafts.
 MAX_EXTRA_LOGITS_BYTES = 64 << 20
 MAX_SNAPSHOT_BYTES = 512 << 20  # snapshots of recurrent states
+MAX_SPARE_BYTES = 256 << 20  # recurrent states of before steps with drafts
 
 _log = logging.getLogger(__name__)
+
+
+class StateSlots(NamedTuple):
+    """How many slots of recurrent states there are.
+
+    Attributes:
+        requests: for requests.
+        snapshots: for snapshots of prefixes.
+        spares: for states of before steps with drafts.
+    """
+
+    requests: int
+    snapshots: int
+    spares: int
 
 
 @dataclass(frozen=True)
@@ -45,7 +62,7 @@ class KVStorage:
         max_read_blocks: blocks on their way from `prefix_store`.
         max_extra_logits: rows of logits that a step may have beside one for each request.
         draft_kv_cache: of the draft model, as many blocks; None without one.
-        num_snapshots: slots for snapshots of recurrent states, behind those of `max_num_seqs` requests.
+        state_slots: the slots of recurrent states; None: the model has none.
     """
 
     plan: MemoryPlan
@@ -56,7 +73,12 @@ class KVStorage:
     max_read_blocks: int
     max_extra_logits: int
     draft_kv_cache: KVCache | None = None
-    num_snapshots: int = 0
+    state_slots: StateSlots | None = None
+
+    def state_pool(self) -> StatePool | None:
+        """What scheduling has to know of recurrent states; None: the model has none."""
+        slots = self.state_slots
+        return None if slots is None else StatePool(slots.requests, slots.snapshots, slots.spares)
 
     def offloaded_blocks(self) -> OffloadedBlocks:
         """What scheduling has to know of the blocks outside of the pool."""
@@ -77,6 +99,7 @@ def make_kv_storage(
     max_model_len: int,
     bus: EventBus,
     draft: LoadedModel | None = None,
+    has_drafts: bool = False,
 ) -> KVStorage:
     """Plans the memory and makes what the plan says. Nothing of the cache is touched.
 
@@ -86,6 +109,7 @@ def make_kv_storage(
         max_model_len: tokens of the longest sequence.
         bus: hears what a person should know of files in the prefix cache.
         draft: the draft model, which has a block for each of the model's.
+        has_drafts: whether requests may have drafts, which need slots for recurrent states to go back to.
 
     Raises:
         ValueError: a knob asks for what the backend or the memory cannot give.
@@ -104,8 +128,8 @@ def make_kv_storage(
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
         scratch += 2 * max_pending * bytes_per_block
-    num_snapshots = _num_snapshots(config, model)
-    num_states = config.max_num_seqs + num_snapshots
+    state_slots = _state_slots(config, model, has_drafts)
+    num_states = 1 if state_slots is None else sum(state_slots)
     draft_weights = draft_bytes_per_block = 0
     if draft is not None:
         draft_weights = draft.weight_bytes
@@ -156,15 +180,22 @@ def make_kv_storage(
         max_read_blocks,
         max_extra_logits,
         draft_kv_cache,
-        num_snapshots,
+        state_slots,
     )
 
 
-def _num_snapshots(config: EngineConfig, model: LoadedModel) -> int:
-    """Slots for snapshots of recurrent states: at most one for each request that can run."""
-    if not (model.config.states and config.enable_prefix_caching and config.use_kv_cache):
-        return 0
-    return min(config.max_num_seqs, max(1, MAX_SNAPSHOT_BYTES // state_bytes(model.config)))
+def _state_slots(config: EngineConfig, model: LoadedModel, has_drafts: bool) -> StateSlots | None:
+    """Slots for snapshots, and for states of before steps with drafts: at most one of each for each request
+    that can run."""
+    if not model.config.states:
+        return None
+    num_bytes, most = state_bytes(model.config), config.max_num_seqs
+    num_snapshots = num_spares = 0
+    if config.enable_prefix_caching and config.use_kv_cache:
+        num_snapshots = min(most, max(1, MAX_SNAPSHOT_BYTES // num_bytes))
+    if has_drafts and config.use_kv_cache:
+        num_spares = min(most, max(1, MAX_SPARE_BYTES // num_bytes))
+    return StateSlots(most, num_snapshots, num_spares)
 
 
 def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:

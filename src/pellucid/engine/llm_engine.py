@@ -41,7 +41,6 @@ from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.state_pool import StatePool
 
 _log = logging.getLogger(__name__)
 
@@ -81,14 +80,14 @@ class LLMEngine:
         self.events = EventBus(clock) if bus is None else bus
         if model.config.states:
             config = without_reuse(config, self._warn)
-            proposer = draft = None
         self.config = config
         self.model = model
         self.model_config = model.config
         self.tokenizer = model.tokenizer
         self.clock = clock
         self.max_model_len = _max_model_len(config, model.config)
-        storage = make_kv_storage(config, model, self.max_model_len, self.events, draft)
+        has_drafts = proposer is not None or config.speculation != "off"
+        storage = make_kv_storage(config, model, self.max_model_len, self.events, draft, has_drafts)
         self.memory_plan = storage.plan
         self._close_storage = storage.close
         self.scheduler = Scheduler(
@@ -100,9 +99,7 @@ class LLMEngine:
                 storage.offloaded_blocks(),
                 storage.plan.block_needs.windows,
                 config.max_num_batched_tokens,
-                StatePool(config.max_num_seqs, storage.num_snapshots)
-                if model.config.states
-                else None,
+                storage.state_pool(),
             ),
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -147,7 +144,7 @@ class LLMEngine:
                 self._watches,
             )
         self._speculation = make_speculation(
-            config, model.config.vocab_size, clock, self.events, proposer, draft_model
+            config, model.config, clock, self.events, proposer, draft_model
         )
         self._executor = StepExecutor(
             self.model_runner,

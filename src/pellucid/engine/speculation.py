@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 
-from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig
+from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig, ModelConfig
 from pellucid.engine.engine_events import to_us
 from pellucid.event_bus import EventBus
 from pellucid.events import DraftRound, DraftStep, Level, Speculating
@@ -137,6 +137,7 @@ class Speculation:
             won = self._policy.record(
                 outcomes,
                 num_requests,
+                sum(each.num_draft_tokens for each in scheduled_requests),
                 sum(each.num_scheduled_tokens for each in scheduled_requests),
                 seconds,
                 self.drafting_seconds,
@@ -219,7 +220,7 @@ class Speculation:
 
 def make_speculation(
     config: EngineConfig,
-    vocab_size: int,
+    model_config: ModelConfig,
     clock: Callable[[], float],
     bus: EventBus,
     proposer: Proposer | None = None,
@@ -231,8 +232,9 @@ def make_speculation(
         proposer: makes the drafts, in place of the proposer that `config` names.
         draft_model: makes the drafts, in place of prompt lookup.
     """
+    recomputes = bool(model_config.states)
     if proposer is not None:
-        policy = DraftPolicy(MAX_DRAFT_TOKENS, decides=False)
+        policy = DraftPolicy(MAX_DRAFT_TOKENS, False, recomputes)
     elif config.speculation == "off" or (config.speculation == "auto" and not config.use_kv_cache):
         return None  # the loop without a cache is there to be compared with
     elif config.speculation == "draft" and draft_model is None:
@@ -242,5 +244,6 @@ def make_speculation(
             proposer = PromptLookup(config.enable_prefix_caching and config.use_kv_cache)
         else:
             proposer = draft_model
-        policy = DraftPolicy(config.num_draft_tokens, decides=config.speculation == "auto")
-    return Speculation(proposer, policy, vocab_size, clock, bus)
+        decides = config.speculation == "auto"
+        policy = DraftPolicy(config.num_draft_tokens, decides, recomputes)
+    return Speculation(proposer, policy, model_config.vocab_size, clock, bus)

@@ -99,12 +99,16 @@ class DraftPolicy:
     second than the step without it, gives the most tokens per second; for equal requests that is the k
     with the greatest speed-up E / (k c + v) (`formulas.draft_speedup`).
 
+    A model with recurrent states computes again, in the step after a wrong draft j, the j tokens up to the
+    one that was drawn in its place. So draft j costs j rows more with the probability a^(j-1) - a^j.
+
     What drafts have lost, by measured times, is bounded: a small share of the time beside what they
     have won lately.
 
     Args:
         max_drafts: for one request in one step.
         decides: False gives `max_drafts` to all.
+        recomputes: whether the tokens up to a wrong draft are computed again.
 
     Attributes:
         step_seconds: how long decode steps take, by their number of rows.
@@ -113,9 +117,10 @@ class DraftPolicy:
         rest: steps after the last decision in which it need not be asked again.
     """
 
-    def __init__(self, max_drafts: int, decides: bool = True) -> None:
+    def __init__(self, max_drafts: int, decides: bool = True, recomputes: bool = False) -> None:
         self._max_drafts = max_drafts
         self._decides = decides
+        self._recomputes = recomputes
         self.step_seconds = StepSeconds()
         self._draft_seconds = 0.0  # for one draft
         self.acceptance = FIRST_ACCEPTANCE  # of all requests
@@ -162,7 +167,7 @@ class DraftPolicy:
         self.verdict = Verdict.DO_NOT_PAY
         self.rest = MAX_REST
         num_drafts = min(NUM_LOOKING, self._max_drafts)
-        cost = num_drafts * self._row_seconds(len(request_ids))
+        cost = (num_drafts + self._recomputes) * self._row_seconds(len(request_ids))
         if self._steps_without < MIN_STEPS_BETWEEN_LOOKS or cost > self._allowance:
             return {}
         self._num_looks += 1
@@ -172,6 +177,7 @@ class DraftPolicy:
         self,
         outcomes: Iterable[DraftOutcome],
         num_requests: int,
+        num_drafts: int,
         num_rows: int,
         seconds: float,
         drafting_seconds: float,
@@ -182,6 +188,7 @@ class DraftPolicy:
         Args:
             outcomes: of requests that had drafts.
             num_requests: that decoded.
+            num_drafts: of the step.
             num_rows: of the step, drafts included.
             seconds: that the step took, without drafting.
             drafting_seconds: that deciding and proposing took.
@@ -191,7 +198,6 @@ class DraftPolicy:
             Seconds that drafts have won in this step, by measured times; negative if they lost.
         """
         self.step_seconds.record(num_rows, seconds)
-        num_drafts = num_rows - num_requests
         num_right = 0
         for request_id, drafts, right in outcomes:
             num_right += right
@@ -202,13 +208,14 @@ class DraftPolicy:
         if self._allowance is None:
             self._allowance = FIRST_LOSS * plain
         won = 0.0
+        if num_rows > num_requests:  # also without drafts, after a wrong one
+            won = num_right / num_requests * plain - max(0.0, with_drafts - plain)
         if num_drafts:
             per_draft = drafting_seconds / num_drafts
             self._draft_seconds += (1 - FORGETTING) * (per_draft - self._draft_seconds)
-            won = num_right / num_requests * plain - max(0.0, with_drafts - plain)
             self._steps_with_drafts += 1
             self._steps_without = self._num_misses = self.rest = 0
-        else:
+        elif num_rows == num_requests:
             self._steps_with_drafts = 0
             self._steps_without += 1 + num_rested
             self._num_misses += self.verdict is Verdict.PAY
@@ -245,17 +252,23 @@ class DraftPolicy:
         row_seconds = self._row_seconds(len(request_ids))
         tokens, seconds = float(len(request_ids)), plain
         chosen: dict[str, int] = {}
-        likeliest = [(-self._acceptance_of(name), name, 1) for name in request_ids]
+        # (minus the probability of the draft, name, its number, the probability of the one before it)
+        likeliest = [(-self._acceptance_of(name), name, 1, 1.0) for name in request_ids]
         heapify(likeliest)
         while likeliest:
-            minus_probability, name, count = heappop(likeliest)
+            minus_probability, name, count, before = heappop(likeliest)
+            num_rows = 1.0
+            if self._recomputes:
+                num_rows += count * (before + minus_probability)
+                allowance -= row_seconds * (count == 1)  # of the first draft, if all are wrong
             allowance -= row_seconds
-            if allowance < 0 or -minus_probability * seconds <= tokens * row_seconds:
+            cost = num_rows * row_seconds
+            if allowance < 0 or -minus_probability * seconds <= tokens * cost:
                 break
             tokens -= minus_probability
-            seconds += row_seconds
+            seconds += cost
             chosen[name] = count
             if count < self._max_drafts:
                 next_one = minus_probability * self._acceptance_of(name)
-                heappush(likeliest, (next_one, name, count + 1))
+                heappush(likeliest, (next_one, name, count + 1, -minus_probability))
         return chosen

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pellucid.formulas import BlockNeeds
 from pellucid.scheduling.block import Block, BlockKey
@@ -30,6 +31,18 @@ class FoundPrefix:
     blocks: tuple[Sequence[Block], ...]
 
 
+class KeptStates(NamedTuple):
+    """A copy of a request's recurrent states, to which `rewind` can go back.
+
+    Attributes:
+        slot: a spare one.
+        num_tokens: after which the states were these.
+    """
+
+    slot: int
+    num_tokens: int
+
+
 class RequestTables:
     """The block tables of a request, one for each group, and what was last found for it.
 
@@ -38,17 +51,27 @@ class RequestTables:
             the same length.
         found: in the version `found_at` of the pool and for the length `found_at` of the tables.
         state_slot: where the request's recurrent states are; None: it has none.
+        kept: the states that it had before a step with drafts; None: none are kept.
         snapshot_slot: of the snapshot that its states are to become on admission; None: they stay.
         latest_snapshot: block hash of the snapshot that was taken of its output last; None: there is none.
     """
 
-    __slots__ = ("found", "found_at", "latest_snapshot", "snapshot_slot", "state_slot", "tables")
+    __slots__ = (
+        "found",
+        "found_at",
+        "kept",
+        "latest_snapshot",
+        "snapshot_slot",
+        "state_slot",
+        "tables",
+    )
 
     def __init__(self, tables: Sequence[BlockTable]) -> None:
         self.tables = tables
         self.found: FoundPrefix | None = None
         self.found_at: tuple[int, int] | None = None
         self.state_slot: int | None = None
+        self.kept: KeptStates | None = None
         self.snapshot_slot: int | None = None
         self.latest_snapshot: bytes | None = None
 
@@ -375,14 +398,27 @@ class KVCacheManager:
 
     # ---- release
 
-    def roll_back(self, request: Request, num_tokens: int) -> None:
-        """Gives back the blocks beyond the first `num_tokens` positions, from the tail. Blocks that the next
-        token sees must not have been freed."""
+    def rewind(self, request: Request, num_tokens: int) -> int:
+        """Takes a request back to its first `num_tokens` positions, and gives back the blocks beyond them, the
+        last one first. Blocks that the next token sees must not have been freed.
+
+        Recurrent states go back to where they were last kept (`keep_states`), or to the beginning of the text:
+        the positions from there on have to be computed again. What was kept is dropped.
+
+        Args:
+            num_tokens: no more than are computed.
+
+        Returns:
+            The positions that are still computed: `num_tokens` of a model without recurrent states.
+        """
+        if self.state_pool is not None:
+            num_tokens = self._rewind_states(request, num_tokens)
         num_kept = self._blocks_for(num_tokens)
         for table in self._tables_of(request):
             if num_kept < len(table):
                 self.block_pool.release(table.cut(num_kept))
         self._release_slot(request)
+        return num_tokens
 
     def give_back(self, request: Request, num_blocks: int) -> int:
         """Gives back blocks of a waiting request from the tail until `num_blocks` of them are free, or none is
@@ -413,7 +449,7 @@ class KVCacheManager:
 
     def release(self, request: Request) -> None:
         """Gives all blocks back, the tail first, so that the longest-lived prefix is evicted last."""
-        self.roll_back(request, 0)
+        self.rewind(request, 0)
         self.offloaded.drop(request.request_id)
 
     def forget(self, request: Request) -> None:
@@ -436,7 +472,9 @@ class KVCacheManager:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
         if self.state_pool is not None:
             self.state_pool.check_integrity()
-            assert all(own.snapshot_slot is None for own in self._tables.values())
+            for own in self._tables.values():
+                assert own.snapshot_slot is None and own.kept is None
+            assert self.state_pool.num_free_spares == self.state_pool.num_spares
             slots = [own.state_slot for own in self._tables.values() if own.tables[0].blocks]
             assert None not in slots and len(set(slots)) == len(slots)
             assert len(slots) + self.state_pool.num_free_slots == self.state_pool.num_slots
@@ -644,6 +682,37 @@ class KVCacheManager:
         self._log.add("S", block.block_id, request.request_id, block.ref_count, group)
 
     # ---- recurrent states
+
+    def can_rewind(self, request: Request) -> bool:
+        """Whether a request can go back behind wrong drafts without computing all of its text again."""
+        pool = self.state_pool
+        return pool is None or pool.num_free_spares > 0 or not request.num_computed_tokens
+
+    def keep_states(self, request: Request) -> None:
+        """Keeps a copy of a request's recurrent states until the next `rewind`, if the model has any. Call it
+        before a step with drafts, where `can_rewind` says so."""
+        if self.state_pool is None or not request.num_computed_tokens:
+            return
+        own = self._own(request)
+        assert own.state_slot is not None and own.kept is None
+        own.kept = KeptStates(self.state_pool.allocate_spare(), request.num_computed_tokens)
+        self._block_ops.append(CopyState(own.state_slot, own.kept.slot))
+
+    def _rewind_states(self, request: Request, num_tokens: int) -> int:
+        """Returns the tokens after which a request's states are what its slot holds, `num_tokens` or fewer."""
+        assert self.state_pool is not None
+        own = self._own(request)
+        kept, own.kept = own.kept, None
+        if num_tokens < request.num_computed_tokens:
+            if kept is not None and kept.num_tokens <= num_tokens:
+                assert own.state_slot is not None
+                own.state_slot, kept = kept.slot, KeptStates(own.state_slot, kept.num_tokens)
+                num_tokens = kept.num_tokens
+            else:
+                num_tokens = 0
+        if kept is not None:
+            self.state_pool.release_spare(kept.slot)
+        return num_tokens
 
     def num_tokens_to_snapshot(self, request: Request, start: int) -> int | None:
         """Tokens from position `start` to where the next snapshot of a request is wanted; None: nowhere. A step

@@ -90,6 +90,7 @@ class Request:
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
     num_computed_tokens: int = 0
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
+    num_rewound_tokens: int = 0  # known, and to be computed again: recurrent states went back
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
     prefix_match: PrefixMatch | None = None  # of then, with the reason why it is not longer
     num_processed_tokens: int = 0  # rows that went through the model, recomputation included
@@ -138,9 +139,11 @@ class Request:
     @property
     def may_have_drafts(self) -> bool:
         """Whether its next tokens may be guessed: it decodes. While it computes again what a preemption
-        took, drafts would only wait for that."""
+        took, drafts would only wait for that. After a wrong draft of a model with recurrent states a step
+        without drafts has to follow: its states are then those of all tokens."""
         running = self.status is RequestStatus.RUNNING
-        return running and self.is_decoding and not self.waits_for_group
+        rewound = self.num_rewound_tokens > 0
+        return running and self.is_decoding and not self.waits_for_group and not rewound
 
     @property
     def has_started(self) -> bool:

@@ -130,6 +130,10 @@ class Scheduler:
         if self._shares.is_contended:
             others = deque(sorted(others, key=turn))
         plan.draft_budget -= len(decodes)
+        if (
+            self._has_drafts
+        ):  # after a wrong draft, decodes of models with states have more rows than one
+            plan.draft_budget -= sum([request.num_rewound_tokens for request in decodes])
         for request in decodes:
             if plan.budget and request.status is RequestStatus.RUNNING:
                 self._continue(request, plan)
@@ -155,7 +159,7 @@ class Scheduler:
         now: float,
         stop_strings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Books what a step computed: commits the sampled tokens, rolls back the positions of wrong
+        """Books what a step computed: commits the sampled tokens, goes back behind wrong
         drafts, publishes newly filled blocks to the prefix index, and finishes requests.
 
         A request that was sampled and got no token is parked until `reassign` gives it a token. It keeps
@@ -366,7 +370,11 @@ class Scheduler:
         self._add(request, plan)
 
     def _limit_drafts(self, request: Request, plan: StepPlan) -> None:
-        """Drops the drafts of a request that the step has no room for, or that are beyond its end."""
+        """Drops the drafts of a request that the step has no room for, that are beyond its end, or behind which
+        it could not go back."""
+        if not self.kv_cache_manager.can_rewind(request):
+            request.draft_token_ids = ()
+            return
         num_missing = request.num_known_tokens - request.num_computed_tokens
         room = min(
             plan.draft_budget,
@@ -518,6 +526,8 @@ class Scheduler:
         if self.kv_cache_manager.takes_snapshots:
             to_snapshot = self.kv_cache_manager.num_tokens_to_snapshot(request, start)
             room = room if to_snapshot is None else min(room, to_snapshot)
+        if num_drafts:
+            self.kv_cache_manager.keep_states(request)
         samplers: tuple[Request, ...] = (request,)
         if num_scheduled > room:
             num_scheduled, samplers = room, ()
@@ -548,7 +558,7 @@ class Scheduler:
     def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
         request.draft_token_ids = ()
         # Blocks that it has not come to fill are of no use to it.
-        self.kv_cache_manager.roll_back(request, request.num_computed_tokens)
+        self.kv_cache_manager.rewind(request, request.num_computed_tokens)
         self._queues.preempt(request)
         request.num_preemptions += 1
         dropped = plan.drop(request)
@@ -598,25 +608,29 @@ class Scheduler:
         return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
     def _book_computed(self, scheduled: ScheduledRequest) -> None:
-        """Moves a request's counters on, as far as its tokens have been computed. K and V at the
-        positions of wrong drafts do not count, and their blocks go back."""
+        """Advances a request's counters, as far as its tokens have been computed. Behind a wrong draft the
+        request goes back, as far as it has to."""
         request, start, num_computed = scheduled.request, scheduled.start, scheduled.end
-        if scheduled.num_draft_tokens:
-            num_computed = min(num_computed, request.num_known_tokens - 1)
-            request.draft_token_ids = ()
         request.num_computed_tokens = num_computed
+        if scheduled.num_draft_tokens:
+            request.draft_token_ids = ()
+            num_right = min(num_computed, request.num_known_tokens - 1)
+            num_computed = self.kv_cache_manager.rewind(request, num_right)
+            request.num_computed_tokens = num_computed
+            request.num_rewound_tokens = num_right - num_computed
+        elif request.num_rewound_tokens:
+            num_left = request.num_rewound_tokens - scheduled.num_scheduled_tokens
+            request.num_rewound_tokens = max(0, num_left)
         if num_computed > request.num_computed_once:
             request.num_computed_once = num_computed
         request.num_processed_tokens += scheduled.num_scheduled_tokens
-        if num_computed < scheduled.end:
-            self.kv_cache_manager.roll_back(request, num_computed)
         self.kv_cache_manager.seal(request, start)
         if self.kv_cache_manager.has_windows:
             self.kv_cache_manager.free_behind_windows(request)
 
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)
-        request.num_computed_tokens = request.num_computed_once = 0
+        request.num_computed_tokens = request.num_computed_once = request.num_rewound_tokens = 0
 
     # ---- ends
 

@@ -4,36 +4,58 @@ from collections import OrderedDict
 
 
 class StatePool:
-    """Owns the slots. A slot holds the recurrent states of all layers: those of one request, or a snapshot,
-    which is what they were behind a full block of some text.
+    """Owns the slots. A slot holds the recurrent states of all layers: those of one request, those that a
+    request had before a step with drafts, or a snapshot: the states behind a full block of some text.
 
     Args:
-        num_slots: for requests; at least 1.
-        num_snapshots: slots for snapshots, behind those for requests.
+        num_slots: requests that can have states at a time; at least 1.
+        num_snapshots: slots for snapshots, the last ones.
+        num_spares: slots for the states before steps with drafts. They and the slots of requests change
+            places.
 
     Attributes:
         version: changes whenever a snapshot comes or goes.
     """
 
-    def __init__(self, num_slots: int, num_snapshots: int = 0) -> None:
+    def __init__(self, num_slots: int, num_snapshots: int = 0, num_spares: int = 0) -> None:
         self.num_slots = num_slots
         self.num_snapshots = num_snapshots
+        self.num_spares = num_spares
         self.version = 0
-        self._free = list(range(num_slots))[::-1]
-        self._free_snapshots = list(range(num_slots, num_slots + num_snapshots))[::-1]
+        self._first_snapshot = num_slots + num_spares
+        self._free = list(range(self._first_snapshot))[::-1]
+        self._num_taken_spares = 0
+        last = self._first_snapshot + num_snapshots
+        self._free_snapshots = list(range(self._first_snapshot, last))[::-1]
         self._snapshots: OrderedDict[bytes, int] = OrderedDict()  # by block hash, LRU
 
     @property
     def num_free_slots(self) -> int:
-        return len(self._free)
+        """Slots that requests can still have."""
+        return len(self._free) - self.num_free_spares
+
+    @property
+    def num_free_spares(self) -> int:
+        return self.num_spares - self._num_taken_spares
 
     def allocate(self) -> int:
         """A free slot; there must be one. What it holds is undefined: a text begins with zeros."""
+        assert self.num_free_slots > 0
         return self._free.pop()
 
     def release(self, slot: int) -> None:
-        assert 0 <= slot < self.num_slots and slot not in self._free
+        assert 0 <= slot < self._first_snapshot and slot not in self._free
         self._free.append(slot)
+
+    def allocate_spare(self) -> int:
+        """A slot for states before a step with drafts; there must be a free one."""
+        assert self.num_free_spares > 0
+        self._num_taken_spares += 1
+        return self._free.pop()
+
+    def release_spare(self, slot: int) -> None:
+        self._num_taken_spares -= 1
+        self.release(slot)
 
     # ---- snapshots
 
@@ -70,4 +92,6 @@ class StatePool:
 
     def check_integrity(self) -> None:
         slots = [*self._free_snapshots, *self._snapshots.values()]
-        assert sorted(slots) == list(range(self.num_slots, self.num_slots + self.num_snapshots))
+        last = self._first_snapshot + self.num_snapshots
+        assert sorted(slots) == list(range(self._first_snapshot, last))
+        assert 0 <= self._num_taken_spares <= self.num_spares

@@ -16,7 +16,7 @@ class DraftBlocks(Protocol):
 
     def allocate(self, request: Request, num_tokens: int) -> bool: ...
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
-    def roll_back(self, request: Request, num_tokens: int) -> None: ...
+    def rewind(self, request: Request, num_tokens: int) -> int: ...
     def forget(self, request: Request) -> None: ...
 
 
@@ -124,8 +124,7 @@ class DraftModel(Proposer):
         twin.output_token_ids = list(known)
         num_computed = min(twin.num_computed_tokens, twin.num_prompt_tokens + num_right)
         if num_computed < twin.num_computed_tokens:
-            twin.num_computed_tokens = num_computed
-            self._blocks.roll_back(twin, num_computed)
+            twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
         return twin
 
     def _read_texts(self, twins: Mapping[str, Request], wanted: Mapping[str, int]) -> list[str]:
