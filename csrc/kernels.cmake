@@ -43,8 +43,8 @@ if(PELLUCID_PROCESSOR MATCHES "aarch64|arm64|ARM64")
 endif()
 set_source_files_properties(csrc/kernels/level_portable.cpp PROPERTIES
   COMPILE_OPTIONS "${PELLUCID_PORTABLE_OPTIONS}")
-# Codes made of weights, weights of codes, and draws are the same bits everywhere too.
-set_source_files_properties(csrc/draw.cpp csrc/packed_matrix.cpp csrc/quantize.cpp PROPERTIES
-  COMPILE_OPTIONS -ffp-contract=off)
+# Codes made of weights, weights of codes, draws and summaries of logits are the same bits everywhere too.
+set_source_files_properties(csrc/draw.cpp csrc/packed_matrix.cpp csrc/quantize.cpp csrc/row_summary.cpp
+  PROPERTIES COMPILE_OPTIONS "-ffp-contract=off;-Wno-psabi")
 
 target_sources(pellucid_core PRIVATE ${PELLUCID_KERNEL_SOURCES})

@@ -13,6 +13,7 @@ void bind_quantize(nanobind::module_& m);
 void bind_gguf_blocks(nanobind::module_& m);
 void bind_kv_cache(nanobind::module_& m);
 void bind_token_draw(nanobind::module_& m);
+void bind_row_summary(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_program_attention(nanobind::module_& m);
 void bind_program_experts(nanobind::module_& m);

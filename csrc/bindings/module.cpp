@@ -10,6 +10,7 @@ NB_MODULE(_native, m) {
   pellucid::bind_gguf_blocks(m);
   pellucid::bind_kv_cache(m);
   pellucid::bind_token_draw(m);
+  pellucid::bind_row_summary(m);
   pellucid::bind_program(m);
   pellucid::bind_program_attention(m);
   pellucid::bind_program_experts(m);

@@ -279,6 +279,16 @@ class Draw:
         `sharpness` is log2(e) / temperature, or 0: greedily. `allowed` has a bit for each token, the lowest of a word first. `text` is prompt and output, for penalties.
         """
 
+class RowSummarizer:
+    """Summarizes rows of logits, one at a time; keeps its memory."""
+
+    def __init__(self, kernels: Kernels) -> None: ...
+
+    def summarize(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], token: int, num_likeliest: int, sharpness: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> tuple[float, float, float, int, bool, tuple[int, float], tuple[int, float], tuple[int, float], tuple[int, float], list[tuple[int, bool]]] | None:
+        """
+        The fields of backends.base.RowSummary; None where a logit is not finite.
+        """
+
 class RowSet(enum.Enum):
     """Which rows a buffer has."""
 

@@ -141,6 +141,56 @@ class Draw(NamedTuple):
     num_prompt_tokens: int = 0
 
 
+class RowQuestion(NamedTuple):
+    """What an observer of a token asks of its row of logits.
+
+    Attributes:
+        token: that was chosen.
+        num_likeliest: tokens to name, at most V.
+        sharpness: log2(e) / temperature, a float32, > 0.
+        top_k: 0 is off; so are a `top_p` of 1 and a `min_p` of 0.
+    """
+
+    token: int
+    num_likeliest: int
+    sharpness: float
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+class KeptTokens(NamedTuple):
+    """Tokens, and the sum of their weights at the temperature, relative to the likeliest token's."""
+
+    num: int
+    weight: float
+
+
+class RowSummary(NamedTuple):
+    """A row of finite logits; d is a logit's distance to the largest. Sums are those of float32 weights.
+
+    Attributes:
+        peak: the largest logit.
+        total: sum of e^d.
+        weighted: sum of d e^d.
+        rank: of the token asked for: 1 for the largest logit; of equal ones the lower id comes first.
+        is_kept: whether all truncations keep that token.
+        everything: the whole row; then what each truncation leaves, in their order.
+        likeliest: token ids in order of rank, and whether they are kept.
+    """
+
+    peak: float
+    total: float
+    weighted: float
+    rank: int
+    is_kept: bool
+    everything: KeptTokens
+    after_top_k: KeptTokens
+    after_top_p: KeptTokens
+    after_min_p: KeptTokens
+    likeliest: list[tuple[int, bool]]
+
+
 @dataclass(frozen=True)
 class StepLogits:
     """What a step computed.
@@ -193,6 +243,10 @@ class StepDecoder(Protocol):
     @property
     def draws_tokens(self) -> bool: ...
 
+    def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
+        """A row of logits [V] for an observer; None where a logit is not finite, and without `draws_tokens`."""
+        ...
+
     @property
     def vocab_size(self) -> int: ...
 
@@ -229,6 +283,10 @@ class CompiledDecoder(ABC):
         self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
     ) -> StepLogits:
         """As `StepDecoder.step`."""
+
+    def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
+        """As `StepDecoder.summarize`."""
+        return None
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         """Logits [R, V] of the rows `batch.logits_indices`."""

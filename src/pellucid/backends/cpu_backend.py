@@ -18,6 +18,7 @@ from pellucid.backends.cpu_weights import CpuWeights
 from pellucid.backends.native import (
     EXTENSION_FILE,
     Program,
+    RowSummarizer,
     ThreadPool,
     find_kernels,
     kv_bytes_per_block,
@@ -111,6 +112,7 @@ class CpuBackend(Backend):
             self._new_program(self._max_rows),
             self._quantize_activations,
             before_step=ThreadLimiter(self.pool).update,
+            summarizer=RowSummarizer(self.kernels),
         )
 
     def _new_program(self, max_rows: int) -> Program:

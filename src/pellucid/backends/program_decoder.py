@@ -5,11 +5,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Arithmetic, CompiledDecoder, Draw, StepLogits, StepWeights
+from pellucid.backends.base import (
+    Arithmetic,
+    CompiledDecoder,
+    Draw,
+    KeptTokens,
+    RowQuestion,
+    RowSummary,
+    StepLogits,
+    StepWeights,
+)
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import CpuKVCache
 from pellucid.backends.native import Draw as NativeDraw
-from pellucid.backends.native import Program
+from pellucid.backends.native import Program, RowSummarizer
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
 from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
@@ -75,6 +84,7 @@ class ProgramDecoder(CompiledDecoder):
         program: empty; is made from the trace.
         quantize_activations: whether rows are rounded where they meet weights of fewer bits.
         before_step: is called once before every step.
+        summarizer: of rows of logits, for observers.
     """
 
     draws_tokens = True
@@ -86,6 +96,7 @@ class ProgramDecoder(CompiledDecoder):
         program: Program,
         quantize_activations: bool,
         before_step: Callable[[], None],
+        summarizer: RowSummarizer,
     ) -> None:
         no_lengths = np.zeros(0, np.int32)
         # With the radians per position of those that are the same for texts of all lengths.
@@ -100,6 +111,7 @@ class ProgramDecoder(CompiledDecoder):
         self._program = program
         self._quantize_activations = quantize_activations
         self._before_step = before_step
+        self._summarizer = summarizer
         build(trace, logits, program)
 
     @property
@@ -162,6 +174,9 @@ class ProgramDecoder(CompiledDecoder):
         self._run(batch, kv_cache, logits, (), seconds)
         return list(zip(names, seconds.tolist(), strict=True))
 
+    def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
+        return row_summary(self._summarizer, logits, question)
+
     def _run(
         self,
         batch: ForwardBatch,
@@ -177,6 +192,28 @@ class ProgramDecoder(CompiledDecoder):
         return run_program(
             self._program, frequencies, batch, kv_cache, logits, (), stage_seconds, draws
         )
+
+
+def row_summary(
+    summarizer: RowSummarizer, logits: Array, question: RowQuestion
+) -> RowSummary | None:
+    """A row of logits [V] for an observer; None where a logit is not finite."""
+    found = summarizer.summarize(logits, *question)
+    if found is None:
+        return None
+    peak, total, weighted, rank, is_kept, everything, top_k, top_p, min_p, likeliest = found
+    return RowSummary(
+        peak,
+        total,
+        weighted,
+        rank,
+        is_kept,
+        KeptTokens(*everything),
+        KeptTokens(*top_k),
+        KeptTokens(*top_p),
+        KeptTokens(*min_p),
+        likeliest,
+    )
 
 
 def native_draw(draw: Draw) -> NativeDraw:

@@ -261,6 +261,8 @@ class ModelRunner:
         drawn = computed.drawn.get((request.request_id, index))
         if not observe:
             return self.sampler.sample(computed.rows[index], row, drawn)
-        sampled, observation = self.sampler.observe(computed.rows[index], row, drawn)
+        sampled, observation = self.sampler.observe(
+            computed.rows[index], row, drawn, self.decoder.summarize
+        )
         result.observations.setdefault(request.request_id, []).append(observation)
         return sampled

@@ -12,6 +12,7 @@ from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 from pellucid.execution.selection import largest
 from pellucid.execution.token_observation import (
+    Summarize,
     TokenObservation,
     observe_drawn,
     observe_token,
@@ -72,13 +73,21 @@ class Sampler:
         return _choose(logits, row, self.distribution(logits, row), drawn)
 
     def observe(
-        self, logits: Logits, row: SamplingRow, drawn: int | None = None
+        self,
+        logits: Logits,
+        row: SamplingRow,
+        drawn: int | None = None,
+        summarize: Summarize | None = None,
     ) -> tuple[SampledToken, TokenObservation]:
-        """What `sample` does, and a closer look at it. Arguments and errors are the same."""
+        """Does what `sample` does, and observes the choice. Arguments and errors are the same.
+
+        Args:
+            summarize: of the backend that has drawn the token.
+        """
         started = time.perf_counter()
-        if drawn is not None and row.params.num_logprobs is None:
+        if drawn is not None and summarize is not None and row.params.num_logprobs is None:
             sampled = self.sample(logits, row, drawn)
-            quick = observe_drawn(logits, row.params, sampling_stages(row), drawn)
+            quick = observe_drawn(logits, row.params, sampling_stages(row), drawn, summarize)
             if quick is not None:
                 return sampled, replace(quick, seconds=time.perf_counter() - started)
         passed = [("logits", Candidates.of(logits))]

@@ -1,0 +1,59 @@
+// Summarizes a row of logits for observers of a token: sums of its softmax, its likeliest tokens,
+// and what top_k, top_p and min_p keep. src/pellucid/execution/token_observation.py defines it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernel_table.h"
+
+namespace pellucid {
+
+// What is asked of a row.
+struct RowQuestion {
+  std::int64_t token = 0;          // the token that was chosen
+  std::int64_t num_likeliest = 0;  // at most the vocabulary's size
+  float sharpness = 0.0f;          // log2(e) / temperature, > 0
+  std::int64_t top_k = 0;          // 0: off
+  double top_p = 1.0;              // 1: off
+  float min_p = 0.0f;              // 0: off
+};
+
+// Tokens, and the sum of their weights at the temperature, relative to the likeliest token's.
+struct KeptTokens {
+  std::int64_t count = 0;
+  double weight = 0.0;
+};
+
+struct RowSummary {
+  float peak = 0.0f;      // the largest logit
+  double total = 0.0;     // sum of e^d over the row, d = logit - peak
+  double weighted = 0.0;  // sum of d * e^d
+  std::int64_t rank = 0;  // of the token: 1 for the largest logit; of equal ones the lower id
+  bool is_kept = false;   // the token, by all truncations
+  KeptTokens all;         // and what is left after each truncation, in their order
+  KeptTokens after_top_k;
+  KeptTokens after_top_p;
+  KeptTokens after_min_p;
+  std::vector<std::int64_t> likeliest;  // in order of rank
+  std::vector<bool> are_kept;           // the same tokens
+};
+
+// Memory that is reused from row to row.
+struct RowSummaryScratch {
+  struct Bucket {
+    std::int64_t count;
+    std::int64_t mass;
+  };
+  std::vector<float> weights;         // of a chunk of tokens, at temperature 1
+  std::vector<float> scaled;          // [V] at the temperature
+  std::vector<std::uint16_t> places;  // [V] each token's bucket
+  std::vector<Bucket> buckets;
+  std::vector<std::int32_t> tokens;  // [V] of one bucket, and room
+};
+
+// False where a logit is not finite: the summary is then undefined.
+bool summarize_row(const KernelTable& kernels, const float* logits, std::int64_t vocab_size,
+                   const RowQuestion& question, RowSummaryScratch& scratch, RowSummary& summary);
+
+}  // namespace pellucid
