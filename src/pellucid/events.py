@@ -302,6 +302,7 @@ class PrefixMatched(Event):
         diff_at_tok: the first position whose token differs from that block's.
         diff_ids: the tokens there: ours, theirs.
         evicted_ago: blocks evicted since the one that is missed.
+        snapshot_at_tok: if recurrent states lack, up to where the blocks are there: a snapshot is taken there.
     """
 
     ev: ClassVar[str] = "req.prefix"
@@ -315,6 +316,7 @@ class PrefixMatched(Event):
     diff_at_tok: int | None = None
     diff_ids: tuple[int, int] | None = None
     evicted_ago: int | None = None
+    snapshot_at_tok: int | None = None
     loaded_tok: int | None = None
 
 
@@ -453,6 +455,28 @@ class BlockOps(Event):
     free: int
     waste_tok: int
     groups: tuple[int, ...] | None = None
+
+
+# (op, slot, request, tokens): T a snapshot was taken of a request's states after so many tokens, U a request
+# goes on from it, E it is forgotten: evicted, or replaced by a later one of the same output.
+StateOpRow = tuple[str, int, str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StateOps(Event):
+    """What happened to snapshots of recurrent states since the last event of this kind, in order.
+
+    Attributes:
+        used: slots that hold a snapshot, after it.
+        slots: for snapshots.
+    """
+
+    ev: ClassVar[str] = "states"
+    level: ClassVar[Level] = Level.STEP
+
+    ops: tuple[StateOpRow, ...]
+    used: int
+    slots: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,9 @@ class Trace:
         num_blocks = BlockNeeds(BLOCK_SIZE, windows, budget).most(MAX_LENGTH) + num_extra_blocks
         pool = BlockPool(num_blocks)
         self.scheduler = Scheduler(
-            KVCacheManager(pool, BLOCK_SIZE, caching, offloaded, windows, budget, state_pool),
+            KVCacheManager(
+                pool, BLOCK_SIZE, caching, offloaded, windows, budget, state_pool, snapshot_tokens=8
+            ),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             use_kv_cache=self.use_kv_cache,

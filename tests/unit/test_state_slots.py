@@ -93,7 +93,7 @@ def test_beams_move_and_copy_states_with_as_many_slots_as_beams() -> None:
     manager.check_integrity()
 
 
-def test_without_snapshots_nothing_is_found_of_other_requests_and_the_reason_is_said() -> None:
+def test_without_slots_for_snapshots_there_is_no_prefix_caching() -> None:
     manager = make_manager()
     first = computed(manager, "a", 64)
     manager.seal(first, 0)
@@ -101,7 +101,7 @@ def test_without_snapshots_nothing_is_found_of_other_requests_and_the_reason_is_
     assert manager.match_prefix(second) == 0
     match = manager.admit(second)
     assert match.num_tokens == 0
-    assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
+    assert match.miss is not None and match.miss.reason is MissReason.DISABLED
 
 
 # ---- drafts
@@ -172,7 +172,8 @@ def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_dra
 
 
 def with_snapshots(num_snapshots: int = 4, num_slots: int = 4, num_blocks: int = 40):
-    return KVCacheManager(BlockPool(num_blocks), 16, state_pool=StatePool(num_slots, num_snapshots))
+    states = StatePool(num_slots, num_snapshots)
+    return KVCacheManager(BlockPool(num_blocks), 16, state_pool=states, snapshot_tokens=32)
 
 
 def advance(manager, request, *ends):
@@ -193,9 +194,9 @@ def admit(manager, request):
 
 
 def test_a_hit_is_the_deepest_point_with_blocks_and_a_snapshot() -> None:
-    manager = with_snapshots()
+    manager = with_snapshots(num_snapshots=16)
     first = make_request("a", num_prompt_tokens=70)
-    advance(manager, first, 32, 50, 64, 70)  # no step ends behind block 2
+    advance(manager, first, 32, 50, 64, 70)
     taken = copies(manager)
     assert [op.source_slot for op in taken] == [manager.state_slot(first)] * 2
     assert [op.target_slot for op in taken] == [4, 5]  # behind the slots of requests
@@ -255,6 +256,42 @@ def test_a_preempted_request_resumes_from_its_snapshot() -> None:
     assert copies(manager) == [CopyState(4, manager.state_slot(request))]
 
 
+def test_where_a_prompt_parts_from_cached_text_a_snapshot_is_taken() -> None:
+    manager = with_snapshots()
+    head = range(40)
+    advance(manager, make_request("a", prompt=[*head, *range(100, 140)]), 64, 80)
+    second = make_request("b", prompt=[*head, *range(200, 240)])
+    match = admit(manager, second)
+    assert match.num_tokens == 0
+    assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
+    assert match.miss.snapshot_at_token == 32
+    assert manager.num_tokens_to_snapshot(second, 0) == 32
+    assert manager.num_tokens_to_snapshot(second, 32) == 32
+    advance(manager, second, 32, 64, 80)
+    third = admit(manager, make_request("c", prompt=[*head, *range(300, 340)]))
+    assert third.num_tokens == 32
+    assert third.miss is not None and third.miss.reason is MissReason.DIFFERS
+
+
+def test_a_long_prompt_takes_a_snapshot_every_so_many_tokens_and_a_quarter_of_the_slots() -> None:
+    def wanted(num_snapshots: int) -> list[int]:
+        manager = with_snapshots(num_snapshots)
+        request = make_request("a", num_prompt_tokens=400)
+        ends = [0]
+        while num_tokens := manager.num_tokens_to_snapshot(request, ends[-1]):
+            ends.append(ends[-1] + num_tokens)
+        return ends[1:]
+
+    assert wanted(48) == [*range(32, 384, 32), 384]
+    assert wanted(12) == [128, 256, 384]
+
+
+def test_where_a_step_happens_to_end_no_snapshot_of_a_prompt_is_taken() -> None:
+    manager = with_snapshots()
+    advance(manager, make_request("a", num_prompt_tokens=100), 16, 48, 80, 100)
+    assert copies(manager) == []
+
+
 def test_a_prompt_is_cut_at_its_last_full_block() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=70)
@@ -263,6 +300,19 @@ def test_a_prompt_is_cut_at_its_last_full_block() -> None:
     assert manager.num_tokens_to_snapshot(make_request("b", 64), 0) == 48
     assert manager.num_tokens_to_snapshot(make_request("c", 12), 0) is None
     assert make_manager().num_tokens_to_snapshot(request, 0) is None
+
+
+def test_a_log_says_what_happens_to_snapshots() -> None:
+    manager = with_snapshots(num_snapshots=1, num_slots=2)
+    log = manager.state_pool.log
+    log.active = True
+    advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
+    second = make_request("b", num_prompt_tokens=40)
+    admit(manager, second)
+    assert log.take() == (("T", 2, "a", 32), ("U", 2, "b", 32))
+    manager.forget(second)
+    advance(manager, make_request("c", prompt=range(100, 120)), 16)
+    assert log.take() == (("E", 2, None, None), ("T", 2, "c", 16))
 
 
 def test_undefined_snapshots_are_forgotten() -> None:

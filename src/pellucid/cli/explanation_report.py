@@ -17,7 +17,7 @@ PARTS = {
     "other_us": "scheduling, between steps",
 }
 MISSES = {
-    "recurrent": "the model has recurrent states, which blocks do not hold",
+    "recurrent": "the blocks of {snapshot_at_tok} tokens are there, but no snapshot of the recurrent states",
     "never_seen": "no request began like this",
     "evicted": "it was evicted, {evicted_ago} blocks ago",
     "differs": "token {diff_ids[0]}, where {near_req} has {diff_ids[1]}",
@@ -26,7 +26,11 @@ MISSES = {
     "salt": "it is cached under another cache salt",
 }
 # Optional fields of an event that the words above quote: an edited recording may lack them.
-QUOTED = {"evicted": {"evicted_ago"}, "differs": {"near_req", "diff_ids"}}
+QUOTED = {
+    "recurrent": {"snapshot_at_tok"},
+    "evicted": {"evicted_ago"},
+    "differs": {"near_req", "diff_ids"},
+}
 COLUMNS = (
     "phase",
     "steps",

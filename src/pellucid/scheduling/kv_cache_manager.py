@@ -15,6 +15,10 @@ from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import BlockOp, CopyBlock, CopyState, LoadBlock, SwapIn
 from pellucid.scheduling.state_pool import StatePool
 
+SNAPSHOT_TOKENS = 2048  # of a prompt between two snapshots of recurrent states, at least
+# A prompt takes one of so many slots for snapshots at most, beside those at its last block and where it parts.
+SNAPSHOTS_SHARE = 4
+
 IsThere = Callable[[BlockTable, int], bool]  # of the index of a block
 
 
@@ -24,10 +28,13 @@ class FoundPrefix:
 
     Attributes:
         num_blocks: that each table would have then.
+        num_sealed_blocks: of each table that the prefix index has: more than `num_blocks` if snapshots of
+            recurrent states lack.
         blocks: of each group, the blocks that its table lacks, without those behind the window.
     """
 
     num_blocks: int
+    num_sealed_blocks: int
     blocks: tuple[Sequence[Block], ...]
 
 
@@ -53,6 +60,7 @@ class RequestTables:
         state_slot: where the request's recurrent states are; None: it has none.
         kept: the states that it had before a step with drafts; None: none are kept.
         snapshot_slot: of the snapshot that its states are to become on admission; None: they stay.
+        parts_at: the position behind the last sealed block that it had on admission; 0: there was none.
         latest_snapshot: block hash of the snapshot that was taken of its output last; None: there is none.
     """
 
@@ -61,6 +69,7 @@ class RequestTables:
         "found_at",
         "kept",
         "latest_snapshot",
+        "parts_at",
         "snapshot_slot",
         "state_slot",
         "tables",
@@ -72,6 +81,7 @@ class RequestTables:
         self.found_at: tuple[int, int] | None = None
         self.state_slot: int | None = None
         self.kept: KeptStates | None = None
+        self.parts_at = 0
         self.snapshot_slot: int | None = None
         self.latest_snapshot: bytes | None = None
 
@@ -96,6 +106,7 @@ class KVCacheManager:
         max_chunk: most tokens of a request in a step. Blocks of a group with a window are allocated for one
             step at a time.
         state_pool: owns the slots of recurrent states; None: the model has none.
+        snapshot_tokens: about how many tokens of a long prompt lie between two snapshots.
     """
 
     def __init__(
@@ -107,6 +118,7 @@ class KVCacheManager:
         windows: Sequence[int | None] = (None,),
         max_chunk: int = 1,
         state_pool: StatePool | None = None,
+        snapshot_tokens: int = SNAPSHOT_TOKENS,
     ) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
@@ -114,6 +126,7 @@ class KVCacheManager:
         self.enable_prefix_caching = enable_prefix_caching and can_reuse
         self.takes_snapshots = self.enable_prefix_caching and state_pool is not None
         self.state_pool = state_pool
+        self._snapshot_blocks = max(1, snapshot_tokens // block_size)
         self.offloaded = OffloadedBlocks() if offloaded_blocks is None else offloaded_blocks
         self.needs = BlockNeeds(block_size, tuple(windows), max_chunk)
         self.has_windows = any(window is not None for window in windows)
@@ -278,8 +291,12 @@ class KVCacheManager:
             self._free_before(table, self._first_block(table, found.num_blocks))
             table.append(blocks)
         own.found = own.found_at = None
-        if self.state_pool is not None and any(found.blocks):
-            own.snapshot_slot = self.state_pool.use(self._hash_behind(own, found.num_blocks))
+        if self.state_pool is not None:
+            own.parts_at = found.num_sealed_blocks * self.block_size
+            if any(found.blocks):
+                num_tokens = found.num_blocks * self.block_size
+                block_hash = self._hash_behind(own, num_tokens)
+                own.snapshot_slot = self.state_pool.use(block_hash, request.request_id, num_tokens)
         return found.num_blocks * self.block_size
 
     def admit(self, request: Request) -> PrefixMatch:
@@ -542,7 +559,7 @@ class KVCacheManager:
         own = self._own(request)
         tables, first = own.tables, len(own.tables[0])
         if self._ends_within_a_block(request):
-            return FoundPrefix(first, ((),) * len(tables))
+            return FoundPrefix(first, first, ((),) * len(tables))
         version = self.block_pool.version, first
         if self.state_pool is not None:
             version = self.block_pool.version + self.state_pool.version, first
@@ -555,10 +572,11 @@ class KVCacheManager:
             blocks[table.group].append(block)
             return block is not None
 
-        end = self._deepest(tables, self._num_matchable_blocks(request), is_sealed)
+        end, num_sealed = self._deepest(tables, self._num_matchable_blocks(request), is_sealed)
         own.found_at = version
         own.found = FoundPrefix(
             end,
+            num_sealed,
             tuple(
                 [
                     block
@@ -572,32 +590,38 @@ class KVCacheManager:
         )
         return own.found
 
-    def _deepest(self, tables: Sequence[BlockTable], limit: int, is_there: IsThere) -> int:
+    def _deepest(
+        self, tables: Sequence[BlockTable], limit: int, is_there: IsThere
+    ) -> tuple[int, int]:
         """The largest number of blocks, up to `limit`, with which each group has what the next token sees: in
-        its table, or where `is_there` says so."""
-        first = deepest = len(tables[0])
+        its table, or where `is_there` says so.
+
+        Returns:
+            The largest number behind which there is also a snapshot of recurrent states, if the model has
+            any; and the largest one with or without.
+        """
+        first = deepest = num_there = len(tables[0])
         runs = [first - table.num_freed for table in tables]  # blocks in a row, so far
         for index in range(first, limit):
             for table in tables:
                 if is_there(table, index):
                     runs[table.group] += 1
                 elif table.window is None:
-                    return deepest  # no later token can do without this block
+                    return deepest, num_there  # no later token can do without this block
                 else:
                     runs[table.group] = 0
             end = index + 1
             if all(runs[table.group] >= end - self._first_block(table, end) for table in tables):
+                num_there = end
                 if self.state_pool is None or tables[0].key(index).block_hash in self.state_pool:
                     deepest = end
-        return deepest
+        return deepest, num_there
 
     def _explain_miss(self, request: Request, num_tokens: int) -> PrefixMiss | None:
         """Why no more than `num_tokens` of a request were found; None if no more was to be found."""
         index = num_tokens // self.block_size
         if num_tokens == request.num_tokens - 1:
             return None
-        if self.state_pool is not None and not self.state_pool.num_snapshots:
-            return PrefixMiss(MissReason.RECURRENT, num_tokens)
         if not self.enable_prefix_caching or request.params.prompt_logprobs is not None:
             return PrefixMiss(MissReason.DISABLED, num_tokens)
         # A request that kept a block that is not full goes on from there.
@@ -610,7 +634,8 @@ class KVCacheManager:
         ]
         missing = next((key for key in keys if key not in self.block_pool.index), None)
         if missing is None and self.state_pool is not None:
-            return PrefixMiss(MissReason.RECURRENT, num_tokens)
+            parts_at = self._own(request).parts_at
+            return PrefixMiss(MissReason.RECURRENT, num_tokens, snapshot_at_token=parts_at)
         return self.block_pool.index.explain_miss(missing or keys[-1], num_tokens)
 
     # ---- changing tables
@@ -715,35 +740,59 @@ class KVCacheManager:
         return num_tokens
 
     def num_tokens_to_snapshot(self, request: Request, start: int) -> int | None:
-        """Tokens from position `start` to where the next snapshot of a request is wanted; None: nowhere. A step
-        that computes no more than these can be followed by a snapshot: at the prompt's last full block."""
+        """Tokens from position `start` to where the next snapshot of a prompt is wanted; None: nowhere. A step
+        that computes no more than these can be followed by a snapshot.
+
+        Snapshots are wanted behind the prompt's last full block; where the prompt parts from the texts whose
+        blocks it has found, so that the next prompt with the same head goes on there; and every so many tokens.
+        """
         if not self.takes_snapshots or request.params.prompt_logprobs is not None:
             return None
-        end = (request.num_prompt_tokens - 1) // self.block_size * self.block_size
-        return end - start if start < end else None
+        last = self._last_snapshot_at(request)
+        if start >= last:
+            return None
+        interval = self._snapshot_interval(request)
+        parts_at = self._own(request).parts_at
+        wanted = min(last, (start // interval + 1) * interval)
+        return (parts_at if start < parts_at < wanted else wanted) - start
 
     def forget_snapshots(self) -> None:
         """Forgets all snapshots, because what slots hold is undefined."""
         if self.state_pool is not None:
             self.state_pool.drop_snapshots()
 
-    def _hash_behind(self, own: RequestTables, num_blocks: int) -> bytes:
-        """Names the states behind the first `num_blocks` full blocks of a request's text."""
-        return own.tables[0].key(num_blocks - 1).block_hash
+    def _last_snapshot_at(self, request: Request) -> int:
+        """The end of a prompt's last full block, the block of its last token left out."""
+        return (request.num_prompt_tokens - 1) // self.block_size * self.block_size
+
+    def _snapshot_interval(self, request: Request) -> int:
+        """Tokens of a prompt between two snapshots: more for a prompt that would take too many of them."""
+        assert self.state_pool is not None
+        most = max(1, self.state_pool.num_snapshots // SNAPSHOTS_SHARE)
+        num_blocks = -(-self._last_snapshot_at(request) // (most * self.block_size))
+        return max(self._snapshot_blocks, num_blocks) * self.block_size
+
+    def _hash_behind(self, own: RequestTables, num_tokens: int) -> bytes:
+        """Names the states behind the first full blocks of a request's text, which hold `num_tokens`."""
+        return own.tables[0].key(num_tokens // self.block_size - 1).block_hash
 
     def _take_snapshot(self, request: Request) -> None:
-        """Keeps a request's states at the end of a full block: for good behind its prompt, and of its output the
-        latest ones."""
+        """Keeps a request's states at the end of a full block: of its prompt where a snapshot is wanted, of its
+        output the latest ones."""
         assert self.state_pool is not None
-        own = self._own(request)
+        own, num_tokens = self._own(request), request.num_computed_tokens
         if own.state_slot is None or request.params.prompt_logprobs is not None:
             return
-        block_hash = self._hash_behind(own, request.num_computed_tokens // self.block_size)
-        slot = self.state_pool.keep(block_hash)
+        in_output = num_tokens >= request.num_prompt_tokens
+        is_wanted = num_tokens in (own.parts_at, self._last_snapshot_at(request))
+        if not (in_output or is_wanted or num_tokens % self._snapshot_interval(request) == 0):
+            return
+        block_hash = self._hash_behind(own, num_tokens)
+        slot = self.state_pool.keep(block_hash, request.request_id, num_tokens)
         if slot is None:
             return
         self._block_ops.append(CopyState(own.state_slot, slot))
-        if request.num_computed_tokens >= request.num_prompt_tokens:
+        if in_output:
             if own.latest_snapshot is not None:
                 self.state_pool.drop(own.latest_snapshot)
             own.latest_snapshot = block_hash
@@ -808,7 +857,8 @@ class KVCacheManager:
                     index < num_matchable and self.offloaded.is_loaded(request_id, place, key)
                 )
 
-            end = self._deepest(tables, (request.num_tokens - 1) // self.block_size, is_there)
+            limit = (request.num_tokens - 1) // self.block_size
+            end, _ = self._deepest(tables, limit, is_there)
             more = [self._extension(table, end, sealed[table.group]) for table in tables]
             if end > len(tables[0]) and self._can_extend(request, end, more):
                 num_loaded_tokens = self._extend(request, end, more)

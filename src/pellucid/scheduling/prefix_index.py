@@ -35,6 +35,7 @@ class PrefixMiss:
         differs_at_token: of DIFFERS, the first position with another token.
         differing_token_ids: of DIFFERS, the tokens there: this request's, the other's.
         num_evicted_since: of EVICTED, how many sealed blocks were evicted after this one.
+        snapshot_at_token: of RECURRENT, up to where the blocks are there: the request takes a snapshot there.
     """
 
     reason: MissReason
@@ -43,6 +44,7 @@ class PrefixMiss:
     differs_at_token: int | None = None
     differing_token_ids: tuple[int, int] | None = None
     num_evicted_since: int | None = None
+    snapshot_at_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

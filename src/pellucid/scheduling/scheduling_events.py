@@ -16,6 +16,7 @@ from pellucid.events import (
     Snapshot,
     SnapshotRequest,
     Stat,
+    StateOps,
 )
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -93,7 +94,7 @@ class SchedulingEvents:
     ) -> Snapshot:
         """All requests and blocks now. From now on no change of a block goes unnoted, if steps are watched."""
         pool = self._manager.block_pool
-        pool.log.active = self._sink.wants(Level.STEP)
+        self._record(self._sink.wants(Level.STEP))
         blocked, reason = self._last_blocked or (None, None)
         return Snapshot(
             as_of_seq=as_of_seq,
@@ -182,7 +183,7 @@ class SchedulingEvents:
 
     def begin_step(self, now: float) -> None:
         """Begins or ends recording, depending on whether there are subscribers."""
-        self._manager.block_pool.log.active = self._sink.wants(Level.STEP)
+        self._record(self._sink.wants(Level.STEP))
         if not self._sink.active:
             self._states.clear()
             self._token_times.clear()
@@ -191,8 +192,14 @@ class SchedulingEvents:
             self._sink.take_spent()
             self._begin_stat(now)
 
+    def _record(self, active: bool) -> None:
+        """Begins or ends recording what happens to blocks and to snapshots of recurrent states."""
+        self._manager.block_pool.log.active = active
+        if self._manager.state_pool is not None:
+            self._manager.state_pool.log.active = active
+
     def blocks(self) -> None:
-        """What happened to blocks since the last call."""
+        """What happened to blocks, and to snapshots of recurrent states, since the last call."""
         pool = self._manager.block_pool
         rows, groups = pool.log.take()
         if rows:
@@ -204,6 +211,10 @@ class SchedulingEvents:
                     **self._block_counts(),
                 )
             )
+        states = self._manager.state_pool
+        if states is not None and (ops := states.log.take()):
+            used, slots = states.num_used_snapshots, states.num_snapshots
+            self._sink.emit(StateOps(ops=ops, used=used, slots=slots))
 
     def queued(
         self, request: Request, first_of_caller: Request | None, first: Request | None
@@ -246,6 +257,7 @@ class SchedulingEvents:
                 diff_at_tok=miss.differs_at_token if miss else None,
                 diff_ids=miss.differing_token_ids if miss else None,
                 evicted_ago=miss.num_evicted_since if miss else None,
+                snapshot_at_tok=miss.snapshot_at_token if miss else None,
                 loaded_tok=match.num_loaded_tokens or None,
             )
         )

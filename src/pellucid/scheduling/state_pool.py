@@ -2,6 +2,32 @@
 
 from collections import OrderedDict
 
+from pellucid.events import StateOpRow
+
+
+class StateLog:
+    """Records what happens to snapshots, as rows of the event `states`, in order.
+
+    Attributes:
+        active: whether there is a subscriber; without one, nothing is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self._rows: list[StateOpRow] = []
+
+    def add(
+        self, op: str, slot: int, request_id: str | None = None, num_tokens: int | None = None
+    ) -> None:
+        if self.active:
+            self._rows.append((op, slot, request_id, num_tokens))
+
+    def take(self) -> tuple[StateOpRow, ...]:
+        """The rows since the last call."""
+        rows = tuple(self._rows)
+        self._rows.clear()
+        return rows
+
 
 class StatePool:
     """Owns the slots. A slot holds the recurrent states of all layers: those of one request, those that a
@@ -14,6 +40,7 @@ class StatePool:
             places.
 
     Attributes:
+        log: records what happens to snapshots.
         version: changes whenever a snapshot comes or goes.
     """
 
@@ -21,6 +48,7 @@ class StatePool:
         self.num_slots = num_slots
         self.num_snapshots = num_snapshots
         self.num_spares = num_spares
+        self.log = StateLog()
         self.version = 0
         self._first_snapshot = num_slots + num_spares
         self._free = list(range(self._first_snapshot))[::-1]
@@ -63,20 +91,32 @@ class StatePool:
         """Whether there is a snapshot of the states behind the block with this hash."""
         return block_hash in self._snapshots
 
-    def use(self, block_hash: bytes) -> int:
-        """The slot of a snapshot that is there."""
-        self._snapshots.move_to_end(block_hash)
-        return self._snapshots[block_hash]
+    @property
+    def num_used_snapshots(self) -> int:
+        return len(self._snapshots)
 
-    def keep(self, block_hash: bytes) -> int | None:
-        """A slot for a new snapshot, if need be the least recently used one's; None: it is there already."""
+    def use(self, block_hash: bytes, request_id: str, num_tokens: int) -> int:
+        """The slot of a snapshot that is there, for a request that goes on from it.
+
+        Args:
+            num_tokens: that the block and all before it hold.
+        """
+        self._snapshots.move_to_end(block_hash)
+        slot = self._snapshots[block_hash]
+        self.log.add("U", slot, request_id, num_tokens)
+        return slot
+
+    def keep(self, block_hash: bytes, request_id: str, num_tokens: int) -> int | None:
+        """A slot for a new snapshot of a request's states after `num_tokens`, if need be the least recently
+        used one's; None: it is there already."""
         if block_hash in self._snapshots:
             self._snapshots.move_to_end(block_hash)
             return None
-        self.version += 1
         if not self._free_snapshots:
-            self._free_snapshots.append(self._snapshots.popitem(last=False)[1])
+            self.drop(next(iter(self._snapshots)))
+        self.version += 1
         slot = self._snapshots[block_hash] = self._free_snapshots.pop()
+        self.log.add("T", slot, request_id, num_tokens)
         return slot
 
     def drop(self, block_hash: bytes) -> None:
@@ -84,6 +124,7 @@ class StatePool:
         if (slot := self._snapshots.pop(block_hash, None)) is not None:
             self.version += 1
             self._free_snapshots.append(slot)
+            self.log.add("E", slot)
 
     def drop_snapshots(self) -> None:
         """Forgets all snapshots, because what they hold is undefined."""

@@ -18,6 +18,7 @@ PARTS = (
 )
 _FINAL = ("done", "cancelled", "failed")
 _INSTANTS = {"C": "copy on write", "E": "evict", "O": "swap out", "I": "swap in"}
+_STATE_INSTANTS = {"T": "snapshot taken", "U": "snapshot used", "E": "snapshot evicted"}
 
 
 def perfetto_trace(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -60,6 +61,11 @@ def perfetto_trace(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
                     if op in _INSTANTS:
                         instant = _instant(_INSTANTS[op], ENGINE, 1, at)
                         rows.append({**instant, "args": {"block": block}})
+            case "states":
+                rows.append(_counter("state snapshots", at, {"used": event["used"]}))
+                for op, slot, _, num_tokens in event["ops"]:
+                    instant = _instant(_STATE_INSTANTS[op], ENGINE, 1, at)
+                    rows.append({**instant, "args": {"slot": slot, "tok": num_tokens}})
             case "stat":
                 counts = {name: event[name] for name in ("running", "waiting")}
                 rates = {name: event[name] for name in ("in_tok_s", "out_tok_s")}

@@ -50,6 +50,9 @@ class Redactor:
                 "batch": [[self._name(req), *counts] for req, *counts in event["batch"]]
             },
             "kv": lambda event: {"ops": [self._op(row) for row in event["ops"]]},
+            "states": lambda event: {
+                "ops": [[op, slot, self._name(req), tok] for op, slot, req, tok in event["ops"]]
+            },
             "draft": lambda event: {"draft": [0] * len(event["draft"]), "chosen": None},
             "tok": lambda event: {
                 "id": 0,

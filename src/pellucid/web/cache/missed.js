@@ -48,6 +48,7 @@ export function Missed({ session }) {
       ? html`<${Why} lead=${prefix.hit_tok ? `It found ${counted(prefix.hit_tok)} tokens and missed ${counted(missed)}.` : `It found nothing of its ${counted(N)} tokens.`} trouble=${prefix.miss_why === "evicted"}>
           ${REASONS[prefix.miss_why] ?? prefix.miss_why}
           ${prefix.miss_why === "evicted" && prefix.evicted_ago !== undefined && ` ${counted(prefix.evicted_ago)} blocks have been evicted since.`}
+          ${prefix.miss_why === "recurrent" && prefix.snapshot_at_tok !== undefined && ` It takes one behind token ${counted(prefix.snapshot_at_tok)}, where the next prompt that begins like this goes on.`}
           ${perToken !== null && html` Computing the ${counted(missed)} tokens took ${inTime(perToken)}<${Badge} of="prompt time" kind="M" from="step.fwd_us of the steps that computed its prompt" note="The steps may have computed other requests as well." />.`}
         <//>`
       : html`<${Why} lead="Everything that can be found was found.">The last token of a prompt is always computed: its logits choose the first output token.<//>`}
