@@ -25,7 +25,7 @@ class BeamSearchParams:
             the best live beam, scored at its present length, is not better than the worst finished
             beam. "never": when the best live beam could not become better at any length.
         repetition_penalty: multiplies the (negative) log-probabilities of tokens of prompt and
-            output; > 0.
+            output; [1e-6, 1e6].
         logit_bias: added to the log-probabilities of these token ids.
         allowed_token_ids: no other token is ever taken.
         bad_words: strings that never appear.

@@ -36,11 +36,11 @@ class SamplingParams:
             failed completions come last.
         temperature: divides the logits; 0 takes the most likely token (greedy).
         top_p: keep the most likely tokens that together reach this probability; (0, 1], 1 is off.
-        top_k: keep this many of the most likely tokens; 0 or -1 is off.
+        top_k: keep this many of the most likely tokens; 0 or -1 is off; below 2**31.
         min_p: keep tokens with at least this share of the top token's probability; [0, 1], 0 is off.
         typical_p: keep the tokens of most typical surprise that together reach this probability;
             (0, 1], 1 is off.
-        repetition_penalty: weakens tokens of prompt and output if > 1, favours them if < 1; > 0.
+        repetition_penalty: weakens tokens of prompt and output if > 1, favours them if < 1; [1e-6, 1e6].
         presence_penalty: subtracted once from the logits of tokens in the output; [-2, 2].
         frequency_penalty: subtracted once per occurrence in the output; [-2, 2].
         logit_bias: added to the logits of these token ids; [-100, 100] each. Kept as pairs.
@@ -190,13 +190,13 @@ _REALS = {
     "top_p": Interval(0, 1, above_low=True),
     "min_p": Interval(0, 1),
     "typical_p": Interval(0, 1, above_low=True),
-    "repetition_penalty": Interval(0, above_low=True),
+    "repetition_penalty": Interval(1e-6, 1e6),  # beyond, products with logits may leave float32
     "presence_penalty": Interval(-2, 2),
     "frequency_penalty": Interval(-2, 2),
 }
 _INTEGERS = {
     "n": Interval(1, MAX_N),
-    "top_k": Interval(-1),
+    "top_k": Interval(-1, 2**31 - 1),
     "min_tokens": Interval(0),
 }
 _OPTIONAL_INTEGERS = {

@@ -107,7 +107,7 @@ def random_params(rng: np.random.Generator, vocab_size: int) -> SamplingParams:
         "top_p": sometimes(1e-9, 0.1, 0.5, 0.95, 0.999999),
         "min_p": sometimes(0.001, 0.1, 1.0),
         "typical_p": sometimes(0.1, 0.6, 0.95),
-        "repetition_penalty": sometimes(0.5, 1.3, 1e300),
+        "repetition_penalty": sometimes(0.5, 1.3, 1e-6, 1e6),
         "presence_penalty": sometimes(-1.1, 0.7),
         "frequency_penalty": sometimes(-0.6, 1.9),
         "logit_bias": sometimes({token_ids[0]: -100, token_ids[1]: 2.7}),
@@ -124,7 +124,7 @@ def random_params(rng: np.random.Generator, vocab_size: int) -> SamplingParams:
 
 def random_logits(rng: np.random.Generator, vocab_size: int) -> np.ndarray:
     """Peaked or flat, with or without equals, tokens that the model excludes, and rarely a NaN."""
-    logits = rng.normal(0, rng.choice([0.01, 1, 5, 40]), vocab_size)
+    logits = rng.normal(0, rng.choice([0.01, 1, 5, 40, 1e33], p=[0.24] * 4 + [0.04]), vocab_size)
     if rng.random() < 0.3:
         logits = np.round(logits)
     if rng.random() < 0.2:

@@ -52,13 +52,13 @@ def test_who_goes_away_frees_blocks_within_one_step(
     slow: RunningServer, fields: dict[str, object]
 ) -> None:
     """llama.cpp #13262, #24496: a request that does not stream ran on to its end."""
-    connection = slow.open_call("/v1/completions", {**LONG, **fields})
-    slow.wait_until(lambda: slow.engine.has_unfinished_requests, "a request under way")
-    (generation,) = slow.service.under_way.values()
-    slow.wait_until(
-        lambda: generation.outputs and generation.outputs[0].metrics.token_times, "a first token"
-    )
-    connection.close()
+    with slow.open_call("/v1/completions", {**LONG, **fields}):
+        slow.wait_until(lambda: slow.engine.has_unfinished_requests, "a request under way")
+        (generation,) = slow.service.under_way.values()
+        slow.wait_until(
+            lambda: generation.outputs and generation.outputs[0].metrics.token_times,
+            "a first token",
+        )
     slow.wait_until(lambda: not slow.service.under_way, "its end at the server")
     slow.wait_until(lambda: not slow.engine.has_unfinished_requests, "its end at the engine")
     assert generation.outputs[0].outputs[0].finish_reason == "abort"
@@ -66,27 +66,25 @@ def test_who_goes_away_frees_blocks_within_one_step(
 
 
 def test_who_goes_away_while_waiting_leaves_the_queue(slow: RunningServer) -> None:
-    first = slow.open_call("/v1/completions", {**LONG, "n": 3})
-    slow.wait_until(lambda: len(slow.service.under_way) == 1, "the first request")
-    second = slow.open_call("/v1/completions", LONG)
-    slow.wait_until(lambda: len(slow.service.under_way) == 2, "the second request")
-    second.close()
-    slow.wait_until(lambda: len(slow.service.under_way) == 1, "the end of the second one")
-    first.close()
+    with slow.open_call("/v1/completions", {**LONG, "n": 3}):
+        slow.wait_until(lambda: len(slow.service.under_way) == 1, "the first request")
+        with slow.open_call("/v1/completions", LONG):
+            slow.wait_until(lambda: len(slow.service.under_way) == 2, "the second request")
+        slow.wait_until(lambda: len(slow.service.under_way) == 1, "the end of the second one")
 
 
 def test_too_many_are_told_how_many_there_are_and_when_to_come_again(slow: RunningServer) -> None:
     """vLLM #18826: an unbounded queue. A list of prompts counts with all of its completions."""
-    held = slow.open_call("/v1/completions", {**LONG, "n": 3})
-    slow.wait_until(lambda: slow.service.under_way, "a request under way")
-    for body in ({**LONG, "n": 2}, {**LONG, "prompt": ["a", "b"]}):
-        reply = slow.post("/v1/completions", body)
-        assert reply.status == 429
-        assert reply.json["error"]["code"] == "rate_limit_exceeded"
-        assert "3 of 4 completions are unfinished; try again in" in reply.json["error"]["message"]
-        assert int(reply.headers["retry-after"]) >= 1
-    assert slow.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200
-    held.close()
+    with slow.open_call("/v1/completions", {**LONG, "n": 3}):
+        slow.wait_until(lambda: slow.service.under_way, "a request under way")
+        for body in ({**LONG, "n": 2}, {**LONG, "prompt": ["a", "b"]}):
+            reply = slow.post("/v1/completions", body)
+            assert reply.status == 429
+            error = reply.json["error"]
+            assert error["code"] == "rate_limit_exceeded"
+            assert "3 of 4 completions are unfinished; try again in" in error["message"]
+            assert int(reply.headers["retry-after"]) >= 1
+        assert slow.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200
 
 
 def test_cve_2026_73559_a_list_of_prompts_is_bounded_before_any_work() -> None:
@@ -206,11 +204,10 @@ def test_health_fails_when_requests_wait_and_no_step_ends() -> None:
             return original()
 
         server.engine.step = stuck  # type: ignore[method-assign]
-        connection = server.open_call("/v1/completions", LONG)
-        server.wait_until(lambda: server.get("/health").status == 503, "a failing /health")
-        assert server.get("/health").json["status"] == "stalled"
-        go_on.set()
-        connection.close()
+        with server.open_call("/v1/completions", LONG):
+            server.wait_until(lambda: server.get("/health").status == 503, "a failing /health")
+            assert server.get("/health").json["status"] == "stalled"
+            go_on.set()
         server.wait_until(lambda: server.get("/health").status == 200, "a good /health")
         assert server.get("/ready").json == {"status": "ready"}
 
@@ -272,14 +269,13 @@ def test_a_silent_stream_gets_signs_of_life() -> None:
             return original()
 
         server.engine.step = late  # type: ignore[method-assign]
-        connection = server.open_call("/v1/completions", {**LONG, "stream": True})
-        received = b""
-        while received.count(b": keepalive\n\n") < 3:
-            received += connection.recv(4096)
-        go_on.set()
-        while b"[DONE]" not in received:
-            received += connection.recv(65536)
-        connection.close()
+        with server.open_call("/v1/completions", {**LONG, "stream": True}) as connection:
+            received = b""
+            while received.count(b": keepalive\n\n") < 3:
+                received += connection.recv(4096)
+            go_on.set()
+            while b"[DONE]" not in received:
+                received += connection.recv(65536)
 
 
 def test_a_client_that_takes_nothing_is_given_up() -> None:
@@ -330,18 +326,16 @@ def test_sigterm_lets_requests_end_and_a_second_one_does_not() -> None:
             line = next(line for line in process.stderr if line.startswith("serving "))
             host, port = line.split("http://")[1].strip().split(":")
             server = RunningServer(host, int(port), None, None, None)  # type: ignore[arg-type]
-            connection = server.open_call(
-                "/v1/completions", {**LONG, "n": 4, "stream": True, "max_tokens": 2000}
-            )
-            received = connection.recv(1000)
-            process.send_signal(signal.SIGTERM)
-            server.wait_until(lambda: server.get("/ready").status == 503, "draining")
-            assert server.post("/v1/completions", LONG).status == 503
-            assert server.get("/health").status == 200
-            process.send_signal(signal.SIGTERM)
-            while data := connection.recv(65536):
-                received += data
-            connection.close()
+            body = {**LONG, "n": 4, "stream": True, "max_tokens": 2000}
+            with server.open_call("/v1/completions", body) as connection:
+                received = connection.recv(1000)
+                process.send_signal(signal.SIGTERM)
+                server.wait_until(lambda: server.get("/ready").status == 503, "draining")
+                assert server.post("/v1/completions", LONG).status == 503
+                assert server.get("/health").status == 200
+                process.send_signal(signal.SIGTERM)
+                while data := connection.recv(65536):
+                    received += data
             assert b"[DONE]" not in received
             assert process.wait(TIMEOUT) == 0
         finally:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -27,9 +28,8 @@ NUM_SEATS, NUM_GREEDY = 4, 20
 def busy() -> Iterator[RunningServer]:
     """A server whose seats one key has taken, and most places of the queue as well."""
     engine = fake_engine(max_num_seqs=NUM_SEATS, max_num_batched_tokens=32)
-    with running_server(
-        engine, api_keys=KEYS, limits=Limits(max_unfinished_completions=24)
-    ) as server:
+    limits = Limits(max_unfinished_completions=24)
+    with running_server(engine, api_keys=KEYS, limits=limits) as server, ExitStack() as held:
         go_on = threading.Event()
         original = engine.step
 
@@ -38,10 +38,9 @@ def busy() -> Iterator[RunningServer]:
             return original()
 
         engine.step = step  # type: ignore[method-assign]
-        held = [
-            server.open_call("/v1/completions", LONG, authorization=f"Bearer {GREEDY}")
-            for _ in range(NUM_GREEDY)
-        ]
+        for _ in range(NUM_GREEDY):
+            call = server.open_call("/v1/completions", LONG, authorization=f"Bearer {GREEDY}")
+            held.enter_context(call)
         server.wait_until(
             lambda: (
                 len(server.service.under_way) + server.service.admission.num_refused == NUM_GREEDY
@@ -51,8 +50,7 @@ def busy() -> Iterator[RunningServer]:
         server.go_on = go_on.set  # type: ignore[attr-defined]
         yield server
         go_on.set()
-        for connection in held:
-            connection.close()
+        held.close()
         server.wait_until_idle()
 
 
@@ -100,13 +98,12 @@ def test_a_greedy_key_cannot_take_the_places_kept_for_others(busy: RunningServer
 
 def test_the_cause_of_a_wait_is_said(busy: RunningServer) -> None:
     body = {"prompt": [3], "max_tokens": 1, "stream": True}
-    connection = busy.open_call("/v1/completions", body, authorization=f"Bearer {POLITE}")
-    busy.wait_until(lambda: len(busy.service.under_way) == 16, "a call of another key")
-    own = busy.get("/v1/requests", authorization=f"Bearer {POLITE}").json["data"]
-    assert [each["waits"] for each in own] == [
-        {"own_ahead": 0, "others_ahead": 1, "cause": "behind about 1 of other keys, in turn"}
-    ]
-    everyone = busy.get("/v1/requests", authorization=f"Bearer {ADMIN}").json["data"]
-    causes = {each["waits"]["cause"] for each in everyone if each["caller"] == "greedy"}
-    assert "behind 14 requests of the same key and about 1 of other keys, in turn" in causes
-    connection.close()
+    with busy.open_call("/v1/completions", body, authorization=f"Bearer {POLITE}"):
+        busy.wait_until(lambda: len(busy.service.under_way) == 16, "a call of another key")
+        own = busy.get("/v1/requests", authorization=f"Bearer {POLITE}").json["data"]
+        assert [each["waits"] for each in own] == [
+            {"own_ahead": 0, "others_ahead": 1, "cause": "behind about 1 of other keys, in turn"}
+        ]
+        everyone = busy.get("/v1/requests", authorization=f"Bearer {ADMIN}").json["data"]
+        causes = {each["waits"]["cause"] for each in everyone if each["caller"] == "greedy"}
+        assert "behind 14 requests of the same key and about 1 of other keys, in turn" in causes

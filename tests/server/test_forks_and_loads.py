@@ -147,8 +147,7 @@ def test_a_load_ends_with_its_connection_and_is_bounded(bundled: RunningServer) 
     ):
         reply = bundled.post("/v1/load", wrong)
         assert reply.status == 400 and name in reply.json["error"]["message"], wrong
-    connection = bundled.open_call("/v1/load", {"num_requests": 100, "output_tokens": "1500"})
-    bundled.wait_until(lambda: bundled.service.under_way, "a request of the load")
-    assert bundled.post("/v1/load", {}).status == 429
-    connection.close()
+    with bundled.open_call("/v1/load", {"num_requests": 100, "output_tokens": "1500"}):
+        bundled.wait_until(lambda: bundled.service.under_way, "a request of the load")
+        assert bundled.post("/v1/load", {}).status == 429
     bundled.wait_until_idle()

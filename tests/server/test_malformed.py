@@ -36,6 +36,12 @@ NAMES = (
     "model",
     "max_tokens",
     "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "repeat_penalty",
+    "frequency_penalty",
     "stop",
     "n",
     "logit_bias",
@@ -75,7 +81,9 @@ def random_value(rng: random.Random, depth: int = 0) -> Any:
         kinds += ["list", "object", "message"]
     kind = rng.choice(kinds)
     if kind == "number":
-        return rng.choice([0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, -1e308, 3])
+        return rng.choice(
+            [0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, 1e-300, 1e308, -1e308, 3]
+        )
     if kind == "text":
         return rng.choice(
             ["", "a", "\u0000", "\ud83e\udd8a", "{{ 7 * 7 }}", "a" * 2000, "<|user|>"]
@@ -105,6 +113,71 @@ def malformed_body(rng: random.Random, good: dict[str, Any]) -> bytes:
         place = rng.randrange(len(data))
         return data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :]
     return data * 2 if change == "repeat" else data
+
+
+EXTREMES = (
+    *(sign * number for sign in (1, -1) for number in (5e-324, 1e-40, 1e-7, 1e7, 1e39, 1.7e308)),
+    *(sign * 2**bits for sign in (1, -1) for bits in (31, 32, 53, 63, 64, 70)),
+)
+REPEATING = {"prompt": [5, 2, 3, 5, 2], "max_tokens": 3, "seed": 1, "logprobs": 2}
+
+
+SAMPLING_NAMES = """temperature top_k top_p min_p typical_p repetition_penalty presence_penalty
+    frequency_penalty min_tokens max_tokens seed n best_of logprobs prompt_logprobs timeout
+    thinking_budget logit_bias"""
+OLLAMA_NAMES = """num_predict temperature top_k top_p min_p typical_p repeat_penalty presence_penalty
+    frequency_penalty seed"""
+
+
+@pytest.mark.parametrize(
+    ("route", "names"),
+    [
+        ("/v1/completions", SAMPLING_NAMES),
+        ("/v1/chat/completions", "top_logprobs max_completion_tokens thinking_token_budget"),
+        ("/v1/responses", "temperature top_p max_output_tokens"),
+        ("/v1/messages", "temperature top_p top_k max_tokens"),
+        ("/api/generate", OLLAMA_NAMES),
+    ],
+)
+def test_tiny_and_huge_numbers_are_served_or_refused_by_name(
+    server: RunningServer, route: str, names: str
+) -> None:
+    """A refusal names the field as the client did, its value and what is allowed."""
+    body = REPEATING if route == "/v1/completions" else ROUTES[route]
+    wrong = []
+    for name in names.split():
+        for value in EXTREMES:
+            given: dict[str, Any] = {name: {"5": value} if name == "logit_bias" else value}
+            if name == "top_logprobs":
+                given["logprobs"] = True
+            if route == "/api/generate":
+                given = {"options": {"num_predict": 3, **given}}
+            elif name == "max_completion_tokens":
+                given["max_tokens"] = None
+            elif not name.startswith("max"):
+                given["temperature" if name != "temperature" else "top_p"] = 0.9
+            reply = server.post(route, {**body, **given})
+            text = reply.body.decode()
+            if reply.status != 200 and not (reply.status == 400 and name in text):
+                wrong.append((name, value, reply.status, text))
+    assert wrong == []
+
+
+def test_numbers_that_a_step_cannot_take_harm_no_neighbour(server: RunningServer) -> None:
+    """Refused before a step, as an error within a step would end all requests of the step."""
+    (alone,) = server.post("/v1/completions", {**GOOD[0], "max_tokens": 60}).json["choices"]
+    found: list[Any] = []
+
+    def ask() -> None:
+        found.append(server.post("/v1/completions", {**GOOD[0], "max_tokens": 60}).json["choices"])
+
+    neighbour = threading.Thread(target=ask)
+    neighbour.start()
+    while neighbour.is_alive():
+        for fields in ({"top_k": 2**63}, {"repetition_penalty": 1e-300}):
+            assert server.post("/v1/completions", {**REPEATING, **fields}).status == 400
+    neighbour.join()
+    assert found == [[alone]]
 
 
 def test_malformed_requests_harm_nobody(

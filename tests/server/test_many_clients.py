@@ -12,8 +12,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -45,21 +45,26 @@ class Client:
     def __init__(self, server: RunningServer) -> None:
         self._server = server
 
+    @asynccontextmanager
     async def open(
         self, path: str, fields: dict[str, object]
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    ) -> AsyncIterator[asyncio.StreamReader]:
+        """Sends a call; the connection is closed when the block ends."""
         reader, writer = await asyncio.open_connection(self._server.host, self._server.port)
-        data = json.dumps(fields).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
-        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
-        return reader, writer
+        try:
+            data = json.dumps(fields).encode()
+            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+            writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+            yield reader
+        finally:
+            writer.close()
+            with suppress(OSError):  # the server may have closed it first
+                await writer.wait_closed()
 
     async def whole(self, path: str, fields: dict[str, object]) -> bytes:
         """The reply, with its head."""
-        reader, writer = await self.open(path, fields)
-        reply = await reader.read()
-        writer.close()
-        return reply
+        async with self.open(path, fields) as reader:
+            return await reader.read()
 
 
 def resident_bytes() -> int:
@@ -96,9 +101,8 @@ def test_clients_that_stream_and_disconnect_harm_nobody(request: pytest.FixtureR
                 number = rng.randrange(NUM_BODIES)
                 fields = {**body(number), "stream": True}
                 if rng.random() < DISCONNECTING:
-                    reader, writer = await client.open("/v1/completions", fields)
-                    await reader.readexactly(rng.randrange(1, 2000))
-                    writer.close()
+                    async with client.open("/v1/completions", fields) as reader:
+                        await reader.readexactly(rng.randrange(1, 2000))
                     counts["left"] += 1
                 else:
                     reply = await client.whole("/v1/completions", fields)
@@ -156,18 +160,16 @@ def test_idle_streams_are_held_with_signs_of_life(request: pytest.FixtureRequest
         async def one_stream(all_alive: asyncio.Event) -> bytes:
             nonlocal num_alive
             fields = {"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True, "stream": True}
-            reader, writer = await Client(server).open("/v1/completions", fields)
-            head = b""
-            for _ in range(2):
-                head += await reader.readuntil(b": keepalive\n\n")
-            num_alive += 1
-            if num_alive == num_streams:
-                go.set()
-                all_alive.set()
-            await all_alive.wait()
-            reply = head + await reader.read()
-            writer.close()
-            return reply
+            async with Client(server).open("/v1/completions", fields) as reader:
+                head = b""
+                for _ in range(2):
+                    head += await reader.readuntil(b": keepalive\n\n")
+                num_alive += 1
+                if num_alive == num_streams:
+                    go.set()
+                    all_alive.set()
+                await all_alive.wait()
+                return head + await reader.read()
 
         async def all_streams() -> list[bytes]:
             all_alive = asyncio.Event()

@@ -306,7 +306,7 @@ def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.Ope
     for wrong, name in (
         ({"temperature": -1}, "temperature"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"extra_body": {"chat_template": "{{ 1 }}"}}, "chat_template"),

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -216,9 +217,9 @@ def test_metrics_have_vllms_names_and_meaning() -> None:
 
 
 def test_metrics_see_requests_that_run_and_wait() -> None:
-    with running_server(
-        fake_engine(max_num_seqs=1), limits=Limits(max_unfinished_completions=2)
-    ) as server:
+    limits = Limits(max_unfinished_completions=2)
+    engine = fake_engine(max_num_seqs=1)
+    with running_server(engine, limits=limits) as server, ExitStack() as connections:
         original, steps = server.engine.step, threading.Semaphore(3)
 
         def step() -> object:
@@ -226,7 +227,8 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
             return original()
 
         server.engine.step = step  # type: ignore[method-assign]
-        connections = [server.open_call("/v1/completions", LONG) for _ in range(2)]
+        for _ in range(2):
+            connections.enter_context(server.open_call("/v1/completions", LONG))
         server.wait_until(
             lambda: (
                 sum(g.has_started for g in server.service.under_way.values()) == 1
@@ -241,8 +243,7 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
         reasons = (f"vllm:num_requests_waiting_by_reason{{{r}}}" for r in ("capacity", "deferred"))
         assert sum(map(found.__getitem__, reasons)) == found["vllm:num_requests_waiting"]
         assert found["vllm:admission_rejections_total{queue_full}"] == 1
-        for connection in connections:
-            connection.close()
+        connections.close()
         server.wait_until_idle()
 
 

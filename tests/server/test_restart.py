@@ -83,23 +83,21 @@ def test_a_killed_server_goes_on_where_it_was(tmp_path: Path) -> None:
         first.server.wait_until(
             lambda: len([*(tmp_path / "cache").rglob("*.kv")]) >= 10, "blocks on disk"
         )
-        stream = first.open_stream(2000)
-        assert stream.recv(100)
-        first.process.send_signal(signal.SIGKILL)
-        assert first.process.wait(TIMEOUT) == -signal.SIGKILL
-        stream.close()
+        with first.open_stream(2000) as stream:
+            assert stream.recv(100)
+            first.process.send_signal(signal.SIGKILL)
+            assert first.process.wait(TIMEOUT) == -signal.SIGKILL
     with served(tmp_path) as second:
         again = second.complete()
         assert again["choices"] == answer["choices"]
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 160
 
         # SIGTERM: the stream ends by itself, and then the process.
-        stream = second.open_stream(300)
-        received = stream.recv(100)
-        second.process.send_signal(signal.SIGTERM)
-        while data := stream.recv(65536):
-            received += data
-        stream.close()
+        with second.open_stream(300) as stream:
+            received = stream.recv(100)
+            second.process.send_signal(signal.SIGTERM)
+            while data := stream.recv(65536):
+                received += data
         assert b"[DONE]" in received
         assert second.process.wait(TIMEOUT) == 0
     log = (tmp_path / "log").read_text()

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,14 +65,13 @@ class RunningServer:
     ) -> HttpReply:
         """One call on a connection of its own; `body` is sent as JSON unless it is bytes."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT)
-        try:
+        with closing(
+            http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT)
+        ) as connection:
             connection.request(method, path, data, dict(headers or {}))
-            reply = connection.getresponse()
-            found = {name.lower(): value for name, value in reply.getheaders()}
-            return HttpReply(reply.status, found, reply.read())
-        finally:
-            connection.close()
+            with connection.getresponse() as reply:
+                found = {name.lower(): value for name, value in reply.getheaders()}
+                return HttpReply(reply.status, found, reply.read())
 
     def post(self, path: str, body: Any, **headers: str) -> HttpReply:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -83,15 +82,19 @@ class RunningServer:
         return self.call("GET", path, None, named)
 
     def open_call(self, path: str, body: Any, **headers: str) -> socket.socket:
-        """Sends a call and leaves its connection open, unread."""
+        """Sends a call; the connection is unread, and the caller closes it."""
         data = json.dumps(body).encode()
-        connection = socket.create_connection((self.host, self.port), TIMEOUT)
         head = (
             f"POST {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n"
             f"content-length: {len(data)}\r\n"
         )
         head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
-        connection.sendall(head.encode() + data)
+        connection = socket.create_connection((self.host, self.port), TIMEOUT)
+        try:
+            connection.sendall(head.encode() + data)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def wait_until(self, condition: "Any", what: str) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from pellucid.backends.ops import Array, ForwardBatch
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.engine import LLMEngine
 from pellucid.llm import LLM
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.beam_search_reference import Logprobs, reference_beam_search
-from support.fake_model import EOS, FakeTokenizer, fake_engine, fake_logits
+from support.fake_model import EOS, FakeKVCache, FakeTokenizer, fake_engine, fake_logits
 
 PROMPT = "once upon a time there was a king"
 PARAMS = BeamSearchParams(beam_width=4, max_tokens=12)
@@ -192,11 +193,22 @@ def test_a_failing_row_ends_its_search_alone() -> None:
         PROMPT, dataclasses.replace(PARAMS, allowed_token_ids=[3, 4], bad_words=["cd", "dc", "c"])
     )
     other = engine.add_request("a cat", PARAMS)
-    failing = engine.add_request("a dog", dataclasses.replace(PARAMS, repetition_penalty=1e308))
+    failing = engine.add_request("a dog", PARAMS)
+    forward = engine.model_runner.decoder.forward
+
+    def forward_with_nan(batch: ForwardBatch, kv_cache: FakeKVCache) -> Array:
+        logits = forward(batch, kv_cache)
+        owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
+        for row, owner in zip(logits, owners.tolist(), strict=True):
+            if kv_cache.read(batch.block_tables[0, owner], 5).tolist() == failing.prompt_token_ids:
+                row[3] = np.nan
+        return logits
+
+    engine.model_runner.decoder.forward = forward_with_nan
     finish(engine)
     assert all(one.finish_reason == "length" for one in output.outputs)
     assert {one.finish_reason for one in failing.outputs} == {"error"}
-    assert "repetition_penalty" in str(failing.outputs[0].stop_reason)
+    assert "logits" in str(failing.outputs[0].stop_reason)
     assert found(other) == alone("a cat", PARAMS)
 
 

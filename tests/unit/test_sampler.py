@@ -553,8 +553,8 @@ def test_parameters_that_leave_nothing_are_named() -> None:
         Sampler().sample(HALVES, row)
 
 
-@pytest.mark.parametrize("penalty", [1e-320, 1e308])
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
 def test_a_penalty_that_overflows_is_named(penalty: float) -> None:
-    logits = np.array([100.0, -100.0])
+    logits = np.array([1e33, -1e33])
     with pytest.raises(ValueError, match="repetition_penalty="):
         Sampler().sample(logits, make_row([0, 1], repetition_penalty=penalty))

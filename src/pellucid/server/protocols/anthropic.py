@@ -415,10 +415,10 @@ def _sampling_params(body: MessagesBody, defaults: SamplingParams) -> SamplingPa
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
-        "stop": body.stop_sequences,
+        "stop_sequences": body.stop_sequences,
         "max_tokens": body.max_tokens,
     }
-    return with_given(defaults, given)
+    return with_given(defaults, given, {"stop_sequences": "stop"})
 
 
 class _Writer(StreamWriter):

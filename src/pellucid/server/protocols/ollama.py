@@ -36,6 +36,7 @@ from pellucid.server.protocols.reasoning import (
     switch_variables,
     with_budget,
 )
+from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply, StreamWriter
@@ -465,7 +466,11 @@ class _Lines(StreamWriter):
         return token_logprobs(self._tokenizer, token_ids, logprobs, self._num_top)
 
 
-_PARAMETER_NAMES = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+_PARAMETER_NAMES = {
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "top_logprobs": "logprobs",
+}
 
 
 def _budget(think: bool | str | None, tokenizer: Tokenizer) -> int | None:
@@ -478,18 +483,13 @@ def _budget(think: bool | str | None, tokenizer: Tokenizer) -> int | None:
 def _sampling_params(body: CommonFields, defaults: SamplingParams) -> SamplingParams:
     if body.top_logprobs and not body.logprobs:
         raise refused(f"top_logprobs={body.top_logprobs}: needs logprobs=true", "top_logprobs")
-    given: dict[str, Any] = {
-        _PARAMETER_NAMES.get(name, name): value
-        for name, value in msgspec.structs.asdict(body.options or Options()).items()
-        if value is not None
-    }
-    if given.get("seed", 0) < 0:
-        del given["seed"]
-    if given.get("max_tokens", -1) < 0:
-        given["max_tokens"] = None
+    given = msgspec.structs.asdict(body.options or Options())
+    for name in ("seed", "num_predict"):  # below 0: none
+        if given[name] is not None and given[name] < 0:
+            given[name] = None
     if body.logprobs:
-        given["logprobs"] = body.top_logprobs or 0
-    return replace(defaults, **given)
+        given["top_logprobs"] = body.top_logprobs or 0
+    return with_given(replace(defaults, max_tokens=None), given, _PARAMETER_NAMES)
 
 
 def _message(message: Any, index: int) -> Any:

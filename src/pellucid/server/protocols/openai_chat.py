@@ -222,8 +222,7 @@ def chat_prompt(
 
 
 def _sampling_params(body: ChatBody, defaults: SamplingParams) -> SamplingParams:
-    limits = {body.max_tokens, body.max_completion_tokens} - {None}
-    if len(limits) > 1:
+    if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
         raise refused(
             "max_completion_tokens: must equal max_tokens, or one is left out", "max_tokens"
         )
@@ -231,8 +230,9 @@ def _sampling_params(body: ChatBody, defaults: SamplingParams) -> SamplingParams
         raise refused(f"top_logprobs={body.top_logprobs}: needs logprobs=true", "top_logprobs")
     return body.sampling_params(
         defaults,
-        max_tokens=limits.pop() if limits else None,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else None,
+        max_completion_tokens=body.max_completion_tokens,
+        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
 

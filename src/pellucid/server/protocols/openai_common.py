@@ -125,19 +125,26 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             others: fields that the two routes read in ways of their own.
 
         Raises:
-            ValueError: names the field, its value and what is allowed.
+            ApiError, ValueError: names the field, its value and what is allowed.
         """
         given = {name: getattr(self, name) for name in _PARAMETERS}
-        given["max_time"] = self.timeout
-        return with_given(defaults, given | others)
+        return with_given(defaults, given | others, _PARAMETER_NAMES)
 
 
-_PARAMETERS = tuple(
-    name
-    for name in SamplingFields.__struct_fields__
-    if name in SamplingParams.__dataclass_fields__
-    and name not in ("structured_outputs", "thinking_token_budget")
+_PARAMETERS = (
+    "timeout",
+    *(
+        name
+        for name in SamplingFields.__struct_fields__
+        if name in SamplingParams.__dataclass_fields__
+        and name not in ("structured_outputs", "thinking_token_budget")
+    ),
 )
+_PARAMETER_NAMES = {
+    "timeout": "max_time",
+    "max_completion_tokens": "max_tokens",
+    "top_logprobs": "logprobs",
+}
 
 SAMPLING_FIELDS = (
     *honoured(

@@ -395,9 +395,10 @@ def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingP
         {
             "temperature": body.temperature,
             "top_p": body.top_p,
-            "max_tokens": body.max_output_tokens,
-            "logprobs": (body.top_logprobs or 0) if body.wants_logprobs else None,
+            "max_output_tokens": body.max_output_tokens,
+            "top_logprobs": (body.top_logprobs or 0) if body.wants_logprobs else None,
         },
+        {"max_output_tokens": "max_tokens", "top_logprobs": "logprobs"},
     )
 
 

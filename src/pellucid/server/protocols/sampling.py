@@ -5,12 +5,33 @@ from dataclasses import replace
 from typing import Any
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.server.errors import refused
 
 
-def with_given(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
+def with_given(
+    defaults: SamplingParams,
+    given: Mapping[str, Any],
+    parameter_names: Mapping[str, str] | None = None,
+) -> SamplingParams:
     """The defaults with those of the given fields that are not None.
 
+    Args:
+        given: by the protocol's names of the fields.
+        parameter_names: the engine's names of the fields to which the protocol gives other names.
+
     Raises:
-        ValueError: names the field, its value and what is allowed.
+        ApiError: names the field as the protocol does, its value and what is allowed.
+        ValueError: the same, for a field whose name the engine shares.
     """
-    return replace(defaults, **{name: value for name, value in given.items() if value is not None})
+    names = parameter_names or {}
+    parameters = {
+        names.get(field, field): value for field, value in given.items() if value is not None
+    }
+    try:
+        return replace(defaults, **parameters)
+    except ValueError as error:
+        message = str(error)
+        for field, name in names.items():
+            if given.get(field) is not None and message.startswith((f"{name}=", f"{name}:")):
+                raise refused(field + message.removeprefix(name), field) from None
+        raise
