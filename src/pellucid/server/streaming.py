@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from pellucid.outputs import CompletionDelta
 from pellucid.server.endpoint import ReplySender
 from pellucid.server.errors import ApiError, error_of
@@ -27,6 +29,27 @@ def sse(data: bytes) -> bytes:
 
 def sse_event(name: bytes, data: bytes) -> bytes:
     return b"event: " + name + b"\ndata: " + data + b"\n\n"
+
+
+class TextTemplate:
+    """A frame, or a part of one, that differs from a template in a text alone, as those of most tokens do.
+
+    Args:
+        template: JSON, or a frame of it, in which all strings without characters are places of the text.
+    """
+
+    def __init__(self, template: bytes) -> None:
+        *before, last = template.split(
+            b':""'
+        )  # no string contains that: its quotes would be escaped
+        self._parts = [*(part + b":" for part in before), last]
+
+    def of(self, text: str) -> bytes:
+        """The template with a text."""
+        return _encode(text).join(self._parts)
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 class StreamWriter(ABC):
@@ -58,9 +81,8 @@ class StreamWriter(ABC):
 class CompletionsReply:
     """The reply that streams the completions of a request.
 
-    What a step adds is written where it arrives: in the one callback of the event loop that brings the deltas
-    of all requests of the step. If the client takes less than the engine makes, deltas are left with the engine's
-    stream, which merges them, and are written when the client can take them.
+    The callback of the event loop that brings the deltas of all requests of a step writes their frames. If the client
+    takes less than the engine makes, the engine's stream keeps and merges the deltas, until the client can take them.
 
     Args:
         generation: the request.

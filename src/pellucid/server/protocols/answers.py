@@ -5,7 +5,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from pellucid.conversation import Tool
 from pellucid.outputs import CompletionDelta
@@ -138,8 +140,8 @@ class Change(Enum):
     CLOSED = "closed"
 
 
-class BlockEvent(NamedTuple):
-    """One change of one block. A tuple, because every token makes one.
+class BlockEvent(msgspec.Struct, gc=False):
+    """One change of one block. Every token makes one: a struct is made in less time than a tuple with names.
 
     Attributes:
         text: what it grew by.

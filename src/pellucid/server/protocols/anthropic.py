@@ -49,7 +49,7 @@ from pellucid.server.protocols.reasoning import (
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import CompletionsReply, StreamWriter, sse_event
+from pellucid.server.streaming import CompletionsReply, StreamWriter, TextTemplate, sse_event
 from pellucid.text.tokenizer import Tokenizer
 
 _log = logging.getLogger("pellucid.server")
@@ -435,6 +435,7 @@ class _Writer(StreamWriter):
         self._model = model
         self._diagnose = diagnose
         self._blocks = form.blocks(generation)
+        self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
         self._num_tokens = 0
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
@@ -451,9 +452,9 @@ class _Writer(StreamWriter):
         if self._num_tokens == 0:  # now it is known what was found in the cache
             events.append(_event("message_start", message=self._message(0)))
         self._num_tokens += len(delta.token_ids)
-        events += map(_block_event, self._blocks.read(delta))
+        events += map(self._block_event, self._blocks.read(delta))
         if delta.finish_reason is not None:
-            events += map(_block_event, self._blocks.close())
+            events += map(self._block_event, self._blocks.close())
             ending = self._ending(delta.finish_reason, delta.stop_reason)
             usage = self._usage(self._num_tokens)
             events += [_event("message_delta", delta=ending, usage=usage), _event("message_stop")]
@@ -464,6 +465,19 @@ class _Writer(StreamWriter):
 
     def keepalive(self) -> bytes:
         return PING
+
+    def _block_event(self, event: BlockEvent) -> bytes:
+        block = event.block
+        if event.change is Change.OPENED:
+            return _event("content_block_start", index=block.index, content_block=_opened(block))
+        if event.change is Change.CLOSED:
+            return _event("content_block_stop", index=block.index)
+        template = self._templates.get(block.index)
+        if template is None:
+            delta = _DELTAS_WITHOUT_TEXT[block.kind]
+            template = TextTemplate(_event("content_block_delta", index=block.index, delta=delta))
+            self._templates[block.index] = template
+        return template.of(event.text)
 
     def _message(self, num_tokens: int) -> dict[str, Any]:
         return {
@@ -534,18 +548,11 @@ def _content_block(block: Block) -> dict[str, Any]:
     }
 
 
-def _block_event(event: BlockEvent) -> bytes:
-    block = event.block
-    if event.change is Change.OPENED:
-        return _event("content_block_start", index=block.index, content_block=_opened(block))
-    if event.change is Change.CLOSED:
-        return _event("content_block_stop", index=block.index)
-    delta = {
-        BlockKind.TEXT: {"type": "text_delta", "text": event.text},
-        BlockKind.REASONING: {"type": "thinking_delta", "thinking": event.text},
-        BlockKind.CALL: {"type": "input_json_delta", "partial_json": event.text},
-    }[block.kind]
-    return _event("content_block_delta", index=block.index, delta=delta)
+_DELTAS_WITHOUT_TEXT = {
+    BlockKind.TEXT: {"type": "text_delta", "text": ""},
+    BlockKind.REASONING: {"type": "thinking_delta", "thinking": ""},
+    BlockKind.CALL: {"type": "input_json_delta", "partial_json": ""},
+}
 
 
 def _event(kind: str, **fields: Any) -> bytes:

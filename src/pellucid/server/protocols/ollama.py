@@ -39,7 +39,7 @@ from pellucid.server.protocols.reasoning import (
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import CompletionsReply, StreamWriter
+from pellucid.server.streaming import CompletionsReply, StreamWriter, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
 API_VERSION = "0.13.0"  # of the Ollama whose protocol this is; clients compare it
@@ -405,11 +405,12 @@ class _Lines(StreamWriter):
         num_top: int,
     ) -> None:
         self._generation = generation
-        self._name = name
         self._form = form
         self._blocks = blocks
         self._tokenizer = tokenizer
         self._num_top = num_top
+        self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(name)
+        self._text_template = TextTemplate(self._fields(Added()))
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (output,) = outputs
@@ -448,19 +449,27 @@ class _Lines(StreamWriter):
         finish_reason: str | None = None,
         logprobs: list[TokenLogprob] | None = None,
     ) -> bytes:
-        fields = {
-            "model": self._name,
-            "created_at": _time(),
-            **self._form(added),
-            "done": finish_reason is not None,
-        }
+        if finish_reason is None and not (logprobs or added.reasoning or added.calls):
+            fields = self._text_template.of(added.text)
+        else:
+            fields = self._fields(added, finish_reason, logprobs)
+        return b'%b%b",%b\n' % (self._start, _time().encode(), fields[1:])
+
+    def _fields(
+        self,
+        added: Added,
+        finish_reason: str | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+    ) -> bytes:
+        """A JSON object of what a line has behind model and time."""
+        fields = {**self._form(added), "done": finish_reason is not None}
         if logprobs:
             fields["logprobs"] = logprobs
         if finish_reason is not None:
             fields["done_reason"] = finish_reason
             durations = Durations.of(self._generation.outputs[0])
             fields |= msgspec.structs.asdict(durations)
-        return msgspec.json.encode(fields) + b"\n"
+        return msgspec.json.encode(fields)
 
     def _logprobs(self, token_ids: list[int], logprobs: list[Any]) -> list[TokenLogprob]:
         return token_logprobs(self._tokenizer, token_ids, logprobs, self._num_top)

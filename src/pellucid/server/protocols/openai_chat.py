@@ -3,6 +3,7 @@
 https://platform.openai.com/docs/api-reference/chat, with the additions of vLLM and llama.cpp.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from pellucid.server.protocols.answers import (
     AnswerBlocks,
     AnswerForm,
     Block,
+    BlockEvent,
     BlockKind,
     Change,
 )
@@ -35,6 +37,7 @@ from pellucid.server.protocols.openai_common import (
 )
 from pellucid.server.protocols.reasoning import effort_budget, effort_variables, with_budget
 from pellucid.server.serving import Serving
+from pellucid.server.streaming import TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -254,6 +257,7 @@ class _Choice:
         self._output = output
         self._blocks = blocks
         self._is_first = True
+        self._templates: dict[BlockKind, TextTemplate] = {}
         self.num_tokens = 0
 
     @property
@@ -273,9 +277,36 @@ class _Choice:
         self._add_tokens(choice, delta)
         return choice
 
-    def part(self, delta: CompletionDelta) -> ChunkChoice | None:
+    def part(self, delta: CompletionDelta) -> bytes | None:
         self.num_tokens += len(delta.token_ids)
-        added = self._added(delta)
+        events = self._blocks.read(delta)
+        has_text_alone = (
+            delta.finish_reason is None
+            and delta.logprobs is None
+            and not self._is_first
+            and not self._body.return_token_ids
+        )
+        if has_text_alone:
+            if not events:
+                return None  # half a character, or what may become a stop string or a tool call
+            if len(events) == 1:
+                (event,) = events
+                if event.change is Change.GREW and event.block.kind is not BlockKind.CALL:
+                    return self._template(event.block.kind).of(event.text)
+        return self._full_part(delta, self._added(events))
+
+    def _template(self, kind: BlockKind) -> TextTemplate:
+        """Of the parts that add to a text or to a reasoning, and do nothing else."""
+        template = self._templates.get(kind)
+        if template is None:
+            added = ChatDelta(content="")
+            if kind is BlockKind.REASONING:
+                added = ChatDelta(reasoning_content="", reasoning="")
+            part = msgspec.json.encode(ChunkChoice(self._number, added))
+            template = self._templates[kind] = TextTemplate(part)
+        return template
+
+    def _full_part(self, delta: CompletionDelta, added: ChatDelta) -> bytes | None:
         choice = ChunkChoice(self._number, added)
         if delta.logprobs is not None:
             choice.logprobs = self._logprobs(delta)
@@ -283,7 +314,7 @@ class _Choice:
             choice.finish_reason = self._finish_reason(delta)
             choice.stop_reason = delta.stop_reason
         elif added == NOTHING and delta.logprobs is None and not self._body.return_token_ids:
-            return None  # half a character, or what may become a stop string or a tool call
+            return None
         if self._is_first:
             added.role = "assistant"
             if added.content is UNSET:
@@ -291,7 +322,7 @@ class _Choice:
         if self._is_first or self._body.return_token_ids:
             self._add_tokens(choice, delta)
         self._is_first = False
-        return choice
+        return msgspec.json.encode(choice)
 
     def _message(self) -> ChatMessage:
         text = self._blocks.text_of(BlockKind.TEXT)
@@ -310,10 +341,10 @@ class _Choice:
             ]
         return message
 
-    def _added(self, delta: CompletionDelta) -> ChatDelta:
-        """What a delta adds to the message."""
+    def _added(self, events: Sequence[BlockEvent]) -> ChatDelta:
+        """What changes of blocks add to the message."""
         added = ChatDelta()
-        for event in self._blocks.read(delta):
+        for event in events:
             block = event.block
             if block.kind is BlockKind.CALL and event.change is not Change.CLOSED:
                 call = ToolCall(CallFunction(UNSET, event.text), index=self._call_index(block))

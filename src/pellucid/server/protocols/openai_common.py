@@ -337,8 +337,8 @@ class ReplyObject(msgspec.Struct, kw_only=True):
 class ChoiceWriter(Protocol):
     """Writes one choice: all of it, or what a delta adds to it."""
 
-    def part(self, delta: CompletionDelta) -> msgspec.Struct | None:
-        """None: nothing that the client would see; never for the last delta."""
+    def part(self, delta: CompletionDelta) -> bytes | None:
+        """JSON. None: nothing that the client would see; never for the last delta."""
 
     def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
 
@@ -418,15 +418,15 @@ class ReplyWriter(StreamWriter):
             if self._num_ended == num_choices(self._generation.outputs):
                 # With the last choice: clients expect one in every frame.
                 return self._frame(
-                    [part],
+                    [msgspec.Raw(part)],
                     usage=self._frame_usage(),
                     timings=timings_of(self._generation.outputs),
                     warnings=self._generation.call.warnings or UNSET,
                 )
         if self._stream_options.continuous_usage_stats:
-            return self._frame([part], usage=self._frame_usage())
+            return self._frame([msgspec.Raw(part)], usage=self._frame_usage())
         head, tail = self._envelope
-        return b"%b%b%b" % (head, msgspec.json.encode(part), tail)
+        return head + part + tail
 
     def last(self) -> bytes:
         if self._stream_options.include_usage:

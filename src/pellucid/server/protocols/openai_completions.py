@@ -26,6 +26,7 @@ from pellucid.server.protocols.openai_common import (
 )
 from pellucid.server.protocols.reasoning import with_budget
 from pellucid.server.serving import Serving
+from pellucid.server.streaming import TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -160,13 +161,18 @@ class _Choice:
         self._prompt_only = prompt_only
         self._offsets = _TextOffsets(tokenizer, body.skip_special_tokens is not False)
         self._is_first = True
+        self._template = TextTemplate(msgspec.json.encode(TextChoice(number, "")))
+        self._has_text_alone = body.logprobs is None and not body.return_token_ids
         self.num_tokens = 0
         self.num_reasoning_tokens = 0  # the text is not parsed
 
-    def whole(self, delta: CompletionDelta) -> TextChoice:
-        return self.part(delta)
+    def part(self, delta: CompletionDelta) -> bytes:
+        if self._has_text_alone and delta.finish_reason is None and not self._is_first:
+            self.num_tokens += len(delta.token_ids)
+            return self._template.of(delta.text)
+        return msgspec.json.encode(self.whole(delta))
 
-    def part(self, delta: CompletionDelta) -> TextChoice:
+    def whole(self, delta: CompletionDelta) -> TextChoice:
         """What a delta adds; the first one brings the prompt, if it is to be echoed."""
         is_first, self._is_first = self._is_first, False
         echoes = is_first and bool(self._body.echo)

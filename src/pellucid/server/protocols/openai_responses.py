@@ -50,7 +50,7 @@ from pellucid.server.protocols.reasoning import effort_budget, effort_variables,
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.request_records import RequestRecords
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import CompletionsReply, StreamWriter, sse_event
+from pellucid.server.streaming import CompletionsReply, StreamWriter, TextTemplate, sse_event
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -421,6 +421,7 @@ class _Writer(StreamWriter):
         self._created = int(time.time())
         self._blocks = form.blocks(generation)
         self._logprobs = _TextLogprobs(form.tokenizer, generation) if body.wants_logprobs else None
+        self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
         self._num_events = 0
         self._num_tokens = 0
 
@@ -464,7 +465,9 @@ class _Writer(StreamWriter):
 
     def _block_frames(self, event: BlockEvent, logprobs: Sequence[TokenLogprob]) -> list[bytes]:
         block = event.block
-        at = {"item_id": self._item_id(block), "output_index": block.index}
+        if event.change is Change.GREW:
+            return [self._growth_frame(block, event.text, logprobs)]
+        at = self._place(block)
         part = {**at, "content_index": 0}
         if event.change is Change.OPENED:
             frames = [
@@ -481,23 +484,15 @@ class _Writer(StreamWriter):
                     )
                 )
             return frames
-        name = {
-            BlockKind.TEXT: "response.output_text",
-            BlockKind.REASONING: "response.reasoning_text",
-            BlockKind.CALL: "response.function_call_arguments",
-        }[block.kind]
-        where = at if block.kind is BlockKind.CALL else part
+        name = _EVENT_NAMES[block.kind]
         is_text = block.kind is BlockKind.TEXT
-        if event.change is Change.GREW:
-            extra: dict[str, Any] = {"logprobs": logprobs} if is_text else {}
-            return [self._event(f"{name}.delta", **where, **extra, delta=event.text)]
         if block.kind is BlockKind.CALL:
-            done = [self._event(f"{name}.done", **where, name=block.name, arguments=block.text)]
+            done = [self._event(f"{name}.done", **at, name=block.name, arguments=block.text)]
         else:
             content = self._content(block, block.text)
             extra = {"logprobs": content["logprobs"]} if is_text else {}
             done = [
-                self._event(f"{name}.done", **where, **extra, text=block.text),
+                self._event(f"{name}.done", **part, **extra, text=block.text),
                 self._event("response.content_part.done", **part, part=content),
             ]
         item = self._item(block, "completed")
@@ -505,6 +500,28 @@ class _Writer(StreamWriter):
             *done,
             self._event("response.output_item.done", output_index=block.index, item=item),
         ]
+
+    def _growth_frame(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
+        kind = _GROWTH_EVENTS[block.kind]
+        if logprobs:
+            fields = self._growth(block, text, logprobs)
+            return self._numbered_event(kind, msgspec.json.encode(fields))
+        template = self._templates.get(block.index)
+        if template is None:
+            template = TextTemplate(msgspec.json.encode(self._growth(block, "", ())))
+            self._templates[block.index] = template
+        return self._numbered_event(kind, template.of(text))
+
+    def _growth(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        fields = self._place(block)
+        if block.kind is not BlockKind.CALL:
+            fields["content_index"] = 0
+        if block.kind is BlockKind.TEXT:
+            fields["logprobs"] = logprobs
+        return {**fields, "delta": text}
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        return {"item_id": self._item_id(block), "output_index": block.index}
 
     def _item(self, block: Block, status: str) -> dict[str, Any]:
         text = block.text if status == "completed" else ""
@@ -606,9 +623,21 @@ class _Writer(StreamWriter):
         }
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        event = {"type": kind, "sequence_number": self._num_events, **fields}
-        self._num_events += 1
-        return sse_event(kind.encode(), msgspec.json.encode(event))
+        return self._numbered_event(kind.encode(), msgspec.json.encode(fields))
+
+    def _numbered_event(self, kind: bytes, fields: bytes) -> bytes:
+        """An event with the fields of a JSON object, behind the two that every event has."""
+        number, self._num_events = self._num_events, self._num_events + 1
+        start = b'{"type":"%b","sequence_number":%d,' % (kind, number)
+        return sse_event(kind, start + fields[1:])
+
+
+_EVENT_NAMES = {
+    BlockKind.TEXT: "response.output_text",
+    BlockKind.REASONING: "response.reasoning_text",
+    BlockKind.CALL: "response.function_call_arguments",
+}
+_GROWTH_EVENTS = {kind: f"{name}.delta".encode() for kind, name in _EVENT_NAMES.items()}
 
 
 def _diagnostics(compared: CacheComparison) -> dict[str, Any]:
