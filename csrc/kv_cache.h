@@ -3,8 +3,9 @@
 //
 //   layer > block > kv-head > tile of 16 tokens > K, V
 //
-// so that one kv-head of a block is one contiguous stream. A cell is the operand of one lane of a
-// dot product; a tile is
+// so that one kv-head of a block is one contiguous stream. Where layers have kv-heads of different
+// shapes, the blocks are outermost: block > layer > kv-head > tile. A cell is the operand of one
+// lane of a dot product; a tile is
 //
 //   K [dims / cell][16 tokens][cell]
 //   V [16 tokens / cell][dims][cell]
@@ -22,7 +23,7 @@
 // Dimensions are padded with zeros to 16, int4 to 32.
 //
 // A model's layers may be in several groups, each with block tables of its own. A block then holds
-// keys and values of one group: layer i of each group has the same memory, in other blocks.
+// keys and values of one group. All blocks have the size of the largest group's.
 #pragma once
 
 #include <cstddef>
@@ -40,19 +41,30 @@ namespace pellucid {
 std::optional<KVFormat> find_kv_format(std::string_view name);
 const char* kv_format_name(KVFormat format);
 
-struct KVShape {
-  KVFormat format;
-  std::int64_t num_layers;  // of the largest group
+// Layers of one shape that share block tables.
+struct KVGroup {
+  std::int64_t num_layers;
   std::int64_t num_kv_heads;
   std::int64_t head_dim;    // a multiple of 8, at most 512
-  std::int64_t block_size;  // tokens, a multiple of 16
-  // Of each group, the keys that a token sees; 0: all before it.
-  std::vector<std::int64_t> windows = {0};
-
-  std::int64_t num_groups() const { return static_cast<std::int64_t>(windows.size()); }
+  std::int64_t window = 0;  // keys that a token sees; 0: all before it
 };
 
-// Bytes of one block in all layers, scales and padding included.
+struct KVShape {
+  KVFormat format;
+  std::int64_t block_size;      // tokens, a multiple of 16
+  std::vector<KVGroup> groups;  // at least one
+
+  std::int64_t num_groups() const { return static_cast<std::int64_t>(groups.size()); }
+  const KVGroup& group(std::int64_t index) const { return groups[static_cast<std::size_t>(index)]; }
+};
+
+// A layer of a group.
+struct KVPlace {
+  std::int64_t layer;  // of its group
+  std::int64_t group = 0;
+};
+
+// Bytes of one block in all layers of the largest group, scales and padding included.
 std::int64_t kv_bytes_per_block(const KVShape& shape);
 
 class KVCache {
@@ -63,22 +75,26 @@ class KVCache {
   const KVShape& shape() const { return shape_; }
   std::int64_t num_blocks() const { return num_blocks_; }
   std::size_t num_bytes() const { return buffer_.size(); }
-  KVView layer(std::int64_t index);
+  KVView layer(KVPlace place);
 
-  // Copies the contents of a block in all layers, one after the other: bytes_per_block() bytes,
-  // which only a cache of the same shape can read.
+  // Copies the contents of a block, layer after layer of its group: bytes_per_block() bytes, which
+  // only a cache of the same shape can read.
   std::int64_t bytes_per_block() const { return kv_bytes_per_block(shape_); }
   void copy_block(std::int64_t source, std::int64_t target);
   void read_block(std::int64_t block, std::uint8_t* data);
   void write_block(std::int64_t block, const std::uint8_t* data);
 
  private:
-  // Calls visit(bytes of the block in a layer, their number) for each layer.
+  // Calls visit(bytes of the block in a slab, their number) for each slab.
   template <class F>
-  void for_each_layer(std::int64_t block, F visit);
+  void for_each_slab(std::int64_t block, F visit);
 
   KVShape shape_;
   std::int64_t num_blocks_;
+  // A slab holds a part of every block, block after block: a layer, or all layers where they
+  // differ.
+  std::int64_t slab_bytes_;  // of one block
+  std::int64_t num_slabs_;
   AlignedBuffer buffer_;
 };
 

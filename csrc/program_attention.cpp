@@ -20,15 +20,19 @@ void check_place(KVPlace place) {
   require(place.group >= 0, "group=", place.group, ": must be 0 or more");
 }
 
-void check_layer(const Step& step, KVPlace place, std::int64_t num_kv_heads) {
+void check_layer(const Step& step, KVPlace place, std::int64_t num_kv_heads,
+                 std::int64_t head_dim) {
   require(step.kv_cache != nullptr, "kv_cache: the program has attention and needs one");
   const KVShape& shape = step.kv_cache->shape();
-  require(place.layer < shape.num_layers, "kv_cache: has ", shape.num_layers,
-          " layers, the program uses ", place.layer + 1);
   require(place.group < shape.num_groups(), "kv_cache: has ", shape.num_groups(),
           " groups, the program uses ", place.group + 1);
-  require(num_kv_heads == shape.num_kv_heads, "kv_cache: has ", shape.num_kv_heads,
+  const KVGroup& group = shape.group(place.group);
+  require(place.layer < group.num_layers, "kv_cache: has ", group.num_layers,
+          " layers, the program uses ", place.layer + 1);
+  require(num_kv_heads == group.num_kv_heads, "kv_cache: has ", group.num_kv_heads,
           " kv-heads, the program ", num_kv_heads);
+  require(head_dim == group.head_dim, "kv_cache: head_dim=", group.head_dim, ", the program has ",
+          head_dim);
 }
 
 void check_limits(const AttentionLimits& limits) {
@@ -74,26 +78,30 @@ const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(std::int64_t sli
   return plan;
 }
 
-void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t num_kv_heads) {
+void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t num_kv_heads,
+                  std::int64_t head_dim) {
   check_place(place);
-  program.check_view("k", k, RowSet::kTokens, 1);
-  program.check_view("v", v, RowSet::kTokens, 1);
-  require(program.stride(k) == program.stride(v), "k, v: must lie in rows of the same length");
-  program.add_preparation([=, &program](const Step& step) {
-    check_layer(step, place, num_kv_heads);
-    const std::int64_t width = num_kv_heads * step.kv_cache->shape().head_dim;
-    program.check_view("k", k, RowSet::kTokens, width);
-    program.check_view("v", v, RowSet::kTokens, width);
-  });
+  require(num_kv_heads >= 1 && num_kv_heads <= kMaxHeads, "num_kv_heads=", num_kv_heads,
+          ": allowed are 1 to ", kMaxHeads);
+  require(head_dim >= 1 && head_dim <= kMaxHeadDim, "head_dim=", head_dim, ": allowed are 1 to ",
+          kMaxHeadDim);
+  program.check_view("k", k, RowSet::kTokens, num_kv_heads * head_dim);
+  program.check_view("v", v, RowSet::kTokens, num_kv_heads * head_dim);
+  program.add_preparation(
+      [=](const Step& step) { check_layer(step, place, num_kv_heads, head_dim); });
   program.add_phase(
       "store_kv", {k.buffer, v.buffer},
       [=](const Step& step) { return step.num_tokens > 0 ? num_kv_heads : 0; },
       [](const Step&) { return 1; },
       [=, &program](const Step& step, const Share& share) {
-        const KVRows rows{program.row(k, 0), program.row(v, 0), program.stride(k),
-                          step.slots(place.group)};
-        store_kv(program.kernels(), step.kv_cache->shape().format,
-                 step.kv_cache->layer(place.layer), rows, step.num_tokens, share.begin, share.end);
+        const KVFormat format = step.kv_cache->shape().format;
+        const KVView layer = step.kv_cache->layer(place);
+        const std::int64_t* const slots = step.slots(place.group);
+        // One token at a time: k and v may be in buffers of different widths.
+        for (std::int64_t t = 0; t < step.num_tokens; ++t) {
+          const KVRows row{program.row(k, t), program.row(v, t), 0, slots + t};
+          store_kv(program.kernels(), format, layer, row, 1, share.begin, share.end);
+        }
       });
 }
 
@@ -104,17 +112,14 @@ void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions opt
           ": must be positive");
   program_.check_view("q", q, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
   program_.check_view("y", y, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
-  program_.add_preparation([place, limits = limits_,
-                            window = options.sliding_window](const Step& step) {
-    check_layer(step, place, limits.num_kv_heads);
-    // Blocks behind the window of a group may be those of other requests.
-    const std::int64_t kept = step.kv_cache->shape().windows[static_cast<std::size_t>(place.group)];
-    require(kept == 0 || (window > 0 && window <= kept), "sliding_window=", window, ": group ",
-            place.group, " of the cache keeps ", kept, " keys");
-    require(limits.head_dim == step.kv_cache->shape().head_dim,
-            "kv_cache: head_dim=", step.kv_cache->shape().head_dim, ", the program has ",
-            limits.head_dim);
-  });
+  program_.add_preparation(
+      [place, limits = limits_, window = options.sliding_window](const Step& step) {
+        check_layer(step, place, limits.num_kv_heads, limits.head_dim);
+        // Blocks behind the window of a group may be those of other requests.
+        const std::int64_t kept = step.kv_cache->shape().group(place.group).window;
+        require(kept == 0 || (window > 0 && window <= kept), "sliding_window=", window, ": group ",
+                place.group, " of the cache keeps ", kept, " keys");
+      });
   require(sinks == nullptr || static_cast<std::int64_t>(sinks->size()) == limits_.num_heads,
           "sinks: must have one number for each head");
   if (sinks != nullptr)
@@ -131,8 +136,8 @@ void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions opt
         const AttentionArrays arrays{program.row(q, 0), program.stride(q),        program.row(y, 0),
                                      program.stride(y), step.tables(place.group), step.max_blocks};
         run_attention(
-            program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place.layer),
-            *plan, options, arrays, share.begin, share.end,
+            program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place), *plan,
+            options, arrays, share.begin, share.end,
             program.scratch(scratch) + static_cast<std::size_t>(share.thread) * bytes_per_thread);
       });
 }

@@ -12,14 +12,9 @@
 
 namespace pellucid {
 
-// A layer of a group of step.kv_cache.
-struct KVPlace {
-  std::int64_t layer;  // of its group
-  std::int64_t group = 0;
-};
-
-// Adds the phase that stores k, v [T, K, D] in the slots of a layer.
-void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t num_kv_heads);
+// Adds the phase that stores k, v [T, K, D] in the slots of a layer of step.kv_cache.
+void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t num_kv_heads,
+                  std::int64_t head_dim);
 
 // Adds attention to a program. Throws std::invalid_argument for operands that do not fit; running a
 // step throws it if the step's cache has another shape than the program was made for.

@@ -216,6 +216,20 @@ void add_multiply(Program& program, RowSet rows, View x, View gate, bool is_one,
                         });
 }
 
+void add_scale(Program& program, RowSet rows, View x, Floats factors, std::int64_t width, View y) {
+  const bool is_one = factors->size() == 1;
+  require(is_one || size_of(factors) == width, "factors: has ", factors->size(), " numbers, x ",
+          width);
+  program.check_view("x", x, rows, width);
+  program.check_view("y", y, rows, width);
+  const auto multiply =
+      program.kernels().elementwise.multiply[static_cast<int>(GateFunction::kIdentity)];
+  program.add_row_phase(
+      "scale", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
+        multiply(program.row(x, r), factors->data(), is_one, width, program.row(y, r));
+      });
+}
+
 void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y) {
   program.check_view("a", a, rows, width);
   program.check_view("b", b, rows, width);

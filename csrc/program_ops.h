@@ -69,6 +69,9 @@ void add_gated_activate(Program& program, RowSet rows, View x, ActivationFunctio
 void add_multiply(Program& program, RowSet rows, View x, View gate, bool is_one,
                   GateFunction function, std::int64_t width, View y);
 
+// y = x * factors, one for each column or one for all.
+void add_scale(Program& program, RowSet rows, View x, Floats factors, std::int64_t width, View y);
+
 void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, View y);
 
 void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y);

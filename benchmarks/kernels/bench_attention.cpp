@@ -52,8 +52,9 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
                      std::int64_t q_len) {
   const std::int64_t blocks_per_request = (seq_len + kBlockSize - 1) / kBlockSize;
   const std::int64_t num_blocks = batch * blocks_per_request;
-  KVShape kv_shape{format, 1, shape.num_kv_heads, shape.head_dim, kBlockSize};
-  kv_shape.num_layers =
+  KVShape kv_shape{format, kBlockSize, {{1, shape.num_kv_heads, shape.head_dim}}};
+  std::int64_t& num_layers = kv_shape.groups[0].num_layers;
+  num_layers =
       std::clamp<std::int64_t>(kColdBytes / (num_blocks * kv_bytes_per_block(kv_shape)), 1, 512);
   KVCache cache(kv_shape, num_blocks);
 
@@ -76,8 +77,8 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
   for (float& x : token) x = normal(random);
   std::vector<std::int64_t> slots(static_cast<std::size_t>(num_blocks * kBlockSize));
   std::iota(slots.begin(), slots.end(), 0);
-  for (std::int64_t layer = 0; layer < kv_shape.num_layers; ++layer) {
-    store_kv(kernels, format, cache.layer(layer), {token.data(), token.data(), 0, slots.data()},
+  for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+    store_kv(kernels, format, cache.layer({layer}), {token.data(), token.data(), 0, slots.data()},
              static_cast<std::int64_t>(slots.size()), 0, shape.num_kv_heads);
   }
 
@@ -96,14 +97,13 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
 
   double best = 1e9;
   // Many layers per run of single tokens, so that waking the threads does not count.
-  const std::int64_t layers_per_run =
-      q_len > 1 ? 1 : std::min<std::int64_t>(kv_shape.num_layers, 16);
+  const std::int64_t layers_per_run = q_len > 1 ? 1 : std::min<std::int64_t>(num_layers, 16);
   std::int64_t layer = 0;
   for (const double end = now() + options.seconds; now() < end;) {
     const double begin = now();
     pool.run([&](Worker& worker) {
       for (std::int64_t i = 0; i < layers_per_run; ++i) {
-        const KVView view = cache.layer((layer + i) % kv_shape.num_layers);
+        const KVView view = cache.layer({(layer + i) % num_layers});
         worker.parallel_for(num_items, 1, [&](std::int64_t first, std::int64_t last) {
           run_attention(kernels, format, view, plan, attention, arrays, first, last,
                         scratch.data() + scratch_bytes * static_cast<std::size_t>(worker.index()));
@@ -158,9 +158,10 @@ int main(int argc, char** argv) {
   if (*format == KVFormat::kInt8 || *format == KVFormat::kInt4) peak = roofline.int8_ops_per_second;
 
   for (const Shape& shape : kShapes) {
-    const double token_bytes = static_cast<double>(kv_bytes_per_block(
-                                   {*format, 1, shape.num_kv_heads, shape.head_dim, kBlockSize})) /
-                               static_cast<double>(kBlockSize);
+    const double token_bytes =
+        static_cast<double>(
+            kv_bytes_per_block({*format, kBlockSize, {{1, shape.num_kv_heads, shape.head_dim}}})) /
+        static_cast<double>(kBlockSize);
     for (const std::int64_t batch : {1, 8}) {
       for (const std::int64_t depth : {512, 2048, 8192}) {
         const double seconds =

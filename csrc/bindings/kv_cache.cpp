@@ -4,12 +4,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/arrays.h"
@@ -25,24 +27,30 @@ namespace {
 constexpr std::int64_t kMaxLayers = 1 << 12, kMaxHeads = 1 << 16, kMaxBlockSize = 1 << 16;
 constexpr std::int64_t kMaxWindow = std::numeric_limits<std::int32_t>::max();
 
-KVShape kv_shape(const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
-                 std::int64_t head_dim, std::int64_t block_size,
-                 const std::vector<std::int64_t>& windows) {
+// Layers, kv-heads, head dim and window of a group.
+using Group = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+
+KVShape kv_shape(const std::string& dtype, const std::vector<Group>& groups,
+                 std::int64_t block_size) {
   const auto format = find_kv_format(dtype);
   require(format.has_value(), "kv_cache_dtype='", dtype, "': allowed are f32, bf16, int8, int4");
-  require(
-      num_layers >= 1 && num_layers <= kMaxLayers && num_kv_heads >= 1 && num_kv_heads <= kMaxHeads,
-      "num_layers, num_kv_heads: must be at least 1, at most ", kMaxLayers, " and ", kMaxHeads);
-  require(head_dim >= 8 && head_dim <= 512 && head_dim % 8 == 0, "head_dim=", head_dim,
-          ": the native kernels take multiples of 8, at most 512; backend='numpy' takes any");
   require(block_size >= 16 && block_size % 16 == 0 && block_size <= kMaxBlockSize,
           "block_size=", block_size, ": must be a multiple of 16, at most ", kMaxBlockSize);
-  require(!windows.empty(), "windows: must have a number for each group of layers");
-  for (const std::int64_t window : windows) {
-    require(window >= 0 && window <= kMaxWindow, "windows: ", window, ": allowed are 0 to ",
+  require(!groups.empty(), "groups: must be one at least");
+  KVShape shape{*format, block_size, {}};
+  for (const auto& [num_layers, num_kv_heads, head_dim, window] : groups) {
+    require(num_layers >= 1 && num_layers <= kMaxLayers && num_kv_heads >= 1 &&
+                num_kv_heads <= kMaxHeads,
+            "num_layers, num_kv_heads: must be at least 1, at most ", kMaxLayers, " and ",
+            kMaxHeads);
+    require(head_dim >= 8 && head_dim <= kMaxHeadDim && head_dim % 8 == 0, "head_dim=", head_dim,
+            ": the native kernels take multiples of 8, at most ", kMaxHeadDim,
+            "; backend='numpy' takes any");
+    require(window >= 0 && window <= kMaxWindow, "window=", window, ": allowed are 0 to ",
             kMaxWindow);
+    shape.groups.push_back({num_layers, num_kv_heads, head_dim, window});
   }
-  return {*format, num_layers, num_kv_heads, head_dim, block_size, windows};
+  return shape;
 }
 
 using BlockBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -86,46 +94,36 @@ void bind_kv_cache(nb::module_& m) {
   nb::class_<KVCache>(m, "KVCache", "Keys and values of all layers, in blocks.")
       .def(
           "__init__",
-          [](KVCache* self, const std::string& dtype, std::int64_t num_layers,
-             std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size,
-             std::int64_t num_blocks, const std::vector<std::int64_t>& windows) {
-            const KVShape shape =
-                kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size, windows);
+          [](KVCache* self, const std::string& dtype, const std::vector<Group>& groups,
+             std::int64_t block_size, std::int64_t num_blocks) {
+            const KVShape shape = kv_shape(dtype, groups, block_size);
             const std::int64_t most =
                 std::numeric_limits<std::int64_t>::max() / kv_bytes_per_block(shape);
             require(num_blocks >= 1 && num_blocks <= most, "num_blocks=", num_blocks,
                     ": allowed are 1 to ", most);
             new (self) KVCache(shape, num_blocks);
           },
-          "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a, "num_blocks"_a,
-          "windows"_a = std::vector<std::int64_t>{0},
-          "`num_layers` of the largest group of layers; `windows` of each group, 0 where there is "
+          "dtype"_a, "groups"_a, "block_size"_a, "num_blocks"_a,
+          "Each group has its number of layers, kv-heads, head dim and window, 0 where there is "
           "none.")
       .def_prop_ro("num_bytes", &KVCache::num_bytes)
       .def_prop_ro("num_blocks", &KVCache::num_blocks)
       .def_prop_ro("block_size", [](const KVCache& self) { return self.shape().block_size; })
-      .def_prop_ro(
-          "num_layers", [](const KVCache& self) { return self.shape().num_layers; },
-          "Of the largest group.")
-      .def_prop_ro("num_kv_heads", [](const KVCache& self) { return self.shape().num_kv_heads; })
-      .def_prop_ro("head_dim", [](const KVCache& self) { return self.shape().head_dim; })
       .def_prop_ro("bytes_per_block", &KVCache::bytes_per_block,
-                   "Of one block in all layers, scales and padding included.")
+                   "Of one block in all layers of the largest group, scales and padding included.")
       .def("copy_block", &copy_block, "source_id"_a, "target_id"_a,
-           "Makes a block hold what another one holds, in all layers.")
+           "Makes a block hold what another one holds.")
       .def("read_block", &read_block, "block_id"_a, "data"_a,
            "Fills `data` [bytes_per_block] with what a block holds, layer after layer.")
       .def("write_block", &write_block, "block_id"_a, "data"_a,
            "Makes a block hold what `read_block` gave, of a cache of the same shape.");
   m.def(
       "kv_bytes_per_block",
-      [](const std::string& dtype, std::int64_t num_layers, std::int64_t num_kv_heads,
-         std::int64_t head_dim, std::int64_t block_size) {
-        return kv_bytes_per_block(
-            kv_shape(dtype, num_layers, num_kv_heads, head_dim, block_size, {0}));
+      [](const std::string& dtype, const std::vector<Group>& groups, std::int64_t block_size) {
+        return kv_bytes_per_block(kv_shape(dtype, groups, block_size));
       },
-      "dtype"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a,
-      "Bytes of one block in all layers, scales and padding included.");
+      "dtype"_a, "groups"_a, "block_size"_a,
+      "Bytes of one block in all layers of the largest group, scales and padding included.");
 }
 
 }  // namespace pellucid

@@ -158,6 +158,13 @@ void bind_program(nb::module_& m) {
           },
           "rows"_a, "x"_a, "gate"_a, "is_one"_a, "function"_a, "width"_a, "y"_a)
       .def(
+          "scale",
+          [](Program& self, RowSet rows, const BufferView& x, const FloatVector& factors,
+             std::int64_t width, const BufferView& y) {
+            add_scale(self, rows, view(x), floats(factors), width, view(y));
+          },
+          "rows"_a, "x"_a, "factors"_a, "width"_a, "y"_a)
+      .def(
           "causal_convolution",
           [](Program& self, const BufferView& x, const FloatVector& weight,
              const std::optional<FloatVector>& bias, std::int64_t num_channels, std::int64_t first,
@@ -210,10 +217,10 @@ void bind_program(nb::module_& m) {
       .def(
           "store_kv",
           [](Program& self, std::int64_t layer, const BufferView& k, const BufferView& v,
-             std::int64_t num_kv_heads, std::int64_t group) {
-            add_store_kv(self, {layer, group}, view(k), view(v), num_kv_heads);
+             std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t group) {
+            add_store_kv(self, {layer, group}, view(k), view(v), num_kv_heads, head_dim);
           },
-          "layer"_a, "k"_a, "v"_a, "num_kv_heads"_a, "group"_a = 0,
+          "layer"_a, "k"_a, "v"_a, "num_kv_heads"_a, "head_dim"_a, "group"_a = 0,
           "Stores keys and values of a layer of a group of the cache.")
       .def(
           "finish",

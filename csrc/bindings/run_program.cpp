@@ -37,7 +37,7 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
     require(q_len >= 1 && q_len <= step.seq_lens[b] && num_blocks <= step.max_blocks,
             "seq_lens: do not fit query_start and block_tables");
     for (std::int64_t group = 0; group < step.num_groups; ++group) {
-      const std::int64_t window = cache.shape().windows[static_cast<std::size_t>(group)];
+      const std::int64_t window = cache.shape().group(group).window;
       const std::int64_t first = first_seen(step.seq_lens[b] - q_len, window) / block_size;
       const std::int32_t* const table = step.tables(group) + b * step.max_blocks;
       for (std::int64_t i = first; i < num_blocks; ++i) {

@@ -36,7 +36,7 @@ constexpr int kMaxHeadDim = 512;
 // The layout of one layer of the cache, for kernels; kv_cache.h describes the bytes.
 struct KVView {
   std::uint8_t* blocks;
-  std::int64_t block_bytes;   // of all kv-heads
+  std::int64_t block_bytes;   // to the next block
   std::int64_t head_bytes;    // of one kv-head of a block
   std::int64_t tile_bytes;    // of 16 tokens of one kv-head
   std::int64_t value_offset;  // where V begins in a tile

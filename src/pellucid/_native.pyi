@@ -227,9 +227,9 @@ def unpack_blocks(block_type: str, rows: Annotated[NDArray, dict(shape=(None, No
 class KVCache:
     """Keys and values of all layers, in blocks."""
 
-    def __init__(self, dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, num_blocks: int, windows: Sequence[int] = [0]) -> None:
+    def __init__(self, dtype: str, groups: Sequence[tuple[int, int, int, int]], block_size: int, num_blocks: int) -> None:
         """
-        `num_layers` of the largest group of layers; `windows` of each group, 0 where there is none.
+        Each group has its number of layers, kv-heads, head dim and window, 0 where there is none.
         """
 
     @property
@@ -242,21 +242,13 @@ class KVCache:
     def block_size(self) -> int: ...
 
     @property
-    def num_layers(self) -> int:
-        """Of the largest group."""
-
-    @property
-    def num_kv_heads(self) -> int: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @property
     def bytes_per_block(self) -> int:
-        """Of one block in all layers, scales and padding included."""
+        """
+        Of one block in all layers of the largest group, scales and padding included.
+        """
 
     def copy_block(self, source_id: int, target_id: int) -> None:
-        """Makes a block hold what another one holds, in all layers."""
+        """Makes a block hold what another one holds."""
 
     def read_block(self, block_id: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
         """
@@ -268,8 +260,10 @@ class KVCache:
         Makes a block hold what `read_block` gave, of a cache of the same shape.
         """
 
-def kv_bytes_per_block(dtype: str, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int) -> int:
-    """Bytes of one block in all layers, scales and padding included."""
+def kv_bytes_per_block(dtype: str, groups: Sequence[tuple[int, int, int, int]], block_size: int) -> int:
+    """
+    Bytes of one block in all layers of the largest group, scales and padding included.
+    """
 
 class Draw:
     """What one token is drawn by. Borrows its arrays."""
@@ -339,6 +333,8 @@ class Program:
 
     def multiply(self, rows: RowSet, x: tuple[int, int], gate: tuple[int, int], is_one: bool, function: str, width: int, y: tuple[int, int]) -> None: ...
 
+    def scale(self, rows: RowSet, x: tuple[int, int], factors: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int, y: tuple[int, int]) -> None: ...
+
     def causal_convolution(self, x: tuple[int, int], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, num_channels: int, first: int, y: tuple[int, int]) -> None: ...
 
     def gated_delta_net(self, qkv: tuple[int, int], b: tuple[int, int], a: tuple[int, int], log_decay: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], num_key_heads: int, num_value_heads: int, key_dim: int, value_dim: int, tiled: bool, first: int, y: tuple[int, int]) -> None: ...
@@ -353,7 +349,7 @@ class Program:
 
     def gather(self, x: tuple[int, int], width: int, y: tuple[int, int]) -> None: ...
 
-    def store_kv(self, layer: int, k: tuple[int, int], v: tuple[int, int], num_kv_heads: int, group: int = 0) -> None:
+    def store_kv(self, layer: int, k: tuple[int, int], v: tuple[int, int], num_kv_heads: int, head_dim: int, group: int = 0) -> None:
         """Stores keys and values of a layer of a group of the cache."""
 
     def finish(self, output: int | None) -> None:

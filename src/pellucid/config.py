@@ -64,8 +64,21 @@ class LongRopeScaling:
     attention_factor: float
 
 
+@dataclass(frozen=True)
+class ProportionalRopeScaling:
+    """Gemma 4: the first pairs turn, the others do not; positions divided by `factor`."""
+
+    num_turning: int
+    factor: float = 1.0
+
+
 RopeScaling = (
-    LinearRopeScaling | DynamicRopeScaling | Llama3RopeScaling | YarnRopeScaling | LongRopeScaling
+    LinearRopeScaling
+    | DynamicRopeScaling
+    | Llama3RopeScaling
+    | YarnRopeScaling
+    | LongRopeScaling
+    | ProportionalRopeScaling
 )
 
 
@@ -112,6 +125,8 @@ class AttentionConfig:
         has_sinks: whether each query head has a learned score that takes its share of the softmax and
             has no value.
         shared_kv_layer: an earlier layer whose keys and values this one reads; None: it has its own.
+        v_norm: whether each head of v is normed, without a weight.
+        values_are_keys: whether v is k as it was before norm and rotation: there is no projection to v.
     """
 
     num_heads: int
@@ -129,6 +144,8 @@ class AttentionConfig:
     shared_kv_layer: int | None = None
     gated_output: bool = False
     query_growth: RopeGrowth | None = None
+    v_norm: bool = False
+    values_are_keys: bool = False
 
     def __post_init__(self) -> None:
         assert self.query_growth is None or (
@@ -173,6 +190,7 @@ class ExpertsConfig:
             have.
         shared_gate: whether the output of `LayerConfig.mlp`, the shared expert, is multiplied with the
             sigmoid of a projection to one number.
+        expert_scales: whether the weights of each expert are multiplied with a number of its own.
     """
 
     num_experts: int
@@ -186,6 +204,7 @@ class ExpertsConfig:
     expert_bias: bool = False
     selection_bias: bool = False
     shared_gate: bool = False
+    expert_scales: bool = False
 
     def __post_init__(self) -> None:
         assert 1 <= self.num_chosen <= self.num_experts
@@ -301,12 +320,14 @@ class LayerConfig:
             beside `experts`; None: there is none.
         experts: of which each token passes a few; None: the layer is dense.
         recurrence: reads a state of a fixed size; None: the layer has attention.
+        embedding_size: P, of the embedding that a token has for this layer; 0: it has none.
     """
 
     attention: AttentionConfig | None
     mlp: MLPConfig | None
     experts: ExpertsConfig | None = None
     recurrence: ShortConvolutionConfig | GatedDeltaNetConfig | None = None
+    embedding_size: int = 0
 
     def __post_init__(self) -> None:
         assert (self.attention is None) != (self.recurrence is None)
@@ -329,6 +350,7 @@ class ModelConfig:
         tie_word_embeddings: whether the head is the embedding.
         bos_token_id: the token that begins a text; None: there is none.
         eos_token_ids: tokens that end an answer.
+        layer_vocab_size: tokens that have embeddings for the layers; 0: the layers have none.
     """
 
     architecture: str
@@ -343,6 +365,7 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    layer_vocab_size: int = 0
 
     @property
     def num_layers(self) -> int:

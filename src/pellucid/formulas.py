@@ -27,6 +27,8 @@ class AttentionShape(Protocol):
     def shared_kv_layer(self) -> int | None: ...
     @property
     def gated_output(self) -> bool: ...
+    @property
+    def values_are_keys(self) -> bool: ...
 
 
 class MLPShape(Protocol):
@@ -83,6 +85,8 @@ class LayerShape(Protocol):
     def mlp(self) -> MLPShape | None: ...
     @property
     def experts(self) -> ExpertsShape | None: ...
+    @property
+    def embedding_size(self) -> int: ...
 
 
 class ModelShape(Protocol):
@@ -114,11 +118,12 @@ class LayerMatrices(NamedTuple):
 
 def layer_matrices(layer: LayerShape, hidden_size: int) -> Iterator[LayerMatrices]:
     """One layer's matrices: those of attention or of the recurrence, the MLP's in and out, the router, the
-    experts' in and out."""
+    experts' in and out, those of its own embeddings."""
     attention, mlp, experts = layer.attention, layer.mlp, layer.experts
     if attention is not None:
         queries = attention.num_heads * attention.head_dim
-        keys_and_values = 2 * attention.num_kv_heads * attention.head_dim
+        keys = attention.num_kv_heads * attention.head_dim
+        keys_and_values = keys if attention.values_are_keys else 2 * keys
         if attention.shared_kv_layer is not None:
             keys_and_values = 0
         gates = queries if attention.gated_output else 0
@@ -137,6 +142,10 @@ def layer_matrices(layer: LayerShape, hidden_size: int) -> Iterator[LayerMatrice
             yield LayerMatrices(1, hidden_size)
         yield LayerMatrices(2 * experts.intermediate_size, hidden_size, *counts)
         yield LayerMatrices(hidden_size, experts.intermediate_size, *counts)
+    if layer.embedding_size:
+        # Its part of the projection that all layers' embeddings share, its gate, and the way back.
+        yield LayerMatrices(2 * layer.embedding_size, hidden_size)
+        yield LayerMatrices(hidden_size, layer.embedding_size)
 
 
 def matrix_parameters(shape: ModelShape) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Weights
@@ -216,6 +217,10 @@ class _QuantizingParameters:
             for expert, own_bias in enumerate(biases):
                 self._writer.add_floats(f"{name}.{expert}.bias", as_floats(own_bias))
         self._source.release()
+
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        rows = self._source.stored_table(name, num_rows, num_columns)
+        self._writer.add_floats(f"{name}.weight", rows.read(np.arange(num_rows)))
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         return self._write_vector(name, size)  # `scale` is applied when the written file is loaded

@@ -17,10 +17,11 @@ from support.tiny_tokenizer import VOCAB_SIZE
 from support.traces import TraceSpace, check_trace, make_trace, with_room_for_groups
 
 # Without a window, with windows, keys that depend on the prompt's length, layers that rotate on bases of
-# their own or not at all, norms behind the parts of a layer, experts, sinks, and recurrent states.
+# their own or not at all, norms behind the parts of a layer, keys and values that layers share, experts,
+# sinks, and recurrent states.
 FAMILIES = (
     *("llama", "gemma2", "llama-dynamic", "gemma3"),
-    *("smollm3", "olmo3", "qwen3-moe", "gpt-oss", "lfm2"),
+    *("smollm3", "olmo3", "gemma4", "qwen3-moe", "gpt-oss", "lfm2"),
 )
 
 

@@ -70,6 +70,8 @@ def test_compiled_is_close_to_numpy(checkpoint):
 def test_layers_share_memory(checkpoint):
     backend = CpuBackend(max_rows=16)
     decoder, config = load_decoder(checkpoint, backend)
+    if config.layer_vocab_size:
+        pytest.skip("the embeddings of all layers are in one buffer")
     layers = decoder.layers
 
     def scratch_bytes(times):

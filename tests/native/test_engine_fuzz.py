@@ -92,12 +92,15 @@ def test_every_request_gets_what_it_gets_alone(
 
 
 @pytest.mark.traces(4)
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss", "gemma3", "lfm2-moe", "qwen3.5"])
+@pytest.mark.parametrize(
+    "family", ["qwen3-moe", "gpt-oss", "gemma3", "gemma4", "gemma4-moe", "lfm2-moe", "qwen3.5"]
+)
 def test_tiny_models_with_mechanisms_of_their_own(
     family: str, trace_seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Experts, whose choice a step's tokens decide, sinks, blocks that are freed behind windows, and recurrent
-    states: an answer does not depend on the step."""
+    """Experts, whose choice a step's tokens decide, sinks, blocks that are freed behind windows, groups of layers
+    with heads of different shapes, keys and values that layers share, and recurrent states: an answer does not
+    depend on the step."""
     directory = write_checkpoint(tmp_path / family, family)
     models: dict[object, LoadedModel] = {}
     for num_threads in (1, 3):

@@ -6,6 +6,7 @@ from pellucid.backends.cpu_backend import CpuBackend
 from support.block_moves import (
     NUM_BLOCKS,
     check_block_moves,
+    check_layers_of_several_shapes,
     check_unpacked_blocks,
     filled_cache,
 )
@@ -19,6 +20,11 @@ def test_blocks_move_whole(dtype):
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_a_block_is_read_as_its_format_says(dtype):
     check_unpacked_blocks(CpuBackend(), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_layers_of_several_shapes_do_not_touch_each_other(dtype):
+    check_layers_of_several_shapes(CpuBackend(), dtype)
 
 
 def test_nothing_outside_the_cache_is_touched():

@@ -50,7 +50,7 @@ def small_decoder() -> Program:
     program.add(TOKENS, (x, 0), (given, 0), WIDTH, (x, 0))
     program.rotations(0, HEAD_DIM, 1.0, 0.0, 1, (rotations, 0))
     program.rope((x, 0), (rotations, 0), HEADS, HEAD_DIM, HEAD_DIM, (x, 0))
-    program.store_kv(0, (x, 0), (x, HEAD_DIM), KV_HEADS)
+    program.store_kv(0, (x, 0), (x, HEAD_DIM), KV_HEADS, HEAD_DIM)
     attention(program).paged_attention(0, (x, 0), 1.0, None, None, None, (x, 0))
     program.gather((x, 0), WIDTH, (last, 0))
     program.linear(LOGITS, (last, 0), matrix(), (logits, 0), add_to_y=False)
@@ -70,7 +70,7 @@ def attention(program: Program, **changes: int) -> ProgramAttention:
 
 
 def cache(num_layers: int = 1, num_kv_heads: int = KV_HEADS, head_dim: int = HEAD_DIM) -> KVCache:
-    return KVCache("f32", num_layers, num_kv_heads, head_dim, 16, 8)
+    return KVCache("f32", [(num_layers, num_kv_heads, head_dim, 0)], 16, 8)
 
 
 def run(program: Program, **changes: object) -> None:
@@ -132,7 +132,7 @@ def test_the_step_that_others_differ_from_runs() -> None:
         ({"kv_cache": lambda: cache(head_dim=8)}, "kv_cache: head_dim=8, the program has 16"),
         (
             {"kv_cache": lambda: cache(head_dim=32)},
-            "k: buffer .* has 32 columns|v: buffer .* columns",
+            "kv_cache: head_dim=32, the program has 16",
         ),
         (long_text(), "seq_lens: 65 tokens, the program was made for 64"),
         ({"seq_lens": ints(3, 3)}, "query_start, block_tables"),
@@ -160,7 +160,7 @@ def test_steps_that_do_not_fit(changes: dict[str, object], message: str) -> None
 def test_a_layer_that_the_cache_lacks() -> None:
     program = new_program()
     x = program.add_buffer(TOKENS, WIDTH)
-    program.store_kv(1, (x, 0), (x, HEAD_DIM), KV_HEADS)
+    program.store_kv(1, (x, 0), (x, HEAD_DIM), KV_HEADS, HEAD_DIM)
     program.finish(x)
     with pytest.raises(ValueError, match="kv_cache: has 1 layers, the program uses 2"):
         run(program, output=np.zeros((3, WIDTH), np.float32))
@@ -177,7 +177,7 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
         lambda: program.add_buffer(TOKENS, 1),
         lambda: program.input(0, WIDTH, (x, 0)),
         lambda: program.linear(TOKENS, (x, 0), matrix(WIDTH), (x, 0), add_to_y=False),
-        lambda: program.store_kv(0, (x, 0), (x, 0), 1),
+        lambda: program.store_kv(0, (x, 0), (x, 0), 1, HEAD_DIM),
     ):
         with pytest.raises(ValueError, match="the program is finished: nothing can be added"):
             addition()
@@ -213,8 +213,13 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
         lambda p, x, r: p.softcap(LOGITS, x(0), 1.0, 32, x(0)),
         lambda p, x, r: p.largest(x(0), 32),
         lambda p, x, r: p.gather(x(0), 32, x(0)),
-        lambda p, x, r: p.store_kv(-1, x(0), x(0), 1),
-        lambda p, x, r: p.store_kv(0, x(32), x(0), 1),
+        lambda p, x, r: p.store_kv(-1, x(0), x(0), 1, 16),
+        lambda p, x, r: p.store_kv(0, x(32), x(0), 1, 16),
+        lambda p, x, r: p.store_kv(0, x(0), x(0), 0, 16),
+        lambda p, x, r: p.store_kv(0, x(0), x(0), 1, 0),
+        lambda p, x, r: p.store_kv(0, x(0), x(17), 1, 16),
+        lambda p, x, r: p.scale(TOKENS, x(0), np.ones(31, np.float32), 32, x(0)),
+        lambda p, x, r: p.scale(TOKENS, x(1), np.ones(1, np.float32), 32, x(0)),
         lambda p, x, r: attention(p).paged_attention(-1, x(0), 1.0, None, None, None, x(0)),
         lambda p, x, r: attention(p).paged_attention(0, x(1), 1.0, None, None, None, x(0)),
         lambda p, x, r: attention(p).paged_attention(0, x(0), 1.0, -1, None, None, x(0)),
@@ -246,6 +251,6 @@ def test_sizes_that_no_memory_has() -> None:
         with pytest.raises(ValueError, match=f"num_threads={num_threads}: allowed are 1 to 1024"):
             ThreadPool(num_threads)
     with pytest.raises(ValueError, match=f"num_blocks={2**60}: allowed are 1 to"):
-        KVCache("f32", 1, 1, 16, 16, 2**60)
+        KVCache("f32", [(1, 1, 16, 0)], 16, 2**60)
     with pytest.raises(ValueError, match="num_layers, num_kv_heads: must be at least 1, at most"):
         cache(num_layers=2**60)

@@ -7,12 +7,30 @@ import numpy as np
 from pellucid.backends.base import Backend
 from pellucid.backends.numpy_kv_cache import rows_of_format
 from pellucid.backends.ops import Array, BlockBytes, KVCache
+from pellucid.config import ModelConfig
+from pellucid.kv_groups import kv_groups, kv_places
 from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 4
 SHAPE = replace(TINY_SHAPE, layers=TINY_SHAPE.layers[:1] * 2)  # one group
 HEADS = SHAPE.layers[0].attention
+
+
+def model_of_kinds(*kinds: tuple[int | None, int]) -> ModelConfig:
+    """A model with a layer for each (window, head dim)."""
+    layer = TINY_SHAPE.layers[0]
+    layers = tuple(
+        replace(
+            layer, attention=replace(layer.attention, window=window, head_dim=head_dim, rope=None)
+        )
+        for window, head_dim in kinds
+    )
+    return replace(TINY_SHAPE, layers=layers)
+
+
+# Three groups: of three wide layers, and twice of six narrow ones.
+WIDE_AND_NARROW = model_of_kinds(*([(16, 8)] * 4 + [(None, 16)]) * 3)
 
 
 def check_block_moves(backend: Backend, dtype: str) -> None:
@@ -52,6 +70,28 @@ def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
             for found, expected in zip(unpacked, both, strict=True):
                 assert found.dtype == np.float32
                 assert (found == expected[own]).all()
+
+
+def check_layers_of_several_shapes(backend: Backend, dtype: str) -> None:
+    """Layers of different shapes keep what they are given, whatever the others of their block are given."""
+    config, size = WIDE_AND_NARROW, BLOCK_SIZE
+    cache = backend.make_kv_cache(config, 6, size, dtype)
+    rng = np.random.default_rng(0)
+    places, expected = kv_places(config, kv_groups(config)), {}
+    for index, (place, layer) in enumerate(zip(places, config.layers, strict=True)):
+        shape = (size, layer.attention.num_kv_heads, layer.attention.head_dim)
+        halves = rng.standard_normal((2, *shape)).astype(np.float32)
+        slots = np.arange(place.group * size, (place.group + 1) * size)  # block g for group g
+        backend.ops.store_kv(cache.layers[index], *halves, np.tile(slots, (3, 1)))
+        expected[index] = []
+        for numbers in halves:
+            rows = rows_of_format(dtype, np.float32)(*shape)
+            rows.write(np.arange(size), numbers)
+            expected[index].append(rows.read(np.arange(size)).astype(np.float32))
+    for index, place in enumerate(places):
+        found = cache.unpack_block(cache.read_block(place.group), index)
+        for own, wanted in zip(found, expected[index], strict=True):
+            assert (own == wanted).all()
 
 
 def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:

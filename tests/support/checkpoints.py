@@ -255,6 +255,72 @@ def _qwen_next_weights(config: Config, seed: int) -> Weights:
     return weights.tensors
 
 
+def _gemma4_weights(config: Config, seed: int) -> Weights:
+    weights = RandomWeights(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    num_heads, own = config["num_attention_heads"], config["hidden_size_per_layer_input"]
+    num_layers = config["num_hidden_layers"]
+    weights.matrix("model.embed_tokens.weight", config["vocab_size"], hidden, fan_in=hidden)
+    if own:
+        rows, width = config["vocab_size_per_layer_input"], num_layers * own
+        weights.matrix("model.embed_tokens_per_layer.weight", rows, width, fan_in=own)
+        weights.linear("model.per_layer_model_projection", width, hidden)
+        weights.vector("model.per_layer_projection_norm.weight", own, mean=1.0)
+    for i, layer_type in enumerate(config["layer_types"]):
+        layer, is_full = f"model.layers.{i}", layer_type == _FULL
+        values_are_keys = is_full and config["attention_k_eq_v"]
+        head_dim = config["global_head_dim" if is_full else "head_dim"]
+        kv_heads = config[
+            "num_global_key_value_heads" if values_are_keys else "num_key_value_heads"
+        ]
+        is_shared = i >= num_layers - config["num_kv_shared_layers"]
+        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        weights.linear(f"{attention}.q_proj", num_heads * head_dim, hidden)
+        weights.vector(f"{attention}.q_norm.weight", head_dim, mean=1.0)
+        # Published checkpoints hold these even for layers that read the keys and values of others.
+        weights.linear(f"{attention}.k_proj", kv_heads * head_dim, hidden)
+        weights.vector(f"{attention}.k_norm.weight", head_dim, mean=1.0)
+        if not values_are_keys:
+            weights.linear(f"{attention}.v_proj", kv_heads * head_dim, hidden)
+        weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim)
+        for norm in _NORMS["gemma3_text"]:
+            weights.vector(f"{layer}.{norm}.weight", hidden, mean=1.0)
+        own_inner = 2 * inner if is_shared and config["use_double_wide_mlp"] else inner
+        weights.linear(f"{mlp}.gate_proj", own_inner, hidden)
+        weights.linear(f"{mlp}.up_proj", own_inner, hidden)
+        weights.linear(f"{mlp}.down_proj", hidden, own_inner)
+        if config["enable_moe_block"]:
+            _add_gemma4_experts(weights, config, layer)
+        if own:
+            weights.linear(f"{layer}.per_layer_input_gate", own, hidden)
+            weights.linear(f"{layer}.per_layer_projection", hidden, own)
+            weights.vector(f"{layer}.post_per_layer_input_norm.weight", hidden, mean=1.0)
+        weights.vector(f"{layer}.layer_scalar", 1, mean=1.0)
+    weights.vector("model.norm.weight", hidden, mean=1.0)
+    return weights.tensors
+
+
+def _add_gemma4_experts(weights: RandomWeights, config: Config, layer: str) -> None:
+    hidden, inner, count = (
+        config["hidden_size"],
+        config["moe_intermediate_size"],
+        num_experts(config),
+    )
+    for norm in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"):
+        weights.vector(f"{layer}.{norm}.weight", hidden, mean=1.0)
+    weights.vector(f"{layer}.pre_feedforward_layernorm_2.weight", hidden, mean=1.0)
+    weights.linear(f"{layer}.router.proj", count, hidden)
+    weights.vector(f"{layer}.router.scale", hidden, mean=1.0)
+    weights.vector(f"{layer}.router.per_expert_scale", count, mean=1.0)
+    for name, num_out, num_in in (
+        ("gate_up_proj", 2 * inner, hidden),
+        ("down_proj", hidden, inner),
+    ):
+        tensor = f"{layer}.experts.{name}"
+        weights.matrix(tensor, count * num_out, num_in, fan_in=num_in)
+        weights.tensors[tensor] = weights.tensors[tensor].reshape(count, num_out, num_in)
+
+
 def _add_gated_mlp(weights: RandomWeights, name: str, hidden: int, inner: int) -> None:
     weights.linear(f"{name}.w1", inner, hidden)
     weights.linear(f"{name}.w3", inner, hidden)
@@ -326,6 +392,32 @@ def _derived_config(
     for key in ("mlp_bias", "pretraining_tp", *without):
         del config[key]
     return config
+
+
+def _gemma4_config(layer_types: list[str], **facts: Any) -> Config:
+    return _derived_config(
+        "gemma4_text",
+        "Gemma4ForCausalLM",
+        without=("hidden_act",),
+        final_logit_softcapping=5.0,
+        global_head_dim=32,
+        hidden_activation="gelu_pytorch_tanh",
+        hidden_size=48,
+        layer_types=layer_types,
+        num_hidden_layers=len(layer_types),
+        pad_token_id=EOS_TOKEN_ID,
+        rope_parameters={
+            _FULL: {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1000000.0,
+            },
+            _SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        sliding_window=8,
+        tie_word_embeddings=True,
+        **facts,
+    )
 
 
 def _phi3_config(**facts: Any) -> Config:
@@ -572,6 +664,28 @@ def _configs() -> dict[str, Config]:
             sliding_window=8,
             tie_word_embeddings=True,
         ),
+        "gemma4": _gemma4_config(  # as E2B: the last layers read the keys and values of earlier ones
+            attention_k_eq_v=False,
+            enable_moe_block=False,
+            hidden_size_per_layer_input=16,
+            layer_types=[_SLIDING, _SLIDING, _FULL, _SLIDING, _FULL],
+            num_global_key_value_heads=None,
+            num_kv_shared_layers=2,
+            use_double_wide_mlp=True,
+            vocab_size_per_layer_input=320,
+        ),
+        "gemma4-moe": _gemma4_config(  # as 26B-A4B
+            attention_k_eq_v=True,
+            enable_moe_block=True,
+            hidden_size_per_layer_input=0,
+            layer_types=[_SLIDING, _FULL, _SLIDING, _FULL],
+            moe_intermediate_size=40,
+            num_experts=6,
+            num_global_key_value_heads=1,
+            num_kv_shared_layers=0,
+            top_k_experts=2,
+            use_double_wide_mlp=False,
+        ),
         "granite": _llama_config(
             architectures=["GraniteForCausalLM"],
             model_type="granite",
@@ -783,6 +897,7 @@ def write_checkpoint(
     config = checkpoint_config(family) | {"dtype": dtype} | (config_overrides or {})
     makers = {
         "gpt2": _gpt2_weights,
+        "gemma4_text": _gemma4_weights,
         **dict.fromkeys(("lfm2", "lfm2_moe"), _lfm2_weights),
         **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _qwen_next_weights),
     }

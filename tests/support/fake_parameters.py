@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import Weights
 from pellucid.backends.ops import Matrix, MatrixStack, Vector
+from pellucid.backends.row_table import MatrixRows
 
 
 class FakeParameters:
@@ -37,6 +38,9 @@ class FakeParameters:
             self.matrix(f"{name}.{expert}", num_rows, num_columns, bias)
             for expert in range(num_experts)
         )
+
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        return self._weights.table(MatrixRows(_normal(name, num_rows, num_columns)))
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         mean = 1.0 if name.endswith(".weight") else 0.0

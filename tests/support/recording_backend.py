@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.numpy_weights import NumpyMatrix, NumpyWeights
+from pellucid.backends.row_table import MatrixRows
 
 
 class RecordingWeights(NumpyWeights):
@@ -24,6 +25,10 @@ class RecordingWeights(NumpyWeights):
     ) -> NumpyMatrix:
         self.arrays += [weight] if bias is None else [weight, bias]
         return NumpyMatrix(weight, bias)
+
+    def table(self, rows: MatrixRows) -> Any:
+        self.arrays.append(rows.matrix)
+        return super().table(rows)
 
     def vector(self, weight: npt.NDArray[Any]) -> Any:
         self.arrays.append(weight)

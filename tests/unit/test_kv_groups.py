@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
@@ -13,22 +12,11 @@ from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import MissReason
 from pellucid.scheduling.request import Request
+from support.block_moves import WIDE_AND_NARROW, check_layers_of_several_shapes, model_of_kinds
 from support.scheduling import BLOCK_SIZE, make_request
 from support.tiny_shape import TINY_SHAPE
 
 WINDOWS = (None, 6)
-
-
-def model(*kinds: tuple[int | None, int]) -> ModelConfig:
-    """A model with a layer for each (window, head dim)."""
-    layer = TINY_SHAPE.layers[0]
-    layers = tuple(
-        replace(
-            layer, attention=replace(layer.attention, window=window, head_dim=head_dim, rope=None)
-        )
-        for window, head_dim in kinds
-    )
-    return replace(TINY_SHAPE, layers=layers)
 
 
 def sizes(config: ModelConfig) -> list[tuple[int | None, int]]:
@@ -36,48 +24,37 @@ def sizes(config: ModelConfig) -> list[tuple[int | None, int]]:
 
 
 def test_a_model_with_one_kind_of_layers_has_one_group() -> None:
-    assert sizes(model((None, 8), (None, 8), (None, 8))) == [(None, 3)]
-    assert sizes(model((16, 8), (16, 8))) == [(16, 2)]
+    assert sizes(model_of_kinds((None, 8), (None, 8), (None, 8))) == [(None, 3)]
+    assert sizes(model_of_kinds((16, 8), (16, 8))) == [(16, 2)]
     # A window as long as the context hides nothing.
-    assert sizes(model((None, 8), (TINY_SHAPE.context_length, 8))) == [(None, 2)]
+    assert sizes(model_of_kinds((None, 8), (TINY_SHAPE.context_length, 8))) == [(None, 2)]
 
 
 def test_groups_of_known_models() -> None:
     full, local = (None, 8), (512, 8)
-    gpt_oss = model(*[local, full] * 12)
+    gpt_oss = model_of_kinds(*[local, full] * 12)
     assert sizes(gpt_oss) == [(None, 12), (512, 12)]
-    gemma3_1b = model(*([local] * 5 + [full]) * 4, local, local)
+    gemma3_1b = model_of_kinds(*([local] * 5 + [full]) * 4, local, local)
     assert sizes(gemma3_1b) == [(None, 4)] + [(512, 4)] * 5 + [(512, 2)]
-    olmo3_7b = model(*([local] * 3 + [full]) * 8)
+    olmo3_7b = model_of_kinds(*([local] * 3 + [full]) * 8)
     assert sizes(olmo3_7b) == [(None, 8)] + [(512, 8)] * 3
 
 
 def test_a_wide_layer_takes_the_place_of_two() -> None:
-    config = model(*([(16, 8)] * 4 + [(None, 16)]) * 3)
+    config = WIDE_AND_NARROW
     assert sizes(config) == [(None, 3), (16, 6), (16, 6)]
     backend = NumpyBackend()
     bytes_per_block = 32 * 2 * 2 * (3 * 16) * 4  # tokens, K and V, heads, three wide layers, f32
     assert backend.kv_bytes_per_block(config, 32, "f32") == bytes_per_block
 
 
-def test_layers_of_a_group_do_not_touch_each_other() -> None:
-    config, backend = model(*([(16, 8)] * 4 + [(None, 16)]) * 3), NumpyBackend()
-    cache, rng = backend.make_kv_cache(config, 6, 16, "bf16"), np.random.default_rng(0)
-    places, expected = kv_places(config, kv_groups(config)), {}
-    for index, (place, layer) in enumerate(zip(places, config.layers, strict=True)):
-        shape = (16, layer.attention.num_kv_heads, layer.attention.head_dim)
-        k, v = rng.standard_normal((2, *shape)).astype(np.float16).astype(np.float32)
-        slots = np.arange(place.group * 16, (place.group + 1) * 16)  # block g for group g
-        backend.ops.store_kv(cache.layers[index], k, v, np.tile(slots, (3, 1)))
-        expected[index] = k, v
-    for index, place in enumerate(places):
-        found = cache.unpack_block(cache.read_block(place.group), index)
-        for own, wanted in zip(found, expected[index], strict=True):
-            assert np.abs(own - wanted).max() < 0.02 * np.abs(wanted).max()
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_layers_of_a_group_do_not_touch_each_other(dtype: str) -> None:
+    check_layers_of_several_shapes(NumpyBackend(), dtype)
 
 
 def test_layers_that_share_keys_and_values_keep_what_the_widest_sees() -> None:
-    config = model((16, 8), (16, 8), (32, 8))
+    config = model_of_kinds((16, 8), (16, 8), (32, 8))
     shared = replace(config.layers[2].attention, shared_kv_layer=0)
     config = replace(
         config, layers=(*config.layers[:2], replace(config.layers[2], attention=shared))

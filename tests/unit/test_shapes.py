@@ -56,6 +56,9 @@ class CountingParameters:
         for _ in range(num_experts):
             self.matrix(name, num_rows, num_columns, bias)
 
+    def table(self, name: str, num_rows: int, num_columns: int) -> None:
+        self.num_parameters += num_rows * num_columns
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> None:
         self.num_parameters += size
 

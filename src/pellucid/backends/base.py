@@ -12,6 +12,7 @@ from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
 from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.row_table import RowTable
 from pellucid.config import ModelConfig
 
 if TYPE_CHECKING:  # the contract needs no extension
@@ -80,6 +81,10 @@ class Weights(ABC):
     def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
         """As `matrix`, for one of many of which a step reads a few."""
         return self.matrix(weight, bias)
+
+    @abstractmethod
+    def table(self, rows: RowTable) -> Matrix:
+        """A handle for `embed` from a matrix that stays where it is."""
 
     @property
     def expert_reads(self) -> "ExpertReads | None":

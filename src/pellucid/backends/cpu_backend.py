@@ -11,7 +11,7 @@ from pellucid.backends.cpu_kv_cache import (
     CpuKVCache,
     TracedKVCache,
     make_cpu_kv_cache,
-    native_kv_shape,
+    native_kv_groups,
 )
 from pellucid.backends.cpu_ops import CpuOps
 from pellucid.backends.cpu_weights import CpuWeights
@@ -36,6 +36,8 @@ MAX_ROWS = 512
 # Threads must wake and then meet some tens of times, which takes about as long as one of them takes
 # to go through a few megabytes of weights: smaller steps stay on the caller's thread.
 SMALL_STEP_BYTES = 4 << 20
+
+MAX_HEAD_DIM = 512
 
 # Columns of a recurrent state that a kernel computes together.
 STATE_COLUMNS = 16
@@ -88,7 +90,7 @@ class CpuBackend(Backend):
         return NativeThreads(self.kernels, self.pool)
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
-        return kv_bytes_per_block(dtype, *native_kv_shape(config), block_size)
+        return kv_bytes_per_block(dtype, native_kv_groups(config), block_size)
 
     def make_kv_cache(
         self,
@@ -122,12 +124,12 @@ class CpuBackend(Backend):
 
 def unsupported_shape(config: ModelConfig) -> str | None:
     """What of a model the native kernels do not take, None if they take all of it."""
-    try:
-        _, _, head_dim = native_kv_shape(config)
-    except ValueError as error:
-        return str(error)
-    if head_dim % 8 != 0 or not 8 <= head_dim <= 512:
-        return f"head_dim={head_dim}: native kernels take multiples of 8, at most 512"
+    for attention in config.attentions:
+        if attention.head_dim % 8 != 0 or not 8 <= attention.head_dim <= MAX_HEAD_DIM:
+            return (
+                f"head_dim={attention.head_dim}: native kernels take multiples of 8,"
+                f" at most {MAX_HEAD_DIM}"
+            )
     for state in config.states:
         if state.value_dim % STATE_COLUMNS:
             return f"value_dim={state.value_dim}: native kernels take multiples of {STATE_COLUMNS}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,12 +21,14 @@ class CpuKVLayer:
         group: of the layers with which it shares block tables.
         index: in its group.
         num_kv_heads: K.
+        head_dim: D.
         max_seq_len: positions that a sequence in it can have.
     """
 
     group: int
     index: int
     num_kv_heads: int
+    head_dim: int
     max_seq_len: int
     cache: "CpuKVCache | None" = None
 
@@ -91,11 +94,12 @@ class CpuKVCache:
         self.native.write_block(block_id, data)
 
     def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
-        layer_bytes = self.bytes_per_block // self.native.num_layers
         handle = self.layers[layer]
         assert isinstance(handle, CpuKVLayer)
+        alone = NativeKVGroup(1, handle.num_kv_heads, handle.head_dim, 0)
+        layer_bytes = native.kv_bytes_per_block(self._dtype, [alone], self.native.block_size)
         own = data[handle.index * layer_bytes :][:layer_bytes]
-        k, v = unpack_layer(own, self._dtype, self.native.num_kv_heads, self.native.head_dim)
+        k, v = unpack_layer(own, self._dtype, handle.num_kv_heads, handle.head_dim)
         return k, v
 
 
@@ -115,27 +119,36 @@ def _layers(
     places = kv_places(config, kv_groups(config))
     for layer, place in zip(config.layers, places, strict=True):
         if layer.attention is not None and place is not None:
-            num_kv_heads = layer.attention.num_kv_heads
-            handles.append(CpuKVLayer(place.group, place.index, num_kv_heads, max_seq_len, cache))
+            shape = layer.attention.num_kv_heads, layer.attention.head_dim
+            handles.append(CpuKVLayer(place.group, place.index, *shape, max_seq_len, cache))
         elif layer.recurrence is not None:
             handles.append(CpuStateLayer(layer.recurrence.state, num_numbers, cache))
             num_numbers += layer.recurrence.state.num_numbers
     return handles
 
 
-def native_kv_shape(config: ModelConfig) -> tuple[int, int, int]:
-    """Layers of the largest group, K and D, which the native cache has the same in all.
+class NativeKVGroup(NamedTuple):
+    """A group of layers, as the native cache takes it.
 
-    Raises:
-        ValueError: layers differ.
+    Attributes:
+        window: keys that a token sees; 0: all before it.
     """
-    own = [each for each in config.attentions if each.shared_kv_layer is None]
-    shapes = list(dict.fromkeys((each.num_kv_heads, each.head_dim) for each in own))
-    if len(shapes) > 1:
-        raise ValueError(
-            f"layers: have kv-heads of different shapes {shapes}; the native KV cache takes one"
-        )
-    return max(len(group.layers) for group in kv_groups(config)), *shapes[0]
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    window: int
+
+
+def native_kv_groups(config: ModelConfig) -> list[NativeKVGroup]:
+    """The groups of a model in order."""
+    groups = []
+    for group in kv_groups(config):
+        attention = config.layers[group.layers[0]].attention
+        assert attention is not None
+        shape = attention.num_kv_heads, attention.head_dim
+        groups.append(NativeKVGroup(len(group.layers), *shape, group.window or 0))
+    return groups
 
 
 def make_cpu_kv_cache(
@@ -146,6 +159,5 @@ def make_cpu_kv_cache(
     Raises:
         ValueError: there is no such `dtype`, or the kernels cannot work with the model's shape.
     """
-    windows = [group.window or 0 for group in kv_groups(config)]
-    cache = native.KVCache(dtype, *native_kv_shape(config), block_size, num_blocks, windows)
+    cache = native.KVCache(dtype, native_kv_groups(config), block_size, num_blocks)
     return CpuKVCache(cache, config, dtype, num_state_slots)

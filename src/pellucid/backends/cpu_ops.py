@@ -13,10 +13,11 @@ import numpy as np
 
 from pellucid.backends import traced_ops
 from pellucid.backends.cpu_kv_cache import CpuKVCache, CpuKVLayer, CpuStateLayer
-from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
+from pellucid.backends.cpu_weights import CpuStack, JoinedWeights, TableInFile
 from pellucid.backends.native import LinearWeights, Program
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.program_decoder import radians, run_program
+from pellucid.backends.row_table import embed_rows
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
 from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
@@ -33,7 +34,11 @@ class CpuOps(Ops):
     def __init__(self, new_program: Callable[[int], Program]) -> None:
         self._new_program = new_program
 
-    def embed(self, token_ids: Any, table: LinearWeights, scale: float = 1.0) -> Rows:
+    def embed(self, token_ids: Any, table: LinearWeights | TableInFile, scale: float = 1.0) -> Rows:
+        if isinstance(table, TableInFile):
+            if isinstance(token_ids, SymbolicIndices):
+                return traced_ops.look_up(token_ids, table, scale)
+            return embed_rows(table.rows, token_ids, scale)
         if not isinstance(token_ids, SymbolicIndices):
             batch = _batch_of_rows(len(token_ids), token_ids=token_ids)
             return self._run_alone(
@@ -46,7 +51,7 @@ class CpuOps(Ops):
             return self._run_on(lambda x: self.linear(x, weight), x)
         return traced_ops.linear(x, weight)
 
-    def rms_norm(self, x: Rows, weight: Array, eps: float) -> Rows:
+    def rms_norm(self, x: Rows, weight: Array | None, eps: float) -> Rows:
         if not isinstance(x, SymbolicArray):
             return self._run_on(lambda x: self.rms_norm(x, weight, eps), x)
         return traced_ops.rms_norm(x, weight, eps)
@@ -75,6 +80,11 @@ class CpuOps(Ops):
         if not isinstance(x, SymbolicArray):
             return self._run_on(lambda x, gate: self.multiply(x, gate, function), x, gate)
         return traced_ops.multiply(x, gate, function)
+
+    def scale(self, x: Rows, factors: Array) -> Rows:
+        if not isinstance(x, SymbolicArray):
+            return self._run_on(lambda x: self.scale(x, factors), x)
+        return traced_ops.scale(x, factors)
 
     def causal_convolution(
         self,

@@ -18,9 +18,15 @@ import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_cache import NumpyKVLayer, NumpyStateLayer
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
-from pellucid.backends.numpy_weights import NumpyJoinedMatrix, NumpyStack, NumpyWeight
+from pellucid.backends.numpy_weights import (
+    NumpyJoinedMatrix,
+    NumpyStack,
+    NumpyTable,
+    NumpyWeight,
+)
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
+from pellucid.backends.row_table import embed_rows
 from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 _SWISH_LIMIT = 7.0
@@ -37,8 +43,12 @@ class NumpyOps(Ops):
     def __init__(self, dtype: type[np.floating[Any]]) -> None:
         self.dtype = dtype
 
-    def embed(self, token_ids: IntArray, table: NumpyWeight, scale: float = 1.0) -> Array:
+    def embed(
+        self, token_ids: IntArray, table: NumpyWeight | NumpyTable, scale: float = 1.0
+    ) -> Array:
         assert not isinstance(table, NumpyJoinedMatrix)
+        if isinstance(table, NumpyTable):
+            return embed_rows(table.rows, token_ids, scale, self.dtype)
         if isinstance(table, NumpyQuantizedMatrix):
             return np.asarray(table.embed(token_ids).astype(self.dtype) * scale)
         return np.asarray(table.weight[token_ids] * scale)
@@ -57,9 +67,10 @@ class NumpyOps(Ops):
         y: Array = rows.reshape(num_tiles * TILE, num_outputs)[: len(x)]
         return y if weight.bias is None else y + weight.bias
 
-    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+    def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
         mean_square = np.square(x, order="C").mean(axis=-1, keepdims=True)
-        return np.asarray(x / np.sqrt(mean_square + eps) * weight)
+        normed = np.asarray(x / np.sqrt(mean_square + eps))
+        return normed if weight is None else normed * weight
 
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
         x = np.ascontiguousarray(x)
@@ -112,6 +123,9 @@ class NumpyOps(Ops):
         else:
             factor = self.activate(gate, function)
         return np.asarray(x * factor)
+
+    def scale(self, x: Array, factors: Array) -> Array:
+        return x * factors
 
     def causal_convolution(
         self,

@@ -126,6 +126,11 @@ class Parameters(Protocol):
         [num_experts, num_rows]: one matrix of each expert."""
         ...
 
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        """`name`.weight [num_rows, num_columns] for `embed` alone: it stays in its file, as it is stored there,
+        and steps read the rows of their tokens."""
+        ...
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         """A norm's weight or bias, [size], times `scale`."""
         ...
@@ -156,8 +161,9 @@ class Ops(ABC):
         """x @ weight.T + bias: [T, M] -> [T, N]."""
 
     @abstractmethod
-    def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
-        """x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, ..., M] (Zhang, Sennrich 2019)."""
+    def rms_norm(self, x: Array, weight: Vector | None, eps: float) -> Array:
+        """x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, ..., M] (Zhang, Sennrich 2019).
+        Without a weight, it is 1."""
 
     @abstractmethod
     def layer_norm(self, x: Array, weight: Vector, bias: Vector, eps: float) -> Array:
@@ -185,6 +191,10 @@ class Ops(ABC):
     @abstractmethod
     def multiply(self, x: Array, gate: Array, function: Gate = "identity") -> Array:
         """x * function(gate): x [T, ...], gate of the same shape, or [T, 1]: one number for a row."""
+
+    @abstractmethod
+    def scale(self, x: Array, factors: Vector) -> Array:
+        """x * factors: x [T, M], factors [M], or [1] for all columns."""
 
     @abstractmethod
     def causal_convolution(

@@ -21,6 +21,7 @@ from pellucid.backends.native import Draw as NativeDraw
 from pellucid.backends.native import Program, RowSummarizer
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
 from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
+from pellucid.backends.row_table import embed_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
 from pellucid.config import RopeConfig
 
@@ -104,6 +105,7 @@ class ProgramDecoder(CompiledDecoder):
             (rope, None if depends_on_length(rope) else radians(rope, no_lengths))
             for rope in trace.ropes
         )
+        self._look_ups = tuple(trace.look_ups)
         self._weights = tuple(trace.weights)  # in the order of the step; the last one is the head
         self._experts = tuple(
             weight for layer in trace.experts for stack in layer for weight in stack
@@ -189,8 +191,12 @@ class ProgramDecoder(CompiledDecoder):
             radians(rope, batch.rope_lens) if fixed is None else fixed
             for rope, fixed in self._ropes
         ]
+        inputs = [
+            embed_rows(each.table, getattr(batch, each.indices), each.scale)
+            for each in self._look_ups
+        ]
         return run_program(
-            self._program, frequencies, batch, kv_cache, logits, (), stage_seconds, draws
+            self._program, frequencies, batch, kv_cache, logits, inputs, stage_seconds, draws
         )
 
 

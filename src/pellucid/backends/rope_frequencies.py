@@ -15,6 +15,7 @@ from pellucid.config import (
     LinearRopeScaling,
     Llama3RopeScaling,
     LongRopeScaling,
+    ProportionalRopeScaling,
     RopeConfig,
     YarnRopeScaling,
 )
@@ -72,6 +73,9 @@ def rope_frequencies(rope: RopeConfig, length: int) -> tuple[Frequencies, float]
             is_long = length > scaling.original_max_position
             divisors = np.array(scaling.long_factor if is_long else scaling.short_factor)
             return _unscaled(rope.theta, rope.dim) / divisors, scaling.attention_factor
+        case ProportionalRopeScaling(num_turning=num_turning, factor=factor):
+            inv_freq = _unscaled(rope.theta, rope.dim) / factor
+            return np.where(np.arange(rope.dim // 2) < num_turning, inv_freq, 0.0), 1.0
 
 
 def _unscaled(theta: float, dim: int) -> Frequencies:

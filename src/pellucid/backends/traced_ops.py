@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+
 from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
-from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
+from pellucid.backends.cpu_weights import CpuStack, JoinedWeights, TableInFile
 from pellucid.backends.native import Indices, LinearWeights, RowSet
 from pellucid.backends.ops import Array
 from pellucid.backends.tracing import (
@@ -30,6 +32,11 @@ def embed(token_ids: SymbolicIndices, table: LinearWeights, scale: float) -> Sym
     )
 
 
+def look_up(token_ids: SymbolicIndices, table: TableInFile, scale: float) -> SymbolicArray:
+    """Rows of a table in a file: the decoder reads them before each step."""
+    return token_ids.trace.look_up(table.rows, token_ids.name, scale)
+
+
 def linear(
     x: SymbolicArray, weight: LinearWeights | JoinedWeights, notes_largest: bool = False
 ) -> SymbolicArray:
@@ -52,13 +59,14 @@ def linear(
     )
 
 
-def rms_norm(x: SymbolicArray, weight: Array, eps: float) -> SymbolicArray:
-    rows, num_vectors = x.rows, x.operand.width // len(weight)
+def rms_norm(x: SymbolicArray, weight: Array | None, eps: float) -> SymbolicArray:
+    weights = np.ones(x.shape[-1], np.float32) if weight is None else weight
+    rows, num_vectors = x.rows, x.operand.width // len(weights)
     return x.trace.record(
         "rms_norm",
         [x],
         x.shape,
-        lambda to, x, y: to.program.rms_norm(rows, x[0], weight, eps, num_vectors, y),
+        lambda to, x, y: to.program.rms_norm(rows, x[0], weights, eps, num_vectors, y),
         can_overwrite=True,
     )
 
@@ -116,6 +124,17 @@ def multiply(x: SymbolicArray, gate: SymbolicArray, function: Gate) -> SymbolicA
         [x, gate],
         x.shape,
         lambda to, x, y: to.program.multiply(rows, x[0], x[1], is_one, function, width, y),
+        can_overwrite=True,
+    )
+
+
+def scale(x: SymbolicArray, factors: Array) -> SymbolicArray:
+    rows, width = x.rows, x.operand.width
+    return x.trace.record(
+        "scale",
+        [x],
+        x.shape,
+        lambda to, x, y: to.program.scale(rows, x[0], factors, width, y),
         can_overwrite=True,
     )
 
@@ -211,12 +230,12 @@ def expert_mlp(
 
 
 def store_kv(kv_layer: CpuKVLayer, k: SymbolicArray, v: SymbolicArray) -> None:
-    num_kv_heads, _ = k.shape
+    num_kv_heads, head_dim = k.shape
     k.trace.record_effect(
         "store_kv",
         [k, v],
         lambda to, x, _: to.program.store_kv(
-            kv_layer.index, x[0], x[1], num_kv_heads, kv_layer.group
+            kv_layer.index, x[0], x[1], num_kv_heads, head_dim, kv_layer.group
         ),
     )
 

@@ -18,6 +18,7 @@ from pellucid.backends.native import (
 )
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.backends.row_table import RowTable
 from pellucid.config import RopeConfig, RopeGrowth
 
 BufferView: TypeAlias = tuple[int, int]  # buffer of a program, first column
@@ -166,6 +167,19 @@ class SymbolicArray:
         return SymbolicArray(self.trace, self.operand, shape)
 
 
+@dataclass(frozen=True)
+class LookUp:
+    """Rows of a table that a step needs, times `scale`.
+
+    Args:
+        indices: the array of `ForwardBatch` that has their numbers.
+    """
+
+    table: RowTable
+    indices: str
+    scale: float
+
+
 class Trace:
     """Instructions in the order in which a forward calls for them."""
 
@@ -174,6 +188,7 @@ class Trace:
         self.ropes: dict[RopeConfig, SymbolicArray] = {}  # cos and sin of each, in order of use
         self.weights: list[LinearWeights] = []  # of the products, in order of use
         self.experts: list[tuple[Sequence[LinearWeights], ...]] = []  # gate, up, down of each layer
+        self.look_ups: list[LookUp] = []  # the inputs of the program, in order
 
     def record(
         self,
@@ -214,6 +229,12 @@ class Trace:
             lambda to, _, y: to.program.input(index, width, y),
             rows=RowSet.TOKENS,
         )
+
+    def look_up(self, table: RowTable, indices: str, scale: float) -> SymbolicArray:
+        """An input of the program: rows of a table outside of it."""
+        _, width = table.shape
+        self.look_ups.append(LookUp(table, indices, scale))
+        return self.input(len(self.look_ups) - 1, (width,))
 
     def rotations(self, rope: RopeConfig) -> SymbolicArray:
         """cos and sin [T, dim] of the step's positions, computed once for all that rotate."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 
@@ -67,6 +68,10 @@ class Checkpoint:
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name`, a read-only view of its file."""
         return self._files[name].tensor(name)
+
+    def table(self, name: str) -> MatrixRows:
+        """The rows of the matrix `name`, in its file."""
+        return MatrixRows(self.tensor(name))
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` of floats, integers or FP8, a read-only view of its file."""

@@ -30,11 +30,12 @@ def open_gguf(path: Path) -> StoredModel:
     tensors = GgufTensors(checkpoint)
     rope_tensors = {name: tensors.tensor(name) for name in _ROPE_TENSORS if name in tensors}
     metadata = read_gguf_metadata(checkpoint, rope_tensors)
+    config = read_gguf_config(metadata)
     return StoredModel(
         checkpoint.path,
-        read_gguf_config(metadata),
+        config,
         tensors,
-        find_gguf_family(metadata).gguf_names(metadata),
+        find_gguf_family(metadata).gguf_names(config, metadata),
         default_sampling_params=read_gguf_sampling_params(checkpoint),
         read_tokenizer=partial(_read_tokenizer, checkpoint),
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize
 
 from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.ops import IntArray
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.row_table import MatrixRows, RowTable
 from pellucid.loading.gguf_blocks import (
     BLOCK_TYPES,
     Bytes,
@@ -94,9 +97,32 @@ class GgufTensors:
             f"supported are {', '.join(supported)}"
         )
 
+    def table(self, name: str) -> RowTable:
+        """The rows of the matrix `name`, in its file. Raises as `tensor` does."""
+        info = self.info(name)
+        if info.type in BLOCK_TYPES and len(info.shape) == 2:
+            return _BlockRows(self._checkpoint.rows(name), info)
+        return MatrixRows(self.tensor(name))
+
     def release(self, name: str) -> None:
         """Gives back the memory behind the tensor `name`, which may be read again."""
         self._checkpoint.release(name)
+
+
+@dataclass(frozen=True)
+class _BlockRows:
+    """The rows of a matrix of blocks [N, bytes of a row]."""
+
+    blocks: Bytes
+    info: GgufTensorInfo
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_rows, num_columns = self.info.shape
+        return num_rows, num_columns
+
+    def read(self, rows: IntArray) -> npt.NDArray[Any]:
+        return matrix_from_blocks(self.blocks[rows], self.info.type).dequantize()
 
 
 def _dequantize(rows: npt.NDArray[np.uint8], info: GgufTensorInfo) -> npt.NDArray[np.float32]:

@@ -1,9 +1,12 @@
 """The tensors of a checkpoint in which quantized matrices consist of several arrays."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.safetensors_file import TensorInfo
 from pellucid.loading.tensor_source import TensorFacts
@@ -21,7 +24,7 @@ class StoredMatrix(TensorFacts, Protocol):
 MatrixT = TypeVar("MatrixT", bound=StoredMatrix)
 
 
-class MatrixCheckpoint(Generic[MatrixT]):
+class MatrixCheckpoint(ABC, Generic[MatrixT]):
     """The part of a `TensorSource` that knows the names: those of matrices, and of all other tensors.
 
     Args:
@@ -50,6 +53,14 @@ class MatrixCheckpoint(Generic[MatrixT]):
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`, or its codes."""
         return self._checkpoint.path(self._arrays(name)[0])
+
+    @abstractmethod
+    def tensor(self, name: str) -> UniformMatrix:
+        """The tensor `name`."""
+
+    def table(self, name: str) -> MatrixRows:
+        """The rows of the matrix `name`."""
+        return MatrixRows(self.tensor(name))
 
     def release(self, name: str) -> None:
         """Gives back the memory behind the tensor `name`, which may be read again."""

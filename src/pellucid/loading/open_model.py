@@ -71,9 +71,9 @@ def _tensors_and_names(
     """Of a checkpoint in Hugging Face's names: floats, or what another quantizer made of them."""
     family = family_of(config.architecture)
     if (find_matrices := read_foreign_config(config_json)) is None:
-        return checkpoint, family.hf_names(checkpoint)
+        return checkpoint, family.hf_names(config, checkpoint)
     tensors = ForeignCheckpoint(checkpoint, find_matrices)
-    return tensors, family.hf_names(tensors).with_rows_of_outputs()
+    return tensors, family.hf_names(config, tensors).with_rows_of_outputs()
 
 
 def _check_layout(directory: Path) -> None:

@@ -16,6 +16,7 @@ from pellucid.backends.joined_matrix import (
 from pellucid.backends.ops import Matrix, MatrixStack, Parameters, Vector
 from pellucid.backends.quantization.formats import LARGEST_EXPONENT, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.row_table import RowTable
 from pellucid.config import AttentionConfig, ModelConfig
 from pellucid.loading.non_finite import first_non_finite
 from pellucid.loading.tensor_source import TensorSource, as_floats
@@ -27,8 +28,10 @@ _MAX_NAMES_SHOWN = 5
 
 
 def bytes_to_read(checkpoint: TensorSource, names: WeightNames) -> int:
-    """Of the tensors of a checkpoint, but for those that no model uses."""
-    used = (name for name in checkpoint if not names.unused.fullmatch(name))
+    """Of the tensors of a checkpoint, but for those that no model uses, and those of which steps read rows."""
+    used = (
+        name for name in checkpoint if not names.unused.fullmatch(name) and not names.is_table(name)
+    )
     return sum(checkpoint.info(name).num_bytes for name in used)
 
 
@@ -116,6 +119,20 @@ class CheckpointParameters:
         self.release()
         return tuple(handles)
 
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        """`name`.weight [num_rows, num_columns] as it is stored, which is not read here: a NaN in it is found
+        when a step reads it. Raises as `matrix` does."""
+        return self._weights.table(self.stored_table(name, num_rows, num_columns))
+
+    def stored_table(self, name: str, num_rows: int, num_columns: int) -> RowTable:
+        """The rows of `name`.weight in their file. Raises as `matrix` does."""
+        recipe, our_name = self._names.recipe(name), f"{name}.weight"
+        [source] = recipe.sources
+        stored = self._name_in_checkpoint(recipe.tensor(source, "weight"), our_name)
+        self._check_shape(stored, our_name, (num_rows, num_columns))
+        self._unread.discard(stored)
+        return self._checkpoint.table(stored)
+
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         """`name` [size] times `scale`; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
         numbers = as_floats(self.weight(name, (size,)))
@@ -195,21 +212,21 @@ class CheckpointParameters:
         if "{e}" not in source or any(
             candidate in self._checkpoint for candidate in self._candidates(together)
         ):
-            stored_shape = list(own_shape)
+            num_rows, stored_shape = own_shape[0], list(own_shape)
+            chosen: slice | None = None
             if recipe.alternate is not None:
+                chosen = slice(recipe.alternate, None, 2)
+            if recipe.half is not None:
+                chosen = slice(recipe.half * num_rows, (recipe.half + 1) * num_rows)
+            if chosen is not None:
                 stored_shape[0] *= 2
             if recipe.transposed:
                 stored_shape.reverse()
             tensor = self._source(together, (num_experts, *stored_shape), False, name)
             for part in _parts(tensor, num_experts):
                 rows = as_floats(part).T if recipe.transposed else part
-                if recipe.alternate is not None:
-                    alternate = slice(recipe.alternate, None, 2)
-                    rows = (
-                        rows.rows(alternate)
-                        if isinstance(rows, QuantizedMatrix)
-                        else rows[alternate]
-                    )
+                if chosen is not None:
+                    rows = rows.rows(chosen) if isinstance(rows, QuantizedMatrix) else rows[chosen]
                 yield np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
             return
         for expert in range(num_experts):
@@ -265,16 +282,12 @@ class CheckpointParameters:
         """The checkpoint's tensor `name` as we lay it out, `shape`."""
         name = self._name_in_checkpoint(name, our_name)
         path = self._checkpoint.path(name)
-        stored_shape = shape[::-1] if transposed else shape
-        actual = self._checkpoint.info(name).shape
+        # One row may be stored without its axis.
         is_row = (
-            len(shape) == 2 and shape[0] == 1 and actual == shape[1:]
-        )  # one row, without its axis
-        if actual != stored_shape and not is_row:
-            raise ValueError(
-                f"{path}: tensor {name} (our {our_name}) has shape {list(actual)}: "
-                f"config.json asks for {list(stored_shape)}"
-            )
+            len(shape) == 2 and shape[0] == 1 and self._checkpoint.info(name).shape == shape[1:]
+        )
+        if not is_row:
+            self._check_shape(name, our_name, shape[::-1] if transposed else shape)
         tensor = self._checkpoint.tensor(name)
         for numbers in _floats(tensor):
             if (index := first_non_finite(numbers)) is not None:
@@ -292,6 +305,13 @@ class CheckpointParameters:
         if is_row:
             return as_floats(tensor).reshape(shape)
         return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
+
+    def _check_shape(self, name: str, our_name: str, shape: tuple[int, ...]) -> None:
+        if (actual := self._checkpoint.info(name).shape) != shape:
+            raise ValueError(
+                f"{self._checkpoint.path(name)}: tensor {name} (our {our_name}) has shape"
+                f" {list(actual)}: config.json asks for {list(shape)}"
+            )
 
     def _name_in_checkpoint(self, name: str, our_name: str) -> str:
         candidates = self._candidates(name)
@@ -394,6 +414,11 @@ class KeptParameters:
             self._handles[name] = self._source.experts(
                 name, num_experts, num_rows, num_columns, bias
             )
+        return self._handles[name]
+
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        if name not in self._handles:
+            self._handles[name] = self._source.table(name, num_rows, num_columns)
         return self._handles[name]
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:

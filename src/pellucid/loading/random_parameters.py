@@ -1,6 +1,7 @@
 """Random weights in place of a checkpoint's, to measure the speed of a known shape."""
 
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Weights
-from pellucid.backends.ops import Matrix, MatrixStack, Vector
+from pellucid.backends.ops import IntArray, Matrix, MatrixStack, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
@@ -17,6 +18,24 @@ _EXPONENT_BIAS, _FRACTION_BITS = 127, 7
 # Two codes of 4 bits, of which 0 becomes 8: their mean is then 8, the zero point. Weights of another mean
 # than 0 would give the hidden states of all tokens one direction, and these tokens the same experts.
 _CENTERED = np.array([(byte & 15 or 8) | (byte >> 4 or 8) << 4 for byte in range(256)], np.uint8)
+
+
+_TABLE_ROWS = 64
+
+
+@dataclass(frozen=True)
+class _RepeatedRows:
+    """A table [num_rows, M] whose row i is row i modulo their number of `rows`."""
+
+    rows: npt.NDArray[Any]
+    num_rows: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.num_rows, self.rows.shape[1]
+
+    def read(self, rows: IntArray) -> npt.NDArray[Any]:
+        return np.asarray(self.rows[rows % len(self.rows)])
 
 
 class RandomParameters:
@@ -59,6 +78,13 @@ class RandomParameters:
         return tuple(
             self._weights.expert(*self._drawn(f"{name}.{expert}", num_rows, num_columns, bias))
             for expert in range(num_experts)
+        )
+
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        """Bf16 numbers, of which a few rows stand for all."""
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        return self._weights.table(
+            _RepeatedRows(_random_bf16(rng, _TABLE_ROWS, num_columns), num_rows)
         )
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.row_table import RowTable
 
 
 class TensorFacts(Protocol):
@@ -49,6 +50,10 @@ class TensorSource(Protocol):
         Raises:
             ValueError: it is in a format that we do not read.
         """
+        ...
+
+    def table(self, name: str) -> RowTable:
+        """The rows of the matrix `name`, each of which is read when it is asked for. Raises as `tensor` does."""
         ...
 
     def release(self, name: str) -> None:

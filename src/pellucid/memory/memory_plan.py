@@ -39,7 +39,8 @@ class PlannedWeights:
 def plan_weights(
     model: StoredModel, backend: Backend, quantization: str, with_experts: bool = True
 ) -> PlannedWeights:
-    """Counts the weights of a checkpoint in the formats that they will have.
+    """Counts the weights of a checkpoint in the formats that they will have, without tables that stay in their
+    files.
 
     Args:
         model: opened.
@@ -51,6 +52,7 @@ def plan_weights(
         _tensor_bytes(model, name, backend, quantization)
         for name in model.tensors
         if not model.names.unused.fullmatch(name)
+        and not model.names.is_table(name)
         and (with_experts or not model.names.is_expert(name))
     ]
     return PlannedWeights(sum(sizes), max(sizes, default=0))

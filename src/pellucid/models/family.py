@@ -33,11 +33,13 @@ class StoredWeight:
         transposed: whether Hugging Face's are stored [in, out], as GPT-2's Conv1D does.
         offset: added to Hugging Face's; Gemma stores how far its norms are from 1.
         alternate: of two weights whose rows alternate in Hugging Face's: 0 is the first, 1 the second.
+        half: of two weights of each expert whose rows follow each other: 0 is the first, 1 the second.
         is_tensor: whether Hugging Face's names are those of tensors: their biases end in "_bias".
         gguf_is_tensor: the same of the GGUF file's.
         negative_exp: whether ours is -exp of Hugging Face's.
         rows: which rows of the first of Hugging Face's are ours, in our order; None: all, as they are.
         gguf_rows: the same of the GGUF file's.
+        is_table: whether steps read single rows of it, in the file.
     """
 
     hf: tuple[str, ...]
@@ -45,11 +47,13 @@ class StoredWeight:
     transposed: bool = False
     offset: float = 0.0
     alternate: int | None = None
+    half: int | None = None
     is_tensor: bool = False
     gguf_is_tensor: bool = False
     negative_exp: bool = False
     rows: RowOrder | None = None
     gguf_rows: RowOrder | None = None
+    is_table: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,11 @@ class Recipe:
         interleaved: whether the first two sources, q and k, hold the two rows of a rotated pair side by
             side; ours are the first halves of all pairs of a head, then the second ones.
         alternate: 0 or 1: which of two weights whose rows alternate; None: there is one.
+        half: 0 or 1: which of two weights of each expert whose rows follow each other; None: there is one.
         is_tensor: whether sources are the names of tensors: their biases end in "_bias".
         negative_exp: whether the weight is -exp of the source's.
         rows: which rows of the first source are the weight's, in order; None: all, as they are.
+        is_table: whether steps read single rows of it, in the file.
     """
 
     sources: tuple[str, ...]
@@ -74,9 +80,11 @@ class Recipe:
     offset: float = 0.0
     interleaved: bool = False
     alternate: int | None = None
+    half: int | None = None
     is_tensor: bool = False
     negative_exp: bool = False
     rows: RowOrder | None = None
+    is_table: bool = False
 
     def tensor(self, source: str, kind: str) -> str:
         """The name of a source's "weight" or "bias"."""
@@ -104,6 +112,16 @@ class WeightNames:
         found = (name for name in tensors if re.fullmatch(_OTHER_PARTS, name))
         unused = (name for name in found if self.unused.fullmatch(name))
         return tuple(sorted({name.removeprefix("model.").split(".")[0] for name in unused}))
+
+    def is_table(self, tensor: str) -> bool:
+        """Whether a tensor of the checkpoint stays in its file, where steps read single rows."""
+        tables = (
+            recipe.tensor(source, "weight")
+            for recipe in self.recipes.values()
+            if recipe.is_table
+            for source in recipe.sources
+        )
+        return any(tensor == prefix + name for name in tables for prefix in self.prefixes)
 
     @staticmethod
     def is_expert(tensor: str) -> bool:
@@ -184,10 +202,11 @@ class Family:
     interleaved: bool = False
     gguf: GgufFamily | None = None
 
-    def hf_names(self, tensors: Iterable[str] = ()) -> WeightNames:
+    def hf_names(self, config: ModelConfig, tensors: Iterable[str] = ()) -> WeightNames:
         """The names in a checkpoint in Hugging Face layout.
 
         Args:
+            config: its facts.
             tensors: all of its names, which show whether it is a larger model around the text model.
         """
         recipes = {
@@ -197,9 +216,11 @@ class Family:
                 weight.offset,
                 self.interleaved and module == QKV,
                 weight.alternate,
+                weight.half,
                 weight.is_tensor,
                 weight.negative_exp,
                 weight.rows,
+                weight.is_table,
             )
             for module, weight in self.weights.items()
         }
@@ -207,9 +228,10 @@ class Family:
         unused = self.unused
         if any(name.startswith(_TEXT_PREFIXES) for name in tensors):
             prefixes, unused = (*_TEXT_PREFIXES, ""), f"{unused}|{_OTHER_PARTS}"
+        unused += _unused_kv(config, recipes)
         return WeightNames(recipes, prefixes, re.compile(unused))
 
-    def gguf_names(self, metadata: GgufMetadata) -> WeightNames:
+    def gguf_names(self, config: ModelConfig, metadata: GgufMetadata) -> WeightNames:
         """The names in a GGUF file, whose converters transpose and add offsets themselves."""
         assert self.gguf is not None
         unused = _GGUF_BUFFERS
@@ -221,20 +243,40 @@ class Family:
             module: Recipe(
                 weight.gguf,
                 interleaved=interleaved and module == QKV,
+                half=weight.half,
                 is_tensor=weight.gguf_is_tensor,
                 rows=weight.gguf_rows,
+                is_table=weight.is_table,
             )
             for module, weight in self.weights.items()
         }
+        unused += _unused_kv(config, recipes)
         return WeightNames(recipes, ("",), re.compile(unused))
 
     def own_names(self) -> WeightNames:
         """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
         recipes = {
-            module: Recipe((f"{module}.{{e}}" if ".experts." in module else module,))
-            for module in self.weights
+            module: Recipe(
+                (f"{module}.{{e}}" if ".experts." in module else module,), is_table=weight.is_table
+            )
+            for module, weight in self.weights.items()
         }
         return WeightNames(recipes, ("",), _NOTHING)
+
+
+def _unused_kv(config: ModelConfig, recipes: Mapping[str, Recipe]) -> str:
+    """The projections to keys and values, and the norms of keys, that checkpoints hold even for layers that
+    read those of an earlier one; "|" and a pattern for each."""
+    found = ""
+    for layer, facts in enumerate(config.layers):
+        if facts.attention is None or facts.attention.shared_kv_layer is None:
+            continue
+        norm = recipes.get(QKV.replace("qkv_proj", "k_norm"))
+        modules = (*recipes[QKV].sources[1:], *(norm.sources if norm else ()))
+        for module in modules:
+            name = re.escape(module.replace("{i}", str(layer)))
+            found += rf"|(.*\.)?{name}\.(weight|bias)"
+    return found
 
 
 # -- names that families share ---------------------------------------------------------------------

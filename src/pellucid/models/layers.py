@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters, Vector
-from pellucid.config import ModelConfig
+from pellucid.config import ModelConfig, RopeConfig
 
 
 class DecoderLayer(Protocol):
@@ -22,7 +22,8 @@ class DecoderLayer(Protocol):
 class Attention:
     """Causal self-attention of one layer (Vaswani et al. 2017), grouped queries (Ainslie et al. 2023).
 
-    Keys and values of the step are stored first, so that every row finds its own in the cache.
+    Keys and values of the step are stored first, so that every row finds its own in the cache. A layer that
+    shares those of an earlier one projects to queries alone.
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
@@ -39,41 +40,43 @@ class Attention:
         # A gate for each number of the heads' outputs stands behind the queries.
         gated_q_width = 2 * q_width if facts.gated_output else q_width
         prefix = f"layers.{layer}"
+        self.has_kv = facts.shared_kv_layer is None
+        name = "qkv_proj"
+        parts: tuple[int, ...] = gated_q_width, kv_width, kv_width
+        if not self.has_kv:
+            name, parts = "q_proj", parts[:1]
+        elif facts.values_are_keys:
+            name, parts = "qk_proj", parts[:2]
+        self.num_projected_heads = sum(parts) // facts.head_dim
         self.qkv_proj = parameters.matrix(
-            f"{prefix}.qkv_proj",
-            gated_q_width + 2 * kv_width,
-            hidden,
-            bias=facts.qkv_bias,
-            parts=(gated_q_width, kv_width, kv_width),
+            f"{prefix}.{name}", sum(parts), hidden, bias=facts.qkv_bias, parts=parts
         )
         self.o_proj = parameters.matrix(f"{prefix}.o_proj", hidden, q_width, bias=facts.o_bias)
         self.sinks = None
         if facts.has_sinks:
             self.sinks = parameters.vector(f"{prefix}.attention_sinks.weight", facts.num_heads)
+        self.q_norm = self.k_norm = None
         if facts.qk_norm is not None:
             per_head = facts.qk_norm == "head"
             q_size, k_size = (facts.head_dim,) * 2 if per_head else (q_width, kv_width)
             self.q_norm = parameters.vector(f"{prefix}.q_norm.weight", q_size)
-            self.k_norm = parameters.vector(f"{prefix}.k_norm.weight", k_size)
+            if self.has_kv:
+                self.k_norm = parameters.vector(f"{prefix}.k_norm.weight", k_size)
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
         facts, ops = self.facts, self.ops
         num_heads, num_kv_heads = facts.num_heads, facts.num_kv_heads
         num_queries = 2 * num_heads if facts.gated_output else num_heads  # and their gates
-        qkv = ops.linear(x, self.qkv_proj)
-        qkv = qkv.reshape(-1, num_queries + 2 * num_kv_heads, facts.head_dim)
-        q = qkv[:, :num_heads]
-        k = qkv[:, num_queries : num_queries + num_kv_heads]
-        v = qkv[:, num_queries + num_kv_heads :]
-        if not facts.norm_after_rope:
-            q, k = self._normed(q, k)
-        if facts.rope and self.q_rope:
-            q = ops.rope(q, batch, self.q_rope)
-            k = ops.rope(k, batch, facts.rope)
-        if facts.norm_after_rope:
-            q, k = self._normed(q, k)
-        ops.store_kv(kv_layer, k, v, batch.slot_mapping)
+        qkv = ops.linear(x, self.qkv_proj).reshape(-1, self.num_projected_heads, facts.head_dim)
+        q = self._placed(qkv[:, :num_heads], batch, num_heads, self.q_norm, self.q_rope)
+        if self.has_kv:
+            k = qkv[:, num_queries : num_queries + num_kv_heads]
+            v = k if facts.values_are_keys else qkv[:, num_queries + num_kv_heads :]
+            if facts.v_norm:
+                v = ops.rms_norm(v, None, self.eps)
+            k = self._placed(k, batch, num_kv_heads, self.k_norm, facts.rope)
+            ops.store_kv(kv_layer, k, v, batch.slot_mapping)
         heads = ops.paged_attention(
             q, kv_layer, batch, facts.scale, facts.window, facts.softcap, self.sinks
         )
@@ -81,25 +84,30 @@ class Attention:
             heads = ops.multiply(heads, qkv[:, num_heads:num_queries], "sigmoid")
         return ops.linear(heads.reshape(-1, num_heads * facts.head_dim), self.o_proj)
 
-    def _normed(self, q: Array, k: Array) -> tuple[Array, Array]:
-        """q [T, H, D] and k [T, K, D], normed if the checkpoint says so."""
+    def _placed(
+        self,
+        x: Array,
+        batch: ForwardBatch,
+        num_heads: int,
+        norm: Vector | None,
+        rope: RopeConfig | None,
+    ) -> Array:
+        """q or k [T, num_heads, D], normed and rotated."""
         facts, ops = self.facts, self.ops
-        if facts.qk_norm is None:
-            return q, k
-        if facts.qk_norm == "head":
-            return ops.rms_norm(q, self.q_norm, self.eps), ops.rms_norm(k, self.k_norm, self.eps)
-        normed = (
-            ops.rms_norm(x.reshape(-1, num_heads * facts.head_dim), norm, self.eps)
-            for x, norm, num_heads in (
-                (q, self.q_norm, facts.num_heads),
-                (k, self.k_norm, facts.num_kv_heads),
-            )
-        )
-        q, k = normed
-        return (
-            q.reshape(-1, facts.num_heads, facts.head_dim),
-            k.reshape(-1, facts.num_kv_heads, facts.head_dim),
-        )
+        if norm is not None and not facts.norm_after_rope:
+            x = self._normed(x, num_heads, norm)
+        if rope is not None:
+            x = ops.rope(x, batch, rope)
+        if norm is not None and facts.norm_after_rope:
+            x = self._normed(x, num_heads, norm)
+        return x
+
+    def _normed(self, x: Array, num_heads: int, norm: Vector) -> Array:
+        ops, head_dim = self.ops, self.facts.head_dim
+        if self.facts.qk_norm == "head":
+            return ops.rms_norm(x, norm, self.eps)
+        normed = ops.rms_norm(x.reshape(-1, num_heads * head_dim), norm, self.eps)
+        return normed.reshape(-1, num_heads, head_dim)
 
 
 class GatedMLP:
@@ -147,15 +155,18 @@ class Experts:
         self.selection_bias = None
         if facts.selection_bias:
             self.selection_bias = parameters.vector(f"{prefix}.selection.bias", num_experts)
+        self.expert_scales = None
+        if facts.expert_scales:
+            self.expert_scales = parameters.vector(f"{prefix}.expert_scales.weight", num_experts)
         name = f"{prefix}.experts"
         self.gate_proj = parameters.experts(f"{name}.gate_proj", num_experts, inner, hidden, bias)
         self.up_proj = parameters.experts(f"{name}.up_proj", num_experts, inner, hidden, bias)
         self.down_proj = parameters.experts(f"{name}.down_proj", num_experts, hidden, inner, bias)
 
-    def __call__(self, x: Array) -> Array:
-        """x [T, hidden] -> [T, hidden]."""
+    def __call__(self, x: Array, router_input: Array | None = None) -> Array:
+        """x [T, hidden] -> [T, hidden]; the router looks at `router_input` [T, hidden], or at x."""
         facts, ops = self.facts, self.ops
-        logits = ops.linear(x, self.router)  # [T, E]
+        logits = ops.linear(x if router_input is None else router_input, self.router)  # [T, E]
         weights = ops.route(
             logits,
             facts.num_chosen,
@@ -164,6 +175,8 @@ class Experts:
             facts.scale,
             self.selection_bias,
         )
+        if self.expert_scales is not None:
+            weights = ops.scale(weights, self.expert_scales)
         return ops.expert_mlp(
             x,
             weights,

@@ -9,6 +9,7 @@ from pellucid.models.ernie import ERNIE
 from pellucid.models.exaone4 import EXAONE4
 from pellucid.models.family import DecoderClass, Family
 from pellucid.models.gemma import GEMMA2, GEMMA3
+from pellucid.models.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.glm import GLM, GLM4
 from pellucid.models.gpt2 import GPT2
@@ -40,6 +41,8 @@ FAMILIES: tuple[Family, ...] = (
     GPT_OSS,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
+    GEMMA4_UNIFIED,
     PHI3,
     GRANITE,
     SMOLLM3,
@@ -62,6 +65,8 @@ FAMILIES: tuple[Family, ...] = (
 # Models of text and more, whose `text_config` says which family their text model is.
 _MULTIMODAL = (
     "Gemma3ForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
@@ -73,7 +78,7 @@ _NEEDS: Mapping[str, str] = {
     r"KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
     r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
     r"Moe|MoE|Dbrx|Llama4|Jet": "experts of another kind",
-    r"Gemma3n|Gemma4": "embeddings of each layer",
+    r"Gemma3n": "AltUp and LAuReL",
     r"T5|Bart|Whisper|Marian|EncoderDecoder": "an encoder beside the decoder",
     r"Bert|Embedding|SequenceClassification|Reward": "answers that are no tokens",
 }

@@ -13,6 +13,7 @@ from pellucid.config import (
     LinearRopeScaling,
     Llama3RopeScaling,
     LongRopeScaling,
+    ProportionalRopeScaling,
     RopeConfig,
     RopeScaling,
     YarnRopeScaling,
@@ -23,6 +24,7 @@ DEFAULT_THETA = 10_000.0
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers in config.json
 
 _COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_PROPORTIONAL = "proportional"  # a share of the pairs of whole heads turns
 _NO_EFFECT = {"finetuned"}  # a note that YaRN's authors left in their checkpoints
 
 
@@ -78,7 +80,9 @@ def read_rope(
     if theta <= 1:
         own = "rope_theta" in rope.values
         raise (rope if own else config).error("rope_theta" if own else theta_key, "must be above 1")
-    dim = _rotated_components(config, rope, head_dim, partial_rotary)
+    dim = head_dim
+    if rope_type != _PROPORTIONAL:
+        dim = _rotated_components(config, rope, head_dim, partial_rotary)
     original = config.optional_integer(
         "original_max_position_embeddings", default_original_max_position
     )
@@ -199,6 +203,15 @@ def _longrope(rope: JsonObject, dim: int, max_position: int, original: int) -> L
     )
 
 
+def _proportional(
+    rope: JsonObject, dim: int, _max_position: int, _original: int
+) -> ProportionalRopeScaling:
+    share = rope.number("partial_rotary_factor", 1.0)
+    if share > 1:
+        raise rope.error("partial_rotary_factor", "must be at most 1")
+    return ProportionalRopeScaling(int(share * dim // 2), _factor(rope, 1.0))
+
+
 _ScalingReader = Callable[[JsonObject, int, int, int], RopeScaling | None]
 
 # Rope type: the keys that only it has, and its reader.
@@ -225,4 +238,5 @@ _SCALINGS: Mapping[str, tuple[set[str], _ScalingReader]] = {
         },
         _longrope,
     ),
+    _PROPORTIONAL: ({"factor"}, _proportional),
 }

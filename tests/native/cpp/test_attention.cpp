@@ -72,7 +72,7 @@ class Engine {
          unsigned seed)
       : kernels_(kernels),
         model_(model),
-        cache_({model.format, 2, model.num_kv_heads, model.head_dim, block_size},
+        cache_({model.format, block_size, {{2, model.num_kv_heads, model.head_dim}}},
                kNumSlots / block_size),
         plan_(limits(model, num_threads)),
         scratch_(attention_scratch_bytes(plan_.limits())),
@@ -129,7 +129,7 @@ class Engine {
     for (int layer = 0; layer < 2; ++layer) {
       std::shuffle(order.begin(), order.end(), random_);
       for (const std::int64_t i : order) {
-        run_attention(kernels_, model_.format, cache_.layer(layer), plan_, options, arrays, i,
+        run_attention(kernels_, model_.format, cache_.layer({layer}), plan_, options, arrays, i,
                       i + 1, scratch_.data());
       }
     }
@@ -169,7 +169,7 @@ class Engine {
   void store(const KVRows& rows, std::int64_t num_tokens) {
     for (int layer = 0; layer < 2; ++layer) {
       for (std::int64_t head = 0; head < model_.num_kv_heads; ++head) {
-        store_kv(kernels_, model_.format, cache_.layer(layer), rows, num_tokens, head, head + 1);
+        store_kv(kernels_, model_.format, cache_.layer({layer}), rows, num_tokens, head, head + 1);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -22,14 +23,30 @@ Bytes read(KVCache& cache, std::int64_t block) {
   return bytes;
 }
 
-// A cache whose every byte is random, as far as layers reach.
+// Bytes of one block in one layer of a group.
+std::int64_t layer_bytes(const KVShape& shape, const KVGroup& group) {
+  return kv_bytes_per_block(
+      {shape.format, shape.block_size, {{1, group.num_kv_heads, group.head_dim}}});
+}
+
+Bytes random_bytes(std::mt19937& random, std::int64_t count) {
+  Bytes bytes(static_cast<std::size_t>(count));
+  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::uint8_t>(random()); });
+  return bytes;
+}
+
+// Writes a layer's part of a block, as `store_kv` reaches it.
+void write(KVCache& cache, KVPlace place, std::int64_t block, const Bytes& bytes) {
+  const KVView layer = cache.layer(place);
+  std::copy(bytes.begin(), bytes.end(), layer.blocks + block * layer.block_bytes);
+}
+
+// A cache in whose blocks every byte is random.
 KVCache filled(const KVShape& shape, unsigned seed) {
   std::mt19937 random(seed);
   KVCache cache(shape, kNumBlocks);
-  for (std::int64_t index = 0; index < shape.num_layers; ++index) {
-    const KVView layer = cache.layer(index);
-    std::generate_n(layer.blocks, kNumBlocks * layer.block_bytes,
-                    [&] { return static_cast<std::uint8_t>(random()); });
+  for (std::int64_t block = 0; block < kNumBlocks; ++block) {
+    cache.write_block(block, random_bytes(random, cache.bytes_per_block()).data());
   }
   return cache;
 }
@@ -40,17 +57,26 @@ std::vector<Bytes> contents(KVCache& cache) {
   return blocks;
 }
 
-void a_block_is_all_of_its_layers(const KVShape& shape) {
+// Blocks of different groups stand side by side; each layer's part of a block is where it belongs
+// in the block's bytes, and writing it changes nothing else.
+void a_block_is_all_layers_of_its_group(const KVShape& shape) {
   KVCache cache = filled(shape, 1);
   CHECK(cache.bytes_per_block() * kNumBlocks == static_cast<std::int64_t>(cache.num_bytes()));
-  const Bytes block = read(cache, 3);
-  auto own = block.begin();
-  for (std::int64_t index = 0; index < shape.num_layers; ++index) {
-    const KVView layer = cache.layer(index);
-    CHECK(std::equal(own, own + layer.block_bytes, layer.blocks + 3 * layer.block_bytes));
-    own += layer.block_bytes;
+  std::mt19937 random(4);
+  std::vector<Bytes> expected = contents(cache);
+  for (std::int64_t block = 0; block < kNumBlocks; ++block) {
+    const std::int64_t index = block % shape.num_groups();
+    const KVGroup& group = shape.group(index);
+    const std::int64_t size = layer_bytes(shape, group);
+    CHECK(group.num_layers * size <= cache.bytes_per_block());
+    for (std::int64_t layer = 0; layer < group.num_layers; ++layer) {
+      const Bytes own = random_bytes(random, size);
+      write(cache, {layer, index}, block, own);
+      std::copy(own.begin(), own.end(),
+                expected[static_cast<std::size_t>(block)].begin() + layer * size);
+      CHECK(contents(cache) == expected);
+    }
   }
-  CHECK(own == block.end());
 }
 
 void only_the_target_changes(const KVShape& shape) {
@@ -71,11 +97,18 @@ void only_the_target_changes(const KVShape& shape) {
 }  // namespace
 
 int main() {
+  const std::vector<std::vector<KVGroup>> all_groups = {
+      {{3, 2, 40}},
+      {{2, 2, 40}, {3, 2, 40, 16}},             // of one shape
+      {{3, 1, 64}, {4, 2, 40, 16}, {1, 3, 8}},  // of several, which fill their blocks differently
+  };
   for (int format = 0; format < kNumKVFormats; ++format) {
     for (const std::int64_t block_size : {16, 64}) {
-      const KVShape shape{static_cast<KVFormat>(format), 3, 2, 40, block_size};
-      a_block_is_all_of_its_layers(shape);
-      only_the_target_changes(shape);
+      for (const std::vector<KVGroup>& groups : all_groups) {
+        const KVShape shape{static_cast<KVFormat>(format), block_size, groups};
+        a_block_is_all_layers_of_its_group(shape);
+        only_the_target_changes(shape);
+      }
     }
   }
   std::puts("ok");

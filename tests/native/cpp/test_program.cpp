@@ -80,7 +80,7 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
     add_linear(*program, RowSet::kTokens, normed, weights(kQkv, kHidden), qkv, false);
     add_rope(*program, qkv, rotations, kHeads, kHeadDim, kHeadDim, qkv);
     add_rope(*program, k, rotations, kKVHeads, kHeadDim, kHeadDim, k);
-    add_store_kv(*program, {layer}, k, v, kKVHeads);
+    add_store_kv(*program, {layer}, k, v, kKVHeads, kHeadDim);
     attention.add_attention({layer}, qkv, {0.25f, 0.0f, 0}, heads);
     add_linear(*program, RowSet::kTokens, heads, weights(kHidden, kHidden), x, true);
     const View gate_up{program->add_buffer(RowSet::kTokens, 2 * kInner)};
@@ -114,7 +114,7 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
 
 // Two requests, each a prompt of `num_tokens`, then one token each: the logits of all rows.
 std::vector<float> logits_of(Program& program, KVFormat cache_format, std::int32_t num_tokens) {
-  KVCache cache({cache_format, kLayers, kKVHeads, kHeadDim, kBlockSize}, 2 * kBlocks);
+  KVCache cache({cache_format, kBlockSize, {{kLayers, kKVHeads, kHeadDim}}}, 2 * kBlocks);
   std::vector<float> frequencies(kHeadDim / 2);
   for (std::size_t i = 0; i < frequencies.size(); ++i)
     frequencies[i] = 1.0f / static_cast<float>(1 << i);

@@ -1,0 +1,50 @@
+"""A matrix that stays in its file: a step reads the rows of its tokens."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.ops import Array, IntArray
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+
+
+class RowTable(Protocol):
+    """The rows of a matrix [N, M]; `Ops.embed` takes it for a table."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    def read(self, rows: IntArray) -> npt.NDArray[Any]:
+        """The rows with these numbers [T] as floats, [T, M].
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MatrixRows:
+    """The rows of a matrix whose arrays are views of a file, or lie in memory."""
+
+    matrix: UniformMatrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_rows, num_columns = self.matrix.shape
+        return num_rows, num_columns
+
+    def read(self, rows: IntArray) -> npt.NDArray[Any]:
+        if isinstance(self.matrix, QuantizedMatrix):
+            return self.matrix.rows(rows).dequantize()
+        return np.asarray(self.matrix[rows])
+
+
+def embed_rows(
+    table: RowTable, rows: IntArray, scale: float, dtype: type[np.floating[Any]] = np.float32
+) -> Array:
+    """`Ops.embed` from a table in a file: [T] -> [T, M]."""
+    return np.asarray(table.read(rows).astype(dtype) * dtype(scale))

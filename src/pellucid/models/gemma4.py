@@ -1,0 +1,509 @@
+"""Gemma 4: layers normed as in Gemma 3's, with wider heads and fewer kv-heads where all tokens are seen.
+
+The last layers of some sizes read the keys and values of earlier ones. Small sizes have an embedding of each
+token for each layer, in a table that is looked up only. The 26B-A4B has experts beside the MLP.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
+from pellucid.config import ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.config_json import (
+    Windows,
+    attention_biases,
+    llama_like,
+    mixed_windows,
+    read_activation,
+)
+from pellucid.models.family import QK_NORM_WEIGHTS, QKV, Family, GgufFamily, StoredWeight
+from pellucid.models.gemma import SANDWICH_WEIGHTS
+from pellucid.models.gguf_metadata import (
+    FEED_FORWARD,
+    KEY_LENGTH,
+    KV_HEADS,
+    RMS_EPSILON,
+    ROPE_BASE,
+    ROPE_DIM,
+    SLIDING_PATTERN,
+    VALUE_LENGTH,
+    WINDOW,
+    GgufMetadata,
+    llama_like_values,
+    num_layers,
+    sliding_pattern,
+)
+from pellucid.models.layers import Attention, Experts, GatedMLP, lm_head
+from pellucid.models.mixture import EXPERT_KEYS, MAX_EXPERTS, gguf_experts
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+
+
+class Gemma4Layer:
+    """One layer: attention, then the MLP, perhaps with experts beside it, each normed before and after; then the
+    layer's own embedding of each token, if it has one."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        facts, hidden, prefix = config.layers[layer], config.hidden_size, f"layers.{layer}"
+        self.ops = ops
+        self.eps = config.norm_eps
+        self.attention_norm = parameters.vector(f"{prefix}.attention_norm.weight", hidden)
+        self.attention = Attention(config, parameters, ops, layer)
+        self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)
+        self.mlp_norm = parameters.vector(f"{prefix}.mlp_norm.weight", hidden)
+        self.mlp = GatedMLP(config, parameters, ops, layer)
+        self.mlp_post_norm = parameters.vector(f"{prefix}.mlp_post_norm.weight", hidden)
+        self.experts = (
+            None if facts.experts is None else ExpertsBeside(config, parameters, ops, layer)
+        )
+        self.embedding_size = facts.embedding_size
+        if self.embedding_size:
+            own = f"{prefix}.embedding"
+            self.gate_proj = parameters.matrix(f"{own}_gate_proj", self.embedding_size, hidden)
+            self.out_proj = parameters.matrix(f"{own}_out_proj", hidden, self.embedding_size)
+            self.embedding_norm = parameters.vector(f"{own}_norm.weight", hidden)
+        self.output_scale = parameters.vector(f"{prefix}.output_scale.weight", 1)
+
+    def __call__(
+        self, x: Array, embeddings: Array | None, batch: ForwardBatch, kv_layer: KVLayer
+    ) -> Array:
+        """x [T, hidden] and the layer's embeddings [T, P] -> [T, hidden]."""
+        ops = self.ops
+        y = self.attention(ops.rms_norm(x, self.attention_norm, self.eps), batch, kv_layer)
+        x = x + ops.rms_norm(y, self.attention_post_norm, self.eps)
+        y = self.mlp(ops.rms_norm(x, self.mlp_norm, self.eps))
+        if self.experts is not None:
+            y = self.experts(x, y)
+        x = x + ops.rms_norm(y, self.mlp_post_norm, self.eps)
+        if embeddings is not None:
+            gated = ops.multiply(embeddings, ops.linear(x, self.gate_proj), "gelu_tanh")
+            x = x + ops.rms_norm(ops.linear(gated, self.out_proj), self.embedding_norm, self.eps)
+        return ops.scale(x, self.output_scale)
+
+
+class ExpertsBeside:
+    """The sum of an MLP's output and of experts', each normed; the router has a norm of its own."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        hidden, prefix = config.hidden_size, f"layers.{layer}"
+        self.ops = ops
+        self.eps = config.norm_eps
+        self.dense_post_norm = parameters.vector(f"{prefix}.dense_post_norm.weight", hidden)
+        # The router's input is also divided by the root of its width.
+        self.router_norm = parameters.vector(f"{prefix}.router_norm.weight", hidden, hidden**-0.5)
+        self.norm = parameters.vector(f"{prefix}.experts_norm.weight", hidden)
+        self.experts = Experts(config, parameters, ops, layer)
+        self.post_norm = parameters.vector(f"{prefix}.experts_post_norm.weight", hidden)
+
+    def __call__(self, x: Array, dense: Array) -> Array:
+        """The layer's x [T, hidden] and its MLP's output [T, hidden] -> [T, hidden]."""
+        ops, eps = self.ops, self.eps
+        router_input = ops.rms_norm(x, self.router_norm, eps)
+        y = self.experts(ops.rms_norm(x, self.norm, eps), router_input)
+        dense = ops.rms_norm(dense, self.dense_post_norm, eps)
+        return dense + ops.rms_norm(y, self.post_norm, eps)
+
+
+class LayerEmbeddings:
+    """An embedding of each token for each layer: a row of a table, and a projection of the token's embedding."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, size: int) -> None:
+        self.ops = ops
+        self.num_layers, self.size = config.num_layers, size
+        # The projection is scaled by hidden ** -0.5 before it is normed: the same as a larger epsilon.
+        self.eps = config.norm_eps * config.hidden_size
+        width = config.num_layers * size
+        self.table = parameters.table("layer_embeddings", config.layer_vocab_size, width)
+        self.proj = parameters.matrix("layer_embeddings_proj", width, config.hidden_size)
+        # The sum of two parts is divided by the root of 2: both parts are.
+        self.norm = parameters.vector("layer_embeddings_norm.weight", size, 2**-0.5)
+        self.scale = math.sqrt(size / 2)
+
+    def __call__(self, x: Array, batch: ForwardBatch) -> Array:
+        """The tokens' embeddings x [T, hidden] -> [T, L, P]."""
+        ops, shape = self.ops, (self.num_layers, self.size)
+        projected = ops.linear(x, self.proj).reshape(-1, *shape)
+        rows = ops.embed(batch.token_ids, self.table, self.scale).reshape(-1, *shape)
+        return ops.rms_norm(projected, self.norm, self.eps) + rows
+
+
+class Gemma4Decoder:
+    """The whole model: embedding, the layers' embeddings, layers, norm, head."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops) -> None:
+        self.config = config
+        self.ops = ops
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self.embed_tokens = parameters.matrix("embed_tokens", vocab, hidden)
+        self.embedding_size = config.layers[0].embedding_size
+        self.layer_embeddings = None
+        if self.embedding_size:
+            self.layer_embeddings = LayerEmbeddings(config, parameters, ops, self.embedding_size)
+        self.layers = [Gemma4Layer(config, parameters, ops, i) for i in range(config.num_layers)]
+        self.norm = parameters.vector("norm.weight", hidden)
+        self.lm_head = lm_head(config, parameters, self.embed_tokens)
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+        """Logits [R, V] of the rows `batch.logits_indices`."""
+        config, ops = self.config, self.ops
+        x = ops.embed(batch.token_ids, self.embed_tokens, config.embedding_scale)  # [T, hidden]
+        embeddings = None if self.layer_embeddings is None else self.layer_embeddings(x, batch)
+        for i, (layer, kv_layer) in enumerate(zip(self.layers, kv_cache.layers, strict=True)):
+            own = None
+            if embeddings is not None:
+                own = embeddings[:, i : i + 1].reshape(-1, self.embedding_size)
+            x = layer(x, own, batch, kv_layer)
+        x = ops.rms_norm(x[batch.logits_indices], self.norm, config.norm_eps)
+        return ops.logits(x, self.lm_head, config.logits_softcap)
+
+
+# -- config.json -----------------------------------------------------------------------------------
+
+_PERIOD = 6
+_DEFAULT_ROPES = {
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+}
+
+
+def _read_gemma4(config: JsonObject) -> ModelConfig:
+    return _read(config, max_position=131_072, window=512, embedding_size=256)
+
+
+def _read_unified(config: JsonObject) -> ModelConfig:
+    return _read(config, max_position=262_144, window=1024, embedding_size=0)
+
+
+def _read(config: JsonObject, max_position: int, window: int, embedding_size: int) -> ModelConfig:
+    """The facts; the numbers are those of a config.json that does not say them."""
+    if config.values.get("use_bidirectional_attention") not in (None, "vision"):
+        raise config.error(
+            "use_bidirectional_attention", 'text must see what is before it: "vision" or null'
+        )
+    if config.values.get("rope_parameters") is None:
+        values = {**config.values, "rope_parameters": _DEFAULT_ROPES}
+        config = JsonObject(config.path, values, config.name)
+
+    def windows(config: JsonObject, num_layers: int) -> Windows:
+        sliding = config.integer("sliding_window", window)
+        mixed = mixed_windows(config, sliding, every_nth_full(num_layers, _PERIOD))
+        return (*mixed[:-1], None)  # the last layer is full, whatever config.json says
+
+    def ropes(
+        config: JsonObject, head_dim: int, max_position: int, windows: Windows
+    ) -> Sequence[RopeConfig | None]:
+        full_head_dim = _full_heads(config, windows)["head_dim"]
+        full = read_rope(config, full_head_dim, max_position, layer_type=FULL, default_theta=1e6)
+        sliding = read_rope(config, head_dim, max_position, layer_type=SLIDING)
+        return [full if window is None else sliding for window in windows]
+
+    model = llama_like(
+        config,
+        max_position=max_position,
+        num_kv_heads=4,
+        head_dim=256,
+        activation=("hidden_activation", "gelu_pytorch_tanh"),
+        bos_token_id=2,
+        eos_token_id=1,
+        tie_word_embeddings=True,
+        windows=windows,
+        ropes=ropes,
+        attention={
+            "scale": 1.0,
+            "qk_norm": "head",
+            "v_norm": True,
+            **attention_biases(config),
+        },
+    )
+    if config.values.get("hidden_size_per_layer_input", embedding_size) is None:
+        embedding_size = 0
+    else:
+        embedding_size = config.integer("hidden_size_per_layer_input", embedding_size, minimum=0)
+    experts = _read_experts(config)
+    full_heads = {
+        **_full_heads(config, [attention.window for attention in model.attentions]),
+        "values_are_keys": config.boolean("attention_k_eq_v", False),
+    }
+    layers = [
+        _with_attention(layer, **full_heads) if _is_full(layer) else layer for layer in model.layers
+    ]
+    layers = _with_shared_kv(config, layers)
+    return replace(
+        model,
+        layers=tuple(
+            replace(layer, experts=experts, embedding_size=embedding_size) for layer in layers
+        ),
+        layer_vocab_size=_layer_vocab_size(config, model.vocab_size) if embedding_size else 0,
+        logits_softcap=config.optional_number("final_logit_softcapping"),
+        embedding_scale=math.sqrt(model.hidden_size),
+    )
+
+
+def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
+    """Head dim and number of kv-heads of the layers that see all tokens.
+
+    Published checkpoints have a key for each; transformers 5.23 saves what single layers have instead.
+    """
+    key, num_heads = "per_layer_config", config.integer("num_attention_heads")
+    own = config.optional_object(key)
+    if own is None:
+        head_dim, kv_heads = config.integer("global_head_dim", 512), None
+        if config.boolean("attention_k_eq_v", False):
+            kv_heads = config.optional_integer("num_global_key_value_heads")
+    else:
+        full = [str(layer) for layer, window in enumerate(windows) if window is None]
+        known = {"head_dim", "num_key_value_heads"}
+        overrides = own.values.get(full[0])
+        if (
+            not isinstance(overrides, dict)
+            or not known.issuperset(overrides)
+            or own.values != dict.fromkeys(full, overrides)
+        ):
+            raise config.error(
+                key,
+                f"must give the layers {', '.join(full)} the same {' and '.join(sorted(known))}",
+            )
+        first = JsonObject(config.path, {**config.values, **overrides}, f"{key}.{full[0]}")
+        head_dim = first.integer("head_dim", 256)
+        kv_heads = first.optional_integer("num_key_value_heads")
+    kv_heads = kv_heads or config.integer("num_key_value_heads", 4)
+    if num_heads % kv_heads:
+        raise config.error(
+            "num_global_key_value_heads" if own is None else key,
+            f"the number of kv-heads must divide num_attention_heads={num_heads}",
+        )
+    return {"head_dim": head_dim, "num_kv_heads": kv_heads}
+
+
+def _with_shared_kv(config: JsonObject, layers: Sequence[LayerConfig]) -> list[LayerConfig]:
+    """`layers`, of which the last ones read the keys and values of the last earlier layer of their type."""
+    key = "num_kv_shared_layers"
+    first_shared = len(layers) - config.integer(key, 0, minimum=0, maximum=len(layers) - 1)
+    sources = {_is_full(layer): i for i, layer in enumerate(layers[:first_shared])}
+    factor = 2 if config.boolean("use_double_wide_mlp", False) else 1
+    changed = list(layers[:first_shared])
+    for layer in layers[first_shared:]:
+        if _is_full(layer) not in sources:
+            raise config.error(key, "a layer before them must have keys and values of each type")
+        shared = _with_attention(layer, shared_kv_layer=sources[_is_full(layer)])
+        assert layer.mlp is not None
+        mlp = replace(layer.mlp, intermediate_size=factor * layer.mlp.intermediate_size)
+        changed.append(replace(shared, mlp=mlp))
+    return changed
+
+
+def _is_full(layer: LayerConfig) -> bool:
+    return layer.attention is not None and layer.attention.window is None
+
+
+def _with_attention(layer: LayerConfig, **fields: Any) -> LayerConfig:
+    assert layer.attention is not None
+    return replace(layer, attention=replace(layer.attention, **fields))
+
+
+def _layer_vocab_size(config: JsonObject, vocab_size: int) -> int:
+    size = config.integer("vocab_size_per_layer_input", 262_144)
+    if size < vocab_size:
+        raise config.error(
+            "vocab_size_per_layer_input", f"must be at least vocab_size={vocab_size}"
+        )
+    return size
+
+
+def _read_experts(config: JsonObject) -> ExpertsConfig | None:
+    if not config.boolean("enable_moe_block", False):
+        return None
+    num_experts = config.integer("num_experts", maximum=MAX_EXPERTS)
+    return ExpertsConfig(
+        num_experts,
+        config.integer("top_k_experts", maximum=num_experts),
+        config.integer("moe_intermediate_size"),
+        read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
+        expert_scales=True,
+    )
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+_PROJECTIONS = SANDWICH_WEIGHTS[QKV]
+
+
+def _projections(count: int) -> StoredWeight:
+    """The first of the projections to q, k and v."""
+    return StoredWeight(_PROJECTIONS.hf[:count], _PROJECTIONS.gguf[:count])
+
+
+def _weight(hf: str, gguf: str, **options: Any) -> StoredWeight:
+    return StoredWeight((hf,), (gguf,), **options)
+
+
+_LAYER, _BLOCK = "layers.{i}", "blk.{i}"
+
+_WEIGHTS: Mapping[str, StoredWeight] = {
+    **SANDWICH_WEIGHTS,
+    **QK_NORM_WEIGHTS,
+    f"{_LAYER}.qk_proj": _projections(2),
+    f"{_LAYER}.q_proj": _projections(1),
+    f"{_LAYER}.output_scale": _weight(
+        f"{_LAYER}.layer_scalar", f"{_BLOCK}.layer_output_scale", is_tensor=True
+    ),
+    "layer_embeddings": _weight("embed_tokens_per_layer", "per_layer_token_embd", is_table=True),
+    "layer_embeddings_proj": _weight("per_layer_model_projection", "per_layer_model_proj"),
+    "layer_embeddings_norm": _weight("per_layer_projection_norm", "per_layer_proj_norm"),
+    f"{_LAYER}.embedding_gate_proj": _weight(
+        f"{_LAYER}.per_layer_input_gate", f"{_BLOCK}.inp_gate"
+    ),
+    f"{_LAYER}.embedding_out_proj": _weight(f"{_LAYER}.per_layer_projection", f"{_BLOCK}.proj"),
+    f"{_LAYER}.embedding_norm": _weight(
+        f"{_LAYER}.post_per_layer_input_norm", f"{_BLOCK}.post_norm"
+    ),
+    f"{_LAYER}.dense_post_norm": _weight(
+        f"{_LAYER}.post_feedforward_layernorm_1", f"{_BLOCK}.post_ffw_norm_1"
+    ),
+    f"{_LAYER}.experts_norm": _weight(
+        f"{_LAYER}.pre_feedforward_layernorm_2", f"{_BLOCK}.pre_ffw_norm_2"
+    ),
+    f"{_LAYER}.experts_post_norm": _weight(
+        f"{_LAYER}.post_feedforward_layernorm_2", f"{_BLOCK}.post_ffw_norm_2"
+    ),
+    f"{_LAYER}.router": _weight(f"{_LAYER}.router.proj", f"{_BLOCK}.ffn_gate_inp"),
+    f"{_LAYER}.router_norm": _weight(
+        f"{_LAYER}.router.scale",
+        f"{_BLOCK}.ffn_gate_inp.scale",
+        is_tensor=True,
+        gguf_is_tensor=True,
+    ),
+    f"{_LAYER}.expert_scales": _weight(
+        f"{_LAYER}.router.per_expert_scale",
+        f"{_BLOCK}.ffn_down_exps.scale",
+        is_tensor=True,
+        gguf_is_tensor=True,
+    ),
+    **{
+        f"{_LAYER}.experts.{name}_proj": _weight(
+            f"{_LAYER}.experts.gate_up_proj",
+            f"{_BLOCK}.ffn_gate_up_exps",
+            is_tensor=True,
+            half=half,
+        )
+        for half, name in enumerate(("gate", "up"))
+    },
+    f"{_LAYER}.experts.down_proj": _weight(
+        f"{_LAYER}.experts.down_proj", f"{_BLOCK}.ffn_down_exps", is_tensor=True
+    ),
+}
+
+# -- GGUF ------------------------------------------------------------------------------------------
+
+_LOGITS_SOFTCAP = "final_logit_softcapping"
+_SHARED_KV, _EMBEDDING_SIZE = "attention.shared_kv_layers", "embedding_length_per_layer_input"
+_EXPERT_WIDTH = "expert_feed_forward_length"
+_SLIDING_KEY_LENGTH = "attention.key_length_swa"
+_SLIDING_VALUE_LENGTH = "attention.value_length_swa"
+_SLIDING_ROPE_DIM, _SLIDING_ROPE_BASE = "rope.dimension_count_swa", "rope.freq_base_swa"
+_UNROTATED = 1e20  # divisors of frequencies at least as large stand for no rotation
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    layer_types = sliding_pattern(metadata).get("layer_types")
+    if layer_types is None or len(layer_types) != num_layers(metadata):
+        raise metadata.error(
+            SLIDING_PATTERN, f"must say of {num_layers(metadata)} layers what they see"
+        )
+    full = layer_types.index(FULL) if FULL in layer_types else 0
+    sliding = layer_types.index(SLIDING) if SLIDING in layer_types else full
+    head_dim = metadata.optional_integer(_SLIDING_KEY_LENGTH) or metadata.integer(KEY_LENGTH)
+    for key, length in ((VALUE_LENGTH, KEY_LENGTH), (_SLIDING_VALUE_LENGTH, _SLIDING_KEY_LENGTH)):
+        if metadata.get(key) != metadata.get(length):
+            raise metadata.error(key, f"must be the same as {length}")
+    widths, kv_heads = (_of_layers(metadata, key) for key in (FEED_FORWARD, KV_HEADS))
+    num_shared = metadata.get(_SHARED_KV) or 0
+    plain = metadata.with_value(FEED_FORWARD, widths[0]).with_value(KV_HEADS, kv_heads[sliding])
+    plain = plain.with_value(KEY_LENGTH, head_dim).with_value(VALUE_LENGTH, head_dim)
+    plain = plain.with_value(ROPE_DIM, metadata.get(_SLIDING_ROPE_DIM, head_dim))
+    has_v = metadata.has_tensor(f"blk.{full}.attn_v.weight")
+    values = {
+        **llama_like_values(replace(plain, rope_factors={})),
+        **metadata.given(final_logit_softcapping=_LOGITS_SOFTCAP),
+        "layer_types": layer_types,
+        "global_head_dim": metadata.integer(KEY_LENGTH),
+        "attention_k_eq_v": not has_v,
+        "num_global_key_value_heads": kv_heads[full],
+        "num_kv_shared_layers": num_shared,
+        "use_double_wide_mlp": widths[-1] == 2 * widths[0],
+        "hidden_size_per_layer_input": metadata.get(_EMBEDDING_SIZE) or 0,
+        "rope_parameters": {
+            FULL: _full_rope(metadata),
+            SLIDING: {
+                "rope_type": "default",
+                "rope_theta": metadata.optional_number(_SLIDING_ROPE_BASE) or 1e4,
+            },
+        },
+    }
+    if values["hidden_size_per_layer_input"]:
+        table = metadata.shapes.get("per_layer_token_embd.weight", (values["vocab_size"],))
+        values["vocab_size_per_layer_input"] = table[0]
+    if metadata.get("expert_count"):
+        counts = gguf_experts(metadata)
+        values |= {
+            "enable_moe_block": True,
+            "num_experts": counts["num_experts"],
+            "top_k_experts": counts["num_experts_per_tok"],
+            "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+        }
+    return values
+
+
+def _of_layers(metadata: GgufMetadata, key: str) -> list[int]:
+    """A number of each layer, where the file has one for all or one for each."""
+    value, count = metadata.get(key), num_layers(metadata)
+    if not isinstance(value, list):
+        return [metadata.integer(key)] * count
+    if len(value) != count or not all(type(each) is int and each > 0 for each in value):
+        raise metadata.error(key, f"must be a positive number, or {count} of them")
+    return value
+
+
+def _full_rope(metadata: GgufMetadata) -> dict[str, Any]:
+    """The file has divisors of the frequencies: 1 for those that rotate, and a huge number for the others."""
+    name = "rope_freqs.weight"
+    factors = metadata.rope_factors.get(name, [])
+    num_rotated = sum(factor == 1 for factor in factors)
+    if not factors or factors != [1.0] * num_rotated + factors[num_rotated:]:
+        raise ValueError(f"{metadata.values.path}: tensor {name}: must begin with ones")
+    if any(factor < _UNROTATED for factor in factors[num_rotated:]):
+        raise ValueError(
+            f"{metadata.values.path}: tensor {name}: must be 1, or at least {_UNROTATED:g}"
+        )
+    return {
+        "rope_type": "proportional",
+        "rope_theta": metadata.optional_number(ROPE_BASE) or 1e6,
+        "partial_rotary_factor": num_rotated / len(factors),
+    }
+
+
+_GGUF_KEYS = frozenset(
+    {RMS_EPSILON, WINDOW, SLIDING_PATTERN, ROPE_DIM, ROPE_BASE, _LOGITS_SOFTCAP, _SHARED_KV}
+    | {_EMBEDDING_SIZE, _SLIDING_KEY_LENGTH, _SLIDING_VALUE_LENGTH}
+    | {_SLIDING_ROPE_DIM, _SLIDING_ROPE_BASE, *EXPERT_KEYS}
+)
+
+GEMMA4 = Family(
+    architectures=("Gemma4ForCausalLM",),
+    model_types=("gemma4_text",),
+    read_config=_read_gemma4,
+    decoder=Gemma4Decoder,
+    weights=_WEIGHTS,
+    gguf=GgufFamily("gemma4", _GGUF_KEYS, _gguf_config),
+)
+
+# Without embeddings of the layers and without experts, and with other defaults.
+GEMMA4_UNIFIED = Family(
+    architectures=("Gemma4UnifiedForCausalLM",),
+    model_types=("gemma4_unified_text",),
+    read_config=_read_unified,
+    decoder=Gemma4Decoder,
+    weights=_WEIGHTS,
+)
