@@ -29,7 +29,7 @@ class EnvironmentPlan:
     Args:
         installs: arguments of `pip install`, one call after the other.
         uninstalls: packages that the installs bring and that do not fit.
-        variables: of the installs.
+        variables: of the installs, where the caller's environment does not set them.
         exports: per format, arguments of optimum-cli that write the engine's own model.
     """
 
@@ -92,7 +92,7 @@ def set_up(engine: str, directory: Path) -> Path:
     venv.create(environment, with_pip=True, clear=True)
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     for packages in plan.installs:
-        run([*pip, "install", *packages], plan.variables)
+        run([*pip, "install", *packages], {**plan.variables, **os.environ})
     if plan.uninstalls:
         run([*pip, "uninstall", "--yes", *plan.uninstalls])
     done.touch()

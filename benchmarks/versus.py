@@ -58,10 +58,13 @@ def compete(
             note(f"{engine}: {contestant.settings}")
         results = []
         for test in tests:
+            contestants = [
+                each
+                for each in contestants
+                if not can_run(each.engine, test) or can_warm_up(each, test)
+            ]
             able = [each for each in contestants if can_run(each.engine, test)]
             seconds: dict[str, list[float]] = {each.engine: [] for each in able}
-            for contestant in able:
-                contestant.run(test)  # warms up
             for _ in range(rounds):
                 for contestant in able:
                     seconds[contestant.engine].append(contestant.run(test))
@@ -76,6 +79,16 @@ def compete(
                 results.append(result)
                 note(f"{weight_format} {test.name} {result.engine}: {_rounds(result)} tok/s")
         return results
+
+
+def can_warm_up(contestant: Contestant, test: Test) -> bool:
+    """Runs a test once. An engine that is built for instructions that this machine does not allow ends there."""
+    try:
+        contestant.run(test)
+    except RuntimeError as error:
+        note(f"left out from {test.name} on: {error}")
+        return False
+    return True
 
 
 def can_run(engine: str, test: Test) -> bool:

@@ -72,6 +72,27 @@ def test_engines_run_in_turn_on_the_same_tests(
     ]
 
 
+def test_an_engine_that_ends_in_a_test_is_left_out_from_then_on(
+    versus: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    endings = {"pellucid": "", "other": "os._exit(3)"}
+    for name, ending in endings.items():
+        script = tmp_path / f"{name}.py"
+        fake = ENGINE.format(name=name, seconds=1, log=str(tmp_path / "log"))
+        script.write_text(fake.replace("return 1", ending or "return 1"))
+        monkeypatch.setitem(sys.modules["contestant"].ENGINES, name, str(script))
+    tests = [versus.Test.parse(name) for name in ("pp8", "tg2@4")]
+    results = versus.compete(tmp_path, "int8", ["pellucid", "other"], tests, 1, 1, {}, {})
+    assert [(each.engine, each.test) for each in results] == [
+        ("pellucid", "pp8"),
+        ("pellucid", "tg2@4"),
+    ]
+    assert "left out from pp8 on: other: ended with status 3" in capsys.readouterr().err
+
+
 def test_an_engine_that_does_not_start_is_named(
     versus: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
