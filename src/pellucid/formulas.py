@@ -98,6 +98,10 @@ class ModelShape(Protocol):
     def hidden_size(self) -> int: ...
     @property
     def layers(self) -> Sequence[LayerShape]: ...
+    @property
+    def tie_word_embeddings(self) -> bool: ...
+    @property
+    def layer_vocab_size(self) -> int: ...
 
 
 class LayerMatrices(NamedTuple):
@@ -155,6 +159,13 @@ def matrix_parameters(shape: ModelShape) -> int:
         for layer in shape.layers
         for each in layer_matrices(layer, shape.hidden_size)
     )
+
+
+def embedding_parameters(shape: ModelShape) -> int:
+    """Numbers of the embedding, of the head where that is another matrix, and of the layers' own embeddings."""
+    num_matrices = 1 if shape.tie_word_embeddings else 2
+    of_layers = shape.layer_vocab_size * sum(layer.embedding_size for layer in shape.layers)
+    return num_matrices * shape.vocab_size * shape.hidden_size + of_layers
 
 
 def active_matrix_parameters(shape: ModelShape) -> int:

@@ -15,6 +15,7 @@ from pellucid.config import (
     Llama3RopeScaling,
     MLPConfig,
     ModelConfig,
+    ProportionalRopeScaling,
     RopeConfig,
     ShortConvolutionConfig,
     YarnRopeScaling,
@@ -92,6 +93,79 @@ def _gemma3(
         tie_word_embeddings=True,
         bos_token_id=2,
         eos_token_ids=(1, 106),
+    )
+
+
+def _gemma4(
+    *,
+    num_layers: int,
+    period: int,
+    hidden_size: int,
+    intermediate_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    window: int,
+    num_full_kv_heads: int | None = None,
+    num_shared: int = 0,
+    embedding_size: int = 0,
+    experts: ExpertsConfig | None = None,
+    max_position: int,
+) -> ModelConfig:
+    """Gemma 4: the last layer of each period sees all tokens, with wider heads.
+
+    Args:
+        num_full_kv_heads: of these layers, whose values are then their keys; None: as in the others.
+        num_shared: of the last layers, which read the keys and values of earlier ones and have MLPs twice
+            as wide.
+        embedding_size: of each layer's own embeddings.
+    """
+    sliding = AttentionConfig(
+        num_heads,
+        num_kv_heads,
+        head_dim=256,
+        scale=1.0,
+        rope=RopeConfig(1e4, 256),
+        window=window,
+        qk_norm="head",
+        v_norm=True,
+    )
+    full = replace(
+        sliding,
+        num_kv_heads=num_full_kv_heads or num_kv_heads,
+        head_dim=512,
+        rope=RopeConfig(1e6, 512, ProportionalRopeScaling(64)),
+        window=None,
+        values_are_keys=num_full_kv_heads is not None,
+    )
+    own = [full if (i + 1) % period == 0 else sliding for i in range(num_layers - num_shared)]
+    # The last layer of each kind; layers that share begin with a period.
+    sources = {attention: index for index, attention in enumerate(own)}
+    shared = [full if (i + 1) % period == 0 else sliding for i in range(num_shared)]
+    attentions = [*own, *(replace(each, shared_kv_layer=sources[each]) for each in shared)]
+    layers = [
+        LayerConfig(
+            attention,
+            MLPConfig(
+                intermediate_size * (1 if attention.shared_kv_layer is None else 2), "gelu_tanh"
+            ),
+            experts,
+            embedding_size=embedding_size,
+        )
+        for attention in attentions
+    ]
+    return ModelConfig(
+        architecture="Gemma4ForCausalLM",
+        vocab_size=262_144,
+        hidden_size=hidden_size,
+        layers=tuple(layers),
+        max_position_embeddings=max_position,
+        norm_eps=1e-6,
+        embedding_scale=hidden_size**0.5,
+        logits_softcap=30.0,
+        tie_word_embeddings=True,
+        bos_token_id=2,
+        eos_token_ids=(1, 106),
+        layer_vocab_size=262_144 if embedding_size else 0,
     )
 
 
@@ -357,6 +431,30 @@ SHAPES: Mapping[str, ModelConfig] = {
     ),
     "gemma-3-1b": _gemma3(
         num_layers=26, hidden_size=1152, intermediate_size=6912, max_position=32_768
+    ),
+    "gemma-4-e2b": _gemma4(
+        num_layers=35,
+        period=5,
+        hidden_size=1536,
+        intermediate_size=6144,
+        num_heads=8,
+        num_kv_heads=1,
+        window=512,
+        num_shared=20,
+        embedding_size=256,
+        max_position=131_072,
+    ),
+    "gemma-4-26b-a4b": _gemma4(
+        num_layers=30,
+        period=6,
+        hidden_size=2816,
+        intermediate_size=2112,
+        num_heads=16,
+        num_kv_heads=8,
+        num_full_kv_heads=2,
+        window=1024,
+        experts=ExpertsConfig(128, 8, 704, "gelu_tanh", expert_scales=True),
+        max_position=262_144,
     ),
     "smollm3-3b": _smollm3_3b(),
     "olmo-2-1b": _llama_like(  # OLMo-2-0425-1B

@@ -209,6 +209,18 @@ def random_blocks(tensor_type: Type) -> np.ndarray:
     return blocks
 
 
+@pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
+def test_rows_of_a_table_are_those_of_the_matrix(tensor_type: Type, tmp_path: Path) -> None:
+    matrix = tensor_of(tmp_path, random_blocks(tensor_type), tensor_type)
+    table = GgufTensors(GgufCheckpoint(tmp_path / "one.gguf")).table("t.weight")
+    assert table.shape == matrix.shape
+    rows = np.array([4, 0, 0, 5])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(table.read(rows), matrix.dequantize()[rows])
+    with pytest.raises(IndexError):
+        table.read(np.array([6]))
+
+
 @pytest.mark.parametrize("exponent", [LARGEST_EXPONENT + 2, 255])  # 255 is not a number
 def test_a_scale_near_the_end_of_f32_is_refused(exponent: int, tmp_path: Path) -> None:
     file = write_both(tmp_path, matrix_type=Type.MXFP4)

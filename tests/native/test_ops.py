@@ -12,7 +12,8 @@ from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.config import LongRopeScaling, RopeConfig, RopeGrowth
+from pellucid.backends.row_table import MatrixRows
+from pellucid.config import LongRopeScaling, ProportionalRopeScaling, RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.steps import chunks, whole
@@ -103,6 +104,24 @@ def test_embed_is_exact(backend, name):
         backend.ops.embed(np.array([50]), backend.weights.matrix(table))
 
 
+def test_rows_of_a_table_are_exact(backend):
+    rows, ids = MatrixRows(normal(0, 50, 72).astype(ml_dtypes.bfloat16)), np.array([49, 0, 0, 33])
+    expected = DEFINITION.ops.embed(ids, DEFINITION.weights.table(rows), 3.0)
+    assert (backend.ops.embed(ids, backend.weights.table(rows), 3.0) == expected).all()
+
+
+@pytest.mark.parametrize("num_factors", [257, 1])
+def test_scale_is_exact(backend, num_factors):
+    x, factors = normal(0, 5, 257), normal(1, num_factors)
+    expected = DEFINITION.ops.scale(x, factors)
+    assert (backend.ops.scale(x, backend.weights.vector(factors)) == expected).all()
+
+
+def test_rms_norm_without_a_weight(backend):
+    x, ones = 3 * normal(0, 4, 2, 16), backend.weights.vector(np.ones(16))
+    assert (backend.ops.rms_norm(x, None, 1e-5) == backend.ops.rms_norm(x, ones, 1e-5)).all()
+
+
 @pytest.mark.parametrize("shape", [(3, 1), (3, 7), (2, 3, 16), (4, 257)])
 def test_norms(backend, shape):
     x, weight, bias = 3 * normal(0, *shape), normal(1, shape[-1]), normal(2, shape[-1])
@@ -128,6 +147,7 @@ def test_norms(backend, shape):
 ROPES = {
     "all": RopeConfig(theta=10000.0, dim=24),
     "part": RopeConfig(theta=500.0, dim=10),
+    "proportional": RopeConfig(theta=1e6, dim=24, scaling=ProportionalRopeScaling(3, 2.0)),
     "growing": RopeConfig(theta=10000.0, dim=24, growth=RopeGrowth(0.5, 7)),
     "by length": RopeConfig(
         theta=10000.0,

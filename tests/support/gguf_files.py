@@ -44,6 +44,8 @@ GGUF_FAMILIES = (
     "phi3",
     "phi3-longrope",
     "gemma3",
+    "gemma4",
+    "gemma4-moe",
     "granite",
     "smollm3",
     "olmo2",
@@ -75,6 +77,7 @@ _ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
     "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
@@ -191,6 +194,9 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
         writer.add_attention_scale(attention.scale)
     if config["model_type"] == "gemma3_text":
         writer.add_attention_scale(attention.scale)
+    if config["model_type"] == "gemma4_text":
+        _add_gemma4_facts(writer, config)
+        return
     if config["model_type"] == "granite":
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
@@ -205,6 +211,45 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
     rope = next((rope for rope in full if rope is not None), attention.rope)
     assert rope is not None
     _add_rope(writer, config, rope)
+
+
+def _add_gemma4_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    """The facts of layers that differ, in place of those for all."""
+    is_sliding = [layer_type == "sliding_attention" for layer_type in config["layer_types"]]
+    num_layers, num_shared = len(is_sliding), config["num_kv_shared_layers"]
+    full_dim, sliding_dim = config["global_head_dim"], config["head_dim"]
+
+    def replace(key: str, value: Any) -> None:
+        del writer.kv_data[0][f"gemma4.{key}"]
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        add(f"gemma4.{key}", value)
+
+    replace("attention.key_length", full_dim)
+    replace("attention.value_length", full_dim)
+    writer.add_key_length_swa(sliding_dim)
+    writer.add_value_length_swa(sliding_dim)
+    if (count := config["num_global_key_value_heads"]) is not None:
+        counts = [config["num_key_value_heads"] if own else count for own in is_sliding]
+        replace("attention.head_count_kv", counts)
+    if config["use_double_wide_mlp"]:
+        width = config["intermediate_size"]
+        widths = [width if i < num_layers - num_shared else 2 * width for i in range(num_layers)]
+        replace("feed_forward_length", widths)
+    if config["enable_moe_block"]:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_shared_kv_layers(num_shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(is_sliding)
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    ropes = config["rope_parameters"]
+    writer.add_rope_dimension_count(full_dim)
+    writer.add_rope_dimension_count_swa(sliding_dim)
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    num_turning = int(full_dim * ropes["full_attention"]["partial_rotary_factor"] / 2)
+    divisors = [1.0] * num_turning + [1e30] * (full_dim // 2 - num_turning)
+    writer.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
 
 
 def _add_delta_net_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
@@ -278,7 +323,11 @@ def _converted(
                 name = name.replace(f".experts.{theirs}.", f".experts.{ours}_proj.")
         if name.endswith(".conv.conv.weight"):
             tensor = tensor.squeeze(1)
+        if architecture == "gemma4" and not name.endswith((".weight", ".scale", "_scale")):
+            name += ".weight"  # layer scalars and experts
         gguf_name = names.get_name(name, (".weight", ".bias"))
+        if match := re.fullmatch(r"model\.layers\.(\d+)\.router\.(per_expert_)?scale", name):
+            gguf_name = f"blk.{match[1]}.ffn_{'down_exps' if match[2] else 'gate_inp'}.scale"
         assert gguf_name is not None, name
         if architecture in _INTERLEAVED and ".self_attn.q_proj." in name:
             tensor = _interleave(tensor, config["num_attention_heads"])

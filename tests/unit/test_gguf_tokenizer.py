@@ -37,7 +37,7 @@ def metadata_of(backend: Backend, kind: str, **others: Any) -> dict[str, Any]:
         if token_id in added:
             special = added[token_id]["special"]
             types.append(TokenType.CONTROL if special else TokenType.USER_DEFINED)
-        elif kind == "llama" and token.startswith("<0x"):
+        elif kind in ("llama", "gemma4") and token.startswith("<0x"):
             types.append(TokenType.BYTE)
         else:
             types.append(TokenType.NORMAL)
@@ -223,6 +223,31 @@ SENTENCEPIECE = {
     "gemma_bpe": {"add_bos_token": False, "add_space_prefix": False},
 }
 _READ = {name: read(sentencepiece_metadata(name, **facts)) for name, facts in SENTENCEPIECE.items()}
+
+
+def gemma4_metadata() -> dict[str, Any]:
+    """The merges of Gemma's tokenizer as they are."""
+    backend = KINDS["gemma_bpe"]()
+    metadata = metadata_of(backend, "gemma4", bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    metadata["tokenizer.ggml.merges"] = [" ".join(pair) for pair in merges]
+    metadata["tokenizer.ggml.token_type"][0] = int(TokenType.UNKNOWN)
+    return metadata
+
+
+GEMMA4 = read(gemma4_metadata() | {"tokenizer.ggml.add_bos_token": False})
+
+
+@given(text=TEXTS)
+def test_gemma4_has_merges(text: str) -> None:
+    expected, actual = KINDS["gemma_bpe"](), GEMMA4.hf_tokenizer
+    ids = expected.encode(text, add_special_tokens=False).ids
+    assert actual.encode(text).ids == ids
+    assert actual.decode(ids) == expected.decode(ids)
+
+
+def test_gemma4_adds_bos_unless_told_otherwise() -> None:
+    assert read(gemma4_metadata()).hf_tokenizer.encode("the").ids[0] == 1
 
 
 @pytest.mark.parametrize("name", SENTENCEPIECE)

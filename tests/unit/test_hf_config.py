@@ -23,6 +23,7 @@ from pellucid.models.registry import supported_architectures
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.uniform_model import uniform_model
 
+PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 2}
 REMOVED = object()  # as a value: the key is not there
 YARN = {
     "rope_type": "yarn",
@@ -558,6 +559,29 @@ def test_bad_generation_config(tmp_path: Path) -> None:
             {"rope_parameters": {"sliding_attention": {"rope_theta": 1.0}}},
             "rope_parameters.sliding_attention.rope_theta=1.0: must be above 1",
         ),
+        ("gemma4", {"num_kv_shared_layers": 5}, "num_kv_shared_layers=5: must be a whole number"),
+        ("gemma4", {"num_kv_shared_layers": 3}, "num_kv_shared_layers=3: a layer before them"),
+        ("gemma4", {"vocab_size_per_layer_input": 319}, "must be at least vocab_size=320"),
+        ("gemma4", {"hidden_size_per_layer_input": -1}, "hidden_size_per_layer_input=-1: must be"),
+        ("gemma4", {"use_bidirectional_attention": "all"}, 'text must see what is before it: "vis'),
+        (
+            "gemma4",
+            {"per_layer_config": {"0": {"head_dim": 8}}},
+            "must give the layers 2, 4 the sa",
+        ),
+        (
+            "gemma4",
+            {"per_layer_config": {"2": {"head_dim": 8}, "4": {"head_dim": 16}}},
+            "must give the layers 2, 4 the same head_dim and num_key_value_heads",
+        ),
+        (
+            "gemma4",
+            {"rope_parameters": {"full_attention": PROPORTIONAL}},
+            "full_attention.partial_rotary_factor=2: must be at most 1",
+        ),
+        ("gemma4-moe", {"num_global_key_value_heads": 3}, "kv-heads must divide num_attention_he"),
+        ("gemma4-moe", {"top_k_experts": 7}, "top_k_experts=7: must be a whole number from 1 to 6"),
+        ("gemma4-moe", {"moe_intermediate_size": None}, "moe_intermediate_size=null: must be"),
         ("olmo3", {"layer_types": ["full_attention"]}, "layer_types=.*: must be 3 times"),
         ("exaone4", {"layer_types": REMOVED, "sliding_window_pattern": "LLG"}, "pattern=.LLG"),
         ("ernie4_5", {"use_bias": 1}, "use_bias=1: must be true or false"),
@@ -616,6 +640,7 @@ def test_facts_of_families_are_refused_by_name(
     ("family", "architecture"),
     [
         ("gemma3", "Gemma3ForConditionalGeneration"),
+        ("gemma4", "Gemma4ForConditionalGeneration"),
         ("mistral", "Mistral3ForConditionalGeneration"),
     ],
 )

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.quantization.formats import FORMATS
+from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.backends.row_table import MatrixRows
 from pellucid.config import RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
@@ -78,6 +81,35 @@ def test_embed_takes_rows_and_scales_them(backend):
     assert (
         backend.ops.embed(ids, backend.weights.matrix(table), math.sqrt(5)) == table[ids] * scale
     ).all()
+
+
+@pytest.mark.parametrize("stored", [np.float32, ml_dtypes.bfloat16, "int4"])
+def test_embed_reads_rows_of_a_table(backend, stored):
+    matrix = normal(0, 11, 64)
+    matrix = quantize_matrix(matrix, FORMATS[stored]) if stored == "int4" else matrix.astype(stored)
+    ids = np.array([3, 3, 10, 0])
+    floats = matrix.dequantize() if stored == "int4" else matrix.astype(backend.ops.dtype)
+    expected = floats.astype(backend.ops.dtype)[ids] * backend.ops.dtype(math.sqrt(5))
+    table = backend.weights.table(MatrixRows(matrix))
+    rows = backend.ops.embed(ids, table, math.sqrt(5))
+    assert rows.dtype == backend.ops.dtype
+    assert (rows == expected).all()
+    with pytest.raises(IndexError):
+        backend.ops.embed(np.array([11]), table)
+
+
+def test_scale_multiplies_columns(backend):
+    x, factors = normal(0, 5, 7, dtype=backend.ops.dtype), normal(1, 7, dtype=backend.ops.dtype)
+    scaled = backend.ops.scale(x, backend.weights.vector(factors))
+    assert (scaled == np.stack([row * factors for row in x])).all()
+    by_one = backend.ops.scale(x, backend.weights.vector(factors[:1]))
+    assert (by_one == x * factors[0]).all()
+
+
+def test_rms_norm_without_a_weight(backend):
+    x = 3 * normal(0, 4, 2, 16, dtype=backend.ops.dtype)
+    ones = backend.weights.vector(np.ones(16))
+    assert (backend.ops.rms_norm(x, None, 1e-5) == backend.ops.rms_norm(x, ones, 1e-5)).all()
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 7), (2, 3, 16), (4, 257)])

@@ -18,6 +18,9 @@ PUBLISHED_PARAMETERS = {
     "llama-3.1-8b": 8_030_261_248,
     "gemma-3-270m": 268_098_176,
     "gemma-3-1b": 999_885_952,
+    # Of the text models, in transformers: layers that share keys and values have no matrices for them.
+    "gemma-4-e2b": 4_628_569_379,
+    "gemma-4-26b-a4b": 25_233_141_790,
     "smollm3-3b": 3_075_098_624,
     "olmo-2-1b": 1_484_916_736,
     "granite-3.3-2b": 2_533_539_840,

@@ -117,7 +117,7 @@ def estimate(
 
     context = work.prompt + work.output
     head = model.vocab_size * model.hidden_size
-    embeddings = head if model.tie_word_embeddings else 2 * head
+    embeddings = formulas.embedding_parameters(model)
     add(
         "parameters",
         formulas.matrix_parameters(model) + embeddings,

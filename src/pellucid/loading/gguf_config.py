@@ -77,10 +77,10 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     metadata.check_keys(family.gguf.keys)
     values = {**family.gguf.to_config(metadata), "architectures": [family.architectures[0]]}
     config = family.read_config(JsonObject(metadata.values.path, values))
-    attention = config.attentions[0]
-    rope = attention.rope
-    if rope is not None and rope.dim != metadata.get(ROPE_DIM, rope.dim):
-        raise metadata.error(ROPE_DIM, f"must be an even share of the head's {attention.head_dim}")
+    rotated = [rope.dim for rope in config.ropes]
+    if rotated and metadata.get(ROPE_DIM, rotated[0]) not in rotated:
+        head_dim = config.attentions[0].head_dim
+        raise metadata.error(ROPE_DIM, f"must be an even share of the head's {head_dim}")
     return replace(config, eos_token_ids=_eos_token_ids(metadata.values, config.vocab_size))
 
 

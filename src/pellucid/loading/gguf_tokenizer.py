@@ -1,7 +1,8 @@
 """Converts the tokenizer of a GGUF file to one of the tokenizers library.
 
-Two kinds exist in the families that we run: "gpt2", byte-level BPE, whose way of splitting text into words
-has a name of llama.cpp's; and "llama", SentencePiece's BPE, which has scores instead of merges.
+Three kinds exist in the families that we run: "gpt2", byte-level BPE, whose way of splitting text into words
+has a name of llama.cpp's; "llama", SentencePiece's BPE, which has scores instead of merges; and "gemma4", the
+same BPE with merges.
 """
 
 import math
@@ -137,9 +138,13 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
         if kind == "gpt2":
             hf_tokenizer, adds_bos = _byte_level_bpe(metadata, vocabulary)
         elif kind == "llama":
-            hf_tokenizer, adds_bos = _sentencepiece_bpe(metadata, vocabulary), True
+            merges = _scored_merges(metadata, vocabulary)
+            hf_tokenizer, adds_bos = _sentencepiece_bpe(metadata, vocabulary, merges, True), True
+        elif kind == "gemma4":
+            merges = _listed_merges(metadata)
+            hf_tokenizer, adds_bos = _sentencepiece_bpe(metadata, vocabulary, merges, False), True
         else:
-            raise metadata.error("tokenizer.ggml.model", "supported are gpt2 and llama")
+            raise metadata.error("tokenizer.ggml.model", "supported are gpt2, llama and gemma4")
         hf_tokenizer.add_tokens(vocabulary.added_tokens())
     except Exception as error:  # the library promises no type
         if isinstance(error, ValueError):
@@ -236,12 +241,8 @@ def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Toke
     splitting = _SPLITTINGS.get(metadata.string("tokenizer.ggml.pre", "default"))
     if splitting is None:
         raise metadata.error("tokenizer.ggml.pre", f"supported are {', '.join(_SPLITTINGS)}")
-    merges = metadata.optional_strings("tokenizer.ggml.merges")
-    if merges is None:
-        raise metadata.error("tokenizer.ggml.merges", "must be a list of strings")
-    pairs = _pairs(metadata, merges)
     hf_tokenizer = Tokenizer(
-        models.BPE(vocabulary.ids, pairs, ignore_merges=splitting.ignore_merges)
+        models.BPE(vocabulary.ids, _listed_merges(metadata), ignore_merges=splitting.ignore_merges)
     )
     if splitting.composes:
         hf_tokenizer.normalizer = normalizers.NFC()
@@ -255,8 +256,11 @@ def _byte_level_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> tuple[Toke
     return hf_tokenizer, splitting.adds_bos
 
 
-def _pairs(metadata: JsonObject, merges: Sequence[str]) -> list[tuple[str, str]]:
-    """Both sides of each merge, the first of which may begin with a space."""
+def _listed_merges(metadata: JsonObject) -> list[tuple[str, str]]:
+    """Both sides of each merge of the file, the first of which may begin with a space."""
+    merges = metadata.optional_strings("tokenizer.ggml.merges")
+    if merges is None:
+        raise metadata.error("tokenizer.ggml.merges", "must be a list of strings")
     if all(merge.find(" ") == merge.rfind(" ") > 0 for merge in merges):  # the usual form
         return [(left, right) for left, right in (merge.split(" ") for merge in merges)]
     pairs = []
@@ -270,7 +274,8 @@ def _pairs(metadata: JsonObject, merges: Sequence[str]) -> list[tuple[str, str]]
     return pairs
 
 
-def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokenizer:
+def _scored_merges(metadata: JsonObject, vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """The merges that the scores of tokens stand for."""
     normal = [
         (token, score)
         for token, score in zip(vocabulary.tokens, vocabulary.scores(), strict=True)
@@ -281,10 +286,25 @@ def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokeniz
             f"{metadata.path}: tokenizer.ggml.tokens holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
+    return _merges_from_scores(normal, vocabulary.tokens, vocabulary.ids)
+
+
+def _sentencepiece_bpe(
+    metadata: JsonObject,
+    vocabulary: _Vocabulary,
+    merges: list[tuple[str, str]],
+    adds_space_prefix: bool,
+) -> Tokenizer:
+    """BPE of characters, with tokens of single bytes for others; spaces are written as another character.
+
+    Args:
+        merges: both sides of each, in order.
+        adds_space_prefix: whether a text gets a space before it, where the file does not say.
+    """
     hf_tokenizer = Tokenizer(
         models.BPE(
             vocabulary.ids,
-            _merges_from_scores(normal, vocabulary.tokens, vocabulary.ids),
+            merges,
             unk_token=vocabulary.special_tokens().get("unk_token"),
             fuse_unk=True,
             byte_fallback=True,
@@ -292,7 +312,7 @@ def _sentencepiece_bpe(metadata: JsonObject, vocabulary: _Vocabulary) -> Tokeniz
     )
     replace = normalizers.Replace(" ", _SPACE)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if metadata.boolean("tokenizer.ggml.add_space_prefix", True):
+    if metadata.boolean("tokenizer.ggml.add_space_prefix", adds_space_prefix):
         hf_tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
         hf_tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pellucid import __version__
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.formulas import matrix_parameters
+from pellucid.formulas import embedding_parameters, matrix_parameters
 from pellucid.server.errors import ApiError
 
 MAX_NAME = 256  # characters
@@ -64,9 +64,7 @@ class ServedModel:
     @property
     def num_parameters(self) -> int:
         """Of the matrices; biases and norms left out."""
-        config = self._model_config
-        num_embeddings = 1 if config.tie_word_embeddings else 2
-        return matrix_parameters(config) + num_embeddings * config.vocab_size * config.hidden_size
+        return matrix_parameters(self._model_config) + embedding_parameters(self._model_config)
 
     def facts(self) -> dict[str, Any]:
         """The model object of OpenAI's API, with Anthropic's fields and the context length under the
