@@ -45,6 +45,7 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 INT4 = {"num_bits": 4, "type": "int", "group_size": 128, "strategy": "group"}
 INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+BLOCKS = {"strategy": "block", "block_structure": [128, 1.5]}
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
 CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
@@ -56,6 +57,8 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "gptq-v2": (GPTQ | {"group_size": 32, "checkpoint_format": "gptq_v2"}, gptq(32, offset=0)),
     "gptq-8": (GPTQ | {"bits": 8, "sym": True}, gptq(128, bits=8)),
     "fp8": (FP8, fp8((128, 128))),
+    # Blocks that the pieces in which they are read do not divide
+    "fp8-blocks": (FP8 | {"weight_block_size": [192, 96]}, fp8((192, 96))),
     "fp8-rows": ({"quant_method": "fbgemm_fp8"}, fp8(None, ".weight_scale")),
     "int4": (compressed("pack-quantized", **INT4, symmetric=True), compressed_int4(128, True)),
     "int4-zp": (compressed("pack-quantized", **INT4, symmetric=False), compressed_int4(128, False)),
@@ -253,6 +256,11 @@ def test_damaged_experts_of_gpt_oss(edit: Edit, message: str, tmp_path: Path) ->
         (GPTQ | {"checkpoint_format": "marlin"}, r'checkpoint_format="marlin": supported'),
         (FP8 | {"fmt": "e5m2"}, r'fmt="e5m2": supported are e4m3'),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size=.* list of 2"),
+        (FP8 | {"weight_block_size": [0.5, 128]}, r"weight_block_size=\[0.5, 128\]: .* whole"),
+        (
+            compressed("float-quantized", **FLOAT8 | BLOCKS),
+            r"weights\.block_structure=\[128, 1.5\]: .* whole",
+        ),
         (NF4 | {"bnb_4bit_quant_type": "fp4"}, r'bnb_4bit_quant_type="fp4": supported are nf4'),
         (compressed("marlin-24", **INT4), r'format="marlin-24": supported are pack-quantized'),
         (compressed("int-quantized", **INT4), r"group_0\.weights\.num_bits=4: supported are 8"),

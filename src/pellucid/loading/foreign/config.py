@@ -60,8 +60,7 @@ def _read_fp8(config: JsonObject) -> FindMatrices:
         _allow(config, "fmt", ("e4m3",))
     block: tuple[int, int] | None = None
     if config.values.get("weight_block_size") is not None:
-        rows, columns = map(int, config.numbers("weight_block_size", 2))
-        block = rows, columns
+        block = _block(config, "weight_block_size")
     return lambda checkpoint: fp8_matrices(checkpoint, "FP8", block)
 
 
@@ -105,10 +104,8 @@ def _read_float_codes(weights: JsonObject) -> FindMatrices:
     _allow(weights, "num_bits", (8,))
     _allow(weights, "type", ("float",))
     _allow(weights, "strategy", ("tensor", "channel", "block"))
-    block: tuple[int, int] | None = None
-    if weights.string("strategy") == "block":
-        rows, columns = map(int, weights.numbers("block_structure", 2))
-        block = rows, columns
+    is_block = weights.string("strategy") == "block"
+    block = _block(weights, "block_structure") if is_block else None
     return lambda checkpoint: fp8_matrices(checkpoint, "compressed-tensors", block)
 
 
@@ -138,6 +135,14 @@ def _allow(config: JsonObject, key: str, allowed: tuple[Any, ...]) -> None:
     value = config.values.get(key)
     if not any(type(value) is type(each) and value == each for each in allowed):
         raise config.error(key, f"supported are {', '.join(map(str, allowed))}")
+
+
+def _block(config: JsonObject, key: str) -> tuple[int, int]:
+    """Outputs and inputs that share a scale."""
+    rows, columns = config.numbers(key, 2)
+    if not (rows.is_integer() and columns.is_integer()):
+        raise config.error(key, "must be two whole numbers")
+    return int(rows), int(columns)
 
 
 def _group_size(config: JsonObject, key: str) -> int | None:

@@ -10,6 +10,8 @@ from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.arrays import FLOATS, Arrays, Matrices, modules_with
 
+_MAX_ROWS = 128
+
 
 def fp8_matrices(checkpoint: Checkpoint, method: str, block: tuple[int, int] | None) -> Matrices:
     """weight F8_E4M3 [N, K] times weight_scale (or weight_scale_inv, which is the same) of the matrix, of each
@@ -23,8 +25,8 @@ def fp8_matrices(checkpoint: Checkpoint, method: str, block: tuple[int, int] | N
                 rows = (num_outputs, 1), (num_outputs,), (1,), (), (1, 1)
                 arrays.check(scale, FLOATS, *rows)
             else:
-                blocks = -(-num_outputs // block[0]), -(-num_inputs // block[1])
-                arrays.check(scale, FLOATS, blocks)
+                num_blocks = -(-num_outputs // block[0]), -(-num_inputs // block[1])
+                arrays.check(scale, FLOATS, num_blocks)
 
             def read(arrays: Arrays = arrays, scale: str = scale) -> UniformMatrix:
                 return _scaled_floats(arrays.array(".weight"), arrays.array(scale), block)
@@ -41,14 +43,19 @@ def fp8_matrices(checkpoint: Checkpoint, method: str, block: tuple[int, int] | N
 def _scaled_floats(
     weights: npt.NDArray[Any], scales: npt.NDArray[Any], block: tuple[int, int] | None
 ) -> npt.NDArray[Any]:
-    """[N, K] in bf16, made of some rows at a time."""
+    """[N, K] in bf16."""
     scales = scales.astype(np.float32)
+    num_outputs, num_inputs = weights.shape
     if block is None:
-        block = weights.shape if scales.size == 1 else (1, weights.shape[1])
-    scales = scales.reshape(-(-weights.shape[0] // block[0]), -1)
+        block = weights.shape if scales.size == 1 else (1, num_inputs)
+    rows, columns = min(block[0], num_outputs), min(block[1], num_inputs)
+    scales = scales.reshape(-(-num_outputs // rows), -1)
     floats = np.empty(weights.shape, ml_dtypes.bfloat16)
-    step = min(block[0], 128)
-    for start in range(0, weights.shape[0], step):
-        of_inputs = np.repeat(scales[start // block[0]], block[1])[: weights.shape[1]]
-        floats[start : start + step] = weights[start : start + step].astype(np.float32) * of_inputs
+    for index, of_block in enumerate(scales):
+        of_inputs = np.repeat(of_block, columns)[:num_inputs]
+        end = min((index + 1) * rows, num_outputs)
+        # Some rows at a time, so that the products in f32 take little memory.
+        for start in range(index * rows, end, _MAX_ROWS):
+            part = slice(start, min(start + _MAX_ROWS, end))
+            floats[part] = weights[part].astype(np.float32) * of_inputs
     return floats
