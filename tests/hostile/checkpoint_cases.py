@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from hostile.case import Case
 from pellucid import LLM
 from support.checkpoints import checkpoint_config, write_checkpoint
+from support.foreign_checkpoints import WriteMatrix, fp8, write_foreign_checkpoint
 
 MIB = 1 << 20
 MEGABYTES = 9_000_000
@@ -134,6 +136,18 @@ CONFIG_CASES = [
 # -- weights ---------------------------------------------------------------------------------------
 
 
+def foreign_case(what: str, quantization: dict[str, Any], write_matrix: WriteMatrix) -> Case:
+    """A checkpoint of another quantizer, whose config.json says something else than its arrays."""
+
+    def make(path: Path) -> Path:
+        model = write_foreign_checkpoint(path / "model", quantization, write_matrix)
+        for file in (model / "floats").glob("*token*"):
+            shutil.copy(file, model)
+        return model
+
+    return Case(f"weights: {what}", make, load, may_succeed=True)
+
+
 def safetensors(header: bytes, data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(header)) + header + data
 
@@ -176,6 +190,11 @@ WEIGHT_CASES = [
     weights_case("a deep header", safetensors(b'{"a":' * 1_000_000)),
     weights_case(
         "metadata only", safetensors(b'{"__metadata__":{"a":"' + b"x" * MEGABYTES + b'"}}')
+    ),
+    foreign_case(
+        "scales of a billion inputs",
+        {"quant_method": "fp8", "weight_block_size": [1, 10**9]},
+        fp8((1, 1000)),
     ),
     *json_cases("index", "model.safetensors.index.json"),
     *special_file_cases("index", "model.safetensors.index.json"),

@@ -54,6 +54,25 @@ def unigram(*pieces: tuple[str, float]) -> dict[str, Any]:
     return {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *pieces]}}
 
 
+def with_response_template(*fields: dict[str, Any]) -> Callable[[Path], object]:
+    """A good tokenizer_config.json that says how answers are read."""
+
+    def edit(path: Path) -> None:
+        file = path / "tokenizer_config.json"
+        named = {f"field{index}": field for index, field in enumerate(fields)}
+        template = {"start_anchor": "A:", "fields": named}
+        content = json.loads(file.read_text()) | {"response_template": template}
+        file.write_text(json.dumps(content, separators=(",", ":")))
+
+    return edit
+
+
+def load_response_format(path: Path) -> None:
+    """As the commands and the server do before the first answer."""
+    with LLM(str(path), kv_cache_memory=16 << 20, max_model_len=128) as llm:
+        assert llm.tokenizer.response_format
+
+
 TOKENIZER_CASES = [
     *special_file_cases("tokenizer", "tokenizer.json"),
     file_case("tokenizer", "nested deeply", "tokenizer.json", '{"a":' * 1_000_000),
@@ -173,6 +192,16 @@ TOKENIZER_CASES = [
     *json_cases("special tokens", "special_tokens_map.json"),
     *special_file_cases("special tokens", "special_tokens_map.json"),
     *special_file_cases("chat template", "chat_template.jinja"),
+    Case(
+        "response template: 300,000 marks",
+        directory(with_response_template({"open": [str(i) for i in range(300_000)]})),
+        load_response_format,
+    ),
+    Case(
+        "response template: 300,000 fields",
+        directory(with_response_template(*({"open": "<"},) * 300_000)),
+        load_response_format,
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pellucid.text.responses.deltas import ContentText, ResponseDelta, ToolCallStart, merged
 from pellucid.text.responses.format import FAMILIES, ResponseFormat, find_response_format
 from pellucid.text.responses.parser import ResponseParser
-from pellucid.text.responses.template import ResponseTemplate
+from pellucid.text.responses.template import ResponseTemplate, literal_delimiter
 from support.answers import ANSWERS, CHATML, TOOLS, Message, message_of
 from support.chat_templates import FAMILIES as CHAT_TEMPLATES
 
@@ -159,6 +159,14 @@ def spec(**fields: Any) -> dict[str, Any]:
     return {"start_anchor": "A:", "fields": fields}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    """Arguments of a form whose values have a form whose values ..."""
+    args: dict[str, Any] = {}
+    for _ in range(depth):
+        args = {"value_parser": {"name": "kv-lines", "args": args}}
+    return args
+
+
 def test_the_other_forms() -> None:
     calls = {
         "open_pattern": r"<call (?P<name>\w+)>",
@@ -225,11 +233,26 @@ def test_fields_with_other_names_are_content() -> None:
             "transform: name and arguments of a function must be placeholders .*, got 'f'",
         ),
         (spec(tool_calls={"open": "<", "transform_each": True}), "transform: is missing"),
+        (
+            spec(content={"open": [f"{number}" for number in range(300_000)]}),
+            "response_template: has 2[0-9]{6} characters as JSON: at most 20000 are read",
+        ),
+        (spec(content={"content": "x" * 10_000}), "content.content='xxx.* [.]{3}: must be one of"),
+        (spec(content={"x" * 10_000: 1}), "content.xxx.*: there is no such key"),
+        (spec(**{"x" * 10_000: 1}), "response_template.fields.xxx.*: must be an object"),
+        (spec(content={"content_args": nested(2_000)}), "response_template: nested too deeply"),
     ],
 )
 def test_templates_with_errors(template: Any, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
+    """Also of those that would take hours to compile."""
+    with pytest.raises(ValueError, match=error) as raised:
         ResponseTemplate.compile(template)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_literal_can_grow_if_another_one_begins_with_it() -> None:
+    assert literal_delimiter(["<a>", "<ab>", "<a"]).can_grow
+    assert not literal_delimiter(["<a>", "<ab>", "a"]).can_grow
 
 
 def test_patterns_that_never_end_are_given_up() -> None:

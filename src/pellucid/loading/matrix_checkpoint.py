@@ -37,7 +37,7 @@ class MatrixCheckpoint(ABC, Generic[MatrixT]):
         self._checkpoint = checkpoint
         self._matrices = matrices
         arrays = {array for matrix in matrices.values() for array in matrix.arrays}
-        self._floats = [name for name in checkpoint if name not in arrays]
+        self._floats = dict.fromkeys(name for name in checkpoint if name not in arrays)
 
     def __contains__(self, name: object) -> bool:
         return name in self._matrices or name in self._floats

@@ -7,15 +7,20 @@ stands between. docs/answers.md describes it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import regex
 
+from pellucid.parameter_checks import MAX_SHOWN, shown
+
 FORMS = ("text", "int", "float", "bool", "json", "xml-inline", "kv-lines")
 TEXT_FORMS = ("text", "int", "float", "bool")
 MAX_PATTERN_CHARS = 4096
+MAX_TEMPLATE_CHARS = 20_000  # as JSON; those of known models have less than a tenth of it
 
 Kind = Literal["content", "reasoning", "tool_calls"]
 _KINDS: dict[str, Kind] = {
@@ -123,12 +128,15 @@ class ResponseTemplate:
             ValueError: names the key, its value and what is allowed.
         """
         source = _object(source, name)
+        _check_size(source, name)
         _refuse_others(source, _TEMPLATE_KEYS, name)
         if source.get("version", 1) != 1:
-            raise ValueError(f"{name}.version={source['version']!r}: must be 1")
+            raise ValueError(f"{name}.version={shown(source['version'])}: must be 1")
         _object(source.get("defaults", {}), f"{name}.defaults")
         given = _object(source.get("fields"), f"{name}.fields")
-        fields = [_field(key, value, f"{name}.fields.{key}") for key, value in given.items()]
+        fields = [
+            _field(key, value, f"{name}.fields.{key[:MAX_SHOWN]}") for key, value in given.items()
+        ]
         implicit = [field for field in fields if field.open is None]
         if not fields or len(implicit) > 1:
             raise ValueError(
@@ -163,12 +171,12 @@ def _field(name: str, value: Any, where: str) -> ResponseField:
     kind = _KINDS.get(name, "content")
     form = value.get("content", "text")
     if form not in FORMS:
-        raise ValueError(f"{where}.content={form!r}: must be one of {', '.join(FORMS)}")
+        raise ValueError(f"{where}.content={shown(form)}: must be one of {', '.join(FORMS)}")
     form_args = _object(value.get("content_args", {}), f"{where}.content_args")
     _check_form_args(form, form_args, f"{where}.content_args")
     join = value.get("join")
     if join is not None and not isinstance(join, str):
-        raise ValueError(f"{where}.join={join!r}: must be text")
+        raise ValueError(f"{where}.join={shown(join)}: must be text")
     return ResponseField(
         name=name,
         kind=kind,
@@ -194,7 +202,7 @@ def _delimiter(
             or not literals
             or not all(isinstance(literal, str) and literal for literal in literals)
         ):
-            raise ValueError(f"{where}.{key}={value[key]!r}: must be text, or a list of texts")
+            raise ValueError(f"{where}.{key}={shown(value[key])}: must be text, or a list of texts")
         return literal_delimiter(literals)
     if pattern_key in value:
         return Delimiter(compiled_pattern(value[pattern_key], f"{where}.{pattern_key}"), None, True)
@@ -204,11 +212,8 @@ def _delimiter(
 def literal_delimiter(literals: list[str]) -> Delimiter:
     """Matches the longest of some texts."""
     longest_first = sorted(set(literals), key=lambda literal: (-len(literal), literal))
-    can_grow = any(
-        long != short and long.startswith(short)
-        for long in longest_first
-        for short in longest_first
-    )
+    # In order of the alphabet, a text that another one begins with stands directly before such a one.
+    can_grow = any(longer.startswith(text) for text, longer in pairwise(sorted(longest_first)))
     return Delimiter(
         regex.compile("|".join(map(regex.escape, longest_first)), regex.DOTALL),
         tuple(longest_first),
@@ -229,7 +234,7 @@ def compiled_pattern(pattern: Any, where: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern, regex.DOTALL)
     except (RecursionError, regex.error) as error:
-        raise ValueError(f"{where}={pattern!r}: is no regular expression: {error}") from None
+        raise ValueError(f"{where}={shown(pattern)}: is no regular expression: {error}") from None
 
 
 def _check_form_args(form: str, args: Mapping[str, Any], where: str) -> None:
@@ -242,7 +247,7 @@ def _check_form_args(form: str, args: Mapping[str, Any], where: str) -> None:
         inner = parser.get("name", "text")
         if inner not in FORMS:
             raise ValueError(
-                f"{where}.value_parser.name={inner!r}: must be one of {', '.join(FORMS)}"
+                f"{where}.value_parser.name={shown(inner)}: must be one of {', '.join(FORMS)}"
             )
         inner_args = _object(parser.get("args", {}), f"{where}.value_parser.args")
         _check_form_args(inner, inner_args, f"{where}.value_parser.args")
@@ -278,7 +283,7 @@ def _path(placeholder: Any, where: str) -> tuple[str, ...]:
     if match is None:
         raise ValueError(
             f"{where}.transform: name and arguments of a function must be placeholders such as"
-            f" {{content.name}}, got {placeholder!r}"
+            f" {{content.name}}, got {shown(placeholder)}"
         )
     return tuple(match[1].split("."))
 
@@ -289,10 +294,24 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
     return value
 
 
+def _check_size(source: Mapping[str, Any], name: str) -> None:
+    """Raises a ValueError for a template that would take long to compile: it comes from a checkpoint."""
+    try:
+        num_chars = len(json.dumps(source))
+    except RecursionError:
+        raise ValueError(f"{name}: nested too deeply") from None
+    if num_chars > MAX_TEMPLATE_CHARS:
+        raise ValueError(
+            f"{name}: has {num_chars} characters as JSON: at most {MAX_TEMPLATE_CHARS} are read"
+        )
+
+
 def _refuse_others(value: Mapping[str, Any], allowed: set[str], name: str) -> None:
     for key in value:
         if key not in allowed:
-            raise ValueError(f"{name}.{key}: there is no such key; allowed are {sorted(allowed)}")
+            raise ValueError(
+                f"{name}.{key[:MAX_SHOWN]}: there is no such key; allowed are {sorted(allowed)}"
+            )
 
 
 def _unescaped(pattern: str) -> str:
