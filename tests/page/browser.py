@@ -1,4 +1,4 @@
-"""How Chromium is started and waited for, in tests and screenshots."""
+"""Starts Chromium and waits for what it shows, for tests and screenshots."""
 
 import time
 from typing import Any

@@ -1,0 +1,1 @@
+"""What tests share: models, checkpoints, servers, schedulers and definitions made for them."""

@@ -1,4 +1,4 @@
-"""Sums a child can do."""
+"""Arithmetic of the corpus: sums that a child can do."""
 
 from random import Random
 

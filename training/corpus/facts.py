@@ -1,4 +1,4 @@
-"""Small facts, said in many ways."""
+"""Facts of the corpus: small ones, said in many ways."""
 
 from random import Random
 

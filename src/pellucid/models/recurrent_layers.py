@@ -1,4 +1,4 @@
-"""What mixes tokens by a state of a fixed size instead of by attention."""
+"""Recurrent layers that decoders share: they mix tokens by a state of a fixed size instead of by attention."""
 
 from pellucid.backends.ops import Array, ForwardBatch, Ops, Parameters, StateLayer
 from pellucid.config import GatedDeltaNetConfig, ModelConfig, ShortConvolutionConfig

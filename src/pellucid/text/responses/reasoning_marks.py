@@ -1,4 +1,4 @@
-"""The texts that tell reasoning from the rest of an answer, for whoever needs no parser."""
+"""Reasoning marks: the texts between which an answer's reasoning stands, for code that needs no parser."""
 
 from dataclasses import dataclass
 
