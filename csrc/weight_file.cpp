@@ -27,6 +27,22 @@ int nameless_file(const std::string& directory) {
   return file;
 }
 
+// Reserves space on disk behind the first `begin` bytes of a file. Space that is only promised
+// would end the process when it is written. Returns the number of an error, or 0.
+int reserve(int file, off_t begin, off_t num_bytes) {
+#if defined(__APPLE__)
+  fstore_t space = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, num_bytes, 0};
+  if (fcntl(file, F_PREALLOCATE, &space) != 0) return errno;
+  return ftruncate(file, begin + num_bytes) == 0 ? 0 : errno;
+#else
+  int error;
+  do {
+    error = posix_fallocate(file, begin, num_bytes);
+  } while (error == EINTR);
+  return error;
+#endif
+}
+
 }  // namespace
 
 WeightFile::WeightFile(const std::string& directory)
@@ -41,10 +57,9 @@ std::byte* WeightFile::take(std::size_t num_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::size_t rounded = round_up(std::max<std::size_t>(num_bytes, 1), page_);
   const auto begin = static_cast<off_t>(num_bytes_.load());
-  // Space that is only promised would end the process when it is written.
-  const int error = posix_fallocate(file_, begin, static_cast<off_t>(rounded));
-  if (error != 0)
+  if (const int error = reserve(file_, begin, static_cast<off_t>(rounded)); error != 0) {
     fail(error, "experts: " + std::to_string(num_bytes_ + rounded) + " bytes on disk");
+  }
   void* const address = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, file_, begin);
   if (address == MAP_FAILED) fail(errno, "experts: cannot be mapped");
   mappings_.push_back({address, rounded});

@@ -52,9 +52,8 @@ class Completions:
         self._output_processor = output_processor
         self._scheduler = scheduler
         self._recorder = recorder
-        self._num_best: dict[
-            str, int
-        ] = {}  # by caller's request: completions to keep of those made
+        # By caller's request: how many of the completions that were made are kept.
+        self._num_best: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.unfinished)

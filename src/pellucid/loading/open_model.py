@@ -7,8 +7,8 @@ from pellucid.config import ModelConfig
 from pellucid.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint, has_weights
 from pellucid.loading.checksums import verify_checksums
-from pellucid.loading.foreign.checkpoint import ForeignCheckpoint
-from pellucid.loading.foreign.config import read_foreign_config
+from pellucid.loading.foreign.foreign_checkpoint import ForeignCheckpoint
+from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.gguf_names import models_among, shown_names
 from pellucid.loading.hf_config import (
     CONFIG_FILE,

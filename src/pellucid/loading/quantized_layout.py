@@ -17,7 +17,7 @@ from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.foreign.config import read_foreign_config
+from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
 from pellucid.loading.safetensors_file import SafetensorsFile
 from pellucid.parameter_checks import shown

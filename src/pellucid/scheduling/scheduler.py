@@ -130,9 +130,8 @@ class Scheduler:
         if self._shares.is_contended:
             others = deque(sorted(others, key=turn))
         plan.draft_budget -= len(decodes)
-        if (
-            self._has_drafts
-        ):  # after a wrong draft, decodes of models with states have more rows than one
+        if self._has_drafts:
+            # Behind a wrong draft, a decode of a model with states has more rows than one.
             plan.draft_budget -= sum([request.num_rewound_tokens for request in decodes])
         for request in decodes:
             if plan.budget and request.status is RequestStatus.RUNNING:

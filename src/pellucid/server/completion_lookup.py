@@ -14,8 +14,8 @@ from pellucid.server.request_records import COMPLETION_NAME, CallRecord
 
 
 @dataclass(frozen=True)
-class Completion:
-    """A completion that the server remembers.
+class RememberedCompletion:
+    """A completion that is under way, or that the server remembers.
 
     Attributes:
         name: the engine's.
@@ -52,7 +52,7 @@ class Completion:
         return EncodedPrompt(None, prompt.is_chat, token_ids, prompt.end_token_ids, 0.0, 0.0)
 
 
-def find_completion(service: GenerationService, caller: Caller, name: str) -> Completion:
+def find_completion(service: GenerationService, caller: Caller, name: str) -> RememberedCompletion:
     """A completion that is under way or remembered.
 
     Args:
@@ -84,7 +84,7 @@ def find_completion(service: GenerationService, caller: Caller, name: str) -> Co
     if index >= len(completions):
         raise ApiError(404, f"{name[:64]!r}: has {len(completions)} completions", code="not_found")
     engine_id = f"{record.id}-{prompt_index}" if prompt_index else record.id
-    return Completion(
+    return RememberedCompletion(
         f"{engine_id}/{index}",
         record,
         prompt_index,

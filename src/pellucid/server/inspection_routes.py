@@ -12,7 +12,7 @@ import numpy as np
 
 from pellucid.async_engine import Inspector, NoBlocksError
 from pellucid.sampling_params import SamplingParams
-from pellucid.server.completion_lookup import Completion, find_completion
+from pellucid.server.completion_lookup import RememberedCompletion, find_completion
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import not_serving, refused
 from pellucid.server.serving import Serving
@@ -250,11 +250,11 @@ class InspectionRoutes:
             except NoBlocksError as error:
                 raise not_serving(str(error)) from None
 
-    def _completion(self, call: Call) -> Completion:
+    def _completion(self, call: Call) -> RememberedCompletion:
         """The completion that the path names; another caller's is as if it were not there."""
         return find_completion(self.serving.service, call.caller, call.path_params["id"])
 
-    def _position(self, call: Call, completion: Completion, low: int, high: int) -> int:
+    def _position(self, call: Call, completion: RememberedCompletion, low: int, high: int) -> int:
         name = call.path_params["position"]
         if name.isascii() and name.isdigit() and len(name) < 12 and low <= int(name) <= high:
             return int(name)
@@ -265,7 +265,9 @@ class InspectionRoutes:
             "position",
         )
 
-    def _looked_at(self, completion: Completion, position: int, cost: Any) -> dict[str, Any]:
+    def _looked_at(
+        self, completion: RememberedCompletion, position: int, cost: Any
+    ) -> dict[str, Any]:
         return {
             "req": completion.name,
             "pos": position,
