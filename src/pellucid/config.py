@@ -11,6 +11,9 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swish"]
 Gate = Literal["identity", "sigmoid", "silu", "gelu_tanh"]
 Router = Literal["softmax", "softmax_chosen", "sigmoid"]
 
+# A request counts as having arrived so much sooner for each level of its priority.
+PRIORITY_SECONDS = 10.0
+
 QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp", "int4-g128-zp")
 
 

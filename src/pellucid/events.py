@@ -172,7 +172,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Stat(Event):
-    """How the engine does, twice a second while it steps and somebody listens.
+    """How the engine does, twice a second while it steps and has subscribers.
 
     Attributes:
         running, waiting: requests.

@@ -1,6 +1,7 @@
 """Reasoning tokens and their budget: counted token by token, however texts are cut into tokens."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import pytest
 
@@ -31,7 +32,7 @@ def encode(text: str) -> Sequence[int]:
 
 def count(marks: ReasoningMarks, *pieces: str | bytes) -> int:
     tokens = ReasoningTokens(marks, VOCABULARY.__getitem__)
-    return tokens.after_all(ids(*pieces)).num_reasoning_tokens
+    return reduce(tokens.after, ids(*pieces), tokens.first).num_reasoning_tokens
 
 
 @pytest.mark.parametrize(

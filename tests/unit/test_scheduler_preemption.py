@@ -2,10 +2,11 @@
 
 import pytest
 
+from pellucid.config import PRIORITY_SECONDS
 from pellucid.event_bus import EventBus
 from pellucid.events import BlockOps, Level
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
-from pellucid.scheduling.scheduler import PRIORITY_SECONDS, Scheduler
+from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SwapIn, SwapOut
 from support.scheduling import make_request, make_scheduler, names, run, shares, step
 

@@ -62,7 +62,7 @@ def hello(
     Args:
         weights: that a step reads.
         plan: where the memory goes.
-        ceilings: of the machine; None: nobody has measured them.
+        ceilings: of the machine; None: not measured.
         age_us: of the engine's bus, whose events are stamped from its beginning.
     """
     model_config = model.config
@@ -237,7 +237,7 @@ class StepCosts:
         weights: that a step reads.
         plan: says how large a block is.
         budget: tokens that a step may have.
-        ceilings: for predictions; None: nobody has measured them.
+        ceilings: for predictions; None: not measured.
     """
 
     def __init__(

@@ -338,7 +338,7 @@ class Inspector:
         return self._cache.read_block(block_id)
 
     def _request(self, answer: AnswerSoFar) -> Request:
-        """The answer's request as it was then; it is in nobody's queue."""
+        """The answer's request as it was then; no queue has it."""
         prepared, salt = answer.prepared, answer.cache_salt
         name = f"inspect-{next(self._numbers)}"
         request = self._request_maker.make(name, prepared, cache_salt=salt)[answer.index]

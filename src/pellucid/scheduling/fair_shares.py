@@ -61,7 +61,7 @@ class FairShares:
 
         Args:
             caller: whose virtual time is raised to the smallest of `waiting`, or to the largest of all
-                callers if nobody waits.
+                callers if `waiting` is empty.
             waiting: the other callers with requests that wait.
         """
         own, accounts = self._accounts[caller], self._accounts

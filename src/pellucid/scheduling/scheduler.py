@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from pellucid.config import PRIORITY_SECONDS
 from pellucid.events import Snapshot
 from pellucid.scheduling.fair_shares import Claims, FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -11,10 +12,6 @@ from pellucid.scheduling.request import End, FinishReason, Key, Request, Request
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StepPlan
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
-
-# One level of priority counts as having arrived this much sooner. The key of a request never
-# changes, so every request is served in the end, however many with a better priority keep arriving.
-PRIORITY_SECONDS = 10.0
 
 
 class Scheduler:
@@ -85,6 +82,8 @@ class Scheduler:
         self.check_fits(request)
         added = (request, *siblings)
         for each in added:
+            # The key never changes, so every request is served in the end, however many with a better
+            # priority keep arriving.
             turn = each.arrival_time + each.priority * PRIORITY_SECONDS
             each.queue_key = (turn, self._num_added)
             self._num_added += 1

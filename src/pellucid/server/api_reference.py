@@ -58,7 +58,7 @@ def reference_page(document: Mapping[str, Any], stylesheet: str, style: str) -> 
         stylesheet: path of the one that has the colours.
         style: rules of this page's own.
     """
-    from jinja2 import Environment, StrictUndefined  # a server whose page nobody reads needs none
+    from jinja2 import Environment, StrictUndefined  # only this page needs them
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
+from pellucid.config import PRIORITY_SECONDS
 from pellucid.event_feed import EventFeed
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.prompts import EncodedPrompt, Prompt
@@ -246,9 +247,9 @@ class Generation:
 
     @property
     def place_in_line(self) -> float:
-        """What the scheduler orders the waiting requests of a caller by: a level of priority is worth 10 s."""
+        """What the scheduler orders the waiting requests of a caller by."""
         arrivals = (prompt.arrival_time for prompt in self.prompts)
-        return min(arrivals, default=math.inf) + 10.0 * self.request.priority
+        return min(arrivals, default=math.inf) + PRIORITY_SECONDS * self.request.priority
 
     @property
     def outputs(self) -> list[RequestOutput]:
@@ -302,8 +303,8 @@ class Generation:
         self._service.records.read()
         self._service.records.keep_outputs(self.id, self.outputs)
         self._service.metrics.count(self.outputs)
-        for tell in self._service.on_ended:
-            tell(self)
+        for on_ended in self._service.on_ended:
+            on_ended(self)
 
 
 def check_ended_well(finish_reason: str | None, stop_reason: object) -> None:
@@ -326,8 +327,8 @@ def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelt
 
 
 def _cache_salt(caller: Caller, salt: str | None) -> str | None:
-    """Where there are keys, those of one name share cached prompts, and nobody else does: the time to
-    the first token would tell what others asked."""
+    """The salt with which only callers of one name share cached prompts, where there are keys: the time to the
+    first token would otherwise reveal the prompts of other callers."""
     if caller is ANYONE:
         return salt
     own = "" if salt is None else hashlib.sha256(salt.encode()).hexdigest()

@@ -307,7 +307,7 @@ def _choice(call: Call, name: str, count: int) -> int | None:
 
 
 def _numbers(rows: Any) -> list[list[float]]:
-    """Rows [T, D] with as many digits as anybody looks at."""
+    """Rows [T, D], each number with `DIGITS` digits."""
     return [[float(f"{number:.{DIGITS}g}") for number in row] for row in rows.tolist()]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
@@ -29,7 +29,7 @@ from pellucid.server.streaming import SSE_KEEPALIVE, sse
 
 MAX_SECONDS = 300.0
 
-Tell: TypeAlias = Callable[[dict[str, Any]], None]
+Emit: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 @dataclass
@@ -40,8 +40,8 @@ class LoadRoutes:
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self, call: Call) -> GeneratedReply:
-        """Sends the requests of a load to this engine, where they are requests like all others, and tells
-        what becomes of each. Closing the connection ends them."""
+        """Sends the requests of a load to this engine, where they are requests like all others, and reports
+        what happens to each. Closing the connection ends them."""
         body = LOAD_FIELDS.decode(call.body, call.warnings)
         body.check()
         traffic = _traffic(body)
@@ -69,13 +69,13 @@ class LoadRoutes:
             return sse(msgspec.json.encode({"run": run, **fields}))
 
         async with self._running:
-            news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-            load = _Load(self.serving, call, body, traffic, news.put_nowait, run)
+            events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+            load = _Load(self.serving, call, body, traffic, events.put_nowait, run)
             running = asyncio.create_task(load.run())
-            running.add_done_callback(lambda _: news.put_nowait(None))
+            running.add_done_callback(lambda _: events.put_nowait(None))
             try:
                 yield frame(load.begin())
-                while (event := await news.get()) is not None:
+                while (event := await events.get()) is not None:
                     yield frame(event)
                 running.result()
                 yield frame(_summary(LoadResult(load.outcomes, level)))
@@ -91,20 +91,20 @@ class _Load:
     """One load while it runs.
 
     Args:
-        tell: is given an event for each change of a request.
+        emit: gets an event for each change of a request.
         salt: the load's requests share cached prompts with each other alone, so that a load that is sent
             again does not find its own prompts.
     """
 
     def __init__(
-        self, serving: Serving, call: Call, body: LoadBody, traffic: Traffic, tell: Tell, salt: str
+        self, serving: Serving, call: Call, body: LoadBody, traffic: Traffic, emit: Emit, salt: str
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._serving = serving
         self._call = call
         self._body = body
         self._traffic = traffic
-        self._tell = tell
+        self._emit = emit
         self._salt = salt
         self._planned = traffic.requests()
         self._start = 0.0
@@ -125,7 +125,7 @@ class _Load:
             await asyncio.wait_for(self._send_all(prompts), MAX_SECONDS)
 
     async def _writer(self) -> PromptWriter:
-        """Writes prompts of about the lengths asked for: it is told how many tokens our words are."""
+        """What writes prompts of about the lengths asked for, fitted to how many tokens our words have."""
         examples = []
         for count in EXAMPLE_WORDS:
             text = words(f"{self._traffic.seed} example", count)
@@ -139,7 +139,7 @@ class _Load:
             for first in range(0, len(self._planned), size):
                 group = self._planned[first : first + size]
                 await asyncio.sleep(max(0.0, group[-1].due - self._now()))  # until it is full
-                await _all([self._send(each, prompts[each.index]) for each in group])
+                await _run_all([self._send(each, prompts[each.index]) for each in group])
         elif self._traffic.rate is None:
             queue = iter(self._planned)
 
@@ -147,14 +147,14 @@ class _Load:
                 for request in queue:
                     await self._send(request, prompts[request.index])
 
-            await _all([keep_asking() for _ in range(self._traffic.concurrency)])
+            await _run_all([keep_asking() for _ in range(self._traffic.concurrency)])
         else:
 
             async def send_when_due(request: PlannedRequest) -> None:
                 await asyncio.sleep(max(0.0, request.due - self._now()))
                 await self._send(request, prompts[request.index])
 
-            await _all([send_when_due(request) for request in self._planned])
+            await _run_all([send_when_due(request) for request in self._planned])
 
     def _now(self) -> float:
         return time.monotonic() - self._start
@@ -171,8 +171,8 @@ class _Load:
             call = replace(self._call, request_id=secrets.token_hex(12), resources=resources)
             name = f"{call.request_id}/0"
 
-            def tell(state: str, **facts: Any) -> None:
-                self._tell(
+            def report(state: str, **facts: Any) -> None:
+                self._emit(
                     {
                         "ev": "load.req",
                         "index": request.index,
@@ -187,7 +187,7 @@ class _Load:
                 params = SamplingParams(
                     temperature=0, max_tokens=request.num_output_tokens, ignore_eos=True
                 )
-                tell("sent", due_us=round(due * 1e6))
+                report("sent", due_us=round(due * 1e6))
                 generation = await self._serving.service.start(
                     GenerationRequest([prompt], params, cache_salt=self._salt), call
                 )
@@ -195,7 +195,7 @@ class _Load:
                 async for delta in stream:
                     if delta.token_ids:
                         if not times:
-                            tell("first", cached_tok=stream.output.num_cached_tokens)
+                            report("first", cached_tok=stream.output.num_cached_tokens)
                         times.append(self._now())
                         num_tokens += len(delta.token_ids)
                 output = stream.output
@@ -219,12 +219,12 @@ class _Load:
                         message,
                     )
                 )
-                tell("failed" if failure else "done", n_tok=num_tokens, msg=message)
+                report("failed" if failure else "done", n_tok=num_tokens, msg=message)
 
 
-async def _all(works: "list[Any]") -> None:
+async def _run_all(coroutines: list[Coroutine[Any, Any, None]]) -> None:
     """Waits for all; cancelled, it cancels them and waits for their ends."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:

@@ -28,7 +28,7 @@ from pellucid.server.errors import ApiError, refused
 
 MAX_RECORDS = 1024  # calls that are remembered
 MAX_TOKENS = 4 << 20  # ... and tokens of prompts and completions, of 4 bytes
-MAX_NEWS = 1 << 17  # events that wait to be read; more come only if the event loop hangs
+MAX_UNREAD = 1 << 17  # events; more of them wait only if the event loop hangs
 
 # A completion by the engine's name, "ID/0" or "ID-PROMPT/0", or by what its protocol calls the reply.
 COMPLETION_NAME = re.compile(r"(?:[\w-]*[_-])?([0-9a-f]{24})(?:-(\d{1,6}))?(?:/(\d{1,6}))?")
@@ -114,8 +114,8 @@ class RequestRecords:
     def __init__(self, bus: EventBus) -> None:
         self._records: OrderedDict[str, CallRecord] = OrderedDict()
         self._num_tokens = 0
-        self._news: deque[EventRecord] = deque(maxlen=MAX_NEWS)
-        bus.subscribe(self._news.append, Level.STAT)
+        self._unread: deque[EventRecord] = deque(maxlen=MAX_UNREAD)
+        bus.subscribe(self._unread.append, Level.STAT)
 
     def add(self, record: CallRecord) -> None:
         self._records[record.id] = record
@@ -161,9 +161,9 @@ class RequestRecords:
         return record
 
     def read(self) -> None:
-        """Takes in what the engine has told."""
-        while self._news:
-            event = self._news.popleft().event
+        """Reads the events that the engine has emitted since the last call."""
+        while self._unread:
+            event = self._unread.popleft().event
             if not isinstance(
                 event,
                 RequestAdded | RequestStateChanged | PrefixMatched | Preempted | RequestLedger,

@@ -1,6 +1,6 @@
 """Reasoning, token by token: which tokens of an answer are reasoning, and the budget that ends it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
@@ -71,12 +71,6 @@ class ReasoningTokens:
             undecided = [distance for distance in undecided if distance <= depth]
         tail = (state.tail + data)[1 - MAX_CHARACTER_BYTES :]
         return ReasoningState(is_open, node, num_tokens, tuple(undecided), tail)
-
-    def after_all(self, token_ids: Iterable[int]) -> ReasoningState:
-        state = self.first
-        for token_id in token_ids:
-            state = self.after(state, token_id)
-        return state
 
 
 class ThinkingBudget:

@@ -18,7 +18,7 @@ class Redactor:
     is not known here is left out whole.
 
     Args:
-        key: of the hashes; left out, a random one that nobody keeps.
+        key: of the hashes; left out, a random one that is not kept.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
