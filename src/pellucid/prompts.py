@@ -81,9 +81,8 @@ class ChatPrompt:
         object.__setattr__(self, name, value)  # only while this object is being made
 
 
-Prompt: TypeAlias = (
-    str | Sequence[int] | ChatPrompt
-)  # token ids are taken as they are, no BOS added
+# Token ids are taken as they are: no BOS is added.
+Prompt: TypeAlias = str | Sequence[int] | ChatPrompt
 
 
 @dataclass(frozen=True, slots=True)

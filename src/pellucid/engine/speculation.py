@@ -9,10 +9,8 @@ from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig, ModelConfig
 from pellucid.engine.engine_events import to_us
 from pellucid.event_bus import EventBus
 from pellucid.events import DraftRound, DraftStep, Level, Speculating
-from pellucid.execution.candidates import Candidates
 from pellucid.execution.draft_comparison import compare_drafts
 from pellucid.execution.model_runner import StepResult
-from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.prompt_lookup import PromptLookup
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.outputs import SpeculationStatistics
@@ -56,7 +54,7 @@ class Speculation:
         self._newest: Request | None = None  # of the running requests at the last decision
         self._num_rested = 0  # steps since the last decision
         self._rested_before = 0  # steps between the decision before and the last one
-        self._verdict: Verdict | None = None  # that subscribers know of
+        self._verdict: Verdict | None = None  # of the last event `Speculating`
         self.drafting_seconds = 0.0
 
     @property
@@ -89,7 +87,7 @@ class Speculation:
     def _ask(self, requests: Sequence[Request]) -> Mapping[str, Sequence[int]]:
         """Asks the policy how many drafts there may be, and the proposer for as many."""
         max_drafts = self._policy.max_drafts([request.request_id for request in requests])
-        self._tell_verdict()
+        self._emit_verdict()
         if not max_drafts:
             return NO_DRAFTS
         wanted = [request for request in requests if request.request_id in max_drafts]
@@ -116,7 +114,7 @@ class Speculation:
         result: StepResult,
         seconds: float,
     ) -> None:
-        """A step is over.
+        """Counts the right drafts of a step that was computed, and records the step's time for the policy.
 
         Args:
             scheduled_requests: of the step, whose drafts are still theirs.
@@ -131,7 +129,7 @@ class Speculation:
             if each.num_draft_tokens
         ]
         plain = won = None
-        # How long a step with prompts takes says nothing of drafts.
+        # The time of a step with prompts does not show what drafts cost.
         if all(each.request.is_decoding for each in scheduled_requests):
             num_requests = len(scheduled_requests)
             won = self._policy.record(
@@ -143,7 +141,7 @@ class Speculation:
                 self.drafting_seconds,
                 self._rested_before,
             )
-            # Those between two decisions have taken as long as this one, about.
+            # The steps since the decision before this one took about as long.
             self._statistics.seconds += (1 + self._rested_before) * seconds + self.drafting_seconds
             self._statistics.won_seconds += won
             self._rested_before = 0
@@ -179,17 +177,17 @@ class Speculation:
         for position in range(num_right):
             by_position[position] += 1
         if self._bus.wants(Level.STEP):
-            self._tell_round(request, result, sampled, num_right)
+            self._emit_round(request, result, sampled, num_right)
         num_verified = min(num_right + 1, len(drafts))
         return DraftOutcome(request.request_id, num_verified, num_right)
 
-    def _tell_round(
+    def _emit_round(
         self, request: Request, result: StepResult, sampled: Sequence[int], num_right: int
     ) -> None:
         name, drafts = request.request_id, request.draft_token_ids
         comparison = None
         if (targets := result.draft_targets.get(name)) is not None:
-            comparison = compare_drafts(drafts, targets, self._distributions(name))
+            comparison = compare_drafts(drafts, targets, self._proposer.distributions(name))
         is_wrong = num_right < min(len(drafts), len(sampled))
         self._bus.emit(
             DraftRound(
@@ -205,13 +203,7 @@ class Speculation:
             )
         )
 
-    def _distributions(self, request_id: str) -> Sequence[Candidates]:
-        """Those that the drafts were drawn from; empty: the proposer draws none."""
-        if isinstance(self._proposer, DraftModel):
-            return self._proposer.distributions.get(request_id, ())
-        return ()
-
-    def _tell_verdict(self) -> None:
+    def _emit_verdict(self) -> None:
         if self._policy.verdict is not self._verdict:
             self._verdict = self._policy.verdict
             if self._bus.active:

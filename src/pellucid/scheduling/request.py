@@ -82,10 +82,8 @@ class Request:
     stop_token_ids: frozenset[int] = field(init=False)  # end the request; `min_tokens` forbids them
     # ----
     status: RequestStatus = RequestStatus.WAITING
-    queue_key: Key = (
-        0.0,
-        0,
-    )  # static: which request of a caller comes first, and is preempted last
+    # Never changes: which request of a caller comes first, and is preempted last.
+    queue_key: Key = (0.0, 0)
     output_token_ids: list[int] = field(default_factory=list)
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
     num_computed_tokens: int = 0

@@ -146,7 +146,7 @@ class Scheduler:
             elif head is not None:
                 head = waiting.first if self._admit(head, plan) else None
         if self._events.active:
-            self._tell_arrived()
+            self._emit_queued()
             self._events.blocks()
         return plan.output()
 
@@ -500,8 +500,8 @@ class Scheduler:
             return lambda request: (0.0, request.queue_key)
         return lambda request: (claims.of(request.caller), request.queue_key)
 
-    def _tell_arrived(self) -> None:
-        """Says of requests that have arrived since the last step behind which ones they wait, if they do."""
+    def _emit_queued(self) -> None:
+        """Emits behind which requests those wait that have arrived since the last step, if they wait."""
         first = self._queues.waiting.first
         for request in self._arrived:
             if request is not first and request in self._queues.waiting:

@@ -198,9 +198,8 @@ class TemplateWorkers:
                 worker = self._start_worker()
             try:
                 reply = worker.ask(request, seconds)
-            except (
-                BaseException
-            ):  # KeyboardInterrupt too: a late reply must not meet the next request
+            except BaseException:
+                # KeyboardInterrupt too: the next request must not read this one's reply.
                 worker.stop()
                 raise
             self._idle.append(worker)

@@ -61,9 +61,8 @@ class StopStrings:
         self.match[node] = string
 
     def _link_suffixes(self) -> None:
-        queue = deque(
-            self._children[0].values()
-        )  # breadth first: suffixes are shorter, so already linked
+        # Breadth first: suffixes are shorter, so they are linked already.
+        queue = deque(self._children[0].values())
         while queue:
             node = queue.popleft()
             if self.match[node] is None:

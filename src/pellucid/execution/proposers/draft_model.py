@@ -33,11 +33,7 @@ class DraftModel(Proposer):
         max_num_batched_tokens: most tokens of texts that one call reads: a long prompt is read in chunks,
             and has drafts once it is read.
         max_model_len: tokens that the draft model can read.
-        watches: whether somebody wants to see the distributions of a request's drafts, by its id.
-
-    Attributes:
-        distributions: of the last call of `propose`: by request id, the distribution that each draft was drawn
-            from, for requests that somebody watches.
+        watches: whether a subscriber wants the distributions of a request's drafts, by its id.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class DraftModel(Proposer):
         max_model_len: int,
         watches: Callable[[str], bool] = lambda request_id: False,
     ) -> None:
-        self.distributions: dict[str, list[Candidates]] = {}
+        self._distributions: dict[str, list[Candidates]] = {}  # of watched requests, by id
         self._model_runner = model_runner
         self._blocks = blocks
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -57,10 +53,13 @@ class DraftModel(Proposer):
         # With the request of each, least recently asked for first.
         self._twins: dict[str, tuple[Request, Request]] = {}
 
+    def distributions(self, request_id: str) -> Sequence[Candidates]:
+        return self._distributions.get(request_id, ())
+
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
     ) -> dict[str, list[int]]:
-        self.distributions = {}
+        self._distributions = {}
         wanted: dict[str, int] = {}
         twins: dict[str, Request] = {}
         for request in requests:
@@ -178,7 +177,7 @@ class DraftModel(Proposer):
             name = each.request.request_id
             if self._watches(name) and name in result.sampled:
                 distribution = self._model_runner.distribution(each.request, logits)
-                self.distributions.setdefault(name, []).append(distribution)
+                self._distributions.setdefault(name, []).append(distribution)
         return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
 
     def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from pellucid.execution.candidates import Candidates
 from pellucid.scheduling.request import Request
 
 
@@ -22,6 +23,11 @@ class Proposer(ABC):
         Returns:
             Draft token ids by request id. A request may be left out; drafts beyond `max_drafts` are dropped.
         """
+
+    def distributions(self, request_id: str) -> Sequence[Candidates]:
+        """What each of a request's last drafts was drawn from; empty: the proposer draws none, or no subscriber
+        watches the request."""
+        return ()
 
     def forget(self, requests: Sequence[Request]) -> None:
         """Forgets requests that have ended. Among them are requests that `propose` was never called with."""

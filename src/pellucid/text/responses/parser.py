@@ -116,9 +116,8 @@ class ResponseParser:
         if start is None or start == len(prompt):
             return
         self._buffer = prompt[start:]
-        self._prompt_end = len(
-            self._buffer
-        )  # what it may have begun of a delimiter is not read yet
+        # The prompt may end within a delimiter, which is not read yet.
+        self._prompt_end = len(self._buffer)
         self._read(at_end=False)
 
     def _read(self, at_end: bool) -> list[ResponseDelta]:
