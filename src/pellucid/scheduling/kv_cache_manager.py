@@ -133,6 +133,7 @@ class KVCacheManager:
         self._log = block_pool.log
         self._tables: dict[str, RequestTables] = {}
         self._block_ops: list[BlockOp] = []
+        self._block_ops_error: Exception | None = None
 
     # ---- queries
 
@@ -231,10 +232,26 @@ class KVCacheManager:
         """Whether a request of this many tokens fits into the whole pool."""
         return self.needs.most(num_tokens) <= self.block_pool.num_blocks
 
+    @property
+    def has_block_ops(self) -> bool:
+        """Whether operations are listed that have to run before the next forward."""
+        return bool(self._block_ops)
+
+    def fail_block_ops(self, error: Exception) -> None:
+        """Has the next `take_block_ops` raise `error`, because operations that were taken did not all run."""
+        self._block_ops_error = error
+
     def take_block_ops(self) -> tuple[BlockOp, ...]:
-        """The operations listed since the last call, in order. They have to run before the next forward."""
+        """The operations listed since the last call, in order. They have to run before the next forward.
+
+        Raises:
+            Exception: the error of operations that were taken before: the contents of blocks are undefined.
+        """
+        error, self._block_ops_error = self._block_ops_error, None
         ops = tuple(self._block_ops)
         self._block_ops.clear()
+        if error is not None:
+            raise error
         return ops
 
     # ---- admission
