@@ -27,7 +27,7 @@ class Logprob:
 LogprobsAt = dict[int, Logprob]  # by token id: the top ones by rank, and the chosen token
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CompletionDelta:
     """What one step added to one completion."""
 

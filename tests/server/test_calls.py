@@ -308,7 +308,7 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
     endpoint = Endpoint(handler, Limits(), StreamClock(15, write_seconds=0.05))
     scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
     scope["query_string"] = b""
-    scope["extensions"] = {EXTENSION: {"body_writer": FullConnection(None)}}
+    scope["extensions"] = {EXTENSION: {"body_writer": FullConnection(None, time.monotonic)}}
     asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
     assert events[:2] == ["http.response.start", "written"]
     assert events[2:] == ["frames closed", "resources closed"]

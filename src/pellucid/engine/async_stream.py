@@ -57,6 +57,19 @@ class AsyncTokenStream:
         loop: the event loop it was made on.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_abort",
+        "_changed",
+        "_ended",
+        "_error",
+        "_on_delta",
+        "_on_end",
+        "_output",
+        "_unread",
+        "loop",
+    )
+
     def __init__(self, abort: Callable[["AsyncTokenStream"], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self._changed = Signal(self.loop)

@@ -213,7 +213,7 @@ class ReplySender:
 
     Attributes:
         status: None: nothing was sent.
-        last_time: when the last frame was written, on the event loop's clock.
+        body_writer: writes frames of a reply that has started.
         given_up: is done once the client has taken nothing for too long.
     """
 
@@ -221,33 +221,22 @@ class ReplySender:
         loop = asyncio.get_running_loop()
         self._call = call
         self._send = send
-        self._body_writer = body_writer
         self._is_head = is_head
-        self._clock = loop.time
+        self.body_writer = body_writer
+        self.body_writer.last_time = loop.time()
         self.has_started = False
         self.status: int | None = None
-        self.last_time = loop.time()
         self.given_up: asyncio.Future[None] = loop.create_future()
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the client has not taken what was sent."""
-        return self._body_writer.is_paused
 
     def write(self, frame: bytes) -> None:
         """Sends a frame of a reply that has started; held in memory while the client takes nothing."""
-        self.last_time = self._clock()
-        self._body_writer.write(frame)
-
-    def when_writable(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called each time when the client has taken what was sent."""
-        self._body_writer.on_writable = callback
+        self.body_writer.write(frame)
 
     async def writable(self) -> None:
         """Waits until the client has taken what was sent."""
-        if self._body_writer.is_paused:
+        if self.body_writer.is_paused:
             taken = Signal(asyncio.get_running_loop())
-            self._body_writer.on_writable = taken.set
+            self.body_writer.on_writable = taken.set
             await taken.wait()
 
     def give_up(self) -> None:
@@ -319,8 +308,8 @@ class StreamClock:
             await asyncio.sleep(period)
             now = asyncio.get_running_loop().time()
             for sender, keepalive in self._keepalives.items():
-                silence = now - sender.last_time
-                if sender.is_paused:
+                silence = now - sender.body_writer.last_time
+                if sender.body_writer.is_paused:
                     if silence > self._write_seconds:
                         sender.give_up()
                 elif silence >= self._keepalive_seconds * 0.75:

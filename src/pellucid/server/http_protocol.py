@@ -20,15 +20,21 @@ class BodyWriter:
     Attributes:
         is_paused: the client has not taken what was sent; what is written meanwhile is held in memory.
         on_writable: called when the client has taken it.
+        last_time: when the last chunk was written, on the event loop's clock.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    __slots__ = ("_clock", "_transport", "is_paused", "last_time", "on_writable")
+
+    def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
         self._transport = transport
+        self._clock = clock
         self.is_paused = False
         self.on_writable: Callable[[], None] = _nothing
+        self.last_time = clock()
 
     def write(self, data: bytes) -> None:
         """Sends a chunk (RFC 9112, section 7.1); does nothing if the client has gone."""
+        self.last_time = self._clock()
         if not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -54,7 +60,7 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._body_writer = BodyWriter(transport)
+            self._body_writer = BodyWriter(transport, self.loop.time)
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:

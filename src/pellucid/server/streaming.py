@@ -2,19 +2,22 @@
 
 import asyncio
 import logging
+import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
+from pellucid.async_engine import AsyncTokenStream
 from pellucid.outputs import CompletionDelta
 from pellucid.server.endpoint import ReplySender
 from pellucid.server.errors import ApiError, error_of
 from pellucid.server.generation import Generation, check_ended_well
+from pellucid.server.http_protocol import BodyWriter
 
 _log = logging.getLogger("pellucid.server")
 
@@ -31,25 +34,25 @@ def sse_event(name: bytes, data: bytes) -> bytes:
     return b"event: " + name + b"\ndata: " + data + b"\n\n"
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 class TextTemplate:
     """A frame, or a part of one, that differs from a template in a text alone, as those of most tokens do.
 
     Args:
-        template: JSON, or a frame of it, in which all strings without characters are places of the text.
+        template: JSON, or a frame of it, with the string `PLACE` in each place of the text.
     """
 
+    __slots__ = ("_parts",)
+    PLACE = secrets.token_hex()  # no string of a client
+
     def __init__(self, template: bytes) -> None:
-        *before, last = template.split(
-            b':""'
-        )  # no string contains that: its quotes would be escaped
-        self._parts = [*(part + b":" for part in before), last]
+        self._parts = template.split(_encode(self.PLACE))
 
     def of(self, text: str) -> bytes:
         """The template with a text."""
         return _encode(text).join(self._parts)
-
-
-_encode = msgspec.json.Encoder().encode
 
 
 class StreamWriter(ABC):
@@ -109,7 +112,8 @@ class CompletionsReply:
                 sender.write(first)
             if self._progress is not None:
                 await self._send_progress(sender, self._progress)
-            await self._send_completions(sender)
+            streams = self._generation.streams
+            await _DeltaWriter(streams, writer, sender.body_writer).ended
             if last := writer.last():
                 sender.write(last)
         except Exception as error:
@@ -135,52 +139,63 @@ class CompletionsReply:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(has_news.wait(), PROGRESS_SECONDS)
 
-    async def _send_completions(self, sender: ReplySender) -> None:
-        """Sends what is unread and what comes.
 
-        Raises:
-            ApiError: a completion failed.
-            EngineStoppedError: the engine failed.
-        """
-        streams, added = self._generation.streams, self._writer.added
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+class _DeltaWriter:
+    """Writes the frames of a request's deltas, first of those that are unread.
 
-        def send(prompt_index: int, delta: CompletionDelta) -> None:
-            if delta.finish_reason is not None:
-                check_ended_well(delta.finish_reason, delta.stop_reason)
-            if frame := added(prompt_index, delta):
-                sender.write(frame)
+    Args:
+        streams: of the request's prompts.
+        writer: of the protocol.
+        body: of the reply.
 
-        def on_delta(prompt_index: int, delta: CompletionDelta) -> bool:
-            if sender.is_paused:
-                return False
-            try:
-                send(prompt_index, delta)
-            except Exception as error:
-                fail(error)
-            return True
+    Attributes:
+        ended: is done when all frames are written; has the error of a completion or of the engine that failed.
+    """
 
-        def send_unread() -> None:
-            if sender.is_paused or ended.done():
-                return
-            try:
-                for prompt_index, stream in enumerate(streams):
-                    for delta in stream.take():
-                        send(prompt_index, delta)
-                if all(stream.has_ended for stream in streams):
-                    ended.set_result(None)
-            except Exception as error:
-                fail(error)
+    __slots__ = ("_added", "_body", "_streams", "ended")
 
-        def fail(error: Exception) -> None:
-            if not ended.done():
-                ended.set_exception(error)
-
+    def __init__(
+        self, streams: Sequence[AsyncTokenStream], writer: StreamWriter, body: BodyWriter
+    ) -> None:
+        self._streams = streams
+        self._added = writer.added
+        self._body = body
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for prompt_index, stream in enumerate(streams):
-            stream.call_back(partial(on_delta, prompt_index), send_unread)
-        sender.when_writable(send_unread)
-        send_unread()
-        await ended
+            stream.call_back(partial(self._on_delta, prompt_index), self._write_unread)
+        body.on_writable = self._write_unread
+        self._write_unread()
+
+    def _on_delta(self, prompt_index: int, delta: CompletionDelta) -> bool:
+        if self._body.is_paused:
+            return False
+        try:
+            self._write(prompt_index, delta)
+        except Exception as error:
+            self._fail(error)
+        return True
+
+    def _write_unread(self) -> None:
+        if self._body.is_paused or self.ended.done():
+            return
+        try:
+            for prompt_index, stream in enumerate(self._streams):
+                for delta in stream.take():
+                    self._write(prompt_index, delta)
+            if all(stream.has_ended for stream in self._streams):
+                self.ended.set_result(None)
+        except Exception as error:
+            self._fail(error)
+
+    def _write(self, prompt_index: int, delta: CompletionDelta) -> None:
+        if delta.finish_reason is not None:
+            check_ended_well(delta.finish_reason, delta.stop_reason)
+        if frame := self._added(prompt_index, delta):
+            self._body.write(frame)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
 
 @dataclass(frozen=True)

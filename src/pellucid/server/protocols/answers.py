@@ -117,6 +117,8 @@ class Block:
         parts: of its text. Joined when somebody asks: to add to a text copies it.
     """
 
+    __slots__ = ("call_id", "index", "kind", "name", "parts")
+
     def __init__(
         self, index: int, kind: BlockKind, call_id: str | None = None, name: str | None = None
     ) -> None:
@@ -162,6 +164,8 @@ class AnswerBlocks:
     Attributes:
         blocks: all, in their order.
     """
+
+    __slots__ = ("_open", "_parser", "_reasoning", "_reasoning_state", "blocks")
 
     def __init__(
         self, parser: ResponseParser | None, reasoning: ReasoningTokens | None = None

@@ -474,7 +474,8 @@ class _Writer(StreamWriter):
             return _event("content_block_stop", index=block.index)
         template = self._templates.get(block.index)
         if template is None:
-            delta = _DELTAS_WITHOUT_TEXT[block.kind]
+            kind, field = _DELTA_FIELDS[block.kind]
+            delta = {"type": kind, field: TextTemplate.PLACE}
             template = TextTemplate(_event("content_block_delta", index=block.index, delta=delta))
             self._templates[block.index] = template
         return template.of(event.text)
@@ -548,10 +549,10 @@ def _content_block(block: Block) -> dict[str, Any]:
     }
 
 
-_DELTAS_WITHOUT_TEXT = {
-    BlockKind.TEXT: {"type": "text_delta", "text": ""},
-    BlockKind.REASONING: {"type": "thinking_delta", "thinking": ""},
-    BlockKind.CALL: {"type": "input_json_delta", "partial_json": ""},
+_DELTA_FIELDS = {
+    BlockKind.TEXT: ("text_delta", "text"),
+    BlockKind.REASONING: ("thinking_delta", "thinking"),
+    BlockKind.CALL: ("input_json_delta", "partial_json"),
 }
 
 

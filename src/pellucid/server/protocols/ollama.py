@@ -410,7 +410,7 @@ class _Lines(StreamWriter):
         self._tokenizer = tokenizer
         self._num_top = num_top
         self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(name)
-        self._text_template = TextTemplate(self._fields(Added()))
+        self._text_template = TextTemplate(self._fields(Added(TextTemplate.PLACE)))
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (output,) = outputs

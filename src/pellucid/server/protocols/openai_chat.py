@@ -3,7 +3,7 @@
 https://platform.openai.com/docs/api-reference/chat, with the additions of vLLM and llama.cpp.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -257,7 +257,9 @@ class _Choice:
         self._output = output
         self._blocks = blocks
         self._is_first = True
-        self._templates: dict[BlockKind, TextTemplate] = {}
+        self._has_equal_frames = body.has_equal_frames
+        self._template_block: Block | None = None  # whose growth the template's frames bring
+        self._template = TextTemplate(b"")
         self.num_tokens = 0
 
     @property
@@ -277,36 +279,27 @@ class _Choice:
         self._add_tokens(choice, delta)
         return choice
 
-    def part(self, delta: CompletionDelta) -> bytes | None:
+    def part(
+        self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
+    ) -> bytes | None:
         self.num_tokens += len(delta.token_ids)
         events = self._blocks.read(delta)
-        has_text_alone = (
-            delta.finish_reason is None
-            and delta.logprobs is None
-            and not self._is_first
-            and not self._body.return_token_ids
-        )
-        if has_text_alone:
-            if not events:
-                return None  # half a character, or what may become a stop string or a tool call
-            if len(events) == 1:
-                (event,) = events
-                if event.change is Change.GREW and event.block.kind is not BlockKind.CALL:
-                    return self._template(event.block.kind).of(event.text)
-        return self._full_part(delta, self._added(events))
+        is_full = delta.finish_reason is not None or delta.logprobs is not None or self._is_first
+        if not is_full and self._has_equal_frames and len(events) == 1:
+            (event,) = events
+            if event.change is Change.GREW and event.block.kind is not BlockKind.CALL:
+                if event.block is not self._template_block:
+                    added = _growth(event.block.kind, TextTemplate.PLACE)
+                    self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
+                    self._template_block = event.block
+                return self._template.of(event.text)
+        part = self._full_part(delta, events)
+        return None if part is None else frame(part)
 
-    def _template(self, kind: BlockKind) -> TextTemplate:
-        """Of the parts that add to a text or to a reasoning, and do nothing else."""
-        template = self._templates.get(kind)
-        if template is None:
-            added = ChatDelta(content="")
-            if kind is BlockKind.REASONING:
-                added = ChatDelta(reasoning_content="", reasoning="")
-            part = msgspec.json.encode(ChunkChoice(self._number, added))
-            template = self._templates[kind] = TextTemplate(part)
-        return template
-
-    def _full_part(self, delta: CompletionDelta, added: ChatDelta) -> bytes | None:
+    def _full_part(
+        self, delta: CompletionDelta, events: Sequence[BlockEvent]
+    ) -> ChunkChoice | None:
+        added = self._added(events)
         choice = ChunkChoice(self._number, added)
         if delta.logprobs is not None:
             choice.logprobs = self._logprobs(delta)
@@ -314,7 +307,7 @@ class _Choice:
             choice.finish_reason = self._finish_reason(delta)
             choice.stop_reason = delta.stop_reason
         elif added == NOTHING and delta.logprobs is None and not self._body.return_token_ids:
-            return None
+            return None  # half a character, or what may become a stop string or a tool call
         if self._is_first:
             added.role = "assistant"
             if added.content is UNSET:
@@ -322,7 +315,7 @@ class _Choice:
         if self._is_first or self._body.return_token_ids:
             self._add_tokens(choice, delta)
         self._is_first = False
-        return msgspec.json.encode(choice)
+        return choice
 
     def _message(self) -> ChatMessage:
         text = self._blocks.text_of(BlockKind.TEXT)
@@ -386,3 +379,10 @@ class _Choice:
                 self._tokenizer, delta.token_ids, delta.logprobs, self._body.top_logprobs or 0
             )
         )
+
+
+def _growth(kind: BlockKind, text: str) -> ChatDelta:
+    """What a text or a reasoning adds to a message by growing."""
+    if kind is BlockKind.TEXT:
+        return ChatDelta(content=text)
+    return ChatDelta(reasoning_content=text, reasoning=text)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -32,7 +31,6 @@ from pellucid.server.streaming import (
 from pellucid.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
-EMPTY_CHOICES = b'"choices":[]'
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -95,6 +93,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         for name in ("stream_options", "return_progress"):
             if getattr(self, name) and not self.stream:
                 raise refused(f"{name}: needs stream=true", name)
+
+    @property
+    def has_equal_frames(self) -> bool:
+        """Whether the frames of a text differ in parts of the text alone, if they have no log-probabilities."""
+        options = self.stream_options
+        has_usage = options is not None and bool(options.continuous_usage_stats)
+        return not (has_usage or self.return_token_ids)
 
     def format_rule(self) -> AnswerRule | None:
         """What the client wants each text to be.
@@ -337,8 +342,11 @@ class ReplyObject(msgspec.Struct, kw_only=True):
 class ChoiceWriter(Protocol):
     """Writes one choice: all of it, or what a delta adds to it."""
 
-    def part(self, delta: CompletionDelta) -> bytes | None:
-        """JSON. None: nothing that the client would see; never for the last delta."""
+    def part(
+        self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
+    ) -> bytes | None:
+        """The frame of what a delta adds, by `frame`. None: nothing that the client would see; never for the
+        last delta."""
 
     def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
 
@@ -379,7 +387,8 @@ class ReplyWriter(StreamWriter):
         self._model = model
         self._object_names = object_names
         self._make_choice = make_choice
-        self._choices: dict[tuple[int, int], ChoiceWriter] = {}  # by prompt and completion
+        self._n = generation.request.params.n
+        self._choices: dict[int, ChoiceWriter] = {}  # by number
         self._stream_options = fields.stream_options or StreamOptions()
         self._num_ended = 0
 
@@ -406,27 +415,16 @@ class ReplyWriter(StreamWriter):
         )
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
-        choice = self._choices.get((prompt_index, delta.index))
+        choice = self._choices.get(prompt_index * self._n + delta.index)
         if choice is None:
             output = self._generation.outputs[prompt_index]
             choice = self._new_choice(prompt_index, delta.index, output)
-        part = choice.part(delta)
-        if part is None:
-            return b""
+        frame = self._part_frame
         if delta.finish_reason is not None:
             self._num_ended += 1
             if self._num_ended == num_choices(self._generation.outputs):
-                # With the last choice: clients expect one in every frame.
-                return self._frame(
-                    [msgspec.Raw(part)],
-                    usage=self._frame_usage(),
-                    timings=timings_of(self._generation.outputs),
-                    warnings=self._generation.call.warnings or UNSET,
-                )
-        if self._stream_options.continuous_usage_stats:
-            return self._frame([msgspec.Raw(part)], usage=self._frame_usage())
-        head, tail = self._envelope
-        return head + part + tail
+                frame = self._last_part_frame
+        return choice.part(delta, frame) or b""
 
     def last(self) -> bytes:
         if self._stream_options.include_usage:
@@ -439,12 +437,17 @@ class ReplyWriter(StreamWriter):
     def _progress(self, progress: Progress) -> bytes:
         return self._frame([], prompt_progress=prompt_progress(progress))
 
-    @cached_property
-    def _envelope(self) -> tuple[bytes, bytes]:
-        """What comes before and after the choice in most frames: of a token only the choice is written."""
-        frame = self._frame([], usage=self._frame_usage())
-        before, after = frame.split(EMPTY_CHOICES)  # within a string its quotes would be escaped
-        return before + EMPTY_CHOICES[:-1], EMPTY_CHOICES[-1:] + after
+    def _part_frame(self, part: msgspec.Struct) -> bytes:
+        return self._frame([part], usage=self._frame_usage())
+
+    def _last_part_frame(self, part: msgspec.Struct) -> bytes:
+        """With timings and warnings; they stand beside the last choice, as clients expect one in every frame."""
+        return self._frame(
+            [part],
+            usage=self._frame_usage(),
+            timings=timings_of(self._generation.outputs),
+            warnings=self._generation.call.warnings or UNSET,
+        )
 
     def _frame_usage(self) -> Usage | UnsetType | None:
         """The usage in a frame with choices: null if the client asked for it at the end."""
@@ -474,8 +477,8 @@ class ReplyWriter(StreamWriter):
         )
 
     def _new_choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
-        number = prompt_index * self._generation.request.params.n + index
-        self._choices[prompt_index, index] = choice = self._make_choice(number, output)
+        number = prompt_index * self._n + index
+        self._choices[number] = choice = self._make_choice(number, output)
         return choice
 
 

@@ -4,7 +4,7 @@ https://platform.openai.com/docs/api-reference/completions, with vLLM's addition
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,16 +161,18 @@ class _Choice:
         self._prompt_only = prompt_only
         self._offsets = _TextOffsets(tokenizer, body.skip_special_tokens is not False)
         self._is_first = True
-        self._template = TextTemplate(msgspec.json.encode(TextChoice(number, "")))
-        self._has_text_alone = body.logprobs is None and not body.return_token_ids
+        self._has_equal_frames = body.logprobs is None and body.has_equal_frames
+        self._template: TextTemplate | None = None
         self.num_tokens = 0
         self.num_reasoning_tokens = 0  # the text is not parsed
 
-    def part(self, delta: CompletionDelta) -> bytes:
-        if self._has_text_alone and delta.finish_reason is None and not self._is_first:
-            self.num_tokens += len(delta.token_ids)
-            return self._template.of(delta.text)
-        return msgspec.json.encode(self.whole(delta))
+    def part(self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]) -> bytes:
+        if not self._has_equal_frames or delta.finish_reason is not None or self._is_first:
+            return frame(self.whole(delta))
+        self.num_tokens += len(delta.token_ids)
+        if self._template is None:
+            self._template = TextTemplate(frame(TextChoice(self._number, TextTemplate.PLACE)))
+        return self._template.of(delta.text)
 
     def whole(self, delta: CompletionDelta) -> TextChoice:
         """What a delta adds; the first one brings the prompt, if it is to be echoed."""

@@ -508,7 +508,8 @@ class _Writer(StreamWriter):
             return self._numbered_event(kind, msgspec.json.encode(fields))
         template = self._templates.get(block.index)
         if template is None:
-            template = TextTemplate(msgspec.json.encode(self._growth(block, "", ())))
+            fields = self._growth(block, TextTemplate.PLACE, ())
+            template = TextTemplate(msgspec.json.encode(fields))
             self._templates[block.index] = template
         return self._numbered_event(kind, template.of(text))
 
