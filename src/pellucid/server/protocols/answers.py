@@ -163,9 +163,10 @@ class AnswerBlocks:
 
     Attributes:
         blocks: all, in their order.
+        open_block: the last one, until it ends.
     """
 
-    __slots__ = ("_open", "_parser", "_reasoning", "_reasoning_state", "blocks")
+    __slots__ = ("_parser", "_reasoning", "_reasoning_state", "blocks", "open_block")
 
     def __init__(
         self, parser: ResponseParser | None, reasoning: ReasoningTokens | None = None
@@ -174,7 +175,7 @@ class AnswerBlocks:
         self._parser = parser
         self._reasoning = reasoning
         self._reasoning_state = None if reasoning is None else reasoning.first
-        self._open: Block | None = None
+        self.open_block: Block | None = None
 
     @property
     def has_calls(self) -> bool:
@@ -192,6 +193,11 @@ class AnswerBlocks:
 
     def read(self, delta: CompletionDelta) -> list[BlockEvent]:
         """What a delta changes for certain; the last delta brings all that was held back."""
+        if self._parser is None and self._reasoning is None and self.open_block is not None:
+            if not delta.text:
+                return []
+            self.open_block.parts.append(delta.text)
+            return [BlockEvent(Change.GREW, self.open_block, delta.text)]
         events: list[BlockEvent] = []
         if self._reasoning is not None:
             for token_id in delta.token_ids:
@@ -219,11 +225,11 @@ class AnswerBlocks:
 
     def close(self) -> list[BlockEvent]:
         """Ends the block that is open, if any."""
-        block, self._open = self._open, None
+        block, self.open_block = self.open_block, None
         return [] if block is None else [BlockEvent(Change.CLOSED, block)]
 
     def _grow(self, kind: BlockKind, text: str, events: list[BlockEvent]) -> None:
-        block = self._open
+        block = self.open_block
         if block is None or block.kind is not kind:
             block = self._begin(kind, events)
         block.parts.append(text)
@@ -237,10 +243,10 @@ class AnswerBlocks:
         name: str | None = None,
     ) -> Block:
         events += self.close()
-        self._open = Block(len(self.blocks), kind, call_id, name)
-        self.blocks.append(self._open)
-        events.append(BlockEvent(Change.OPENED, self._open))
-        return self._open
+        self.open_block = Block(len(self.blocks), kind, call_id, name)
+        self.blocks.append(self.open_block)
+        events.append(BlockEvent(Change.OPENED, self.open_block))
+        return self.open_block
 
 
 def shown_tools(

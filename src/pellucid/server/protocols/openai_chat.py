@@ -257,7 +257,7 @@ class _Choice:
         self._output = output
         self._blocks = blocks
         self._is_first = True
-        self._has_equal_frames = body.has_equal_frames
+        self._has_equal_frames = body.has_equal_frames and not body.logprobs
         self._template_block: Block | None = None  # whose growth the template's frames bring
         self._template = TextTemplate(b"")
         self.num_tokens = 0
@@ -284,16 +284,17 @@ class _Choice:
     ) -> bytes | None:
         self.num_tokens += len(delta.token_ids)
         events = self._blocks.read(delta)
-        is_full = delta.finish_reason is not None or delta.logprobs is not None or self._is_first
-        if not is_full and self._has_equal_frames and len(events) == 1:
+        if len(events) == 1 and delta.finish_reason is None:
             (event,) = events
-            if event.change is Change.GREW and event.block.kind is not BlockKind.CALL:
-                if event.block is not self._template_block:
-                    added = _growth(event.block.kind, TextTemplate.PLACE)
-                    self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
-                    self._template_block = event.block
+            if event.block is self._template_block and event.change is Change.GREW:
                 return self._template.of(event.text)
         part = self._full_part(delta, events)
+        block = self._blocks.open_block
+        if self._has_equal_frames and block is not None and block is not self._template_block:
+            if block.kind is not BlockKind.CALL:
+                added = _growth(block.kind, TextTemplate.PLACE)
+                self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
+                self._template_block = block
         return None if part is None else frame(part)
 
     def _full_part(
