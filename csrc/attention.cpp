@@ -149,8 +149,10 @@ struct AttentionRun {
     const std::int64_t begin =
         std::max<std::int64_t>(range * kRangeTiles, item.first_key / kTileTokens);
     const std::int64_t end = std::min((range + 1) * kRangeTiles, own_tile + 1);
+    const std::int64_t table_row =
+        arrays.table_rows == nullptr ? item.request : arrays.table_rows[item.request];
     const std::int32_t* const block_table =
-        arrays.block_tables + item.request * arrays.block_table_stride;
+        arrays.block_tables + table_row * arrays.block_table_stride;
     const std::int64_t tiles_per_block = layer.block_size / kTileTokens;
     KeyRange keys;
     keys.num_tiles = end - begin;

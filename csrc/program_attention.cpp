@@ -2,6 +2,7 @@
 // attention.
 #include "program_attention.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <utility>
@@ -61,20 +62,50 @@ void check_requests(const Step& step, const AttentionLimits& limits) {
 }  // namespace
 
 ProgramAttention::ProgramAttention(Program& program, const AttentionLimits& limits)
-    : program_(program), limits_(limits) {
+    : program_(program), limits_(limits), single_rows_(std::make_shared<SingleRows>()) {
   check_limits(limits);
+  const auto max_rows = static_cast<std::size_t>(limits.max_requests);
+  single_rows_->query_start.reserve(max_rows + 1);  // plans keep the addresses
+  single_rows_->seq_lens.reserve(max_rows);
+  single_rows_->requests.reserve(max_rows);
 }
 
-const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(std::int64_t sliding_window) {
-  std::shared_ptr<AttentionPlan>& plan = plans_[sliding_window];
-  if (plan == nullptr) {
-    plan = std::make_shared<AttentionPlan>(limits_);
-    program_.add_own_bytes(plan->num_bytes());
-    program_.add_preparation([plan = plan, limits = limits_, sliding_window](const Step& step) {
-      check_requests(step, limits);
-      plan->make({step.num_requests, step.query_start, step.seq_lens}, sliding_window);
-    });
+void ProgramAttention::SingleRows::make(const Step& step) {
+  query_start.assign(1, 0);
+  seq_lens.clear();
+  requests.clear();
+  const std::int32_t* const end = step.query_start + step.num_requests + 1;
+  for (std::int64_t r = 0; r < step.num_logits; ++r) {
+    const std::int32_t row = step.logits_indices[r];
+    require(row >= 0 && row < step.num_tokens, "logits_indices: there is no row ", row);
+    const std::int64_t request =
+        std::upper_bound(step.query_start, end, row) - step.query_start - 1;
+    const std::int32_t num_later = step.query_start[request + 1] - row - 1;
+    query_start.push_back(static_cast<std::int32_t>(r + 1));
+    seq_lens.push_back(step.seq_lens[request] - num_later);
+    requests.push_back(static_cast<std::int32_t>(request));
   }
+}
+
+const std::shared_ptr<AttentionPlan>& ProgramAttention::plan_of(RowSet rows,
+                                                                std::int64_t sliding_window) {
+  std::shared_ptr<AttentionPlan>& plan = plans_[{rows, sliding_window}];
+  if (plan != nullptr) return plan;
+  plan = std::make_shared<AttentionPlan>(limits_);
+  program_.add_own_bytes(plan->num_bytes());
+  program_.add_preparation(
+      [=, plan = plan, limits = limits_, single_rows = single_rows_](const Step& step) {
+        check_requests(step, limits);
+        if (rows == RowSet::kTokens) {
+          plan->make({step.num_requests, step.query_start, step.seq_lens}, sliding_window);
+          return;
+        }
+        require(step.num_logits <= limits.max_requests, "logits_indices: has ", step.num_logits,
+                " rows, the program was made for ", limits.max_requests);
+        single_rows->make(step);
+        plan->make({step.num_logits, single_rows->query_start.data(), single_rows->seq_lens.data()},
+                   sliding_window);
+      });
   return plan;
 }
 
@@ -105,13 +136,13 @@ void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t 
       });
 }
 
-void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions options, View y,
-                                     std::shared_ptr<const std::vector<float>> sinks) {
+void ProgramAttention::add_attention(RowSet rows, KVPlace place, View q, AttentionOptions options,
+                                     View y, std::shared_ptr<const std::vector<float>> sinks) {
   check_place(place);
   require(options.sliding_window >= 0, "sliding_window=", options.sliding_window,
           ": must be positive");
-  program_.check_view("q", q, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
-  program_.check_view("y", y, RowSet::kTokens, limits_.num_heads * limits_.head_dim);
+  program_.check_view("q", q, rows, limits_.num_heads * limits_.head_dim);
+  program_.check_view("y", y, rows, limits_.num_heads * limits_.head_dim);
   program_.add_preparation(
       [place, limits = limits_, window = options.sliding_window](const Step& step) {
         check_layer(step, place, limits.num_kv_heads, limits.head_dim);
@@ -124,7 +155,7 @@ void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions opt
           "sinks: must have one number for each head");
   if (sinks != nullptr)
     options.sinks = sinks->data();  // alive as long as the phase's copy of sinks
-  const std::shared_ptr<AttentionPlan> plan = plan_of(options.sliding_window);
+  const std::shared_ptr<AttentionPlan> plan = plan_of(rows, options.sliding_window);
   const std::size_t bytes_per_thread = round_up(attention_scratch_bytes(limits_), kCacheLine);
   const auto num_threads = static_cast<std::size_t>(program_.max_threads());
   const int scratch = program_.add_scratch(num_threads * bytes_per_thread);
@@ -132,9 +163,16 @@ void ProgramAttention::add_attention(KVPlace place, View q, AttentionOptions opt
       "attention", {q.buffer, y.buffer, scratch},
       [plan](const Step&) { return static_cast<std::int64_t>(plan->items().size()); },
       [](const Step&) { return 1; },
-      [=, sinks = std::move(sinks), &program = program_](const Step& step, const Share& share) {
-        const AttentionArrays arrays{program.row(q, 0), program.stride(q),        program.row(y, 0),
-                                     program.stride(y), step.tables(place.group), step.max_blocks};
+      [=, sinks = std::move(sinks), single_rows = single_rows_, &program = program_](
+          const Step& step, const Share& share) {
+        const AttentionArrays arrays{
+            program.row(q, 0),
+            program.stride(q),
+            program.row(y, 0),
+            program.stride(y),
+            step.tables(place.group),
+            step.max_blocks,
+            rows == RowSet::kTokens ? nullptr : single_rows->requests.data()};
         run_attention(
             program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place), *plan,
             options, arrays, share.begin, share.end,

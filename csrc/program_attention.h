@@ -1,10 +1,11 @@
 // ProgramAttention: attention over the paged cache as phases of a Program. A step is planned once
-// for all layers with the same sliding window.
+// for all layers with the same sliding window and the same rows.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention.h"
@@ -23,17 +24,27 @@ class ProgramAttention {
   // Phases are added to `program`, which outlives this object.
   ProgramAttention(Program& program, const AttentionLimits& limits);
 
-  // Adds the phase that computes attention: q [T, H, D] -> y [T, H, D]. `sinks` [H] are those of
-  // the options, or null.
-  void add_attention(KVPlace place, View q, AttentionOptions options, View y,
+  // Adds the phase that computes attention: q [T or R, H, D] -> y, likewise. `sinks` [H] are those
+  // of the options, or null.
+  void add_attention(RowSet rows, KVPlace place, View q, AttentionOptions options, View y,
                      std::shared_ptr<const std::vector<float>> sinks = nullptr);
 
  private:
-  const std::shared_ptr<AttentionPlan>& plan_of(std::int64_t sliding_window);
+  // The rows with logits as requests of one row each.
+  struct SingleRows {
+    std::vector<std::int32_t> query_start;  // [R + 1]
+    std::vector<std::int32_t> seq_lens;     // [R]
+    std::vector<std::int32_t> requests;     // [R] of the step
+
+    void make(const Step& step);
+  };
+
+  const std::shared_ptr<AttentionPlan>& plan_of(RowSet rows, std::int64_t sliding_window);
 
   Program& program_;
   const AttentionLimits limits_;
-  std::map<std::int64_t, std::shared_ptr<AttentionPlan>> plans_;  // by sliding window
+  std::map<std::pair<RowSet, std::int64_t>, std::shared_ptr<AttentionPlan>> plans_;
+  std::shared_ptr<SingleRows> single_rows_;
 };
 
 }  // namespace pellucid

@@ -166,13 +166,13 @@ void add_rotations(Program& program, int index, std::int64_t dim, float factor, 
       });
 }
 
-void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
+void add_rope(Program& program, RowSet rows, View x, View rotations, std::int64_t num_heads,
               std::int64_t head_dim, std::int64_t dim, View y) {
   require(dim >= 2 && dim % 2 == 0 && dim <= head_dim, "dim=", dim,
           ": must be a positive even number of at most head_dim=", head_dim);
-  check_vectors(program, RowSet::kTokens, x, head_dim, num_heads, y);
-  program.check_view("rotations", rotations, RowSet::kTokens, dim);
-  program.add_row_phase("rope", RowSet::kTokens, {x.buffer, rotations.buffer, y.buffer},
+  check_vectors(program, rows, x, head_dim, num_heads, y);
+  program.check_view("rotations", rotations, rows, dim);
+  program.add_row_phase("rope", rows, {x.buffer, rotations.buffer, y.buffer},
                         [=, &program](const Step&, std::int64_t r) {
                           const float* const cos = program.row(rotations, r);
                           program.kernels().elementwise.rope(program.row(x, r), cos, cos + dim / 2,

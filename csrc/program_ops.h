@@ -55,7 +55,7 @@ void add_rotations(Program& program, int index, std::int64_t dim, float factor, 
                    View y);
 
 // Rotates num_heads heads [head_dim] by the rotations that add_rotations computed.
-void add_rope(Program& program, View x, View rotations, std::int64_t num_heads,
+void add_rope(Program& program, RowSet rows, View x, View rotations, std::int64_t num_heads,
               std::int64_t head_dim, std::int64_t dim, View y);
 
 void add_activate(Program& program, RowSet rows, View x, ActivationFunction function,

@@ -119,11 +119,11 @@ void bind_program(nb::module_& m) {
           "index"_a, "dim"_a, "factor"_a, "beta"_a, "period"_a, "y"_a)
       .def(
           "rope",
-          [](Program& self, const BufferView& x, const BufferView& rotations,
+          [](Program& self, RowSet rows, const BufferView& x, const BufferView& rotations,
              std::int64_t num_heads, std::int64_t head_dim, std::int64_t dim, const BufferView& y) {
-            add_rope(self, view(x), view(rotations), num_heads, head_dim, dim, view(y));
+            add_rope(self, rows, view(x), view(rotations), num_heads, head_dim, dim, view(y));
           },
-          "x"_a, "rotations"_a, "num_heads"_a, "head_dim"_a, "dim"_a, "y"_a)
+          "rows"_a, "x"_a, "rotations"_a, "num_heads"_a, "head_dim"_a, "dim"_a, "y"_a)
       .def(
           "activate",
           [](Program& self, RowSet rows, const BufferView& x, const std::string& activation,

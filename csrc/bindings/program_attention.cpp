@@ -34,14 +34,14 @@ void bind_program_attention(nb::module_& m) {
           "num_kv_heads"_a, "head_dim"_a)
       .def(
           "paged_attention",
-          [](ProgramAttention& self, std::int64_t layer, const BufferView& q, float scale,
-             std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
+          [](ProgramAttention& self, RowSet rows, std::int64_t layer, const BufferView& q,
+             float scale, std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
              const std::optional<FloatVector>& sinks, const BufferView& y, std::int64_t group) {
-            self.add_attention({layer, group}, view(q),
+            self.add_attention(rows, {layer, group}, view(q),
                                {scale, softcap.value_or(0.0f), sliding_window.value_or(0)}, view(y),
                                sinks ? floats(*sinks) : nullptr);
           },
-          "layer"_a, "q"_a, "scale"_a, "sliding_window"_a.none(), "softcap"_a.none(),
+          "rows"_a, "layer"_a, "q"_a, "scale"_a, "sliding_window"_a.none(), "softcap"_a.none(),
           "sinks"_a.none(), "y"_a, "group"_a = 0);
 }
 

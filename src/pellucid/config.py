@@ -385,6 +385,17 @@ class ModelConfig:
         return tuple(layer.recurrence.state for layer in self.layers if layer.recurrence)
 
     @property
+    def first_without_kv(self) -> int:
+        """The first of the last layers, which keep nothing of a token: prompt rows without logits do not pass
+        them. The number of layers if the last one keeps something."""
+        with_kv = (
+            index
+            for index, layer in enumerate(self.layers)
+            if layer.attention is None or layer.attention.shared_kv_layer is None
+        )
+        return max(with_kv) + 1
+
+    @property
     def ropes(self) -> tuple[RopeConfig, ...]:
         """The different rotations of all layers."""
         ropes = (attention.rope for attention in self.attentions)

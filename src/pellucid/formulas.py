@@ -102,6 +102,8 @@ class ModelShape(Protocol):
     def tie_word_embeddings(self) -> bool: ...
     @property
     def layer_vocab_size(self) -> int: ...
+    @property
+    def first_without_kv(self) -> int: ...
 
 
 class LayerMatrices(NamedTuple):
@@ -170,9 +172,13 @@ def embedding_parameters(shape: ModelShape) -> int:
 
 def active_matrix_parameters(shape: ModelShape) -> int:
     """Of the `matrix_parameters` those that a token passes: of the experts, the chosen ones."""
+    return _active_parameters(shape, shape.layers)
+
+
+def _active_parameters(shape: ModelShape, layers: Sequence[LayerShape]) -> int:
     return sum(
         each.num_active * each.num_outputs * each.num_inputs
-        for layer in shape.layers
+        for layer in layers
         for each in layer_matrices(layer, shape.hidden_size)
     )
 
@@ -196,26 +202,33 @@ class ForwardFlops:
     """
 
     def __init__(self, shape: ModelShape) -> None:
-        self._per_token = 2 * active_matrix_parameters(shape)
-        # q.k and p.v: a multiply and an add each, per pair, head and component. By window.
-        per_pair = Counter[int | None]()
-        for layer in shape.layers:
+        first = shape.first_without_kv
+        self._per_token = 2 * _active_parameters(shape, shape.layers[:first])
+        self._per_logits = 2 * shape.hidden_size * shape.vocab_size
+        self._per_logits += 2 * _active_parameters(shape, shape.layers[first:])
+        # q.k and p.v: a multiply and an add each, per pair, head and component. By window, of layers
+        # that all rows pass, and of those that rows with logits pass.
+        per_pair, per_pair_of_logits = Counter[int | None](), Counter[int | None]()
+        for index, layer in enumerate(shape.layers):
             if (attention := layer.attention) is not None:
-                per_pair[attention.window] += 4 * attention.num_heads * attention.head_dim
+                counted = per_pair if index < first else per_pair_of_logits
+                counted[attention.window] += 4 * attention.num_heads * attention.head_dim
             elif layer.recurrence is not None:
                 self._per_token += state_flops(layer.recurrence.state)
         self._per_pair_by_window = tuple(per_pair.items())
-        self._per_logits = 2 * shape.hidden_size * shape.vocab_size
+        self._per_pair_of_logits_by_window = tuple(per_pair_of_logits.items())
 
     def __call__(self, start: int, end: int, num_logits: int) -> int:
-        """Of one request's tokens at positions start .. end - 1, of which `num_logits` rows go through
-        the head."""
+        """Of one request's tokens at positions start .. end - 1, of which the last `num_logits` rows go
+        through the head."""
         attention = 0
         for window, per_pair in self._per_pair_by_window:
             if end - start == 1:  # decode, once for each request and step
                 attention += per_pair * (end if window is None else min(end, window))
             else:
                 attention += per_pair * attention_pairs(start, end, window)
+        for window, per_pair in self._per_pair_of_logits_by_window:
+            attention += per_pair * attention_pairs(end - num_logits, end, window)
         return self._per_token * (end - start) + attention + self._per_logits * num_logits
 
 
@@ -248,11 +261,12 @@ def weight_bytes(
 
     Args:
         matrix_bytes: bytes of a matrix of (outputs, inputs) in its format, scales included.
-        with_head: whether the step computes logits at all.
+        with_head: whether the step computes logits at all; without them it does not pass the last layers
+            that keep nothing.
     """
     layers = sum(
         each.num_matrices * matrix_bytes(each.num_outputs, each.num_inputs)
-        for layer in shape.layers
+        for layer in shape.layers[: None if with_head else shape.first_without_kv]
         for each in layer_matrices(layer, shape.hidden_size)
     )
     return layers + (matrix_bytes(shape.vocab_size, shape.hidden_size) if with_head else 0)

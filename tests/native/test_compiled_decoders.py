@@ -7,7 +7,9 @@ import pytest
 
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.kv_groups import kv_groups
 from pellucid.loading.decoder import load_decoder
+from support.batches import Share, forward_batch
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 from support.decoding import logits_in_steps
 from support.steps import chunks, random_steps, whole
@@ -33,6 +35,28 @@ def test_compiled_is_op_by_op(checkpoint):
             rows = logits_in_steps(which, config, backend, TEXTS, steps, block_size=32)
             for own, wanted in zip(rows, one_by_one, strict=True):
                 assert (own == wanted).all()
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma4"]
+)  # the last layers of gemma4 see these rows alone
+@pytest.mark.parametrize("max_rows", [512, 7])
+def test_only_the_rows_asked_for_get_logits(family, max_rows, tmp_path):
+    backend = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=max_rows)
+    decoder, config = load_decoder(write_checkpoint(tmp_path, family), backend)
+    compiled, num_groups = backend.compile(decoder, config), len(kv_groups(config))
+    text, other = TEXTS[1][:33], TEXTS[3][:9]
+
+    def logits(first, second):
+        shares = [Share(text, 0, 33, [2, 0, 1]), Share(other, 0, 9, [3])]
+        batch = forward_batch(shares, 16, [*first, *(33 + row for row in second)], num_groups)
+        cache = backend.make_kv_cache(config, 4 * num_groups, 16, "bf16")
+        return compiled.forward(batch, cache)
+
+    all_rows = logits(range(33), range(9))
+    for first, second in (([], []), ([5], []), ([0, 7, 32], [8]), ([], [3, 4])):
+        wanted = [*first, *(33 + row for row in second)]
+        assert (logits(first, second) == all_rows[wanted]).all()
 
 
 class LookingForTheLargest:

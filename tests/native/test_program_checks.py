@@ -49,9 +49,9 @@ def small_decoder() -> Program:
     program.input(0, WIDTH, (given, 0))
     program.add(TOKENS, (x, 0), (given, 0), WIDTH, (x, 0))
     program.rotations(0, HEAD_DIM, 1.0, 0.0, 1, (rotations, 0))
-    program.rope((x, 0), (rotations, 0), HEADS, HEAD_DIM, HEAD_DIM, (x, 0))
+    program.rope(TOKENS, (x, 0), (rotations, 0), HEADS, HEAD_DIM, HEAD_DIM, (x, 0))
     program.store_kv(0, (x, 0), (x, HEAD_DIM), KV_HEADS, HEAD_DIM)
-    attention(program).paged_attention(0, (x, 0), 1.0, None, None, None, (x, 0))
+    attention(program).paged_attention(TOKENS, 0, (x, 0), 1.0, None, None, None, (x, 0))
     program.gather((x, 0), WIDTH, (last, 0))
     program.linear(LOGITS, (last, 0), matrix(), (logits, 0), add_to_y=False)
     program.finish(logits)
@@ -204,9 +204,9 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
         lambda p, x, r: p.rotations(0, 34, 1.0, 0.0, 1, x(0)),
         lambda p, x, r: p.rotations(0, 15, 1.0, 0.0, 1, x(0)),
         lambda p, x, r: p.rotations(0, 16, 1.0, 0.5, 0, x(0)),
-        lambda p, x, r: p.rope(x(0), x(0), 3, 16, 16, x(0)),
-        lambda p, x, r: p.rope(x(0), x(0), 2, 16, 18, x(0)),
-        lambda p, x, r: p.rope(x(0), x(17), 2, 16, 16, x(0)),
+        lambda p, x, r: p.rope(TOKENS, x(0), x(0), 3, 16, 16, x(0)),
+        lambda p, x, r: p.rope(TOKENS, x(0), x(0), 2, 16, 18, x(0)),
+        lambda p, x, r: p.rope(TOKENS, x(0), x(17), 2, 16, 16, x(0)),
         lambda p, x, r: p.activate(TOKENS, x(0), "silu", 33, x(0)),
         lambda p, x, r: p.gated_activate(TOKENS, x(0), "silu", 17, x(0)),
         lambda p, x, r: p.add(TOKENS, x(0), r(0), 32, x(0)),
@@ -220,9 +220,9 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
         lambda p, x, r: p.store_kv(0, x(0), x(17), 1, 16),
         lambda p, x, r: p.scale(TOKENS, x(0), np.ones(31, np.float32), 32, x(0)),
         lambda p, x, r: p.scale(TOKENS, x(1), np.ones(1, np.float32), 32, x(0)),
-        lambda p, x, r: attention(p).paged_attention(-1, x(0), 1.0, None, None, None, x(0)),
-        lambda p, x, r: attention(p).paged_attention(0, x(1), 1.0, None, None, None, x(0)),
-        lambda p, x, r: attention(p).paged_attention(0, x(0), 1.0, -1, None, None, x(0)),
+        lambda p, x, r: attention(p).paged_attention(TOKENS, -1, x(0), 1.0, None, None, None, x(0)),
+        lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(1), 1.0, None, None, None, x(0)),
+        lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, -1, None, None, x(0)),
         lambda p, x, r: attention(p, num_kv_heads=0),
         lambda p, x, r: attention(p, num_heads=3, num_kv_heads=2),
         lambda p, x, r: attention(p, head_dim=12),

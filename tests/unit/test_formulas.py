@@ -104,3 +104,23 @@ def test_kv_bytes_of_a_decode_step_by_hand() -> None:
     shape = SHAPES["qwen2.5-0.5b"]
     kv_bytes = formulas.KVBytes(shape, 24 * 2 * 2 * 64 * 2)
     assert kv_bytes(512, 513) == 24 * 513 * 512
+
+
+def test_prompt_rows_without_logits_do_not_pass_layers_that_keep_nothing() -> None:
+    shape = SHAPES["gemma-4-e2b"]
+    assert shape.first_without_kv == 15
+    assert SHAPES["llama-3.2-1b"].first_without_kv == 16
+    front = replace(shape, layers=shape.layers[:15])
+    prompt = formulas.forward_flops(shape, 0, 512, 0)
+    assert prompt == formulas.forward_flops(front, 0, 512, 0)
+    last = formulas.forward_flops(shape, 511, 512, 1)
+    assert prompt + last == formulas.forward_flops(shape, 0, 512, 1) + formulas.forward_flops(
+        front, 511, 512, 0
+    )
+    assert last > 2 * formulas.active_matrix_parameters(shape)
+
+    def bf16(num_outputs: int, num_inputs: int) -> int:
+        return 2 * num_outputs * num_inputs
+
+    without_head = formulas.weight_bytes(shape, bf16, with_head=False)
+    assert without_head == formulas.weight_bytes(front, bf16, with_head=False)

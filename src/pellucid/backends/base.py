@@ -221,7 +221,7 @@ class StepWeights:
 
     Args:
         layer_bytes: of all layers without their experts, scales and zero points included.
-        head_bytes: of the head, for steps that compute logits.
+        head_bytes: of the head, and of layers that only rows with logits pass: for steps that compute logits.
         arithmetic: in which most of them are multiplied.
         expert_bytes: of all experts.
     """

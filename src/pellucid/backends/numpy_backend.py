@@ -89,12 +89,9 @@ class NumpyDecoder(CompiledDecoder):
         def matrix_bytes(num_outputs: int, num_inputs: int) -> int:
             return num_outputs * num_inputs * self._itemsize
 
-        config = self._config
-        return StepWeights(
-            formulas.weight_bytes(config, matrix_bytes, with_head=False),
-            matrix_bytes(config.vocab_size, config.hidden_size),
-            "f32",
-        )
+        layers = formulas.weight_bytes(self._config, matrix_bytes, with_head=False)
+        head = formulas.weight_bytes(self._config, matrix_bytes) - layers
+        return StepWeights(layers, head, "f32")
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """About what the arrays take that live at once where they are widest: in the MLP."""

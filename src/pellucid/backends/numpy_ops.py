@@ -241,6 +241,8 @@ class NumpyOps(Ops):
         softcap: float | None = None,
         sinks: Array | None = None,
     ) -> Array:
+        if len(q) == 0:
+            return q
         requests = zip(
             np.split(q * self.dtype(scale), batch.query_start[1:-1]),
             batch.seq_lens.tolist(),

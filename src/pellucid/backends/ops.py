@@ -46,6 +46,23 @@ class ForwardBatch:
         IntArray  # [B] where a request's recurrent states are; not read without such layers
     )
 
+    def logits_batch(self) -> "ForwardBatch":
+        """The rows `logits_indices` as a batch: each is the only row of a request, and has logits."""
+        rows = self.logits_indices
+        requests = np.searchsorted(self.query_start, rows, side="right") - 1
+        num_later = self.query_start[requests + 1] - rows - 1
+        return ForwardBatch(
+            token_ids=self.token_ids[rows],
+            positions=self.positions[rows],
+            rope_lens=self.rope_lens[rows],
+            slot_mapping=self.slot_mapping[:, rows],
+            query_start=np.arange(len(rows) + 1),
+            seq_lens=self.seq_lens[requests] - num_later,
+            block_tables=self.block_tables[:, requests],
+            logits_indices=np.arange(len(rows)),
+            state_slots=self.state_slots[requests],
+        )
+
 
 class KVCache(Protocol):
     """The arrays behind the blocks and behind the slots of recurrent states, one handle per layer. Only ops

@@ -18,7 +18,7 @@ from pellucid.backends.base import (
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import CpuKVCache
 from pellucid.backends.native import Draw as NativeDraw
-from pellucid.backends.native import Program, RowSummarizer
+from pellucid.backends.native import Program, RowSet, RowSummarizer
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
 from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
 from pellucid.backends.row_table import embed_rows
@@ -106,7 +106,8 @@ class ProgramDecoder(CompiledDecoder):
             for rope in trace.ropes
         )
         self._look_ups = tuple(trace.look_ups)
-        self._weights = tuple(trace.weights)  # in the order of the step; the last one is the head
+        self._layer_weights = tuple(trace.weights[RowSet.TOKENS])
+        self._head_weights = tuple(trace.weights[RowSet.LOGITS])
         self._experts = tuple(
             weight for layer in trace.experts for stack in layer for weight in stack
         )
@@ -122,15 +123,14 @@ class ProgramDecoder(CompiledDecoder):
 
     @property
     def step_weights(self) -> StepWeights:
-        *layers, head = self._weights
         bytes_by_arithmetic: dict[Arithmetic, int] = {}
-        for weight in (*self._weights, *self._experts):
+        for weight in (*self._layer_weights, *self._head_weights, *self._experts):
             arithmetic = self._arithmetic(weight.format)
             counted = bytes_by_arithmetic.get(arithmetic, 0)
             bytes_by_arithmetic[arithmetic] = counted + weight.num_bytes
         return StepWeights(
-            sum(weight.num_bytes for weight in layers),
-            head.num_bytes,
+            sum(weight.num_bytes for weight in self._layer_weights),
+            sum(weight.num_bytes for weight in self._head_weights),
             max(bytes_by_arithmetic, key=lambda arithmetic: bytes_by_arithmetic[arithmetic]),
             sum(weight.num_bytes for weight in self._experts),
         )

@@ -43,7 +43,7 @@ def linear(
     """x @ weight.T + bias; of logits, where they are largest may be noted."""
     rows = x.rows
     joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
-    x.trace.weights += joined.parts
+    x.trace.weights[rows].extend(joined.parts)
 
     def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
         buffer, column = y
@@ -84,12 +84,12 @@ def layer_norm(x: SymbolicArray, weight: Array, bias: Array, eps: float) -> Symb
 
 def rope(x: SymbolicArray, table: RopeConfig) -> SymbolicArray:
     num_heads, head_dim = x.shape
-    rotations = x.trace.rotations(table)
+    rows, rotations = x.rows, x.trace.rotations(table, x.rows)
     return x.trace.record(
         "rope",
         [x, rotations],
         x.shape,
-        lambda to, x, y: to.program.rope(x[0], x[1], num_heads, head_dim, table.dim, y),
+        lambda to, x, y: to.program.rope(rows, x[0], x[1], num_heads, head_dim, table.dim, y),
         can_overwrite=True,
     )
 
@@ -248,14 +248,14 @@ def paged_attention(
     softcap: float | None,
     sinks: Array | None,
 ) -> SymbolicArray:
-    num_heads, head_dim = q.shape
+    rows, (num_heads, head_dim) = q.rows, q.shape
     heads = Heads(num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)
     return q.trace.record(
         "attention",
         [q],
         q.shape,
         lambda to, x, y: to.attention(heads).paged_attention(
-            kv_layer.index, x[0], scale, sliding_window, softcap, sinks, y, kv_layer.group
+            rows, kv_layer.index, x[0], scale, sliding_window, softcap, sinks, y, kv_layer.group
         ),
     )
 

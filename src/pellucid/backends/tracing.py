@@ -145,6 +145,8 @@ class SymbolicArray:
         """x[:, start:stop], or the rows `batch.logits_indices`."""
         if isinstance(key, SymbolicIndices):
             assert key.name == "logits_indices"
+            if self.rows is RowSet.LOGITS:
+                return self
             width = self.operand.width
             return self.trace.record(
                 "gather",
@@ -186,7 +188,9 @@ class Trace:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.ropes: dict[RopeConfig, SymbolicArray] = {}  # cos and sin of each, in order of use
-        self.weights: list[LinearWeights] = []  # of the products, in order of use
+        self._ropes_of_logits: dict[RopeConfig, SymbolicArray] = {}
+        # Of the products with these rows, in order of use.
+        self.weights: dict[RowSet, list[LinearWeights]] = {RowSet.TOKENS: [], RowSet.LOGITS: []}
         self.experts: list[tuple[Sequence[LinearWeights], ...]] = []  # gate, up, down of each layer
         self.look_ups: list[LookUp] = []  # the inputs of the program, in order
 
@@ -236,8 +240,13 @@ class Trace:
         self.look_ups.append(LookUp(table, indices, scale))
         return self.input(len(self.look_ups) - 1, (width,))
 
-    def rotations(self, rope: RopeConfig) -> SymbolicArray:
-        """cos and sin [T, dim] of the step's positions, computed once for all that rotate."""
+    def rotations(self, rope: RopeConfig, rows: RowSet) -> SymbolicArray:
+        """cos and sin [T or R, dim] of the positions of rows, computed once for all that rotate."""
+        if rows is RowSet.LOGITS:
+            if rope not in self._ropes_of_logits:
+                all_rows = self.rotations(rope, RowSet.TOKENS)
+                self._ropes_of_logits[rope] = all_rows[SymbolicIndices(self, "logits_indices")]
+            return self._ropes_of_logits[rope]
         if rope not in self.ropes:
             index = len(self.ropes)
             _, factor = rope_frequencies(rope, 0)  # the factor is the same for all lengths
@@ -253,12 +262,19 @@ class Trace:
         return self.ropes[rope]
 
 
+class SymbolicBatch(ForwardBatch):
+    """The batch of a forward that is being traced: its arrays know which rows they have."""
+
+    def logits_batch(self) -> ForwardBatch:
+        return self
+
+
 def symbolic_batch(trace: Trace) -> ForwardBatch:
     """What a traced forward takes for its batch."""
     arrays: dict[str, Any] = {
         name: SymbolicIndices(trace, name) for name in ForwardBatch.__dataclass_fields__
     }
-    return ForwardBatch(**arrays)
+    return SymbolicBatch(**arrays)
 
 
 # -- from instructions to a program ---------------------------------------------------------------

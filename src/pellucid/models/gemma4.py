@@ -141,6 +141,8 @@ class Gemma4Decoder:
         self.layer_embeddings = None
         if self.embedding_size:
             self.layer_embeddings = LayerEmbeddings(config, parameters, ops, self.embedding_size)
+        first = config.first_without_kv
+        self.first_without_kv = first if first < config.num_layers else None
         self.layers = [Gemma4Layer(config, parameters, ops, i) for i in range(config.num_layers)]
         self.norm = parameters.vector("norm.weight", hidden)
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
@@ -151,6 +153,11 @@ class Gemma4Decoder:
         x = ops.embed(batch.token_ids, self.embed_tokens, config.embedding_scale)  # [T, hidden]
         embeddings = None if self.layer_embeddings is None else self.layer_embeddings(x, batch)
         for i, (layer, kv_layer) in enumerate(zip(self.layers, kv_cache.layers, strict=True)):
+            if i == self.first_without_kv:
+                # Later layers keep nothing of a token: they are for rows whose logits are wanted.
+                x = x[batch.logits_indices]
+                embeddings = None if embeddings is None else embeddings[batch.logits_indices]
+                batch = batch.logits_batch()
             own = None
             if embeddings is not None:
                 own = embeddings[:, i : i + 1].reshape(-1, self.embedding_size)

@@ -78,10 +78,10 @@ std::unique_ptr<Program> make_program(const Arithmetic& arithmetic,
     const View heads{program->add_buffer(RowSet::kTokens, kHidden)};
     add_rms_norm(*program, RowSet::kTokens, x, ones, 1e-5f, 1, normed);
     add_linear(*program, RowSet::kTokens, normed, weights(kQkv, kHidden), qkv, false);
-    add_rope(*program, qkv, rotations, kHeads, kHeadDim, kHeadDim, qkv);
-    add_rope(*program, k, rotations, kKVHeads, kHeadDim, kHeadDim, k);
+    add_rope(*program, RowSet::kTokens, qkv, rotations, kHeads, kHeadDim, kHeadDim, qkv);
+    add_rope(*program, RowSet::kTokens, k, rotations, kKVHeads, kHeadDim, kHeadDim, k);
     add_store_kv(*program, {layer}, k, v, kKVHeads, kHeadDim);
-    attention.add_attention({layer}, qkv, {0.25f, 0.0f, 0}, heads);
+    attention.add_attention(RowSet::kTokens, {layer}, qkv, {0.25f, 0.0f, 0}, heads);
     add_linear(*program, RowSet::kTokens, heads, weights(kHidden, kHidden), x, true);
     const View gate_up{program->add_buffer(RowSet::kTokens, 2 * kInner)};
     add_linear(*program, RowSet::kTokens, x, weights(2 * kInner, kHidden), gate_up, false);
