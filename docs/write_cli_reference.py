@@ -19,7 +19,7 @@ HEADER = """\
 
 <!-- Written by docs/write_cli_reference.py; do not edit. -->
 
-    pellucid run "Once upon a time"                  the bundled model, no download
+    pellucid run "Once upon a time"                  # the bundled model, no download
     pellucid run Qwen/Qwen3-0.6B "Why is the sky blue?"
     pellucid run model.gguf < prompt.txt
     pellucid chat Qwen/Qwen3-0.6B

@@ -1,8 +1,12 @@
 """The registry: which architectures have a decoder."""
 
+from pathlib import Path
+
 import pytest
 
-from pellucid.models.registry import FAMILIES, decoder_class
+from pellucid.models.registry import FAMILIES, decoder_class, gguf_architectures
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_each_architecture_belongs_to_one_family():
@@ -26,3 +30,11 @@ def test_each_weight_has_its_names(family):
 def test_an_unknown_architecture_is_refused_with_those_that_are_known():
     with pytest.raises(ValueError, match=r"architecture='BertModel'.*LlamaForCausalLM"):
         decoder_class("BertModel")
+
+
+def test_the_documents_list_what_loads():
+    models, gguf = ((DOCS / name).read_text(encoding="utf-8") for name in ("models.md", "gguf.md"))
+    for family in FAMILIES:
+        assert all(f"`{name}`" in models for name in family.architectures), family
+    for name in gguf_architectures():
+        assert f"`{name}`" in models and f"`{name}`" in gguf, name

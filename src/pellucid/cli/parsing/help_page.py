@@ -15,7 +15,7 @@ MIN_WIDTH, MAX_WIDTH = 60, 100  # characters
 NAME_WIDTH = 30  # longer names of options have a line of their own
 
 EXAMPLES = """\
-  pellucid run "Once upon a time"        the bundled model, without a download
+  pellucid run "Once upon a time"        # the bundled model, without a download
   pellucid run Qwen/Qwen3-0.6B "Why is the sky blue?"
   pellucid chat path/to/model.gguf"""
 
