@@ -29,8 +29,9 @@ COLUMNS = (
 )
 EXPLANATION = """\
 Capacity: tokens that fit into the same memory. Perplexity: of texts that the bundled model was not trained on,
-or of your text. Secrets: a text tells one and asks for it at its end. Texts that differ: the model continues
-each text greedily from its half, and the continuation is not that with f32; the first token that ever differs."""
+or of your text. Secrets recalled: facts in a text that the model repeats at the end of the text. Texts that
+differ: the model continues the first half of each text greedily, and the continuation differs from the one with
+f32. First at token: the first differing token of any text."""
 NUM_BATCHED_TOKENS = 256  # logits of every token of a step are kept: few at a time
 
 
