@@ -16,7 +16,7 @@ from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.stored_model import StoredModel
-from pellucid.memory.memory_plan import check_weights_fit
+from pellucid.memory.memory_plan import check_weights_fit, in_gib
 from pellucid.memory.process_memory import available_memory, give_back_free_memory
 from pellucid.sampling_params import SamplingParams
 from pellucid.text.no_tokenizer import NoTokenizer
@@ -110,7 +110,12 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
             f"draft_model={name!r}: has no use with speculation={config.speculation!r}; allowed are"
             " 'auto' and 'draft'"
         )
-    draft = load_model(replace(config, model=name, revision=None), backend=model.backend)
+    try:
+        draft = load_model(replace(config, model=name, revision=None), backend=model.backend)
+    except (ValueError, ConnectionError) as error:
+        if str(error).startswith("model="):
+            raise type(error)(f"draft_{error}") from error
+        raise
     if draft.config.states:
         raise ValueError(
             f"draft_model={name!r}: has recurrent states, which cannot go back behind a wrong draft"
@@ -129,8 +134,8 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
             )
     if draft.weight_bytes > model.weight_bytes:
         raise ValueError(
-            f"draft_model={name!r}: has {draft.weight_bytes} bytes of weights, {model.name} only"
-            f" {model.weight_bytes}: a draft model is the smaller one"
+            f"draft_model={name!r}: has {in_gib(draft.weight_bytes)} of weights, {model.name} only"
+            f" {in_gib(model.weight_bytes)}: a draft model is the smaller one"
         )
     return draft
 

@@ -140,6 +140,9 @@ def test_a_draft_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     bundled = str(model.path)
     with pytest.raises(ValueError, match="a draft model is the smaller one"):
         load_draft_model(EngineConfig(speculation="draft", draft_model=bundled), draft)
+    for name in ("nothere", "a/b/c"):
+        with pytest.raises(ValueError, match=f"^draft_model='{name}': no such file or directory"):
+            load_draft_model(EngineConfig(speculation="draft", draft_model=name), model)
     with pytest.raises(ValueError, match="needs a draft model"):
         LLMEngine(DRAFT, model)
 

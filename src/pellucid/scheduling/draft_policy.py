@@ -28,7 +28,7 @@ class Verdict(Enum):
     """Whether the next step may have drafts, and why."""
 
     UNKNOWN = "nothing measured yet"
-    ALWAYS = "speculation is always on"
+    ALWAYS = "every step for which drafts are found has them"
     PAY = "drafts pay"
     DO_NOT_PAY = "drafts do not pay"
     LOST = "drafts have cost more than they brought"
