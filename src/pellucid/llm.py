@@ -1,6 +1,7 @@
 """LLM, the interface for scripts: prompts in, complete or streamed answers out."""
 
 import random
+import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -237,7 +238,12 @@ class LLM:
         """Checks requests, then runs them to their ends."""
         batch = _Batch(2 * self.config.max_num_seqs)
         for (name, prompt, salt), own, priority in zip(given, params, priorities, strict=True):
-            encoded = self.engine.encode(prompt)
+            try:
+                encoded = self.engine.encode(prompt)
+            except ValueError as error:
+                if len(given) == 1:
+                    raise
+                raise ValueError(re.sub(r"^prompt\b", name, str(error))) from error
             self.engine.check_request(encoded, own, name, priority, salt)
             batch.waiting.append(_Wanted(encoded, own, priority, salt))
         bar = progress_bar("generate", batch.describe) if shows_progress else nullcontext()

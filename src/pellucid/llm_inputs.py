@@ -113,7 +113,11 @@ def priority_of_each(priority: Any, num_prompts: int) -> Sequence[int]:
         return [0] * num_prompts
     if _is_integer(priority):
         return [operator.index(priority)] * num_prompts
-    several = _elements("priority", priority)
+    if not isinstance(priority, Iterable) or isinstance(priority, str | bytes):
+        raise ValueError(
+            f"priority={priority!r}: must be a whole number, or a list of one for each prompt"
+        )
+    several = list(priority)
     if len(several) != num_prompts:
         raise ValueError(f"priority: {len(several)} given for {num_prompts} prompts")
     return several

@@ -17,6 +17,20 @@ _TRANSLATED: Mapping[str, Mapping[Any, str]] = {
     "kv_cache_dtype": {"auto": "bf16", "bfloat16": "bf16"},
     "dtype": {"half": "float16", "float": "float32"},
 }
+# What vLLM's users name beside a checkpoint that is quantized already.
+_FORMATS_OF_CHECKPOINTS = (
+    *(
+        "awq",
+        "awq_marlin",
+        "gptq",
+        "gptq_marlin",
+        "fp8",
+        "compressed-tensors",
+        "bitsandbytes",
+        "mxfp4",
+    ),
+    *("gguf", "modelopt"),
+)
 _NONE_IS_DEFAULT = ("block_size", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
 
 
@@ -102,6 +116,11 @@ def engine_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"LLM({given}=...): no such parameter; there are {known}")
         if name in settings or (name != given and name in arguments):
             raise ValueError(f"{given}={value!r}: is another name of {name}; give one of them")
+        if name == "quantization" and str(value) in _FORMATS_OF_CHECKPOINTS:
+            raise ValueError(
+                f"quantization={value!r}: leave quantization out: the format of a quantized checkpoint is read"
+                ' from its files; "int8" and "int4" quantize a checkpoint that is not'
+            )
         if value is None and name in _NONE_IS_DEFAULT:
             continue
         if isinstance(value, str | None):

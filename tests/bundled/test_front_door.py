@@ -93,6 +93,7 @@ TYPED = [
     refused(f'run llama3.2 "{FRANCE}"', "no such file or directory: llama3.2", "owner/name"),
     refused("run qwen3:0.6b", "no such file or directory: qwen3:0.6b", "owner/name"),
     refused("run prompt.txt", "prompt.txt: is no model", "-f prompt.txt"),
+    refused("run models/tiny/model.safetensors hi", "name its directory: models/tiny"),
     refused("run Once upon a time", 'in quotes: "Once upon a time"'),
     refused(f"run {HUB_MODEL} why is the sky blue", 'in quotes: "why is the sky blue"'),
     refused("run -m models/tiny once upon", 'in quotes: "once upon"'),
@@ -123,6 +124,13 @@ TYPED = [
     paris(f'run {HUB_MODEL} "{FRANCE}" --raw', loads=HUB_MODEL, environment={"PELLUCID_MODEL": "models/tiny"}),
     Typed(f'run "{FRANCE}" -n 4',
         exactly=" Paris.", loads="models/tiny", config='model = "models/tiny"\nraw = true\n[run]\ntemperature = 0\n'),
+    refused("run hi", "no such file or directory: nothere", "environment variable PELLUCID_MODEL",
+        environment={"PELLUCID_MODEL": "nothere"}),
+    refused("chat hi", "no such file or directory: nothere", "set in", "config.toml", config='model = "nothere"'),
+    refused("bench", "no such file or directory: nothere", "set in", "config.toml", config='model = "nothere"'),
+    refused("run nothere/ hi", "no such file or directory: nothere/", never=("PELLUCID_MODEL",),
+        environment={"PELLUCID_MODEL": "models/tiny"}),
+    refused("run hi", "PELLUCID_CONFIG=nothere.toml: no such file", environment={"PELLUCID_CONFIG": "nothere.toml"}),
     refused("run hi", "PELLUCID_TEMPERATURE", "warm", environment={"PELLUCID_TEMPERATURE": "warm"}),
     refused("run hi", "temperature=-1", "environment variable PELLUCID_TEMPERATURE",
         environment={"PELLUCID_TEMPERATURE": "-1"}),
@@ -150,6 +158,7 @@ TYPED = [
     refused('run -m there.gguf -p "hi" -ngl 99', "-ngl", "runs on the CPU"),
     refused('run -m there.gguf -p "hi" --n-predict 32', "--max-tokens"),
     refused('run -m there.gguf -p "hi" -no-cnv', "--raw"),
+    refused('run -m there.gguf -p "hi" --grammar "root ::= 1"', "StructuredOutputsParams"),
     refused("run -hf ggml-org/gemma-3-1b-it-GGUF", "-hf", "owner/name"),
     refused('chat -m there.gguf -sys "Be brief."', "--system"),
     # -- from vLLM
@@ -182,6 +191,7 @@ TYPED = [
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory: a model's directory, a .gguf file and a prompt."""
     (tmp_path / "models" / "tiny").mkdir(parents=True)
+    (tmp_path / "models" / "tiny" / "model.safetensors").touch()
     (tmp_path / "there.gguf").write_bytes(b"GGUF")
     (tmp_path / "prompt.txt").write_text(FRANCE + "\n")
     monkeypatch.chdir(tmp_path)

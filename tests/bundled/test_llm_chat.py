@@ -91,7 +91,11 @@ def test_a_dtype_is_checked_and_not_converted() -> None:
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: one process runs the model; num_th"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size=True"),
         ({"trust_remote_code": True}, "trust_remote_code=True: no code of a model's repository"),
-        ({"quantization": "awq"}, "quantization='awq': must be one of 'none', 'int8'"),
+        (
+            {"quantization": "awq"},
+            "quantization='awq': leave quantization out: the format of a quantized",
+        ),
+        ({"quantization": "int5"}, "quantization='int5': must be one of 'none', 'int8'"),
         ({"gpu_memory_utilization": 1.5}, "memory_utilization=1.5: must be a finite number above"),
         ({"gpu_memory_utilization": 0.5, "memory_utilization": 0.5}, "give one of them"),
         ({"speculative_config": {"method": "eagle"}}, "speculative_config=.*set speculation="),

@@ -348,6 +348,13 @@ def test_no_weights(tmp_path: Path) -> None:
     assert "neither model.safetensors nor model.safetensors.index.json" in refusal(tmp_path)
 
 
+def test_a_directory_without_a_model(tmp_path: Path) -> None:
+    assert "is no model: the directory has no config.json" in refusal(tmp_path)
+    write_checkpoint(tmp_path, "llama")
+    (tmp_path / "config.json").unlink()
+    assert "is no model: the directory has no config.json" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("file", "message"),
     [

@@ -110,7 +110,9 @@ def test_file_is_not_a_model(tmp_path: Path) -> None:
     ],
 )
 def test_neither_directory_nor_hub_id(model: str) -> None:
-    with pytest.raises(ValueError, match="neither a directory, a GGUF file nor a hub id") as error:
+    with pytest.raises(
+        ValueError, match="no such file or directory, and not the name of a model"
+    ) as error:
         find_model(model)
     assert repr(model) in str(error.value)
 

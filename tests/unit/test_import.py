@@ -52,7 +52,7 @@ def test_a_server_starts_without_what_few_calls_need() -> None:
 
 
 def test_dir_lists_the_public_names() -> None:
-    assert set(pellucid.__all__) <= set(dir(pellucid))
+    assert dir(pellucid) == sorted([*pellucid.__all__, "__version__"])
     for name in pellucid.__all__:
         assert getattr(pellucid, name).__name__ == name
     with pytest.raises(AttributeError, match="'pellucid' has no attribute 'Nothing'"):

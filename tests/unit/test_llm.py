@@ -59,7 +59,7 @@ def test_a_long_list_is_added_as_places_become_free(llm: LLM) -> None:
 
 def test_a_bad_prompt_far_down_the_list_is_refused_before_anything_is_computed(llm: LLM) -> None:
     prompts = [[1, 2]] * 50
-    with pytest.raises(ValueError, match="prompt: is empty"):
+    with pytest.raises(ValueError, match=r"prompts\[50\]: is empty"):
         llm.generate([*prompts, []])
     with pytest.raises(ValueError, match="stop_token_ids"):
         llm.generate(prompts, [SamplingParams()] * 49 + [SamplingParams(stop_token_ids=[99])])
@@ -323,6 +323,7 @@ def test_prompts_of_every_form(llm: LLM) -> None:
         ({"prompt_token_ids": "abc"}, "str given; pass a list of token ids"),
         ([{"role": "user", "content": "abc"}], r"prompts\[0\]: a message of a conversation; pass"),
         ([[]], "prompt: is empty"),
+        (["abc", ""], r"prompts\[1\]: is empty"),
     ],
 )
 def test_prompts_of_no_form_are_refused_by_name(llm: LLM, prompts: object, message: str) -> None:
@@ -350,6 +351,11 @@ def test_a_priority_for_all_or_for_each(llm: LLM) -> None:
         llm.generate([[1]] * 2, params, priority=[1])
     with pytest.raises(ValueError, match="priority='high'"):
         llm.generate([[1]] * 2, params, priority=[0, "high"])
+    for priority in ("high", 1.5):
+        with pytest.raises(
+            ValueError, match=f"priority={priority!r}: must be a whole number, or a list"
+        ):
+            llm.generate([[1]] * 2, params, priority=priority)
     assert not llm.engine.unfinished_request_ids
 
 

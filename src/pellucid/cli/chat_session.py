@@ -10,6 +10,7 @@ from pellucid.cli.conversation import Conversation
 from pellucid.cli.generation import stream_answer
 from pellucid.cli.output.summary import answer_facts, sampling
 from pellucid.cli.output.terminal import AnswerWriter, note, note_facts
+from pellucid.cli.output.units import counted
 from pellucid.cli.parsing.model_and_prompt import check_conversation, conversation_prompt
 from pellucid.cli.parsing.option_types import text_with_escapes
 from pellucid.sampling_params import SamplingParams
@@ -234,11 +235,11 @@ class ChatSession:
 
     def _save(self, argument: str) -> None:
         self.conversation.save(Path(argument))
-        note(f"saved {len(self.conversation.turns)} turns in {argument}")
+        note(f"saved {counted(len(self.conversation.turns), 'turn')} in {argument}")
 
     def _load(self, argument: str) -> None:
         self.conversation = Conversation.load(Path(argument))
-        note(f"loaded {len(self.conversation.turns)} turns from {argument}")
+        note(f"loaded {counted(len(self.conversation.turns), 'turn')} from {argument}")
 
     def _stats(self) -> None:
         messages = self.conversation.messages()
@@ -247,7 +248,8 @@ class ChatSession:
             tokenizer = self.llm.tokenizer
             num_tokens = len(tokenizer.encode_chat(messages, add_generation_prompt=False))
         limit = self.llm.engine.max_model_len
-        note(f"history: {len(self.conversation.turns)} turns, {num_tokens} of {limit} tokens")
+        turns = counted(len(self.conversation.turns), "turn")
+        note(f"history: {turns}, {num_tokens} of {limit} tokens")
         if self.last_output is not None:
             note_facts("last answer", answer_facts(self.llm.engine, self.last_output, self.params))
         note(f"next answer: {sampling(self.params, self.params.seed)}")

@@ -38,8 +38,7 @@ class Checkpoint:
             self._files = dict.fromkeys(file.tensors, file)
         else:
             raise ValueError(
-                f"{directory}: no safetensors: neither {SINGLE_FILE} nor {INDEX_FILE} is there, "
-                "and no other format is read"
+                f"{directory}: has no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there"
             )
 
     def __contains__(self, name: object) -> bool:

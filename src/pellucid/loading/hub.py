@@ -78,8 +78,8 @@ def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
     assert model is not None
     if (match := _HUB_ID.fullmatch(model)) is None:
         raise ValueError(
-            f"model={model!r}: neither a directory, a GGUF file nor a hub id (owner/name or, for GGUF,"
-            " owner/name:Q4_K_M)"
+            f"model={model!r}: no such file or directory, and not the name of a model on the hub"
+            " (owner/name or, for a GGUF file, owner/name:Q4_K_M)"
         )
     return ModelLocation(_download(model, match["repository"], match["tag"], revision), model)
 

@@ -77,7 +77,7 @@ def _tensors_and_names(
 
 
 def _check_layout(directory: Path) -> None:
-    """Raises a ValueError for a directory whose files are in another format that has a name."""
+    """Raises a ValueError for a directory without a model, or with one in another format that has a name."""
     if (directory / CONFIG_FILE).exists() and has_weights(directory):
         return
     names = [path.name for path in directory.iterdir()]
@@ -86,3 +86,8 @@ def _check_layout(directory: Path) -> None:
         raise ValueError(f"{directory}: it holds GGUF files: name one of them: {files}")
     if (found := recognize_files(names)) is not None:
         raise ValueError(f"{directory}: it holds {found}")
+    if CONFIG_FILE not in names:
+        raise ValueError(
+            f"{directory}: is no model: the directory has no {CONFIG_FILE}; a model is a directory with"
+            f" {CONFIG_FILE} and model.safetensors, a .gguf file or owner/name on the hub"
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from pellucid.cli.parsing.options import MODEL, MODEL_HELP
+from pellucid.cli.parsing.settings import origin
 from pellucid.prompts import ChatPrompt
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ def check_model(model: str) -> str:
     """
     path = _path(model)
     if path is not None:
+        if path.suffix == ".safetensors":
+            raise ValueError(
+                f"{model}: is a file of weights without a configuration; name its directory: {path.parent}"
+            )
         if path.is_file() and not _is_gguf(path):
             raise ValueError(
                 f"{model}: is no model: a model is a directory with config.json, a .gguf file or"
@@ -102,9 +107,10 @@ class ModelName:
         """
         if self.first is not None and _typed(self.context, "model"):
             raise ValueError(f"the model is named twice: {self.first} and -m {self.model}")
+        if self.first is not None:
+            return check_model(self.first)
         is_set = is_needed or _typed(self.context, "model")
-        model = self.first or (self.model if is_set else None)
-        return None if model is None else check_model(model)
+        return _check_option(self.context, self.model) if is_set else None
 
 
 @dataclass(frozen=True)
@@ -173,16 +179,15 @@ class ModelAndPrompt:
         prompt = self._prompt_option()
         if len(words) > 2 - model_typed - (prompt is not None):
             self._refuse_words(words, model_typed, prompt is not None)
-        model = self.model
+        word: str | None = None
         if len(words) == 2:
-            model, prompt = words
+            word, prompt = words
         elif len(words) == 1:
             if prompt is not None or (not model_typed and looks_like_model(words[0])):
-                model = words[0]
+                word = words[0]
             else:
                 prompt = words[0]
-        if model is not None:
-            check_model(model)
+        model = _check_option(self.context, self.model) if word is None else check_model(word)
         if prompt == "-":
             return model, _read_stdin()
         return model, None if prompt is None else _checked_text(prompt)
@@ -278,6 +283,14 @@ def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> C
     """
     variables: dict[str, Any] = {} if think is None else {"enable_thinking": think}
     return ChatPrompt(messages, chat_template_kwargs=variables)
+
+
+def _check_option(context: typer.Context, model: str | None) -> str | None:
+    """The model of -m, of a variable or of the configuration file, checked; None for the bundled one."""
+    try:
+        return None if model is None else check_model(model)
+    except ValueError as error:
+        raise ValueError(f"{error}{origin(context, 'model')}") from None
 
 
 def _typed(context: typer.Context, name: str) -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.cli.parsing.option_types import directory, size, text_with_escapes
-from pellucid.cli.parsing.settings import origin
+from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.config import QUANTIZATIONS, EngineConfig
 from pellucid.sampling_params import SamplingParams
 
@@ -452,7 +452,7 @@ def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
         try:
             verb(**own)
         except ValueError as error:
-            raise ValueError(f"{error}{origin(context, str(error))}") from error
+            raise ValueError(f"{error}{origin_of_error(context, str(error))}") from error
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -9,7 +9,6 @@ _CACHE = "models from the hub are kept in the Hugging Face cache: hf cache ls"
 _LEAVE_OUT = "leave it out"
 
 VERBS = {
-    "bench-serve": "benchmarks/serving.py in the repository measures many requests at a time",
     "benchmark": "pellucid bench",
     "complete": 'pellucid run --raw "Once upon a time"',
     "cp": _CACHE,
@@ -42,7 +41,7 @@ OPTIONS = {
     "--format": "--json",
     "--gpu-layers": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--gpu-memory-utilization": "--kv-cache-memory 4GiB",
-    "--grammar": "grammars are not supported",
+    "--grammar": "StructuredOutputsParams(grammar=...) in Python; servers take structured_outputs",
     "--hf-repo": "the model is named owner/name: pellucid run owner/name",
     "--hidethinking": "--no-think",
     "--host": "pellucid serve --host",

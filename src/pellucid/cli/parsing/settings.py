@@ -153,7 +153,9 @@ def read_config(
 
 
 def _load(path: Path) -> dict[str, Any]:
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise ValueError(f"PELLUCID_CONFIG={path}: no such file")
+    if not path.is_file():
         raise ValueError(f"{path}: must be a file")
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
@@ -175,16 +177,24 @@ def _known(key: str, names: Iterable[str], where: str) -> str:
     raise ValueError(f"{where}: {key}: no such option; {hint}")
 
 
-def origin(context: typer.Context, message: str) -> str:
+def origin_of_error(context: typer.Context, message: str) -> str:
     """Where a wrong value comes from, if not from the command line: an end for its message, or nothing.
 
     Args:
         message: an error of the form "name=value: what is wrong".
     """
     match = re.match(r"(\w+)=", message)
-    source = context.get_parameter_source(match[1]) if match is not None else None
-    if match is None or source is None:
+    if match is None:
         return ""
-    if source.name == "ENVIRONMENT":
-        return f" (set by the environment variable PELLUCID_{match[1].upper()})"
-    return f" (set in {config_path()})" if source.name == "DEFAULT_MAP" else ""
+    value = context.params.get(match[1])
+    if isinstance(value, str) and not message.startswith(f"{match[1]}={value!r}"):
+        return ""  # the word MODEL on the command line, not the setting of that name
+    return origin(context, match[1])
+
+
+def origin(context: typer.Context, name: str) -> str:
+    """Where the value of an option comes from, if not from the command line: an end for a message, or nothing."""
+    source = context.get_parameter_source(name)
+    if source is not None and source.name == "ENVIRONMENT":
+        return f" (set by the environment variable PELLUCID_{name.upper()})"
+    return f" (set in {config_path()})" if source and source.name == "DEFAULT_MAP" else ""
