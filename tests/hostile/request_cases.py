@@ -9,6 +9,7 @@ from hostile.case import Case
 from hostile.checkpoint_cases import MEGABYTES
 from pellucid import LLM, SamplingParams
 from pellucid.beam_search_params import BeamSearchParams
+from pellucid.structured_outputs import StructuredOutputsParams
 
 CHARACTERS = 4_000_000
 
@@ -136,6 +137,28 @@ PARAMS_CASES = [
     ),
     params_case("a million stop tokens", stop_token_ids=lambda: list(range(1_000_000))),
     params_case("a stop token beyond 64 bits", stop_token_ids=[2**70]),
+    params_case(
+        "a schema of 6,000 properties",
+        structured_outputs=lambda: StructuredOutputsParams(
+            json={"type": "object", "properties": {f"p{i}": {} for i in range(6_000)}}
+        ),
+    ),
+    params_case(
+        "a schema of 3,000 alternatives",
+        structured_outputs=lambda: StructuredOutputsParams(
+            json={
+                "anyOf": [
+                    {"type": "object", "properties": {f"p{i}": {"type": "integer"}}}
+                    for i in range(3_000)
+                ]
+            }
+        ),
+    ),
+    params_case(
+        "repetitions of repetitions of repetitions",
+        may_succeed=True,
+        structured_outputs=lambda: StructuredOutputsParams(regex="((a{1,1000}){1,1000}){1,1000}"),
+    ),
     params_case("a billion answers", n=10**9),
     params_case("a billion candidates", best_of=10**9),
     params_case("a billion log-probabilities", logprobs=10**9),

@@ -21,6 +21,12 @@ SCHEMA = {
 }
 
 
+def schema_of(num_properties: int) -> dict[str, Any]:
+    """An object whose properties may all be left out."""
+    properties = {f"p{number}": {"type": "string"} for number in range(num_properties)}
+    return {"type": "object", "properties": properties}
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [
@@ -98,9 +104,11 @@ def test_where_the_rule_allows_an_end_an_end_token_is_allowed() -> None:
         ({"regex": "("}, "structured_outputs.regex: .*invalid regex"),
         ({"json": {"$ref": "#"}}, "structured_outputs.json: no text keeps this rule"),
         ({"grammar": "start: nothing"}, 'structured_outputs.grammar: .*unknown name: "nothing"'),
+        ({"json": schema_of(6_000)}, "structured_outputs.json: grammar size .* too big .* 15000"),
     ],
 )
 def test_rules_with_errors(rule: dict[str, Any], error: str) -> None:
+    """Also of those that would take half a minute to compile."""
     engine = fake_engine()
     params = SamplingParams(structured_outputs=StructuredOutputsParams(**rule))
     with pytest.raises(ValueError, match=error):
@@ -143,6 +151,16 @@ def test_answers_keep_the_rule(temperature: float, logprobs: int | None) -> None
         assert completion.finish_reason == "stop"
         assert completion.stop_reason == "structured_outputs"
     assert other.outputs == finish(fake_engine(), ([3, 1], free))[0].outputs
+
+
+def test_a_rule_that_turns_out_too_complex_ends_its_request_with_the_reason() -> None:
+    branches = " | ".join(f'r{number} "b"' for number in range(300))
+    rules = "\n".join(f'r{i}: "c"* s{i}\ns{i}: "d"*' for i in range(300))
+    rule = StructuredOutputsParams(grammar=f'start: "a" ({branches})\n{rules}')
+    matcher = compiler().compile(rule)
+    assert allowed(matcher.mask([])) == "a"
+    with pytest.raises(ValueError, match=r"structured_outputs: .*[0-9]+ items; max is 2000"):
+        matcher.mask(FakeTokenizer().encode("a"))
 
 
 def test_an_answer_may_end_where_the_rule_allows_it() -> None:

@@ -77,7 +77,9 @@ class GrammarMatcher:
             return
         # A token that the rule does not allow would leave the matcher in an error for ever
         if self._matcher.validate_tokens(new) < len(new) or not self._matcher.consume_tokens(new):
-            raise ValueError("structured_outputs: the answer breaks the rule")
+            is_complex = self._matcher.is_error()
+            reason = self._matcher.get_error() if is_complex else "the answer breaks the rule"
+            raise ValueError(f"structured_outputs: {_first_line(reason)}")
         own += new
 
 
@@ -119,9 +121,10 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(
-            # A grammar takes some tenths of a second and 100 MB at most, a mask some tens of milliseconds
+            # A grammar takes 2 s and 100 MB at most, a mask some tens of milliseconds. The time to compile an
+            # object grows with the square of its properties: 15,000 symbols are about 1,600 properties.
             max_lexer_states=50_000,
-            max_grammar_size=100_000,
+            max_grammar_size=15_000,
             verbose_errors=False,  # they repeat the rule
         )
         try:
