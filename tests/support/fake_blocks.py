@@ -16,11 +16,16 @@ from pellucid.scheduling.scheduler_output import (
     CopyBlock,
     CopyState,
     LoadBlock,
+    LoadState,
     ReadBlocks,
+    ReadSnapshot,
     SaveBlock,
+    SaveState,
     ScheduledRequest,
     SwapIn,
+    SwapInState,
     SwapOut,
+    SwapOutState,
 )
 
 Slots = dict[int, int]  # offset -> digest
@@ -31,9 +36,20 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[bytes, tuple[int, ...]], Slots] = {}
+        self.states: dict[tuple[bytes, tuple[int, ...]], int] = {}
 
-    def read(self, keys: Sequence[BlockKey]) -> list[Slots]:
-        """The contents of the first keys, up to the first that is not there."""
+    def read(self, op: ReadBlocks) -> list[object]:
+        """The contents of the first keys, up to the first that is not there; or up to a snapshot, and this."""
+        if op.snapshots is None:
+            return self._read(op.keys)
+        for num_keys, block_hash, token_ids in reversed(op.snapshots):
+            states = self.states.get((block_hash, token_ids))
+            found = self._read(op.keys[:num_keys])
+            if states is not None and len(found) == num_keys:
+                return [*found, ReadSnapshot(block_hash, states)]
+        return []
+
+    def _read(self, keys: Sequence[BlockKey]) -> list[object]:
         found = (self.blocks.get((key.block_hash, key.token_ids)) for key in keys)
         return list(takewhile(lambda slots: slots is not None, found))
 
@@ -54,7 +70,7 @@ class FakeBlocks:
         self.states: dict[int, int] = {}  # by slot, as a digest of the tokens so far
         self.store = store
         self.blocks: dict[int, Slots] = {}
-        self.swapped: dict[int, Slots] = {}
+        self.swapped: dict[int, Slots | int] = {}  # by slot: of a block, or states
         self.ops: list[BlockOp] = []  # all that were ever run
         self.reads: list[ReadBlocks] = []  # those that were not answered yet
 
@@ -77,6 +93,14 @@ class FakeBlocks:
                     self.blocks[block_id] = dict(self.swapped[swap_slot])
                 case CopyState(source_slot, target_slot):
                     self.states[target_slot] = self.states[source_slot]
+                case SaveState(state_slot, block_hash, token_ids):
+                    self.store.states[block_hash, token_ids] = self.states[state_slot]
+                case LoadState(state_slot, payload):
+                    self.states[state_slot] = payload
+                case SwapOutState(state_slot, swap_slots):
+                    self.swapped.update(dict.fromkeys(swap_slots, self.states[state_slot]))
+                case SwapInState(swap_slots, state_slot):
+                    (self.states[state_slot],) = {self.swapped[slot] for slot in swap_slots}
 
     def compute(self, share: ScheduledRequest) -> None:
         request = share.request

@@ -105,7 +105,9 @@ class Watcher:
 
 
 class Trace:
-    def __init__(self, seed: int) -> None:
+    """Args: store: that an engine before this one has filled; left out, some traces have an empty one."""
+
+    def __init__(self, seed: int, store: FakeStore | None = None) -> None:
         self.rng = rng = random.Random(seed)
         self.bus = EventBus()
         if rng.random() < 0.5:
@@ -114,7 +116,7 @@ class Trace:
         of_windows = random.Random(f"{seed} windows")
         windows = of_windows.choice([(None,), (None,), (None, 6), (5,), (None, 3, 9), (3, 20)])
         num_extra_blocks = rng.choice([0, 0, 1, 3, 8, 60])
-        self.store = FakeStore() if rng.random() < 0.3 else None
+        self.store = (store or FakeStore()) if rng.random() < 0.3 else None
         self.use_kv_cache = rng.random() < 0.9
         caching = self.use_kv_cache and rng.random() < 0.7
         offloaded = OffloadedBlocks(
@@ -123,8 +125,12 @@ class Trace:
         )
         max_num_seqs, budget = rng.choice([1, 2, 4, 16]), rng.choice([1, 3, 8, 64])
         state_pool = None
-        if of_windows.random() < 0.3:  # recurrent states: nothing is offloaded
-            offloaded, self.store = OffloadedBlocks(), None
+        if of_windows.random() < 0.3:  # recurrent states
+            num_read_blocks = 0
+            if caching and self.store is not None:
+                num_read_blocks = of_windows.choice([3, 40])
+            num_swap_slots = of_windows.choice([0, 8, 50])
+            offloaded = OffloadedBlocks(num_swap_slots, num_read_blocks, of_windows.choice([1, 2]))
             num_snapshots = of_windows.choice([0, 1, 3, 16])
             state_pool = StatePool(max_num_seqs, num_snapshots, of_windows.choice([0, 1, 16]))
         num_blocks = BlockNeeds(BLOCK_SIZE, windows, budget).most(MAX_LENGTH) + num_extra_blocks
@@ -203,7 +209,7 @@ class Trace:
         for read in list(self.blocks.reads):
             if self.rng.random() < 0.4:
                 self.blocks.reads.remove(read)
-                found = self.store.read(read.keys)
+                found = self.store.read(read)
                 scheduler.finish_reading(read.read_id, found)
                 self.num_read += len(found)
         if self.rng.random() < 0.01:
@@ -290,6 +296,19 @@ def test_the_traces_resume_from_snapshots() -> None:
             copies = [op for op in trace.blocks.ops if isinstance(op, CopyState)]
             num_resumed += sum(op.source_slot >= state_pool.num_slots for op in copies)
     assert num_resumed > 5
+
+
+def test_the_traces_swap_and_load_states() -> None:
+    counts = Counter()
+    for seed in range(500):
+        trace = Trace(seed)
+        if trace.scheduler.kv_cache_manager.state_pool is not None and trace.store is not None:
+            trace.run()
+            again = Trace(seed, trace.store)  # what a restart finds
+            again.run()
+            ops = [*trace.blocks.ops, *again.blocks.ops]
+            counts.update(type(op).__name__ for op in ops)
+    assert counts["SwapInState"] > 10 and counts["LoadState"] > 5
 
 
 def test_the_traces_go_back_behind_wrong_drafts() -> None:

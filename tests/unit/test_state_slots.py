@@ -2,10 +2,21 @@
 
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.prefix_index import MissReason
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import CopyState
+from pellucid.scheduling.scheduler_output import (
+    CopyState,
+    LoadBlock,
+    LoadState,
+    ScheduledRequest,
+    SwapIn,
+    SwapInState,
+    SwapOut,
+    SwapOutState,
+)
 from pellucid.scheduling.state_pool import StatePool
+from support.fake_blocks import FakeBlocks, FakeStore
 from support.scheduling import make_request, shares, step
 
 
@@ -168,6 +179,82 @@ def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_dra
     assert request.may_have_drafts
 
 
+# ---- swap file
+
+
+def preempted(num_swap_slots: int):
+    """A manager, and a request of 60 tokens that has given its blocks and states back."""
+    offloaded = OffloadedBlocks(num_swap_slots, blocks_per_state=2)
+    manager = KVCacheManager(BlockPool(8), 16, False, offloaded, state_pool=StatePool(2))
+    request = computed(manager, "a", 60)
+    request.output_token_ids = [1]
+    assert manager.give_back(request, 1) == 4
+    request.num_computed_tokens = 0
+    return manager, request
+
+
+def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> None:
+    manager, request = preempted(num_swap_slots=6)
+    ops = manager.take_block_ops()
+    assert [type(op) for op in ops] == [SwapOutState, *[SwapOut] * 4]
+    assert admit(manager, request).num_tokens == 60
+    ops = manager.take_block_ops()
+    assert [type(op) for op in ops] == [*[SwapIn] * 4, SwapInState]
+    assert ops[-1].state_slot == manager.state_slot(request)
+    assert manager.num_blocks(request) == 4
+
+
+def test_without_room_for_all_the_text_is_computed_again() -> None:
+    for num_swap_slots in (2, 5):
+        manager, request = preempted(num_swap_slots)
+        assert admit(manager, request).num_tokens == 0
+        assert not any(isinstance(op, SwapIn) for op in manager.take_block_ops()[1:])
+
+
+# ---- prefix store
+
+
+def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
+    def make() -> KVCacheManager:
+        offloaded = OffloadedBlocks(max_read_blocks=10, blocks_per_state=2)
+        states = StatePool(4, 4)
+        return KVCacheManager(BlockPool(40), 16, True, offloaded, state_pool=states)
+
+    manager, store = make(), FakeStore()
+    first, blocks = make_request("a", num_prompt_tokens=70), FakeBlocks(16, store, has_states=True)
+    advance(manager, first, 64, 70, blocks=blocks)
+    assert len(store.states) == 1 and len(store.blocks) == 4
+
+    restarted = make()
+    second = make_request("b", num_prompt_tokens=80)
+    assert restarted.start_reading(second)
+    (read,) = restarted.take_block_ops()
+    assert [snapshot.num_keys for snapshot in read.snapshots] == [1, 2, 3, 4]
+    restarted.offloaded.finish_reading(read.read_id, store.read(read))
+    match = admit(restarted, second)
+    assert (match.num_tokens, match.num_loaded_tokens) == (64, 64)
+    ops = restarted.take_block_ops()
+    assert [type(op) for op in ops] == [*[LoadBlock] * 4, LoadState, CopyState]
+    # The snapshot is in memory again: the next one finds it there.
+    third = make_request("c", num_prompt_tokens=80)
+    assert admit(restarted, third).num_tokens == 64
+
+
+def test_of_an_output_the_latest_snapshot_is_saved_when_the_request_ends() -> None:
+    offloaded = OffloadedBlocks(max_read_blocks=10, blocks_per_state=2)
+    manager = KVCacheManager(BlockPool(40), 16, True, offloaded, state_pool=StatePool(4, 4))
+    request, store = make_request("a", num_prompt_tokens=20), FakeStore()
+    blocks = FakeBlocks(16, store, has_states=True)
+    advance(manager, request, 16, 20, blocks=blocks)
+    for end in range(21, 66):
+        request.output_token_ids.append(end)
+        advance(manager, request, end, blocks=blocks)
+    assert len(store.states) == 1
+    manager.forget(request)
+    blocks.run(manager.take_block_ops())
+    assert len(store.states) == 2
+
+
 # ---- snapshots
 
 
@@ -176,12 +263,18 @@ def with_snapshots(num_snapshots: int = 4, num_slots: int = 4, num_blocks: int =
     return KVCacheManager(BlockPool(num_blocks), 16, state_pool=states, snapshot_tokens=32)
 
 
-def advance(manager, request, *ends):
-    """Steps that end at these positions."""
+def advance(manager, request, *ends, blocks=None):
+    """Steps that end at these positions, with contents of blocks if there are `blocks`."""
     for end in ends:
         assert manager.allocate(request, end)
         start, request.num_computed_tokens = request.num_computed_tokens, end
+        if blocks is not None:
+            blocks.run(manager.take_block_ops())
+            tables, slot = manager.block_tables(request), manager.state_slot(request)
+            blocks.compute(ScheduledRequest(request, start, end - start, 0, 0, (), tables, slot))
         manager.seal(request, start)
+        if blocks is not None:
+            blocks.run(manager.take_block_ops())
         manager.check_integrity()
 
 

@@ -79,6 +79,19 @@ class CpuKVCache:
         self.states[target_slot] = self.states[source_slot]
 
     @property
+    def bytes_per_state(self) -> int:
+        return 0 if self.states is None else self.states[0].nbytes
+
+    def read_state(self, slot: int) -> BlockBytes:
+        assert self.states is not None
+        data: BlockBytes = self.states[slot].copy().view(np.uint8)
+        return data
+
+    def write_state(self, slot: int, data: BlockBytes) -> None:
+        assert self.states is not None and data.shape == (self.bytes_per_state,)
+        self.states[slot].view(np.uint8)[:] = data
+
+    @property
     def bytes_per_block(self) -> int:
         return self.native.bytes_per_block
 

@@ -193,6 +193,23 @@ class NumpyKVCache:
         for array in self._state_arrays():
             array[target_slot] = array[source_slot]
 
+    @property
+    def bytes_per_state(self) -> int:
+        return sum(array[0].nbytes for array in self._state_arrays())
+
+    def read_state(self, slot: int) -> BlockBytes:
+        parts = [array[slot].reshape(-1).view(np.uint8) for array in self._state_arrays()]
+        return np.concatenate(parts)
+
+    def write_state(self, slot: int, data: BlockBytes) -> None:
+        assert data.shape == (self.bytes_per_state,)
+        start = 0
+        for array in self._state_arrays():
+            own = array[slot]
+            part = data[start : start + own.nbytes]
+            own[:] = part.copy().view(own.dtype).reshape(own.shape)
+            start += own.nbytes
+
     def _state_arrays(self) -> list[Array]:
         states = (each for each in self.layouts if isinstance(each, NumpyStateLayer))
         return [array for layer in states for array in (layer.rows, layer.matrices)]

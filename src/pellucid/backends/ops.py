@@ -84,6 +84,19 @@ class KVCache(Protocol):
         """Makes slot `target_slot` hold the states that slot `source_slot` holds, of all layers."""
         ...
 
+    @property
+    def bytes_per_state(self) -> int:
+        """Of the recurrent states of one sequence in all layers; 0: no layer has any."""
+        ...
+
+    def read_state(self, slot: int) -> BlockBytes:
+        """What a slot of recurrent states holds, [bytes_per_state], a copy."""
+        ...
+
+    def write_state(self, slot: int, data: BlockBytes) -> None:
+        """Makes a slot hold, bit for bit, what `read_state` gave."""
+        ...
+
     def copy_block(self, source_id: int, target_id: int) -> None:
         """Makes block `target_id` hold what block `source_id` holds."""
         ...

@@ -1,6 +1,5 @@
 """Runs workloads by the engine's own step (schedule, execute, update), without text."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.config import EngineConfig, ModelConfig
-from pellucid.engine.recurrent_limits import without_reuse
 from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.event_bus import EventBus
@@ -35,8 +33,6 @@ from pellucid.scheduling.state_pool import StatePool
 
 NUM_WARM_UP_STEPS = 2  # of a decode; a prompt is run whole, for its scratch memory is its own
 FILL_POSITIONS = 1024  # stored at a time
-
-_log = logging.getLogger(__name__)
 
 OnRun = Callable[[int, int], None]  # (runs done, runs in all)
 
@@ -72,8 +68,6 @@ class Session:
         workloads: Sequence[Workload],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if model.config.states:
-            engine_config = without_reuse(engine_config, _log.warning)
         self._model = model
         self._config = engine_config
         self._clock = clock

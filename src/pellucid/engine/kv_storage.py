@@ -16,6 +16,7 @@ from pellucid.execution.block_file import BlockFileFormat
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
+from pellucid.execution.state_pieces import num_pieces
 from pellucid.execution.swap_file import SwapFile
 from pellucid.formulas import state_bytes
 from pellucid.kv_groups import kv_groups
@@ -30,6 +31,7 @@ LOGIT_BYTES = 4
 # Rows of logits in a step beside one for each request: for prompt_logprobs and drafts.
 MAX_EXTRA_LOGITS_BYTES = 64 << 20
 MAX_SNAPSHOT_BYTES = 512 << 20  # snapshots of recurrent states
+MAX_PENDING_STATES = 2  # snapshots that may wait for the disk, beside blocks
 MAX_SPARE_BYTES = 256 << 20  # recurrent states of before steps with drafts
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class KVStorage:
         max_extra_logits: rows of logits that a step may have beside one for each request.
         draft_kv_cache: of the draft model, as many blocks; None without one.
         state_slots: the slots of recurrent states; None: the model has none.
+        blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
     """
 
     plan: MemoryPlan
@@ -74,6 +77,7 @@ class KVStorage:
     max_extra_logits: int
     draft_kv_cache: KVCache | None = None
     state_slots: StateSlots | None = None
+    blocks_per_state: int = 0
 
     def state_pool(self) -> StatePool | None:
         """What scheduling has to know of recurrent states; None: the model has none."""
@@ -83,7 +87,7 @@ class KVStorage:
     def offloaded_blocks(self) -> OffloadedBlocks:
         """What scheduling has to know of the blocks outside of the pool."""
         num_swap_slots = 0 if self.swap_file is None else self.swap_file.num_slots
-        return OffloadedBlocks(num_swap_slots, self.max_read_blocks)
+        return OffloadedBlocks(num_swap_slots, self.max_read_blocks, self.blocks_per_state)
 
     def close(self) -> None:
         """Writes what is on its way to the disk, and gives the swap file back."""
@@ -124,6 +128,9 @@ def make_kv_storage(
     windows = tuple(group.window for group in kv_groups(model.config))
     max_pending = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
     max_pending *= len(windows)
+    if model.config.states:
+        num_blocks = num_pieces(state_bytes(model.config), bytes_per_block)
+        max_pending += MAX_PENDING_STATES * num_blocks
     max_extra_logits = _max_extra_logits(config, model)
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
@@ -160,13 +167,18 @@ def make_kv_storage(
         draft_kv_cache = backend.make_kv_cache(
             draft.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
         )
-    prefix_store = _open_prefix_store(config, model, bytes_per_block, max_pending, _reporter(bus))
     kv_cache = backend.make_kv_cache(
         model.config,
         plan.num_blocks,
         config.block_size,
         config.kv_cache_dtype,
         num_states,
+    )
+    blocks_per_state = 0
+    if model.config.states:
+        blocks_per_state = num_pieces(kv_cache.bytes_per_state, bytes_per_block)
+    prefix_store = _open_prefix_store(
+        config, model, bytes_per_block, max_pending, _reporter(bus), blocks_per_state
     )
     swap_file = _make_swap_file(config, bytes_per_block)
     transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
@@ -181,6 +193,7 @@ def make_kv_storage(
         max_extra_logits,
         draft_kv_cache,
         state_slots,
+        blocks_per_state,
     )
 
 
@@ -225,6 +238,7 @@ def _open_prefix_store(
     bytes_per_block: int,
     max_pending: int,
     report: Callable[[str], None],
+    blocks_per_state: int,
 ) -> DiskPrefixStore | None:
     if config.prefix_cache_dir is None:
         return None
@@ -238,7 +252,7 @@ def _open_prefix_store(
         file_format.file_bytes,
         config.prefix_cache_bytes,
     )
-    return DiskPrefixStore(directory, file_format, max_pending, report)
+    return DiskPrefixStore(directory, file_format, max_pending, report, blocks_per_state)
 
 
 def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | None:

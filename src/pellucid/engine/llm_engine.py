@@ -1,7 +1,6 @@
 """The engine: each step is schedule, execute, update, emit."""
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -13,13 +12,12 @@ from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_pro
 from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
-from pellucid.engine.recurrent_limits import without_reuse
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.event_bus import EventBus
-from pellucid.events import Level, Snapshot, Warn
+from pellucid.events import Level, Snapshot
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
 from pellucid.execution.proposers.proposer import Proposer
@@ -41,8 +39,6 @@ from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
-
-_log = logging.getLogger(__name__)
 
 
 class LLMEngine:
@@ -78,8 +74,6 @@ class LLMEngine:
         draft: LoadedModel | None = None,
     ) -> None:
         self.events = EventBus(clock) if bus is None else bus
-        if model.config.states:
-            config = without_reuse(config, self._warn)
         self.config = config
         self.model = model
         self.model_config = model.config
@@ -392,11 +386,6 @@ class LLMEngine:
         if ended and self._speculation is not None:
             self._speculation.forget(ended)
         return ended
-
-    def _warn(self, message: str) -> None:
-        _log.warning(message)
-        if self.events.active:
-            self.events.emit(Warn("recurrent_states", message))
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

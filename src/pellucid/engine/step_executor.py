@@ -47,6 +47,7 @@ class StepExecutor:
         self._clock = clock
         self._prefix_store = prefix_store
         self._speculation = speculation
+        self._copy_error: Exception | None = None  # of recurrent states, after the last step
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides on a step: with the blocks that have been read from the prefix store, and with drafts.
@@ -78,17 +79,15 @@ class StepExecutor:
 
     def save_blocks(self) -> None:
         """Saves the blocks that `Scheduler.update` has listed. An error is logged: prompts whose blocks are not
-        saved are computed again.
-
-        A model with recurrent states saves no blocks. Its states are copied before the next forward, where an
-        error ends requests instead of leaving them with wrong states.
+        saved are computed again. Recurrent states, which are copied as well, are undefined then: the next step
+        ends all requests.
         """
-        if self._kv_cache_manager.state_pool is not None:
-            return
         try:
             self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
-        except Exception:
+        except Exception as error:
             _log.exception("blocks could not be saved")
+            if self._kv_cache_manager.state_pool is not None:
+                self._copy_error = error
 
     def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
         """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the
@@ -100,7 +99,10 @@ class StepExecutor:
     def _move_blocks(self) -> StepResult | None:
         """Moves blocks as scheduled. If that fails, block contents are undefined: clears the prefix
         index and fails every started request."""
+        copy_error, self._copy_error = self._copy_error, None
         try:
+            if copy_error is not None:
+                raise copy_error
             self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception as error:
             _log.exception("blocks could not be moved")

@@ -1,4 +1,5 @@
-"""Block transfer: copies blocks, and moves them to and from the swap file and the prefix store."""
+"""Block transfer: copies blocks and recurrent states, and moves them to and from the swap file and the
+prefix store."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from pellucid.backends.ops import BlockBytes, KVCache
+from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashes, split_state
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.scheduler_output import (
@@ -13,26 +15,40 @@ from pellucid.scheduling.scheduler_output import (
     CopyBlock,
     CopyState,
     LoadBlock,
+    LoadState,
     ReadBlocks,
     SaveBlock,
+    SaveState,
+    SnapshotKey,
     SwapIn,
+    SwapInState,
     SwapOut,
+    SwapOutState,
 )
 
 
 class PrefixStore(Protocol):
     """Where blocks are kept that are to outlive the pool. Its calls do not wait for a disk."""
 
-    def wants(self, block_hash: bytes) -> bool:
-        """Whether saving this block is of use: it is not there yet, and there is room to take it."""
+    def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
+        """Whether saving this block is of use: it is not there yet, and there is room to take it.
+
+        Args:
+            num_blocks: that there has to be room for: the pieces of a snapshot, of which this is the first.
+        """
         ...
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
         """Takes a block."""
         ...
 
-    def start_reading(self, read_id: int, keys: Sequence[BlockKey]) -> None:
-        """Begins to read blocks, in order, up to the first that is not there or not sound."""
+    def start_reading(
+        self,
+        read_id: int,
+        keys: Sequence[BlockKey],
+        snapshots: Sequence[SnapshotKey] | None = None,
+    ) -> None:
+        """Begins to read blocks, and a snapshot, as `ReadBlocks` says."""
         ...
 
 
@@ -72,9 +88,14 @@ class BlockTransfer:
                     if self._prefix_store.wants(block_hash):
                         data = self._kv_cache.read_block(block_id)
                         self._prefix_store.save(block_hash, token_ids, data)
-                case ReadBlocks(read_id, keys):
+                case SaveState(state_slot, block_hash, token_ids):
+                    self._save_state(state_slot, block_hash, token_ids)
+                case ReadBlocks(read_id, keys, snapshots):
                     assert self._prefix_store is not None
-                    self._prefix_store.start_reading(read_id, keys)
+                    self._prefix_store.start_reading(read_id, keys, snapshots)
+                case LoadState(state_slot, payload):
+                    assert isinstance(payload, list)
+                    self._write_state(state_slot, payload)
                 case LoadBlock(block_id, payload):
                     assert isinstance(payload, np.ndarray)
                     self._kv_cache.write_block(block_id, payload)
@@ -84,3 +105,27 @@ class BlockTransfer:
                 case SwapIn(swap_slot, block_id):
                     assert self._swap_file is not None
                     self._kv_cache.write_block(block_id, self._swap_file.read(swap_slot))
+                case SwapOutState(state_slot, swap_slots):
+                    assert self._swap_file is not None
+                    pieces = self._state_pieces(state_slot)
+                    for swap_slot, piece in zip(swap_slots, pieces, strict=True):
+                        self._swap_file.write(swap_slot, piece)
+                case SwapInState(swap_slots, state_slot):
+                    assert self._swap_file is not None
+                    pieces = [self._swap_file.read(swap_slot) for swap_slot in swap_slots]
+                    self._write_state(state_slot, pieces)
+
+    def _save_state(self, slot: int, block_hash: bytes, token_ids: tuple[int, ...]) -> None:
+        """Gives a snapshot to the prefix store, if it takes all pieces."""
+        assert self._prefix_store is not None
+        cache = self._kv_cache
+        hashes = piece_hashes(block_hash, num_pieces(cache.bytes_per_state, cache.bytes_per_block))
+        if self._prefix_store.wants(hashes[0], len(hashes)):
+            for piece_hash, piece in zip(hashes, self._state_pieces(slot), strict=True):
+                self._prefix_store.save(piece_hash, token_ids, piece)
+
+    def _state_pieces(self, slot: int) -> list[BlockBytes]:
+        return split_state(self._kv_cache.read_state(slot), self._kv_cache.bytes_per_block)
+
+    def _write_state(self, slot: int, pieces: Sequence[BlockBytes]) -> None:
+        self._kv_cache.write_state(slot, join_pieces(pieces, self._kv_cache.bytes_per_state))

@@ -3,13 +3,19 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from pellucid.backends.ops import BlockBytes
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
+from pellucid.execution.state_pieces import piece_hashes
 from pellucid.scheduling.block import BlockKey
+from pellucid.scheduling.scheduler_output import ReadSnapshot, SnapshotKey
+
+# The contents of a block, or behind those of blocks a snapshot of recurrent states, as a list of its pieces.
+Payload: TypeAlias = BlockBytes | ReadSnapshot
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +31,12 @@ class PrefixStoreCounts:
     foreign: int = 0  # files that hold something else; left alone
 
 
+class _ToRead(NamedTuple):
+    read_id: int
+    keys: Sequence[BlockKey]
+    snapshots: Sequence[SnapshotKey] | None
+
+
 class DiskPrefixStore:
     """Reads and saves blocks in the background.
 
@@ -37,6 +49,7 @@ class DiskPrefixStore:
         file_format: what they look like.
         max_pending: blocks that may wait for the disk; one more is dropped.
         report: told, from any thread, in a sentence what a person should know.
+        pieces_per_state: of the size of a block, in which snapshots of recurrent states are kept.
     """
 
     def __init__(
@@ -45,6 +58,7 @@ class DiskPrefixStore:
         file_format: BlockFileFormat,
         max_pending: int,
         report: Callable[[str], None],
+        pieces_per_state: int = 0,
     ) -> None:
         assert directory.file_bytes == file_format.file_bytes
         self.counts = PrefixStoreCounts()
@@ -52,14 +66,15 @@ class DiskPrefixStore:
         self._format = file_format
         self._max_pending = max_pending
         self._report = report
+        self._pieces_per_state = pieces_per_state
         self._lock = threading.Condition()  # for everything below
         self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
         self._is_writing = False
         self._saves = True
         self._is_closed = False
-        self._to_read: deque[tuple[int, tuple[BlockKey, ...]]] = deque()  # read_id and keys
+        self._to_read: deque[_ToRead] = deque()
         self._is_reading = False
-        self._read: list[tuple[int, list[BlockBytes]]] = []  # read_id and what was found
+        self._read: list[tuple[int, list[Payload]]] = []  # read_id and what was found
 
     def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
         """The contents of a block, verified; None if there is no sound file of it.
@@ -87,8 +102,14 @@ class DiskPrefixStore:
             return data
         return None
 
-    def start_reading(self, read_id: int, keys: Sequence[BlockKey]) -> None:
-        """Begins to read blocks, in order, up to the first that is not there or not sound.
+    def start_reading(
+        self,
+        read_id: int,
+        keys: Sequence[BlockKey],
+        snapshots: Sequence[SnapshotKey] | None = None,
+    ) -> None:
+        """Begins to read blocks, in order, up to the first that is not there or not sound; or up to the last of
+        `snapshots` that is there with its blocks, and then this one.
 
         `take_read` gives them.
         """
@@ -96,13 +117,13 @@ class DiskPrefixStore:
             if self._is_closed:
                 self._read.append((read_id, []))
                 return
-            self._to_read.append((read_id, tuple(keys)))
+            self._to_read.append(_ToRead(read_id, keys, snapshots))
             if not self._is_reading:
                 self._is_reading = True
                 threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
 
-    def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[BlockBytes]]]:
-        """What was read since the last call: read_id, and the contents of the first blocks.
+    def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[Payload]]]:
+        """What was read since the last call: read_id, the contents of the first blocks, and a snapshot.
 
         Args:
             max_seconds: how long to wait, if something is being read and nothing is there yet.
@@ -113,13 +134,14 @@ class DiskPrefixStore:
             taken, self._read = self._read, []
         return taken
 
-    def wants(self, block_hash: bytes) -> bool:
-        """Whether `save` would be of use; counts what there is no room for."""
+    def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
+        """Whether `save` of so many blocks, of which this is the first, would be of use; counts what there is
+        no room for."""
         with self._lock:
             if not self._saves or block_hash in self._pending:
                 return False
-            if len(self._pending) >= self._max_pending:
-                self.counts.dropped += 1
+            if len(self._pending) + num_blocks > self._max_pending:
+                self.counts.dropped += num_blocks
                 return False
         return not self._directory.has(block_hash)
 
@@ -140,7 +162,7 @@ class DiskPrefixStore:
         """Writes what is waiting; from now on nothing is saved or read."""
         with self._lock:
             self._saves, self._is_closed = False, True
-            self._read += [(read_id, []) for read_id, _ in self._to_read]
+            self._read += [(each.read_id, []) for each in self._to_read]
             self._to_read.clear()
         self.flush()
 
@@ -151,18 +173,48 @@ class DiskPrefixStore:
                     self._is_reading = False
                     self._lock.notify_all()
                     return
-                read_id, keys = self._to_read.popleft()
-            found: list[BlockBytes] = []
+                read_id, keys, snapshots = self._to_read.popleft()
+            found: list[Payload] = []
             try:
-                for key in keys:
-                    if (data := self.find(key.block_hash, key.token_ids)) is None:
-                        break
-                    found.append(data)
+                if snapshots is None:
+                    self._find_blocks(keys, found)
+                else:
+                    found = self._find_snapshot(keys, snapshots)
             except Exception:  # the waiting request computes the block instead
                 _log.exception("blocks of the prefix cache could not be read")
             with self._lock:
                 self._read.append((read_id, found))
                 self._lock.notify_all()
+
+    def _find_blocks(self, keys: Iterable[BlockKey], found: list[Payload]) -> None:
+        """Appends the contents of the blocks to `found`, up to the first that is not there."""
+        for key in keys:
+            if (data := self.find(key.block_hash, key.token_ids)) is None:
+                break
+            found.append(data)
+
+    def _find_snapshot(
+        self, keys: Sequence[BlockKey], snapshots: Sequence[SnapshotKey]
+    ) -> list[Payload]:
+        """The deepest snapshot, behind the contents of the blocks before it; nothing, if none is there."""
+        blocks: list[Payload] = []
+        for num_keys, block_hash, token_ids in reversed(snapshots):
+            hashes = piece_hashes(block_hash, self._pieces_per_state)
+            if not all(map(self._directory.has, hashes)):
+                continue
+            if len(blocks) < num_keys:
+                blocks.clear()
+                self._find_blocks(keys[:num_keys], blocks)
+            if len(blocks) < num_keys:
+                continue
+            pieces: list[Payload] = []
+            for piece_hash in hashes:
+                if (piece := self.find(piece_hash, token_ids)) is None:
+                    break
+                pieces.append(piece)
+            else:
+                return [*blocks[:num_keys], ReadSnapshot(block_hash, pieces)]
+        return []
 
     def _write_pending(self) -> None:
         while (block := self._next_pending()) is not None:

@@ -12,7 +12,15 @@ from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks, Place
 from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockOp, CopyBlock, CopyState, LoadBlock, SwapIn
+from pellucid.scheduling.scheduler_output import (
+    BlockOp,
+    CopyBlock,
+    CopyState,
+    LoadBlock,
+    SnapshotKey,
+    SwapIn,
+    SwapInState,
+)
 from pellucid.scheduling.state_pool import StatePool
 
 SNAPSHOT_TOKENS = 2048  # of a prompt between two snapshots of recurrent states, at least
@@ -38,6 +46,18 @@ class FoundPrefix:
     blocks: tuple[Sequence[Block], ...]
 
 
+class Extension(NamedTuple):
+    """What follows the blocks of a request that is being admitted.
+
+    Attributes:
+        num_tokens: to which it reaches.
+        blocks: of each group, without what is behind the window: sealed blocks, and None for offloaded ones.
+    """
+
+    num_tokens: int
+    blocks: Sequence[Sequence[Block | None]]
+
+
 class KeptStates(NamedTuple):
     """A copy of a request's recurrent states, to which `rewind` can go back.
 
@@ -61,7 +81,7 @@ class RequestTables:
         kept: the states that it had before a step with drafts; None: none are kept.
         snapshot_slot: of the snapshot that its states are to become on admission; None: they stay.
         parts_at: the position behind the last sealed block that it had on admission; 0: there was none.
-        latest_snapshot: block hash of the snapshot that was taken of its output last; None: there is none.
+        latest_snapshot: tokens of the snapshot that was taken of its output last; None: there is none.
     """
 
     __slots__ = (
@@ -83,7 +103,7 @@ class RequestTables:
         self.kept: KeptStates | None = None
         self.parts_at = 0
         self.snapshot_slot: int | None = None
-        self.latest_snapshot: bytes | None = None
+        self.latest_snapshot: int | None = None
 
 
 class KVCacheManager:
@@ -271,13 +291,15 @@ class KVCacheManager:
         first = self._find_prefix(request).num_blocks
         if self._ends_within_a_block(request) or first >= num_matchable:
             return False
-        if offloaded.num_readable_blocks < len(tables):
+        least = len(tables) + offloaded.blocks_per_state
+        if offloaded.num_readable_blocks < least:
             if offloaded.is_reading:
                 return True
             offloaded.drop_reads_that_wait()  # of requests that come after this one
         keys: dict[Place, BlockKey] = {}
+        snapshots: list[SnapshotKey] = []
         for index in range(first, num_matchable):
-            if len(keys) + len(tables) > offloaded.num_readable_blocks:
+            if len(keys) + least > offloaded.num_readable_blocks:
                 break
             for table in tables:
                 key, place = table.key(index), (table.group, index)
@@ -285,9 +307,16 @@ class KVCacheManager:
                     request.request_id, place
                 ):
                     keys[place] = key
-        if keys:
-            self._block_ops.append(offloaded.start_reading(request.request_id, keys))
-        return bool(keys)
+            key = tables[0].key(index)
+            snapshots.append(SnapshotKey(len(keys), key.block_hash, key.token_ids))
+        if self.state_pool is None:
+            if keys:
+                self._block_ops.append(offloaded.start_reading(request.request_id, keys))
+            return bool(keys)
+        if snapshots:
+            read = offloaded.start_reading(request.request_id, keys, snapshots)
+            self._block_ops.append(read)
+        return bool(snapshots)
 
     def match_prefix(self, request: Request) -> int:
         """Gives a request the longest run of sealed blocks that its tokens begin with: the longest one that
@@ -324,13 +353,15 @@ class KVCacheManager:
         Returns:
             The positions that are computed once the listed operations have run.
         """
+        own = self._own(request)
+        if self.state_pool is not None and own.state_slot is None:
+            own.state_slot = self.state_pool.allocate()
         miss = self._explain_miss(request, request.num_computed_tokens)
         num_tokens, num_loaded_tokens = self._restore(request)
         if num_tokens > request.num_computed_tokens:
             miss = self._explain_miss(request, num_tokens)
         allocated = self._allocate(request, num_tokens, request.num_tokens)
         assert allocated
-        own = self._own(request)
         if own.snapshot_slot is not None:
             assert own.state_slot is not None
             self._block_ops.append(CopyState(own.snapshot_slot, own.state_slot))
@@ -466,6 +497,8 @@ class KVCacheManager:
         """
         tables = self._tables_of(request)
         num_freed = 0
+        if self.state_pool is not None:
+            self._swap_out_states(request)
         while tables[0].blocks and (
             num_freed < num_blocks
             or self.state_pool is not None
@@ -488,6 +521,9 @@ class KVCacheManager:
 
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
+        own = self._tables.get(request.request_id)
+        if own is not None and own.latest_snapshot is not None:
+            self._save_snapshot(own, own.latest_snapshot)
         self.release(request)
         self._tables.pop(request.request_id, None)
 
@@ -589,7 +625,10 @@ class KVCacheManager:
             blocks[table.group].append(block)
             return block is not None
 
-        end, num_sealed = self._deepest(tables, self._num_matchable_blocks(request), is_sealed)
+        num_matchable = self._num_matchable_blocks(request)
+        end, num_sealed = self._deepest(
+            tables, num_matchable * self.block_size, is_sealed, self._has_snapshot
+        )
         own.found_at = version
         own.found = FoundPrefix(
             end,
@@ -608,18 +647,23 @@ class KVCacheManager:
         return own.found
 
     def _deepest(
-        self, tables: Sequence[BlockTable], limit: int, is_there: IsThere
+        self,
+        tables: Sequence[BlockTable],
+        max_tokens: int,
+        is_there: IsThere,
+        has_snapshot: Callable[[bytes], bool],
     ) -> tuple[int, int]:
-        """The largest number of blocks, up to `limit`, with which each group has what the next token sees: in
-        its table, or where `is_there` says so.
+        """The largest number of blocks, up to those of `max_tokens`, with which each group has what the next
+        token sees: in its table, or where `is_there` says so.
 
         Returns:
-            The largest number behind which there is also a snapshot of recurrent states, if the model has
-            any; and the largest one with or without.
+            The largest number of full blocks behind which there is also a snapshot of recurrent states, if
+            the model has any, where `has_snapshot` says so of the block's hash; and the largest one with or
+            without.
         """
         first = deepest = num_there = len(tables[0])
         runs = [first - table.num_freed for table in tables]  # blocks in a row, so far
-        for index in range(first, limit):
+        for index in range(first, self._blocks_for(max_tokens)):
             for table in tables:
                 if is_there(table, index):
                     runs[table.group] += 1
@@ -628,9 +672,14 @@ class KVCacheManager:
                 else:
                     runs[table.group] = 0
             end = index + 1
-            if all(runs[table.group] >= end - self._first_block(table, end) for table in tables):
+            position = min(end * self.block_size, max_tokens)
+            firsts = [self.needs.first_block(position, table.window) for table in tables]
+            if all(runs[table.group] >= end - firsts[table.group] for table in tables):
                 num_there = end
-                if self.state_pool is None or tables[0].key(index).block_hash in self.state_pool:
+                is_full = position == end * self.block_size
+                if self.state_pool is None or (
+                    is_full and has_snapshot(tables[0].key(index).block_hash)
+                ):
                     deepest = end
         return deepest, num_there
 
@@ -778,6 +827,9 @@ class KVCacheManager:
         if self.state_pool is not None:
             self.state_pool.drop_snapshots()
 
+    def _has_snapshot(self, block_hash: bytes) -> bool:
+        return self.state_pool is not None and block_hash in self.state_pool
+
     def _last_snapshot_at(self, request: Request) -> int:
         """The end of a prompt's last full block, the block of its last token left out."""
         return (request.num_prompt_tokens - 1) // self.block_size * self.block_size
@@ -809,10 +861,22 @@ class KVCacheManager:
         if slot is None:
             return
         self._block_ops.append(CopyState(own.state_slot, slot))
-        if in_output:
+        if not in_output:
+            self._save_snapshot(own, num_tokens)
+        else:
             if own.latest_snapshot is not None:
-                self.state_pool.drop(own.latest_snapshot)
-            own.latest_snapshot = block_hash
+                self.state_pool.drop(self._hash_behind(own, own.latest_snapshot))
+            own.latest_snapshot = num_tokens
+
+    def _save_snapshot(self, own: RequestTables, num_tokens: int) -> None:
+        """Offers a request's snapshot of the states after `num_tokens` to the prefix store."""
+        assert self.state_pool is not None
+        key = own.tables[0].key(num_tokens // self.block_size - 1)
+        slot = self.state_pool.find(key.block_hash)
+        if slot is not None:
+            op = self.offloaded.save_states(slot, key.block_hash, key.token_ids)
+            if op is not None:
+                self._block_ops.append(op)
 
     def _lacks_slot(self, request: Request) -> bool:
         """Whether a request needs a slot, and none is free."""
@@ -841,8 +905,13 @@ class KVCacheManager:
     # ---- offloaded blocks
 
     def _swap_out(self, table: BlockTable, index: int, block: Block) -> None:
-        """Keeps what was a table's block `index`, if all of it was computed."""
-        if (index + 1) * self.block_size <= table.request.num_computed_tokens:
+        """Keeps what was a table's block `index`, if all of it was computed, or if it is the last one and the
+        recurrent states behind it are kept as well."""
+        request = table.request
+        num_tokens = request.num_computed_tokens // self.block_size * self.block_size
+        if self.offloaded.swapped_states(request.request_id) is not None:
+            num_tokens = request.num_computed_tokens
+        if index * self.block_size < num_tokens:
             place = (table.group, index)
             op = self.offloaded.swap_out(table.request.request_id, place, block.block_id)
             if op is not None:
@@ -856,59 +925,90 @@ class KVCacheManager:
         Returns:
             Tokens whose K and V are there, and those of them that the prefix store had.
         """
-        tables = self._tables_of(request)
         num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
-        # Nothing of a model with recurrent states is offloaded.
-        if self.state_pool is None and not self._ends_within_a_block(request):
-            num_matchable = self._num_matchable_blocks(request)
-            sealed: list[list[Block | None]] = [[] for _ in tables]
-
-            def is_there(table: BlockTable, index: int) -> bool:
-                key = table.key(index)
-                block = self.block_pool.index.find(key) if index < num_matchable else None
-                sealed[table.group].append(block)
-                if block is not None:
-                    return True
-                request_id, place = request.request_id, (table.group, index)
-                return self.offloaded.is_swapped(request_id, place) or (
-                    index < num_matchable and self.offloaded.is_loaded(request_id, place, key)
-                )
-
-            limit = (request.num_tokens - 1) // self.block_size
-            end, _ = self._deepest(tables, limit, is_there)
-            more = [self._extension(table, end, sealed[table.group]) for table in tables]
-            if end > len(tables[0]) and self._can_extend(request, end, more):
-                num_loaded_tokens = self._extend(request, end, more)
-                num_tokens = end * self.block_size
+        if not self._ends_within_a_block(request):
+            extension = self._find_extension(request)
+            if extension is not None and self._can_extend(request, extension):
+                num_loaded_tokens = self._extend(request, extension)
+                num_tokens = extension.num_tokens
+                if self.state_pool is not None:
+                    self._restore_states(request, num_tokens)
         self.offloaded.drop(request.request_id)
         return num_tokens, num_loaded_tokens
 
-    def _extension(
-        self, table: BlockTable, end: int, sealed: Sequence[Block | None]
-    ) -> Sequence[Block | None]:
-        """What follows a table's blocks up to block `end`, without what is behind the window: sealed blocks, and
-        None for offloaded ones."""
-        first = len(table)
-        return sealed[max(0, self._first_block(table, end) - first) : max(0, end - first)]
+    def _find_extension(self, request: Request) -> Extension | None:
+        """What may follow a request's blocks from the pool, the swap file and the prefix store: to where it was
+        when its recurrent states were swapped out, if all blocks are there, else to the deepest full block
+        (with a snapshot). None: nothing."""
+        swapped = self.offloaded.swapped_states(request.request_id)
+        if swapped is not None and swapped.num_tokens < request.num_tokens:
+            extension = self._extension(request, swapped.num_tokens, has_states=True)
+            if extension is not None:
+                return extension
+        max_tokens = (request.num_tokens - 1) // self.block_size * self.block_size
+        return self._extension(request, max_tokens, has_states=False)
 
-    def _can_extend(
-        self, request: Request, end: int, more: Sequence[Sequence[Block | None]]
-    ) -> bool:
+    def _extension(self, request: Request, max_tokens: int, has_states: bool) -> Extension | None:
+        """What may follow a request's blocks, up to `max_tokens`.
+
+        Args:
+            has_states: the recurrent states after `max_tokens` are there: no fewer tokens are of use.
+        """
+        tables, request_id = self._tables_of(request), request.request_id
+        num_matchable = self._num_matchable_blocks(request)
+        sealed: list[list[Block | None]] = [[] for _ in tables]
+
+        def is_there(table: BlockTable, index: int) -> bool:
+            place = table.group, index
+            if index >= num_matchable:
+                sealed[table.group].append(None)
+                return self.offloaded.is_swapped(request_id, place)
+            key = table.key(index)
+            block = self.block_pool.index.find(key)
+            sealed[table.group].append(block)
+            if block is not None or self.offloaded.is_swapped(request_id, place):
+                return True
+            return self.offloaded.is_loaded(request_id, place, key)
+
+        def has_snapshot(block_hash: bytes) -> bool:
+            is_loaded = self.offloaded.loaded_snapshot(request_id) == block_hash
+            return is_loaded or self._has_snapshot(block_hash)
+
+        end, num_there = self._deepest(tables, max_tokens, is_there, has_snapshot)
+        if has_states:
+            end = num_there if num_there == self._blocks_for(max_tokens) else 0
+        num_tokens, first = min(end * self.block_size, max_tokens), len(tables[0])
+        if end <= first:
+            return None
+        return Extension(
+            num_tokens,
+            [
+                sealed[table.group][
+                    max(0, self.needs.first_block(num_tokens, table.window) - first) : end - first
+                ]
+                for table in tables
+            ],
+        )
+
+    def _can_extend(self, request: Request, extension: Extension) -> bool:
         """Whether there are free blocks for the extension, and for the tokens of a step behind it."""
+        num_tokens, more = extension
         num_free, num_needed = self.block_pool.num_free_blocks, 0
         for table, blocks in zip(self._tables_of(request), more, strict=True):
-            num_needed += self._end(table, end * self.block_size, request.num_tokens) - end
-            num_needed += blocks.count(None)
+            end = self._end(table, num_tokens, request.num_tokens)
+            num_needed += end - self._blocks_for(num_tokens) + blocks.count(None)
             num_free -= sum(block is not None and not block.ref_count for block in blocks)
-            behind = table.blocks[table.num_freed : self._first_block(table, end)]
+            first = self.needs.first_block(num_tokens, table.window)
+            behind = table.blocks[table.num_freed : first]
             num_free += sum(block.ref_count == 1 for block in behind)
         return num_needed <= num_free
 
-    def _extend(self, request: Request, end: int, more: Sequence[Sequence[Block | None]]) -> int:
-        """Extends the tables of a request to `end` blocks. Returns the tokens that the prefix store had."""
+    def _extend(self, request: Request, extension: Extension) -> int:
+        """Extends the tables of a request. Returns the tokens that the prefix store had."""
+        num_tokens, more = extension
         tables = self._tables_of(request)
         for table, blocks in zip(tables, more, strict=True):
-            self._free_before(table, self._first_block(table, end))
+            self._free_before(table, self.needs.first_block(num_tokens, table.window))
             for block in blocks:
                 if block is not None:
                     self.block_pool.share(block)
@@ -925,24 +1025,57 @@ class KVCacheManager:
                 (block,) = self.block_pool.allocate(1)
                 self._log.add("A", block.block_id, request.request_id, index, table.group)
                 table.append([block])
-                if isinstance(self._bring_back(table, index, block), LoadBlock):
+                is_full = (index + 1) * self.block_size <= num_tokens
+                if isinstance(self._bring_back(table, index, block, is_full), LoadBlock):
                     loaded.add(index)
         return len(loaded) * self.block_size
 
-    def _bring_back(self, table: BlockTable, index: int, block: Block) -> SwapIn | LoadBlock:
+    def _bring_back(
+        self, table: BlockTable, index: int, block: Block, is_full: bool
+    ) -> SwapIn | LoadBlock:
         """Fills a table's block `index` from the swap file or with what was read from the prefix store."""
-        request_id, place, key = table.request.request_id, (table.group, index), table.key(index)
+        request_id, place = table.request.request_id, (table.group, index)
         op: SwapIn | LoadBlock | None = self.offloaded.swap_in(request_id, place, block.block_id)
         if isinstance(op, SwapIn):
             self._log.add("I", block.block_id, op.swap_slot)
         else:
-            op = self.offloaded.load(request_id, place, block.block_id, key)
+            op = self.offloaded.load(request_id, place, block.block_id, table.key(index))
             assert op is not None
             self._log.add("L", block.block_id, request_id, None, table.group)
         self._block_ops.append(op)
-        if self.enable_prefix_caching:
-            self.block_pool.seal(block, key, request_id)
+        if self.enable_prefix_caching and is_full:
+            self.block_pool.seal(block, table.key(index), request_id)
         return op
+
+    def _restore_states(self, request: Request, num_tokens: int) -> None:
+        """Gives a request the recurrent states after `num_tokens`, from the swap file, a snapshot, or the
+        prefix store, whose snapshot others can then find."""
+        assert self.state_pool is not None
+        own = self._own(request)
+        assert own.state_slot is not None
+        own.snapshot_slot = None
+        swapped = self.offloaded.swapped_states(request.request_id)
+        if swapped is not None and swapped.num_tokens == num_tokens:
+            self._block_ops.append(SwapInState(swapped.swap_slots, own.state_slot))
+            return
+        block_hash = self._hash_behind(own, num_tokens)
+        if block_hash in self.state_pool:
+            own.snapshot_slot = self.state_pool.use(block_hash, request.request_id, num_tokens)
+            return
+        self._block_ops.append(self.offloaded.load_states(request.request_id, own.state_slot))
+        slot = self.state_pool.keep(block_hash, request.request_id, num_tokens)
+        assert slot is not None
+        self._block_ops.append(CopyState(own.state_slot, slot))
+
+    def _swap_out_states(self, request: Request) -> None:
+        """Keeps the recurrent states of a request that gives its blocks back."""
+        own = self._own(request)
+        if own.state_slot is not None and request.num_computed_tokens:
+            op = self.offloaded.swap_out_states(
+                request.request_id, own.state_slot, request.num_computed_tokens
+            )
+            if op is not None:
+                self._block_ops.append(op)
 
     def _log_fill(self, request: Request, num_computed_before: int) -> None:
         last = (request.num_computed_tokens - 1) // self.block_size

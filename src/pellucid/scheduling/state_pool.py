@@ -91,6 +91,10 @@ class StatePool:
         """Whether there is a snapshot of the states behind the block with this hash."""
         return block_hash in self._snapshots
 
+    def find(self, block_hash: bytes) -> int | None:
+        """The slot of a snapshot; None: there is none."""
+        return self._snapshots.get(block_hash)
+
     @property
     def num_used_snapshots(self) -> int:
         return len(self._snapshots)

@@ -1,0 +1,151 @@
+"""Recurrent states through the whole engine: heads that prompts share, restarts, the swap file and drafts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid.config import EngineConfig
+from pellucid.engine import LLMEngine
+from pellucid.events import BlockOps, EventRecord, Level, PrefixMatched, StateOps
+from pellucid.execution.state_pieces import join_pieces, split_state
+from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.outputs import RequestOutput
+from pellucid.sampling_params import SamplingParams
+from support.checkpoints import write_checkpoint
+from support.traces import ScriptedProposer
+
+BLOCK_SIZE = 16
+PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=20, logprobs=2, ignore_eos=True)
+RNG = np.random.default_rng(0)
+HEAD = RNG.integers(3, 300, 70).tolist()
+PROMPTS = [[*HEAD, *RNG.integers(3, 300, 30).tolist()] for _ in range(3)]
+
+
+@pytest.fixture(params=[("cpu", "qwen3.5"), ("numpy", "lfm2")], ids=" ".join)
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedModel:
+    backend, family = request.param
+    directory = write_checkpoint(tmp_path / "model", family)
+    return load_model(EngineConfig(model=str(directory), backend=backend))
+
+
+def engine(model: LoadedModel, **knobs: object) -> LLMEngine:
+    knobs = {"speculation": "off", "block_size": BLOCK_SIZE, **knobs}
+    return LLMEngine(EngineConfig(**knobs), model)
+
+
+def generate(engine: LLMEngine, prompts: Sequence[list[int]]) -> list[RequestOutput]:
+    """All at once."""
+    outputs = [engine.add_request(prompt, PARAMS) for prompt in prompts]
+    while engine.has_unfinished_requests:
+        engine.step()
+        engine.scheduler.check_integrity()
+    return outputs
+
+
+def answers(outputs: Sequence[RequestOutput]) -> list[object]:
+    return [output.outputs for output in outputs]
+
+
+def alone(model: LoadedModel, prompts: Sequence[list[int]]) -> list[object]:
+    """What an engine without any reuse answers."""
+    return answers(
+        [generate(engine(model, enable_prefix_caching=False), [prompt])[0] for prompt in prompts]
+    )
+
+
+def test_the_third_prompt_with_a_head_goes_on_behind_it(model: LoadedModel) -> None:
+    running = engine(model)
+    records: list[EventRecord] = []
+    running.events.subscribe(records.append, Level.STEP)
+    outputs = [generate(running, [prompt])[0] for prompt in PROMPTS]
+    assert answers(outputs) == alone(model, PROMPTS)
+    assert [output.num_cached_tokens for output in outputs] == [0, 0, 64]
+    events = [record.event for record in records]
+    matches = [event for event in events if isinstance(event, PrefixMatched)]
+    assert [event.miss_why for event in matches] == ["never_seen", "recurrent", "differs"]
+    assert [event.snapshot_at_tok for event in matches] == [None, 64, None]
+    rows = [row for event in events if isinstance(event, StateOps) for row in event.ops]
+    prompt_rows = [row for row in rows if row[0] == "U" or (row[3] or 0) <= 96]
+    taken = [row[3] for row in prompt_rows if row[0] == "T"]
+    assert taken == [96, 64, 96, 96]
+    assert [row[2:] for row in prompt_rows if row[0] == "U"] == [(outputs[2].request_id + "/0", 64)]
+
+
+def test_a_restarted_engine_goes_on_from_a_snapshot_on_disk(
+    model: LoadedModel, tmp_path: Path
+) -> None:
+    expected = alone(model, PROMPTS[:1])
+    cached = []
+    for _ in range(2):
+        running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+        outputs = generate(running, PROMPTS[:1])
+        assert answers(outputs) == expected
+        cached.append(outputs[0].num_cached_tokens)
+        running.close()
+    assert cached == [0, 96]
+
+    # The answer goes on from the latest snapshot of its output, in another process too.
+    longer = [*PROMPTS[0], *outputs[0].outputs[0].token_ids, 5]
+    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    outputs = generate(running, [longer])
+    assert answers(outputs) == alone(model, [longer])
+    assert outputs[0].num_cached_tokens == 112
+    running.close()
+
+
+def test_damaged_files_cost_time_and_nothing_else(model: LoadedModel, tmp_path: Path) -> None:
+    expected = alone(model, PROMPTS[:1])
+    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    generate(running, PROMPTS[:1])
+    running.close()
+    for path in (tmp_path / "cache").rglob("*.kv"):
+        data = bytearray(path.read_bytes())
+        data[-40] ^= 1
+        path.write_bytes(data)
+    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    outputs = generate(running, PROMPTS[:1])
+    assert answers(outputs) == expected
+    assert outputs[0].num_cached_tokens == 0
+    running.close()
+
+
+def test_preempted_requests_come_back_from_the_swap_file(model: LoadedModel) -> None:
+    knobs = {"max_model_len": 128, "num_kv_blocks": 9, "enable_prefix_caching": False}
+    running = engine(model, swap_space=8 << 20, **knobs)
+    records: list[EventRecord] = []
+    running.events.subscribe(records.append, Level.STEP)
+    prompts = [PROMPTS[0][:50], PROMPTS[1][:70]]
+    outputs = generate(running, prompts)
+    assert answers(outputs) == alone(model, prompts)
+    assert [output.metrics.num_preemptions for output in outputs] == [0, 1]
+    rows = [row for each in records if isinstance(each.event, BlockOps) for row in each.event.ops]
+    assert any(row[0] == "I" for row in rows)
+    # Nothing is computed twice.
+    assert all(output.ledger.num_recomputed_tokens == 0 for output in outputs)
+
+
+def test_drafts_change_nothing(model: LoadedModel) -> None:
+    expected = alone(model, PROMPTS)
+    proposer = ScriptedProposer(0, model.config.vocab_size)
+    running = LLMEngine(EngineConfig(block_size=BLOCK_SIZE), model, proposer=proposer)
+    for index, (completion,) in enumerate(expected):
+        proposer.expected[f"request-{index}/0"] = list(completion.token_ids)
+    assert answers(generate(running, PROMPTS)) == expected
+    assert running.speculation.num_drafts > running.speculation.num_right > 0
+
+
+def test_states_are_moved_bit_for_bit(model: LoadedModel) -> None:
+    running = engine(model, max_num_seqs=3)
+    generate(running, PROMPTS[:2])
+    cache = running.model_runner.kv_cache
+    data = cache.read_state(0)
+    assert data.any() and len(data) == cache.bytes_per_state
+    pieces = split_state(data, 100)
+    assert {len(piece) for piece in pieces} == {100}
+    cache.write_state(2, join_pieces(pieces, cache.bytes_per_state))
+    assert (cache.read_state(2) == data).all()
+    cache.copy_state(1, 2)
+    assert (cache.read_state(2) == cache.read_state(1)).all()
+    assert (cache.read_state(0) == data).all()
