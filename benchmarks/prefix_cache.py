@@ -1,6 +1,7 @@
 """Time to the first token of a prompt: never seen, seen before, and after a restart, from disk.
 
     python benchmarks/prefix_cache.py [MODEL] [--quantization int8] [--prompt 2000] [--rounds 5]
+    python benchmarks/prefix_cache.py --shape qwen3.5-0.8b
 
 Also what prefix caching costs where nothing is shared: in memory, and with blocks going to disk as well.
 All arms take turns, so that what else the machine does meets them alike. A restart is a new engine with an
@@ -23,6 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pellucid.benchmark.random_model import random_model
+from pellucid.benchmark.workloads import Prefill
 from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel, load_model
@@ -134,6 +137,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("model", nargs="?", help="as `pellucid run`; left out, the bundled model")
+    parser.add_argument("--shape", help="random weights of a known model's shape instead")
     parser.add_argument("--quantization", default="int8")
     parser.add_argument("--kv-cache-dtype", default="bf16")
     parser.add_argument("--num-threads", type=int)
@@ -148,8 +152,12 @@ def main() -> None:
         num_threads=args.num_threads,
         max_num_seqs=4,
     )
-    model = load_model(config)
     with tempfile.TemporaryDirectory() as directory:
+        if args.shape is None:
+            model = load_model(config)
+        else:  # blocks on disk are of the files of a checkpoint: it has none
+            model = random_model(args.shape, config, [Prefill(args.prompt)])
+            model = replace(model, path=Path(directory))
         taken = measure(model, config, args.prompt, args.rounds, Path(directory))
 
     def median(name: str) -> float:
