@@ -13,6 +13,7 @@ from pellucid.execution.state_pieces import join_pieces, split_state
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.scheduler_output import BlockOp, CopyState
 from support.checkpoints import write_checkpoint
 from support.traces import ScriptedProposer
 
@@ -109,6 +110,30 @@ def test_damaged_files_cost_time_and_nothing_else(model: LoadedModel, tmp_path: 
     assert answers(outputs) == expected
     assert outputs[0].num_cached_tokens == 0
     running.close()
+
+
+def test_a_snapshot_that_could_not_be_copied_is_found_by_nobody(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = alone(model, PROMPTS[:1])
+    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    transfer, failures = running.model_runner.transfer, [OSError("injected")]
+
+    def fail_once(ops: Sequence[BlockOp]) -> None:
+        if failures and any(isinstance(op, CopyState) for op in ops):
+            raise failures.pop()
+        transfer(ops)
+
+    monkeypatch.setattr(running.model_runner, "transfer", fail_once)
+    failed = generate(running, PROMPTS[:1])
+    assert failed[0].outputs[0].finish_reason == "error"
+    outputs = generate(running, PROMPTS[:1])
+    assert answers(outputs) == expected
+    assert outputs[0].num_cached_tokens == 0
+    running.close()
+    restarted = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    assert answers(generate(restarted, PROMPTS[:1])) == expected
+    restarted.close()
 
 
 def test_preempted_requests_come_back_from_the_swap_file(model: LoadedModel) -> None:

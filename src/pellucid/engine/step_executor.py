@@ -100,10 +100,11 @@ class StepExecutor:
         """Moves blocks as scheduled. If that fails, block contents are undefined: clears the prefix
         index and fails every started request."""
         copy_error, self._copy_error = self._copy_error, None
+        ops = self._kv_cache_manager.take_block_ops()
         try:
             if copy_error is not None:
                 raise copy_error
-            self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
+            self._model_runner.transfer(ops)
         except Exception as error:
             _log.exception("blocks could not be moved")
             self._kv_cache_manager.block_pool.unseal_all()

@@ -112,6 +112,7 @@ class OffloadedBlocks:
         self, request_id: str, state_slot: int, num_tokens: int
     ) -> SwapOutState | None:
         """Keeps a request's recurrent states after `num_tokens`, if slots are free for them and for a block."""
+        assert request_id not in self._swapped_states
         if len(self._free_slots) <= self.blocks_per_state:
             return None
         swap_slots = tuple([self._free_slots.pop() for _ in range(self.blocks_per_state)])
