@@ -69,6 +69,8 @@ def command_of(engine: str, weights: Path, file_type: str, port: int) -> list[st
             f"{port}",
             "--n_ctx",
             "2048",
+            "--interrupt_requests",
+            "false",
             "--flash_attn",
             "true",
         ]

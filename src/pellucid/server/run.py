@@ -113,6 +113,8 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.is_draining:
             self.should_exit = self.force_exit = True
+            # Otherwise uvicorn writes a traceback for each reply that it cuts off.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             return
         self._service.is_draining = True
         num_unfinished = len(self._service.under_way)
