@@ -77,8 +77,9 @@ def test_q_k_v_and_gate_up_are_joined(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, np.concatenate([stored[name] for name in names]))
 
 
+@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
 @pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
-def test_the_text_model_of_a_larger_one_is_loaded(prefix: str, tmp_path: Path) -> None:
+def test_the_text_model_of_a_larger_one_is_loaded(prefix: str, family: str, tmp_path: Path) -> None:
     """Whatever transformers of either version called its tensors; parts for other media are named."""
 
     def as_text_model(weights: Weights) -> None:
@@ -87,10 +88,11 @@ def test_the_text_model_of_a_larger_one_is_loaded(prefix: str, tmp_path: Path) -
         weights["vision_tower.layer.weight"] = np.ones((3, 3), np.float32)
         weights["model.multi_modal_projector.norm"] = np.ones(3, np.float32)
 
-    plain = load(write_checkpoint(tmp_path / "plain", "gemma3"))
-    larger = write_checkpoint(tmp_path / "larger", "gemma3", edit_weights=as_text_model)
+    plain = load(write_checkpoint(tmp_path / "plain", family))
+    larger = write_checkpoint(tmp_path / "larger", family, edit_weights=as_text_model)
     text = json.loads((larger / "config.json").read_text())
-    config = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    architecture = f"{family.title()}ForConditionalGeneration"
+    config = {"architectures": [architecture], "text_config": text}
     (larger / "config.json").write_text(json.dumps(config))
     message = "only the text model is loaded, without multi_modal_projector, vision_tower"
     with pytest.warns(RuntimeWarning, match=message):
