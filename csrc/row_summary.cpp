@@ -1,13 +1,16 @@
 // Summarizes a row of logits. The tokens that top_k and top_p keep are a prefix of the order of
-// likelihood; buckets of logits show where it ends, so that few tokens have to be sorted.
+// likelihood. A sample of the row shows about where it ends, so that few tokens have to be ordered.
 #include "row_summary.h"
 
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/token_weight.h"
+#include "rounding.h"
 
 // The loops over a whole row, compiled for several instruction sets where the linker can choose
 // among them when the library is loaded. Sums are in lanes, whose number is part of the definition:
@@ -22,23 +25,33 @@
 namespace pellucid {
 namespace {
 
-using Bucket = RowSummaryScratch::Bucket;
+using Prefix = RowSummaryScratch::Prefix;
 
 constexpr int kLanes = 8;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
 using Integers = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+using LongIntegers = std::int64_t __attribute__((vector_size(kLanes * sizeof(std::int64_t))));
 
 constexpr std::int64_t kBlockTokens = 128;
 constexpr std::int64_t kChunkTokens = 8192;
+constexpr std::int64_t kSampledTokens = 8192;
 constexpr int kNumBuckets = 1024;
-constexpr float kBucketsPerExponent = (kNumBuckets - 1) / -token_weight::kMinExponent;
+constexpr double kSampleError = 0.01;  // of a share of the row, mostly
+constexpr std::size_t kSortedTokens = 64;
+constexpr float kBucketsPerExponent = kNumBuckets / -token_weight::kMinExponent;
 constexpr float kLog2E = 0x1.715476p+0f;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-void add(Bucket& sum, const Bucket& other) {
-  sum.count += other.count;
-  sum.mass += other.mass;
+inline __attribute__((always_inline)) Floats load(const float* values) {
+  Floats loaded;
+  __builtin_memcpy(&loaded, values, sizeof(loaded));
+  return loaded;
+}
+
+inline __attribute__((always_inline)) LongIntegers masses_of(Floats weights) {
+  const Floats units = weights * token_weight::kUnitsPerWeight + 0.5f;
+  return __builtin_convertvector(__builtin_convertvector(units, Integers), LongIntegers);
 }
 
 PELLUCID_FOR_EACH_ISA
@@ -61,34 +74,43 @@ struct Sums {
   double total = 0.0;
   double weighted = 0.0;
   double scaled = 0.0;
+  std::int64_t mass = 0;
 };
 
-// Adds the sums of weights, of weights times distance to the peak, and of `scaled`.
+// Adds the sums of weights, of weights times distance to the peak, and of `scaled` and its masses.
 PELLUCID_FOR_EACH_ISA
 void add_sums(const float* __restrict logits, const float* __restrict weights,
               const float* __restrict scaled, std::int64_t size, float peak, Sums& sums) {
   Doubles totals{}, weighted{}, scaled_totals{};
+  LongIntegers masses{};
   std::int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    Floats logit, weight, scaled_weight;
-    __builtin_memcpy(&logit, logits + i, sizeof(logit));
-    __builtin_memcpy(&weight, weights + i, sizeof(weight));
-    __builtin_memcpy(&scaled_weight, scaled + i, sizeof(scaled_weight));
-    const Doubles own = __builtin_convertvector(weight, Doubles);
-    totals += own;
-    weighted += own * __builtin_convertvector(logit - peak, Doubles);
-    scaled_totals += __builtin_convertvector(scaled_weight, Doubles);
+  for (; i + kBlockTokens <= size; i += kBlockTokens) {
+    // Few floats are added before their sum becomes a double.
+    Floats part{}, weighted_part{}, scaled_part{};
+    for (std::int64_t j = i; j < i + kBlockTokens; j += kLanes) {
+      const Floats weight = load(weights + j);
+      part += weight;
+      weighted_part += weight * (load(logits + j) - peak);
+      const Floats scaled_weight = load(scaled + j);
+      scaled_part += scaled_weight;
+      masses += masses_of(scaled_weight);
+    }
+    totals += __builtin_convertvector(part, Doubles);
+    weighted += __builtin_convertvector(weighted_part, Doubles);
+    scaled_totals += __builtin_convertvector(scaled_part, Doubles);
   }
   for (; i < size; ++i) {
     const double own = static_cast<double>(weights[i]);
     sums.total += own;
     sums.weighted += own * static_cast<double>(logits[i] - peak);
     sums.scaled += static_cast<double>(scaled[i]);
+    sums.mass += token_weight::mass_of(scaled[i]);
   }
   for (int lane = 0; lane < kLanes; ++lane) {
     sums.total += totals[lane];
     sums.weighted += weighted[lane];
     sums.scaled += scaled_totals[lane];
+    sums.mass += masses[lane];
   }
 }
 
@@ -112,42 +134,42 @@ std::int64_t block_above(const float* values, std::int64_t begin, std::int64_t s
   return begin;
 }
 
+// Adds the tokens with logits above `least` and weights of at least `least_weight`.
 PELLUCID_FOR_EACH_ISA
-void find_places(const float* __restrict logits, std::int64_t size, float peak, float per_logit,
-                 std::uint16_t* __restrict places) {
-  for (std::int64_t i = 0; i < size; ++i) {
-    const float place = (peak - logits[i]) * per_logit;
-    const float bounded = place < kNumBuckets - 1 ? place : float{kNumBuckets - 1};
-    places[i] = static_cast<std::uint16_t>(static_cast<std::int32_t>(bounded));
-  }
-}
-
-// The tokens with logits above `least` and weights of at least `least_weight`.
-PELLUCID_FOR_EACH_ISA
-KeptTokens kept_above(const float* __restrict logits, const float* __restrict weights,
-                      std::int64_t size, float least, float least_weight) {
+void add_above(const float* __restrict logits, const float* __restrict weights, std::int64_t size,
+               float least, float least_weight, Prefix& sum) {
   Integers counts{};
+  LongIntegers masses{};
   Doubles sums{};
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
-    Floats logit, weight;
-    __builtin_memcpy(&logit, logits + i, sizeof(logit));
-    __builtin_memcpy(&weight, weights + i, sizeof(weight));
-    const Integers are_kept = (logit > least) & (weight >= least_weight);  // -1 where true
-    counts -= are_kept;
-    sums += __builtin_convertvector(are_kept ? weight : Floats{}, Doubles);
+    const Floats weight = load(weights + i);
+    const Integers are_above = (load(logits + i) > least) & (weight >= least_weight);  // -1: true
+    counts -= are_above;
+    const Floats own = are_above ? weight : Floats{};
+    masses += masses_of(own);
+    sums += __builtin_convertvector(own, Doubles);
   }
-  KeptTokens kept;
   for (int lane = 0; lane < kLanes; ++lane) {
-    kept.count += counts[lane];
-    kept.weight += sums[lane];
+    sum.count += counts[lane];
+    sum.mass += masses[lane];
+    sum.weight += sums[lane];
   }
   for (; i < size; ++i) {
     if (!(logits[i] > least && weights[i] >= least_weight)) continue;
-    ++kept.count;
-    kept.weight += static_cast<double>(weights[i]);
+    ++sum.count;
+    sum.mass += token_weight::mass_of(weights[i]);
+    sum.weight += static_cast<double>(weights[i]);
   }
-  return kept;
+}
+
+// Marks logits above `least` and not above `most`.
+PELLUCID_FOR_EACH_ISA
+void mark_between(const float* __restrict logits, std::int64_t size, float least, float most,
+                  std::uint8_t* __restrict marks) {
+  for (std::int64_t i = 0; i < size; ++i) {
+    marks[i] = static_cast<std::uint8_t>((logits[i] > least) & !(logits[i] > most));
+  }
 }
 
 class Row {
@@ -171,7 +193,7 @@ class Row {
     summary.rank = 1 + count_above(logits_, token, logits_[token], true) +
                    count_above(logits_ + token, vocab_size_ - token, logits_[token], false);
     find_likeliest(summary.likeliest);
-    truncate(summary);
+    truncate(summary, sums.mass);
     summary.is_kept = is_kept(token);
     for (const std::int64_t each : summary.likeliest) summary.are_kept.push_back(is_kept(each));
     return true;
@@ -229,98 +251,162 @@ class Row {
     }
   }
 
-  void truncate(RowSummary& summary) {
-    Bucket left{vocab_size_, 0};
-    if (question_.top_k > 0 || question_.top_p < 1.0) {
-      fill_buckets();
-      for (const Bucket& bucket : scratch_.buckets) left.mass += bucket.mass;
-    }
-    summary.after_top_k = summary.all;
+  void truncate(RowSummary& summary, std::int64_t mass) {
+    Prefix left{vocab_size_, mass, summary.all.weight};
     if (question_.top_k > 0 && question_.top_k < vocab_size_) {
-      left = cut([&](const Bucket& sum) { return sum.count >= question_.top_k; });
-      summary.after_top_k = kept_tokens();
+      const double share = static_cast<double>(question_.top_k) / static_cast<double>(vocab_size_);
+      left = cut(
+          share, [](const Prefix& sum) { return static_cast<double>(sum.count); },
+          [&](const Prefix& sum) { return sum.count >= question_.top_k; });
     }
-    summary.after_top_p = summary.after_top_k;
+    summary.after_top_k = {left.count, left.weight};
     if (question_.top_p < 1.0) {
+      const Prefix before = left;
       const auto target =
-          static_cast<std::int64_t>(std::ceil(question_.top_p * static_cast<double>(left.mass)));
-      const std::int64_t most = left.count;
-      left = cut([&](const Bucket& sum) { return sum.mass >= target || sum.count >= most; });
-      summary.after_top_p = kept_tokens();
+          static_cast<std::int64_t>(std::ceil(question_.top_p * static_cast<double>(before.mass)));
+      const double share = question_.top_p * before.weight / summary.all.weight;
+      left = cut(
+          share, [](const Prefix& sum) { return sum.weight; },
+          [&](const Prefix& sum) { return sum.mass >= target || sum.count >= before.count; });
     }
-    summary.after_min_p = summary.after_top_p;
+    summary.after_top_p = {left.count, left.weight};
     if (question_.min_p > 0.0f) {
       least_weight_ = question_.min_p;
-      summary.after_min_p = kept_tokens();
+      left = kept();
     }
+    summary.after_min_p = {left.count, left.weight};
   }
 
-  // Sorts tokens into buckets of equal width by how far their logit is below the peak.
-  void fill_buckets() {
-    scratch_.buckets.assign(kNumBuckets, Bucket{});
-    scratch_.places.resize(static_cast<std::size_t>(vocab_size_));
-    std::uint16_t* const places = scratch_.places.data();
-    find_places(logits_, vocab_size_, peak_, question_.sharpness * kBucketsPerExponent, places);
-    Bucket* const buckets = scratch_.buckets.data();
-    for (std::int64_t token = 0; token < vocab_size_; ++token) {
-      add(buckets[places[token]], alone(token));
-    }
+  Prefix alone(std::int64_t token) const {
+    return {1, token_weight::mass_of(scaled_[token]), static_cast<double>(scaled_[token])};
   }
 
-  Bucket alone(std::int64_t token) const { return {1, token_weight::mass_of(scaled_[token])}; }
-
-  // Keeps tokens in order of likelihood until their sum is `enough`, or all. Sets the last one.
-  template <class Enough>
-  Bucket cut(Enough enough) {
-    Bucket sum{};
-    for (std::size_t place = 0; place < kNumBuckets; ++place) {
-      const Bucket before = sum;
-      add(sum, scratch_.buckets[place]);
-      if (enough(sum)) return cut_bucket(place, before, enough);
+  // Keeps tokens in order of likelihood until their sum is enough, which all tokens are. Sets the
+  // last one. `share` of the row's `amount` is about enough.
+  template <class Amount, class Enough>
+  Prefix cut(double share, Amount amount, Enough enough) {
+    auto [most, least] = bounds_of(share, amount);
+    Prefix sum{};
+    add_above(logits_, scaled_, vocab_size_, most, 0.0f, sum);
+    collect(least, most);
+    Prefix all = sum;
+    for (const std::int32_t token : scratch_.tokens) all.add(alone(token));
+    if (enough(sum) || !enough(all)) {  // the sample was wrong
+      sum = Prefix{};
+      collect(-kInfinity, kInfinity);
     }
-    last_ = -1;
-    return sum;
+    return cut_tokens(sum, enough);
   }
 
-  // Quickselect in the bucket where the sum becomes enough.
-  template <class Enough>
-  Bucket cut_bucket(std::size_t place, Bucket sum, Enough enough) {
+  // Logits between which the prefix ends that holds `share` of the row, as a sample of it says.
+  template <class Amount>
+  std::pair<float, float> bounds_of(double share, Amount amount) const {
+    std::vector<Prefix>& buckets = scratch_.buckets;
+    buckets.assign(kNumBuckets + 1, Prefix{});
+    const float per_logit = question_.sharpness * kBucketsPerExponent;
+    const std::int64_t stride = std::max<std::int64_t>(1, vocab_size_ / kSampledTokens);
+    Prefix whole{};
+    for (std::int64_t token = 0; token < vocab_size_; token += stride) {
+      const float place = (peak_ - logits_[token]) * per_logit;
+      const float bounded = std::min(place, float{kNumBuckets});
+      buckets[static_cast<std::size_t>(bounded)].add(alone(token));
+      whole.add(alone(token));
+    }
+    const double error = stride == 1 ? 1e-6 : kSampleError;
+    const double low = (share - error) * amount(whole), high = (share + error) * amount(whole);
+    Prefix sum{};
+    std::size_t first = 0, end = 0;
+    for (; end < buckets.size() && amount(sum) <= high; ++end) {
+      sum.add(buckets[end]);
+      if (amount(sum) < low) first = end + 1;
+    }
+    // Rounding may put a logit into a neighbour of its bucket.
+    const auto logit_at = [&](std::size_t place) {
+      return peak_ - static_cast<float>(place) / per_logit;
+    };
+    return {first == 0 ? kInfinity : logit_at(first),
+            end >= kNumBuckets ? -kInfinity : logit_at(end + 1)};
+  }
+
+  // Collects the tokens with logits above `least` and not above `most`.
+  void collect(float least, float most) const {
+    std::vector<std::uint8_t>& marks = scratch_.marks;
+    marks.resize(static_cast<std::size_t>(round_up(vocab_size_, sizeof(std::uint64_t))), 0);
+    mark_between(logits_, vocab_size_, least, most, marks.data());
     std::vector<std::int32_t>& tokens = scratch_.tokens;
-    tokens.resize(static_cast<std::size_t>(vocab_size_));
+    tokens.resize(marks.size());
     std::size_t count = 0;
-    for (std::int64_t token = 0; token < vocab_size_; ++token) {  // without branches
-      tokens[count] = static_cast<std::int32_t>(token);
-      count += scratch_.places[static_cast<std::size_t>(token)] == place;
-    }
-    auto begin = tokens.begin(), end = begin + static_cast<std::ptrdiff_t>(count);
-    while (end - begin > 1) {
-      const auto middle = begin + (end - begin) / 2;
-      std::nth_element(begin, middle, end,
-                       [&](std::int32_t a, std::int32_t b) { return is_likelier(a, b); });
-      Bucket half = sum;
-      for (auto token = begin; token != middle; ++token) add(half, alone(*token));
-      if (enough(half)) {
-        end = middle;
-      } else {
-        sum = half;
-        begin = middle;
+    for (std::size_t i = 0; i < marks.size(); i += sizeof(std::uint64_t)) {
+      std::uint64_t eight;
+      std::memcpy(&eight, marks.data() + i, sizeof(eight));
+      if (eight == 0) continue;
+      for (std::size_t j = i; j < i + sizeof(eight); ++j) {  // without branches
+        tokens[count] = static_cast<std::int32_t>(j);
+        count += marks[j];
       }
     }
-    last_ = *begin;
-    add(sum, alone(last_));
+    tokens.resize(count);
+  }
+
+  // Finds where the prefix ends among the collected tokens; `sum` is that of all likelier ones.
+  template <class Enough>
+  Prefix cut_tokens(Prefix sum, Enough enough) {
+    std::vector<std::int32_t>& tokens = scratch_.tokens;
+    while (tokens.size() > kSortedTokens && narrow(sum, enough)) {
+    }
+    std::sort(tokens.begin(), tokens.end(),
+              [&](std::int32_t a, std::int32_t b) { return is_likelier(a, b); });
+    for (const std::int32_t token : tokens) {
+      last_ = token;
+      sum.add(alone(token));
+      if (enough(sum)) break;
+    }
     return sum;
   }
 
-  KeptTokens kept_tokens() const {
-    if (last_ < 0) return kept_above(logits_, scaled_, vocab_size_, -kInfinity, least_weight_);
+  // Keeps of the collected tokens those of the bucket, of equal width in logits, in which the sum
+  // becomes enough, and adds the likelier ones to it. False if all logits are equal.
+  template <class Enough>
+  bool narrow(Prefix& sum, Enough enough) {
+    std::vector<std::int32_t>& tokens = scratch_.tokens;
+    float least = kInfinity, most = -kInfinity;
+    for (const std::int32_t token : tokens) {
+      least = std::min(least, logits_[token]);
+      most = std::max(most, logits_[token]);
+    }
+    if (least == most) return false;
+    const double per_logit = (kNumBuckets - 1) / (static_cast<double>(most) - least);
+    const auto place_of = [&](std::int32_t token) {
+      return static_cast<std::size_t>((static_cast<double>(most) - logits_[token]) * per_logit);
+    };
+    std::vector<Prefix>& buckets = scratch_.buckets;
+    buckets.assign(kNumBuckets, Prefix{});
+    for (const std::int32_t token : tokens) buckets[place_of(token)].add(alone(token));
+    std::size_t place = 0;
+    for (; place + 1 < buckets.size(); ++place) {
+      Prefix with = sum;
+      with.add(buckets[place]);
+      if (enough(with)) break;
+      sum = with;
+    }
+    tokens.erase(std::remove_if(tokens.begin(), tokens.end(),
+                                [&](std::int32_t token) { return place_of(token) != place; }),
+                 tokens.end());
+    return true;
+  }
+
+  // The tokens that are kept so far.
+  Prefix kept() const {
+    Prefix sum{};
     // Tokens that equal the last one are kept before it, and not behind it.
     const std::int64_t split = last_ + 1;
-    const float least = logits_[last_];
-    const KeptTokens before =
-        kept_above(logits_, scaled_, split, std::nextafter(least, -kInfinity), least_weight_);
-    const KeptTokens behind =
-        kept_above(logits_ + split, scaled_ + split, vocab_size_ - split, least, least_weight_);
-    return {before.count + behind.count, before.weight + behind.weight};
+    if (last_ >= 0) {
+      const float or_equal = std::nextafter(logits_[last_], -kInfinity);
+      add_above(logits_, scaled_, split, or_equal, least_weight_, sum);
+    }
+    const float least = last_ >= 0 ? logits_[last_] : -kInfinity;
+    add_above(logits_ + split, scaled_ + split, vocab_size_ - split, least, least_weight_, sum);
+    return sum;
   }
 
   const float* const logits_;

@@ -41,15 +41,23 @@ struct RowSummary {
 
 // Memory that is reused from row to row.
 struct RowSummaryScratch {
-  struct Bucket {
-    std::int64_t count;
-    std::int64_t mass;
+  // A sum over tokens.
+  struct Prefix {
+    std::int64_t count = 0;
+    std::int64_t mass = 0;  // in the units by which truncation is decided
+    double weight = 0.0;
+
+    void add(const Prefix& other) {
+      count += other.count;
+      mass += other.mass;
+      weight += other.weight;
+    }
   };
-  std::vector<float> weights;         // of a chunk of tokens, at temperature 1
-  std::vector<float> scaled;          // [V] at the temperature
-  std::vector<std::uint16_t> places;  // [V] each token's bucket
-  std::vector<Bucket> buckets;
-  std::vector<std::int32_t> tokens;  // [V] of one bucket, and room
+  std::vector<float> weights;        // of a chunk of tokens, at temperature 1
+  std::vector<float> scaled;         // [V] at the temperature
+  std::vector<Prefix> buckets;       // of a sample of tokens
+  std::vector<std::uint8_t> marks;   // [V, in whole groups of 8] tokens that are collected
+  std::vector<std::int32_t> tokens;  // the collected ones
 };
 
 // False where a logit is not finite: the summary is then undefined.
