@@ -1,8 +1,8 @@
 // A comparison as its events tell it, and the scales of its charts.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { newRun, phaseOf, take } from "../../src/pellucid/web/compare/run.js";
-import { lastAtMost, powerTicks, roundTicks } from "../../src/pellucid/web/draw/scale.js";
+import { newRun, phaseOf, take } from "../../src/pellucid/web/compare/loops.js";
+import { lastAtMost, powerTicks, roundTicks } from "../../src/pellucid/web/draw/lines.js";
 
 const BEGIN = {
   ev: "cmp.begin", kind: "cache", requests: 1, prompt_ids: [1, 2, 3], max_new_tok: 2,

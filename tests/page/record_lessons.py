@@ -44,7 +44,7 @@ def main() -> None:
         page.goto(url)
         page.locator("button.live.on").wait_for()
         folder = page.locator('script[type="module"]').get_attribute("src").removesuffix("app.js")
-        recorded = page.evaluate(STEPS, f"{folder}lesson/steps.js")
+        recorded = page.evaluate(STEPS, f"{folder}views/learn.js")
         browser.close()
     text = json.dumps(recorded, separators=(",", ":"), ensure_ascii=False)
     (WEB_FOLDER / "traces/lessons.json").write_text(text + "\n", encoding="utf-8")

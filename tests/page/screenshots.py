@@ -18,12 +18,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from playwright.sync_api import sync_playwright
-
 from page.browser import CHROMIUM, FLAGS, wait_until
 
 LESSONS = (
-    "one-token", "keys-values", "with-without", "memory", "speculation", "batching", "challenge", "numbers", "record",
+    "one-token", "keys-values", "with-without", "memory", "speculation", "batching", "challenge", "numbers", "questions",
+    "record",
 )  # fmt: skip
 VIEWS = ("generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "learn")
 WIDTHS = (1440, 900, 360)
@@ -102,7 +101,7 @@ def prepared_pages(page: Any, url: str, views: list[str]) -> Iterator[tuple[str,
                 wait_until(page, "Boolean(pellucid.views.plan.estimate.value)")
                 yield view, view
             case "learn":
-                page.evaluate(LESSON, f"{folder}lesson/steps.js")
+                page.evaluate(LESSON, f"{folder}views/learn.js")
                 for lesson in LESSONS:
                     yield f"{view}-{lesson}", f"{view}?step={lesson}"
             case _:
@@ -138,6 +137,8 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="the pictures of the documents")
     parser.add_argument("--url", help="of a server that runs; else one is started")
     arguments = parser.parse_args()
+    from playwright.sync_api import sync_playwright  # only here: tests without it import this file
+
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         url = arguments.url

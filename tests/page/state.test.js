@@ -1,9 +1,8 @@
 // The state of the page without a browser: streams in pieces, tables, the store, the pool at any moment, the address.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Columns } from "../../src/pellucid/web/state/columns.js";
-import { SEALED } from "../../src/pellucid/web/state/pool.js";
-import { formatHash, parseHash } from "../../src/pellucid/web/state/route.js";
+import { Columns, SEALED } from "../../src/pellucid/web/state/pool.js";
+import { formatHash, parseHash } from "../../src/pellucid/web/state/session.js";
 import { FrameReader } from "../../src/pellucid/web/state/sse.js";
 import { Store } from "../../src/pellucid/web/state/store.js";
 

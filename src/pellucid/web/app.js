@@ -1,11 +1,12 @@
 // @ts-check
 // The shell: header, views, time bar, keys. One view is shown at a time; all get the same session.
 
-import { isHelpOpen, KeySheet, listenToKeys, useKeys } from "./parts/keys.js";
-import { Badge } from "./parts/numbers.js";
-import { percent } from "./parts/format.js";
-import { TimeBar } from "./parts/time_bar.js";
+import { followTheme } from "./draw/hues.js";
 import { html, render, useEffect, useSignal } from "./html.js";
+import { isHelpOpen, KeySheet, listenToKeys, useKeys } from "./parts/controls.js";
+import { percent } from "./parts/format.js";
+import { Badge } from "./parts/numbers.js";
+import { TimeBar } from "./parts/time_bar.js";
 import { createSession } from "./state/session.js";
 
 /**
@@ -155,6 +156,7 @@ function Notice() {
   return null;
 }
 
+followTheme();
 render(html`<${App} />`, document.body);
 const trace = new URLSearchParams(location.search).get("trace");
 const bundled = document.querySelector("meta[name=pellucid-trace]")?.getAttribute("content");

@@ -7,8 +7,8 @@ declare global {
 
   type Session = ReturnType<typeof import("./state/session.js").createSession>;
   type Store = import("./state/store.js").Store;
-  type Cursor = ReturnType<typeof import("./state/cursor.js").createCursor>;
-  type Settings = ReturnType<typeof import("./state/settings.js").createSettings>;
+  type Cursor = ReturnType<typeof import("./state/session.js").createCursor>;
+  type Settings = ReturnType<typeof import("./state/session.js").createSettings>;
   type Api = ReturnType<typeof import("./state/api.js").createApi>;
   type Pool = import("./state/pool.js").Pool;
   type Numeric = Signal<number>;
@@ -104,6 +104,29 @@ declare global {
     | { kind: "file"; file: File };
   type StreamStatus = "connecting" | "open" | "ended" | "lost" | "refused";
 
+  /** The address: the view, and what it is asked for. */
+  interface Route {
+    view: string;
+    params: Record<string, string>;
+  }
+
+  /** A server-sent event. */
+  interface EventFrame {
+    id: string | null;
+    event: string;
+    data: string;
+  }
+
+  type ColumnKind = Float64ArrayConstructor | Int32ArrayConstructor | Uint8ArrayConstructor;
+
+  /** What penalties act on. */
+  interface TextBefore {
+    /** Ids that the prompt has and the output has not. */
+    promptIds: number[];
+    /** Id, and how often it is in the output. */
+    outputCounts: [number, number][];
+  }
+
   // ---- pictures
 
   interface Palette {
@@ -191,6 +214,16 @@ declare global {
     note?: string;
   }
 
+  /** A figure of a table: how to read it from a column, and where it comes from. An empty value is shown as a dash. */
+  type Figure = [label: string, value: (column: any) => string | undefined, origin: Origin | ((column: any) => Origin)];
+
+  /** What a route replied. */
+  interface Reply {
+    reply: any | null;
+    /** What the server said instead; "" if nothing. */
+    problem: string;
+  }
+
   interface Command {
     /** As in KeyboardEvent.key; "Shift+ArrowLeft" with the shift key. */
     keys: string[];
@@ -229,6 +262,82 @@ declare global {
     hasEnded: boolean;
   }
   type GenerateState = ReturnType<typeof import("./views/generate.js").generateState>;
+
+  /** A candidate of a choice. */
+  interface Candidate {
+    id: number;
+    text: string;
+    /** Probability by the model. */
+    p: number;
+    /** Probability after the stages. */
+    final: number;
+  }
+
+  /** A step's own logits under other parameters. */
+  interface Look {
+    stages: SamplingStage[] | null;
+    us: number | null;
+    problem: string;
+  }
+
+  /** Attention of one token, recomputed. */
+  interface Looked {
+    reply: any | null;
+    /** By position, of the largest. */
+    shares: Map<number, number> | undefined;
+    problem: string;
+    /** The position that looked back. */
+    from: number;
+  }
+
+  /** A stretch of time in which a request was in one state. */
+  interface RequestPhase {
+    state: string;
+    from: number;
+    to: number;
+  }
+
+  /** What a step did for a request: a chunk of its prompt, a token, a round of drafts, or what it had lost. */
+  type PassKind = "prefill" | "decode" | "round" | "again";
+  type StepPart = "sched_us" | "fwd_us" | "sample_us" | "emit_us";
+
+  /** A block of the prefix tree. */
+  interface PrefixNode {
+    block: number;
+    hash: string;
+    parent: number | null;
+    index: number;
+    refs: number;
+    owners: string[];
+    by: string;
+    text: string;
+  }
+
+  /** Blocks that follow each other without a branch. */
+  interface PrefixRun {
+    nodes: PrefixNode[];
+    depth: number;
+  }
+
+  /** Lines of code with the phases in which each is the one that takes the time. */
+  type LoopCode = [string, ("prefill" | "decode" | "done" | "")?, "decode"?][];
+
+  /** What drafts cost and brought. */
+  interface DraftTimes {
+    steps: number;
+    rounds: number;
+    right: number;
+    /** Microseconds with drafts. */
+    spent: number;
+    /** Of the same tokens without. */
+    withoutUs: number;
+    speedup: number;
+    k: number;
+    c: number;
+    v: number;
+    wonUs?: number;
+  }
+  type DraftLetter = "a" | "k" | "c" | "v";
 
   /** A stretch of time, in microseconds since the engine's start. */
   interface Span {
@@ -269,7 +378,7 @@ declare global {
     end: any | null;
     isRunning: boolean;
   }
-  type CompareState = ReturnType<typeof import("./compare/run.js").compareState>;
+  type CompareState = ReturnType<typeof import("./compare/loops.js").compareState>;
 
   type SpeculateState = ReturnType<typeof import("./speculate/run.js").speculateState>;
 
@@ -355,6 +464,15 @@ declare global {
     /** The picture of the run. */
     Show(props: { result: any }): any;
     check: Question;
+  }
+
+  /** A number that lessons often get wrong. */
+  interface Correction {
+    claim: string;
+    verdict: string;
+    value: string;
+    formula: Formula;
+    inputs: Record<string, number | string>;
   }
 
   /** A question whose answer a run gives. */

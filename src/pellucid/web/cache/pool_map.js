@@ -1,14 +1,15 @@
 // @ts-check
-// The pool as a map: one cell for each block, by owner, fill and state, as of the cursor.
+// The pool as a map, one cell for each block, by owner, fill and state, as of the cursor; and the numbers in a block beside what fewer bits make of them.
 
-import * as formulas from "../formulas.js";
 import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { Picture } from "../draw/picture.js";
-import { html } from "../html.js";
-import { TableButton } from "../parts/controls.js";
+import * as formulas from "../formulas.js";
+import { html, useSignal } from "../html.js";
+import { Choice, Select, TableButton, upTo } from "../parts/controls.js";
 import { count as counted, inBytes, percent } from "../parts/format.js";
-import { Badge, Fact, Facts } from "../parts/numbers.js";
-import { Empty, Legend, Panel, RequestName, Why } from "../parts/panel.js";
+import { Badge, Fact, Facts, Num } from "../parts/numbers.js";
+import { Empty, Legend, Panel, RequestName, useReply, Why } from "../parts/panel.js";
+import { quoted } from "../parts/token_text.js";
 import { COPIED, LOADED, SEALED, SWAPPED_IN } from "../state/pool.js";
 
 const MAX_HEIGHT = 420;
@@ -19,7 +20,7 @@ const MIN_SHOWN = 240; // blocks
  * @param {number} width
  * @param {number} blocks
  */
-export function layout(width, blocks) {
+function layout(width, blocks) {
   let size = 24;
   const rows = () => Math.ceil(blocks / Math.max(1, Math.floor(width / size)));
   while (size > 3 && rows() * size > MAX_HEIGHT) size -= 1;
@@ -31,7 +32,7 @@ export function layout(width, blocks) {
  * How many blocks the map shows: all, or, of a pool that is mostly untouched, twice as many as have been used.
  * @param {Pool} pool
  */
-export function shownBlocks(pool) {
+function shownBlocks(pool) {
   let used = pool.numBlocks;
   while (used > 0 && pool.touched[used - 1] < 0) used -= 1;
   return Math.min(pool.numBlocks, Math.max(MIN_SHOWN, 2 * used));
@@ -124,22 +125,22 @@ export function PoolMap({ session, asTable }) {
       inputs=${[seq, chosen, shown]}
       height=${(/** @type {number} */ width) => layout(width || 600, shown).height}
       asTable=${asTable}
-      cells=${{
+      cells=${/** @type {Cells} */ ({
         count: shown,
         columns: grid.columns,
-        describe: (/** @type {number} */ block) =>
+        describe: (block) =>
           `Block ${block}: ${state(block)}, ${pool.fill[block]} of ${pool.blockTokens} tokens${requestOf(block) ? `, ${requestOf(block).name}` : ""}`,
-        rect: (/** @type {number} */ block) => ({
+        rect: (block) => ({
           x: (block % grid.columns) * grid.size, y: Math.floor(block / grid.columns) * grid.size, width: grid.size - grid.gap,
           height: grid.size - grid.gap,
         }),
-        hit: (/** @type {number} */ x, /** @type {number} */ y) => {
+        hit: (x, y) => {
           const column = Math.floor(x / grid.size);
           const block = Math.floor(y / grid.size) * grid.columns + column;
           return column < grid.columns && block >= 0 && block < shown ? block : -1;
         },
-        choose: (/** @type {number} */ block) => (selection.block.value = block === chosen ? -1 : block),
-      }}
+        choose: (block) => (selection.block.value = block === chosen ? -1 : block),
+      })}
       twin=${{
         columns: ["block", "state", "owners", "tokens", "sealed", "used by", ""],
         rows: () =>
@@ -154,9 +155,9 @@ export function PoolMap({ session, asTable }) {
     <${Legend}
       items=${[
         ...owners.slice(0, 8).map((request) => ({ label: request.name, colour: hueVariable(request) })),
-        { label: "kept, nobody's", pattern: /** @type {"hatched"} */ ("hatched") },
+        { label: "kept, nobody's", pattern: "hatched" },
         { label: "free", colour: "var(--line)" },
-        { label: "filled height: tokens · ring: shared · dot: sealed", pattern: /** @type {"line"} */ ("line") },
+        { label: "filled height: tokens · ring: shared · dot: sealed", pattern: "line" },
       ]}
     />
     <${Facts}>
@@ -189,7 +190,7 @@ function Chosen({ session, pool, block, state, cameBy }) {
     <b>Block ${block}</b>: ${state(block)}, ${pool.fill[block]} of ${pool.blockTokens} tokens${how && `, ${how}`}
     ${owners.map((/** @type {number} */ number) => html` <${RequestName} request=${store.byNumber[number]}
       onClick=${() => (selection.req.value = store.byNumber[number]?.req ?? "")} />`)}
-    ${owners.length === 0 && pool.lastOwner[block] >= 0 && pool.fill[block] > 0 && html` last used by <${RequestName} request=${store.byNumber[pool.lastOwner[block]]} />`}
+    ${owners.length === 0 && pool.lastOwner[block] >= 0 && pool.fill[block] > 0 && html`, last used by <${RequestName} request=${store.byNumber[pool.lastOwner[block]]} />`}
   </p>`;
 }
 
@@ -213,4 +214,100 @@ function Recent({ session }) {
       </li>`;
     })}
   </ol>`;
+}
+
+const BANDS = [
+  ["own", "as cached"],
+  ["int8", "8 bits"],
+  ["int4", "4 bits"],
+  ["error", "error of 4 bits, 8 times enlarged"],
+];
+const ROW = 5; // pixels a token, at most
+const LABEL = 20;
+const GAP = 16; // pixels between two bands
+
+/** @param {{session: Session, asTable: {value: boolean}}} props */
+export function Contents({ session, asTable }) {
+  const { selection, source, api, cursor, store } = session;
+  const layer = useSignal(0);
+  const head = useSignal(0);
+  const which = useSignal("k");
+  const block = selection.block.value;
+  const pool = store.pool.at(cursor.seq.value);
+  const fill = block >= 0 && block < pool.numBlocks ? store.pool.newest.fill[block] : 0;
+  const wanted = source.isLive && block >= 0 && fill > 0 ? `/v1/kv/blocks/${block}?layer=${layer.value}&head=${head.value}` : "";
+  const { reply, problem } = useReply(api, wanted, { wait: 80, inputs: [fill] });
+  if (!reply || reply.filled_tok === 0) {
+    const text = problem
+      ? `The engine could not look: ${problem}`
+      : !source.isLive
+        ? "The numbers in a block are read from a running engine; a recorded run has none."
+        : block < 0
+          ? "Choose a block of the pool: its keys and values appear here, beside what 8 and 4 bits would make of them."
+          : fill === 0
+            ? `Block ${block} is empty.`
+            : "Reading the block …";
+    return html`<${Panel} title="Keys and values"><${Empty}><p>${text}</p><//><//>`;
+  }
+  const own = reply[which.value];
+  const coded = { int8: reply.int8[which.value], int4: reply.int4[which.value] };
+  const largest = Math.max(1e-9, ...own.flat().map(Math.abs));
+  const tokens = reply.filled_tok;
+  const rowHeight = Math.max(2, Math.min(ROW, Math.floor(160 / tokens)));
+  const bandHeight = LABEL + tokens * rowHeight + 6;
+  const across = (/** @type {number} */ width) => (width < 480 ? 1 : 2);
+  /** @param {string} band @param {number} token @param {number} i */
+  const number = (band, token, i) => {
+    if (band === "own") return own[token][i];
+    if (band === "error") return 8 * (coded.int4.numbers[token][i] - own[token][i]);
+    return coded[/** @type {"int8" | "int4"} */ (band)].numbers[token][i];
+  };
+  /** @param {Surface} surface */
+  const draw = ({ ctx, width, palette }) => {
+    ctx.font = `12px ${palette.ui}`;
+    ctx.textBaseline = "middle";
+    const columns = across(width);
+    const pitch = (width + GAP) / columns;
+    const cell = (pitch - GAP) / reply.head_dim;
+    BANDS.forEach(([band, label], index) => {
+      const left = (index % columns) * pitch;
+      const top = Math.floor(index / columns) * bandHeight;
+      ctx.globalAlpha = 1;
+      ctx.fillStyle = palette.ink2;
+      ctx.fillText(label, left, top + LABEL / 2);
+      for (let token = 0; token < tokens; token++) {
+        for (let i = 0; i < reply.head_dim; i++) {
+          const value = number(band, token, i) / largest;
+          ctx.globalAlpha = Math.min(1, Math.abs(value)) ** 0.7;
+          ctx.fillStyle = band === "error" ? palette.coral : value < 0 ? palette.sun : palette.water;
+          ctx.fillRect(left + i * cell, top + LABEL + token * rowHeight, Math.max(1, cell - 0.5), rowHeight - (rowHeight > 3 ? 0.5 : 0));
+        }
+      }
+    });
+    ctx.globalAlpha = 1;
+  };
+  const name = which.value === "k" ? "keys" : "values";
+  const label = `${name} of block ${block}, layer ${layer.value}, head ${head.value}: ${tokens} tokens of ${reply.head_dim} numbers.`;
+  return html`<${Panel} title="Keys and values" about=${`block ${block}: ${tokens} tokens of ${reply.head_dim} numbers, in ${reply.dtype}`}>
+    <div class="pick-row">
+      <${Choice} label="" of=${which} options=${[["k", "keys"], ["v", "values"]]} />
+      <label class="dim">layer <${Select} of=${layer} options=${upTo(reply.n_layers)} /></label>
+      <label class="dim">kv-head <${Select} of=${head} options=${upTo(reply.n_kv)} /></label>
+    </div>
+    <${Picture} label=${label} draw=${draw} inputs=${[reply, which.value]} height=${(/** @type {number} */ width) => (BANDS.length / across(width || 600)) * bandHeight} asTable=${asTable}
+      twin=${{
+        columns: ["position in the block", "token", ...Array.from({ length: Math.min(8, reply.head_dim) }, (_, i) => `[${i}]`), "largest error, 8 bits", "4 bits"],
+        rows: () =>
+          own.map((/** @type {number[]} */ row, /** @type {number} */ token) => [
+            token, quoted(reply.texts?.[token] ?? ""), ...row.slice(0, 8),
+            ...["int8", "int4"].map((format) => Math.max(...row.map((x, i) => Math.abs(/** @type {any} */ (coded)[format].numbers[token][i] - x))).toPrecision(3)),
+          ]),
+      }}
+    />
+    <${Why} lead=${`8 bits change these ${name} by ${percent(coded.int8.rms_error_frac)}, 4 bits by ${percent(coded.int4.rms_error_frac)}.`}>
+      The error is the root of its mean square over that of the numbers:
+      ${" "}<${Num} of="error of 8 bits" value=${percent(coded.int8.rms_error_frac)} kind="C" from="GET /v1/kv/blocks: int8.rms_error_frac" /> and
+      ${" "}<${Num} of="error of 4 bits" value=${percent(coded.int4.rms_error_frac)} kind="C" from="GET /v1/kv/blocks: int4.rms_error_frac" />. Teal is positive, amber negative.
+    <//>
+  <//>`;
 }

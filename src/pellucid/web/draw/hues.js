@@ -1,5 +1,8 @@
 // @ts-check
-// Colour is the owner, pattern is the state: the same in every view. Six hues, then they repeat; the name tells them apart.
+// Colours and patterns. Colour is the owner, pattern is the state, the same in every view: six hues, then they repeat, and the name tells them
+// apart. Canvases take the colours of the theme from the style sheet.
+
+import { signal } from "@preact/signals-core";
 
 const NUM_HUES = 6;
 
@@ -65,4 +68,37 @@ export function ticks(ctx, xs, y, height, colour, width = 2) {
     ctx.fillRect(x, y, width, height);
     last = x;
   }
+}
+
+const NAMES = ["paper", "panel", "ink", "ink2", "ink3", "line", "line2", "water", "water2", "sun", "sun2", "coral", "coral2", "leaf"];
+
+/** @returns {Palette} */
+function read() {
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+  const style = getComputedStyle(probe);
+  /** @param {string} name */
+  const colour = (name) => {
+    probe.style.color = `var(--${name})`;
+    return style.color;
+  };
+  /** @type {any} */
+  const palette = Object.fromEntries(NAMES.map((name) => [name, colour(name)]));
+  palette.owners = [1, 2, 3, 4, 5, 6].map((index) => colour(`o${index}`));
+  const root = getComputedStyle(document.documentElement);
+  palette.ui = root.getPropertyValue("--ui").trim();
+  palette.mono = root.getPropertyValue("--mono").trim();
+  probe.remove();
+  return palette;
+}
+
+export const palette = signal(/** @type {Palette} */ (/** @type {unknown} */ (null)));
+
+/** Reads the colours, now and whenever the theme changes. */
+export function followTheme() {
+  const refresh = () => (palette.value = read());
+  refresh();
+  for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) matchMedia(query).addEventListener("change", refresh);
+  new MutationObserver(refresh).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
 }

@@ -1,10 +1,75 @@
 // @ts-check
-// A chart of a few lines over one axis, each named at its end, with values at the point that is looked at.
+// Curves over a common axis, on scales from values to pixels.
 
 import { html, useSignal } from "../html.js";
 import { hue } from "./hues.js";
 import { Picture } from "./picture.js";
-import { lastAtMost, linear, roundTicks } from "./scale.js";
+
+/**
+ * A few round values from 0 to at least `most`.
+ * @param {number} most
+ * @param {number} base 10; 1024 for bytes, whose units are powers of it
+ * @param {number} wanted how many lines, about
+ */
+export function roundTicks(most, base = 10, wanted = 3) {
+  if (!(most > 0)) return [0, 1];
+  const unit = base === 10 ? 1 : base ** Math.floor(Math.log(most) / Math.log(base));
+  const raw = most / unit / wanted;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = (/** @type {number} */ ([1, 2, 2.5, 5, 10].find((each) => each * power >= raw * 0.999))) * power * unit;
+  const ticks = [];
+  for (let i = 0; ; i++) {
+    ticks.push(i * step);
+    if (i * step >= most * 0.999) return ticks;
+  }
+}
+
+/**
+ * The powers of ten between two values.
+ * @param {number} low
+ * @param {number} high
+ */
+export function powerTicks(low, high) {
+  const ticks = [];
+  for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high) + 1e-9; power++) ticks.push(10 ** power);
+  return ticks;
+}
+
+/**
+ * @param {number} low
+ * @param {number} high
+ * @param {number} from pixel of `low`
+ * @param {number} to pixel of `high`
+ * @returns {(value: number) => number}
+ */
+export const linear = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
+
+/**
+ * @param {number} low
+ * @param {number} high
+ * @param {number} from
+ * @param {number} to
+ * @returns {(value: number) => number}
+ */
+export const logarithmic = (low, high, from, to) => {
+  const scale = linear(Math.log(low), Math.log(high), from, to);
+  return (value) => scale(Math.log(value));
+};
+
+/**
+ * The index of the last value that is at most `value`, in values that never fall; -1 if there is none.
+ * @param {number[]} values
+ * @param {number} value
+ */
+export function lastAtMost(values, value) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
 
 const GUTTER = 58; // labels of the vertical axis
 const ABOVE = 10;
@@ -108,20 +173,20 @@ export function Lines({ label, across, lines, format, base = 10, at = -1, onChoo
       height=${height}
       asTable=${asTable}
       onHover=${(/** @type {number} */ index) => (pointed.value = index)}
-      cells=${{
+      cells=${/** @type {Cells} */ ({
         count: xs.length,
         columns: 10,
-        describe: (/** @type {number} */ index) => describe(xs[index]),
-        rect: (/** @type {number} */ index) => ({ x: x()(xs[index]) - 3, y: ABOVE, width: 6, height: height - ABOVE - BELOW }),
-        hit: (/** @type {number} */ px) => {
+        describe: (index) => describe(xs[index]),
+        rect: (index) => ({ x: x()(xs[index]) - 3, y: ABOVE, width: 6, height: height - ABOVE - BELOW }),
+        hit: (px) => {
           if (xs.length === 0) return -1;
           const toX = x();
           let best = 0;
           for (let i = 1; i < xs.length; i++) if (Math.abs(toX(xs[i]) - px) < Math.abs(toX(xs[best]) - px)) best = i;
           return best;
         },
-        choose: onChoose ? (/** @type {number} */ index) => onChoose(xs[index]) : undefined,
-      }}
+        choose: onChoose ? (index) => onChoose(xs[index]) : undefined,
+      })}
       twin=${{
         columns: [across, ...lines.map((line) => line.name)],
         rows: () => xs.map((value) => [value, ...lines.map((line) => (valueAt(line, value) === null ? "" : format(/** @type {number} */ (valueAt(line, value)))))]),

@@ -2,7 +2,7 @@
 // A picture on a canvas with its table twin: drawn once per frame when something changed, keyboard focus on cells, spoken text.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
-import { palette } from "./theme.js";
+import { palette } from "./hues.js";
 
 const MAX_ROWS = 200; // of a table shown at once
 

@@ -1,5 +1,5 @@
 // @ts-check
-// Numbers that lessons about inference often get wrong, and what the formulas say.
+// Numbers that lessons about inference often get wrong, what the formulas say, and questions that readers ask.
 
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
@@ -8,22 +8,14 @@ import { Num } from "../parts/numbers.js";
 
 const LLAMA3_8B = { L: 32, Hkv: 8, d: 128, b: 2 };
 const LLAMA2_13B = { L: 40, Hkv: 40, d: 128, b: 2 };
+const GPT2 = { L: 12, Hkv: 12, d: 64, b: 2, n: 4096 };
 const WORKED = { N: 50, T: 200 };
 const LONG_PROMPT = { N: 1000, T: 100 };
 const WEIGHTS = 16.06e9; // bytes of Llama 3 8B in bf16
 const USERS = { memory: 80e9, weights: WEIGHTS, n: 2048, kv: formulas.kvBytesPerToken.of(LLAMA3_8B) };
 
-/**
- * @typedef {object} Correction
- * @property {string} claim
- * @property {string} verdict
- * @property {string} value
- * @property {Formula} formula
- * @property {Record<string, number | string>} inputs
- */
-
 /** @type {Correction[]} */
-export const CORRECTIONS = [
+const CORRECTIONS = [
   {
     claim: "A large model needs a megabyte of cache for each token.",
     verdict: "Only old ones whose every query head has keys of its own. Heads that share keys need an eighth or less.",
@@ -87,6 +79,11 @@ export const CORRECTIONS = [
     value: `${count(formulas.usersThatFit.of(USERS))} with 2,048 tokens each, Llama 3 8B`, formula: formulas.usersThatFit, inputs: USERS,
   },
   {
+    claim: "4,096 tokens of 768 components: 3 million entries.",
+    verdict: "That is the keys of one layer. Values are as many, and GPT-2 small has 12 layers.",
+    value: `${inBytes(formulas.kvBytes.of(GPT2))} in 16 bits`, formula: formulas.kvBytes, inputs: GPT2,
+  },
+  {
     claim: "A smaller max_tokens makes answers faster.",
     verdict: "Tokens that are written cost time, not the cap. A cap below the answer's length only cuts it off.",
     value: "see the challenge", formula: formulas.passesCached, inputs: WORKED,
@@ -108,3 +105,18 @@ export function Corrections() {
     </tbody>
   </table>`;
 }
+
+/** @type {[string, string][]} */
+const QUESTIONS = [
+  ["Where is a KV cache used?", "Wherever text is written token by token: chat, code, agents, translation. Long chats and shared system prompts gain most."],
+  ["Does it change the answer?", "No: it keeps what the model would compute again. Compare shows the same tokens. Only formats of fewer bits round."],
+  ["What does attention compute?", "softmax(q·Kᵀ/√d)·V for the newest token: a weight for each token before it, none for later ones. Generate shows them."],
+  ["Why is the first token late, and the rest steady?", "Prefill computes the whole prompt and waits for arithmetic. Decode reads all weights for one token and waits for memory: Plan, roofline."],
+  ["Is the temperature the model's?", "No. It makes the odds of the same logits steeper or flatter: how adventurous the draw is. 0 takes the likeliest."],
+  ["What fills memory first?", "Keys and values. Watch the owned blocks in Cache; an int8 cache, shared prefixes and shorter contexts take fewer."],
+  ["Why do requests wait?", "No seat or no block is free: Serve names the cause. A smaller cache format, more memory or fewer requests at once help."],
+  ["Why does speculation need a cache?", "To verify k drafts takes k + 1 positions with it, and the whole text without."],
+  ["Why continuous batching?", "A seat is taken again when its answer ends, not when the slowest of a batch does."],
+];
+
+export const Questions = () => html`<dl class="questions">${QUESTIONS.map(([asked, answer]) => html`<div><dt>${asked}</dt><dd>${answer}</dd></div>`)}</dl>`;

@@ -1,10 +1,10 @@
 // @ts-check
 // Numbers as people read them: three digits that count, the unit apart.
 
+const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
 /** @param {number} value */
-export function count(value) {
-  return Math.round(value).toLocaleString("en-US");
-}
+export const count = (value) => GROUPED.format(Math.round(value));
 
 /**
  * Three significant digits, no exponent.
@@ -46,7 +46,7 @@ export function bytes(value) {
  * @param {number} value operations or others
  * @returns {[string, string]} number and a prefix: k, M, G, T
  */
-export function scaled(value) {
+function scaled(value) {
   const units = ["", "k", "M", "G", "T", "P"];
   let index = 0;
   while (Math.abs(value) >= 1000 && index < units.length - 1) {

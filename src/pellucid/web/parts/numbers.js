@@ -1,20 +1,8 @@
 // @ts-check
-// Numbers that say where they come from: measured, counted or estimated. A click shows the formula and its inputs.
+// Numbers that say where they come from: measured, counted or estimated, alone or in a table side by side. A click shows the formula and its inputs.
 
 import { html, useId, useRef, useSignal } from "../html.js";
-import { digits } from "./format.js";
-
-/**
- * @typedef {"M" | "C" | "E"} Kind measured, counted exactly, estimated
- *
- * Where a number comes from.
- * @typedef {object} Origin
- * @property {Kind} kind
- * @property {string} [from] the event and field, or how it was measured
- * @property {Formula} [formula]
- * @property {Record<string, number | string>} [inputs] of the formula, by its letters
- * @property {string} [note] one more sentence
- */
+import { digits, inTime } from "./format.js";
 
 export const KINDS = { M: "measured", C: "counted", E: "estimated" };
 
@@ -91,3 +79,29 @@ export function Fact({ label, value, unit, ...origin }) {
 export function Facts({ children }) {
   return html`<dl class="facts">${children}</dl>`;
 }
+
+/** @param {{columns: {name: string, hue?: string, of: any}[], rows: Figure[]}} props `of`: what the figures read */
+export const FigureTable = ({ columns, rows }) => html`<table class="figures">
+  <thead>
+    <tr><th scope="col"><span class="spoken">figure</span></th>${columns.map(({ name, hue }) => html`<th scope="col" class="number">${hue && html`<i style=${{ "--c": hue }}></i>`}${name}</th>`)}</tr>
+  </thead>
+  <tbody>
+    ${rows.map(
+      ([label, value, origin]) => html`<tr>
+        <th scope="row">${label}</th>
+        ${columns.map(({ name, of }) => {
+          const shown = value(of);
+          return html`<td class="number">${shown ?? "–"}${shown && html`<${Badge} of=${`${label}, ${name}`} ...${typeof origin === "function" ? origin(of) : origin} />`}</td>`;
+        })}
+      </tr>`,
+    )}
+  </tbody>
+</table>`;
+
+/** The origin of a number that was measured, and of one that was counted. @param {string} from @param {string} [note] @returns {Origin} */
+export const measured = (from, note) => ({ kind: "M", from, note });
+/** @param {string} from @param {string} [note] @returns {Origin} */
+export const counted = (from, note) => ({ kind: "C", from, note });
+
+/** A duration that may be missing. @param {number | undefined} us */
+export const maybeTime = (us) => (us === undefined ? undefined : inTime(us));

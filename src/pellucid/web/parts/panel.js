@@ -1,8 +1,8 @@
 // @ts-check
-// The parts that every view is made of: panels, explanations, legends, names of requests.
+// The parts that every view is made of: panels, explanations, legends, names of requests, and replies of the server.
 
 import { hueVariable } from "../draw/hues.js";
-import { html, useId } from "../html.js";
+import { html, useEffect, useId, useRef, useSignal } from "../html.js";
 
 /**
  * A panel: a quiet heading, what it shows in small, and its contents.
@@ -73,3 +73,39 @@ export const Refused = ({ problem, lead = "The server refused." }) => problem &&
  */
 export const NeedsServer = ({ session, what }) =>
   !session.source.isLive && html`<p class="faint small">This is a recorded run: ${what} needs <code>pellucid serve</code>.</p>`;
+
+/** @type {Reply} */
+const NOTHING = { reply: null, problem: "" };
+
+/**
+ * @param {Api} api
+ * @param {string} path "": nothing is wanted now
+ * @param {{wait?: number, apart?: number, inputs?: any[]}} how milliseconds that the path must stand still, and between
+ *   two looks; `inputs`: the path is asked for again when one of them changes, always as many
+ * @returns {Reply} the latest reply for this path
+ */
+export function useReply(api, path, { wait = 0, apart = 0, inputs = [] } = {}) {
+  const latest = useSignal({ path: "", key: "", ...NOTHING });
+  const asked = useRef(-Infinity);
+  const key = JSON.stringify([path, ...inputs]);
+  useEffect(() => {
+    if (!path || (latest.value.key === key && latest.value.reply)) return undefined;
+    const stop = new AbortController();
+    const timer = setTimeout(() => {
+      asked.current = performance.now();
+      api.get(path, stop.signal).then(
+        (reply) => (latest.value = { path, key, reply, problem: "" }),
+        (error) => {
+          const { value: before } = latest;
+          const reply = before.path === path ? before.reply : null;
+          if (!stop.signal.aborted) latest.value = { path, key, reply, problem: error.message };
+        },
+      );
+    }, Math.max(wait, asked.current + apart - performance.now()));
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+  }, [key]);
+  return path && latest.value.path === path ? latest.value : NOTHING;
+}

@@ -1,9 +1,9 @@
 // @ts-check
 // The time bar: one cursor for all views. Steps of the engine, live or replayed.
 
-import { palette } from "../draw/theme.js";
+import { palette } from "../draw/hues.js";
 import { html, useEffect, useRef, useSignal } from "../html.js";
-import { SPEEDS } from "../state/cursor.js";
+import { SPEEDS } from "../state/session.js";
 import { Select } from "./controls.js";
 import { count, inTime } from "./format.js";
 
@@ -91,10 +91,11 @@ function TimeStrip({ session }) {
     const frame = requestAnimationFrame(() => {
       if (!canvas.current || !width.value) return;
       const ratio = devicePixelRatio || 1;
-      canvas.current.width = width.value * ratio;
-      canvas.current.height = HEIGHT * ratio;
+      const wide = Math.round(width.value * ratio);
+      if (canvas.current.width !== wide) [canvas.current.width, canvas.current.height] = [wide, HEIGHT * ratio];
       const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
-      ctx.scale(ratio, ratio);
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      ctx.clearRect(0, 0, width.value, HEIGHT);
       const { first, end } = store.steps;
       const count = end - first;
       if (count === 0) return;

@@ -5,6 +5,7 @@ import { html, useId, useMemo, useRef } from "../html.js";
 import { percent } from "./format.js";
 
 const CHUNK = 64; // tokens that are redrawn together
+const BLOCK = 192; // tokens whose lines are laid out together, at most: a block ends where a line of the text does
 
 /**
  * @param {object} props
@@ -35,8 +36,12 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
     onChoose(Math.max(first, Math.min(last, target)));
     requestAnimationFrame(() => box.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" }));
   };
-  const chunks = [];
-  for (let start = 0; start < pieces.length; start += CHUNK) chunks.push(start);
+  /** @type {number[][]} */
+  const blocks = [];
+  for (let start = 0, end = 0; start < pieces.length; start = end) {
+    for (end = start + 1; end < pieces.length && end - start < BLOCK && !(end - start >= CHUNK && pieces[end - 1].text.endsWith("\n")); ) end += 1;
+    blocks.push([start, end]);
+  }
   const chosenIndex = pieces.findIndex((piece) => piece.pos === chosen);
   return html`<div
     ref=${box}
@@ -51,15 +56,18 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
       if (token) onChoose(Number(token.dataset.pos));
     }}
   >
-    ${chunks.map((start) => {
-      const end = Math.min(start + CHUNK, pieces.length);
-      const isIn = chosenIndex >= start && chosenIndex < end;
-      return html`<${Chunk}
-        key=${start} list=${list} pieces=${pieces} start=${start} end=${end} chosen=${isIn ? chosen : -1} read=${read} withIds=${withIds}
-        first=${pieces[start].id}
-      />`;
-    })}
-    ${isOpen && html`<i class="caret" aria-hidden="true"></i>`}
+    ${blocks.map(([first, last]) => html`<div key=${first}>
+      ${Array.from({ length: Math.ceil((last - first) / CHUNK) }, (_, index) => {
+        const start = first + index * CHUNK;
+        const end = Math.min(start + CHUNK, last);
+        const isIn = chosenIndex >= start && chosenIndex < end;
+        return html`<${Chunk}
+          key=${start} list=${list} pieces=${pieces} start=${start} end=${end} chosen=${isIn ? chosen : -1} read=${read} withIds=${withIds}
+          first=${pieces[start].id}
+        />`;
+      })}
+      ${isOpen && last === pieces.length && html`<i class="caret" aria-hidden="true"></i>`}
+    </div>`)}
   </div>`;
 }
 

@@ -1,11 +1,15 @@
 // @ts-check
-// Requests of a load as lanes over time: hatched while they wait for a batch, solid to the first token, pale to the last.
+// A lane for each request of a load, and its figures: rate, percentiles, goodput and cost, static beside continuous.
 
 import { hatch, hue } from "../draw/hues.js";
+import { linear, roundTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
-import { linear, roundTicks } from "../draw/scale.js";
+import { costPerMillion } from "../formulas.js";
 import { html, useSignal } from "../html.js";
-import { digits, inTime } from "../parts/format.js";
+import { count, digits, inTime, percent } from "../parts/format.js";
+import { counted, FigureTable, maybeTime, measured } from "../parts/numbers.js";
+import { Panel, Why } from "../parts/panel.js";
+import { emptySeats } from "./run.js";
 
 const [LEFT, RIGHT, BELOW] = [4, 12, 20];
 
@@ -74,14 +78,14 @@ export function Lanes({ session, load, longest, version, asTable }) {
     inputs=${[load, version, longest, chosen]}
     height=${height}
     asTable=${asTable}
-    cells=${{
+    cells=${/** @type {Cells} */ ({
       count: lanes.length,
       columns: 1,
-      describe: (/** @type {number} */ index) => describe(lanes[index]),
-      rect: (/** @type {number} */ index) => ({ x: LEFT, y: index * pitch, width: width.value - LEFT - RIGHT, height: pitch - 1 }),
-      hit: (/** @type {number} */ _, /** @type {number} */ y) => (y < lanes.length * pitch ? Math.floor(y / pitch) : -1),
-      choose: (/** @type {number} */ index) => lanes[index].req && (session.selection.req.value = lanes[index].req),
-    }}
+      describe: (index) => describe(lanes[index]),
+      rect: (index) => ({ x: LEFT, y: index * pitch, width: width.value - LEFT - RIGHT, height: pitch - 1 }),
+      hit: (_, y) => (y < lanes.length * pitch ? Math.floor(y / pitch) : -1),
+      choose: (index) => lanes[index].req && (session.selection.req.value = lanes[index].req),
+    })}
     twin=${{
       columns: ["request", "arrived", "waited for its batch", "first token after", "ended after", "tokens", "from the cache", "state"],
       rows: () =>
@@ -91,4 +95,53 @@ export function Lanes({ session, load, longest, version, asTable }) {
         ]),
     }}
   />`;
+}
+
+/** @param {{state: ServeState}} props */
+export function Figures({ state }) {
+  state.version.value;
+  const loads = [state.loads.static, state.loads.continuous].filter((load) => load?.end);
+  if (loads.length === 0) return null;
+  const { firstSlo, betweenSlo } = state;
+  const price = state.price.value;
+  /** @param {string} spread @param {string} which */
+  const seconds = (spread, which) => (/** @type {Load} */ { end }) => maybeTime(end[`${spread}_seconds`] && end[`${spread}_seconds`][which] * 1e6);
+  const goodput = `First token within ${firstSlo.value} s, ${betweenSlo.value} s between tokens on average, as they were when it was sent.`;
+  /** @type {Figure[]} */
+  const rows = [
+    ["whole answers", ({ end, lanes }) => `${count(end.completed)} of ${lanes.length}`, counted("load.end.completed")],
+    ["all served after", ({ end }) => inTime(end.seconds * 1e6), measured("load.end.seconds")],
+    ["output", ({ end }) => `${digits(end.output_tok_s)} tokens/s`, measured("load.end.output_tok / seconds")],
+    ["first token, p50", seconds("first_token", "p50"), measured("load.end.first_token_seconds: from the arrival on")],
+    ["first token, p95", seconds("first_token", "p95"), measured("load.end.first_token_seconds")],
+    ["between tokens, p50", seconds("inter_token", "p50"), measured("load.end.inter_token_seconds")],
+    ["between tokens, p99", seconds("inter_token", "p99"), measured("load.end.inter_token_seconds")],
+    ["whole answer, p95", seconds("end_to_end", "p95"), measured("load.end.end_to_end_seconds")],
+    ["goodput", ({ end, lanes }) => `${digits(end.goodput_per_second)} /s, ${count(end.good)} of ${lanes.length}`, measured("load.end.good: requests within both limits", goodput)],
+    ["seats that stood empty", (load) => (load.discipline === "static" ? percent(emptySeats(load, state.seats.value)) : undefined), measured("1 − Σ (end − sent) / (seats · whole time) of load.req", "A seat of a static batch stays empty from the end of its answer to the end of the longest one.")],
+    ["prompt from the cache", ({ end }) => percent(end.prompt_tok ? end.cached_tok / end.prompt_tok : 0), counted("load.end.cached_tok / prompt_tok")],
+    ["a million tokens", ({ end }) => (end.output_tok_s > 0 ? digits(costPerMillion.of({ price, rate: end.output_tok_s })) : undefined), ({ end }) => ({ kind: "E", formula: costPerMillion, inputs: { price, rate: end.output_tok_s } })],
+  ];
+  return html`<${Panel} title="What the load got" about="times count from the arrival of a request">
+    <${FigureTable} columns=${loads.map((load) => ({ name: load?.discipline ?? "", of: load }))} rows=${rows} />
+    <${Verdict} state=${state} />
+  <//>`;
+}
+
+/** @param {{state: ServeState}} props */
+function Verdict({ state }) {
+  const { static: fixed, continuous } = state.loads;
+  if (fixed?.end?.first_token_seconds && continuous?.end?.first_token_seconds) {
+    const [f, c] = [fixed.end, continuous.end];
+    const isFaster = c.first_token_seconds.p50 < f.first_token_seconds.p50;
+    return html`<${Why} lead=${isFaster ? "Continuous batching lets requests in as they come." : "Here continuous batching did not help."}>
+      On the same arrivals half of the requests had their first token within ${inTime(c.first_token_seconds.p50 * 1e6)}, against ${inTime(f.first_token_seconds.p50 * 1e6)} with static batches
+      of ${state.seats.value}, which wait until they are full and then for their slowest answer: ${percent(emptySeats(fixed, state.seats.value))} of their seats' time stood empty.
+      Continuous, as many run at once as the engine has seats and blocks for. The last answer ended after ${inTime(c.seconds * 1e6)} and ${inTime(f.seconds * 1e6)}.
+    <//>`;
+  }
+  const load = continuous?.end ? continuous : fixed;
+  const failed = load?.lanes.find((lane) => lane.state === "failed");
+  if (failed) return html`<${Why} trouble lead=${`Request ${failed.index + 1} did not end well.`}>${failed.message || "It was cancelled."}<//>`;
+  return html`<${Why} lead="One discipline has run.">Send the load under both to see what it changes.<//>`;
 }

@@ -2,7 +2,7 @@
 // A load as its events tell it: when each request arrived, was sent, got its first token and ended; and what Serve remembers.
 
 import { signal } from "@preact/signals-core";
-import { createStreamed } from "../state/streamed.js";
+import { createStreamed } from "../state/api.js";
 
 /**
  * @param {any} begin the event load.begin

@@ -4,39 +4,16 @@
 // about nine digits, and at the very edge of a nucleus may keep one token more or less.
 
 /**
- * @typedef {object} Params
- * @property {number} temperature
- * @property {number} top_k 0: all
- * @property {number} top_p
- * @property {number} min_p
- * @property {number} [typical_p]
- * @property {number} [repetition_penalty]
- * @property {number} [presence_penalty]
- * @property {number} [frequency_penalty]
- *
- * @typedef {object} Past what penalties act on
- * @property {number[]} promptIds ids that the prompt has and the output has not
- * @property {[number, number][]} outputCounts id and how often it is in the output
- *
- * What a stage left.
- * @typedef {object} Stage
- * @property {string} stage
- * @property {number} kept
- * @property {number} mass_frac their probability in what entered the stage
- * @property {Map<number, number>} odds probability of each token left, the likeliest first
- */
-
-/**
  * All stages that the parameters ask for; the first is the model's own distribution.
  * @param {Float32Array} logits
- * @param {Params} params
- * @param {Past} past
- * @returns {Stage[]}
+ * @param {SamplingParams} params
+ * @param {TextBefore} past
+ * @returns {SamplingStage[]}
  */
 export function samplingStages(logits, params, past) {
   const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a] || a - b);
   const model = softmax(order, (id) => logits[id]);
-  /** @type {Stage[]} */
+  /** @type {SamplingStage[]} */
   const stages = [{ stage: "logits", kept: order.length, mass_frac: 1, odds: model }];
   let changed = Float64Array.from(logits);
   let ids = order;
@@ -65,7 +42,7 @@ export function samplingStages(logits, params, past) {
    * @param {number[]} kept
    */
   const truncate = (stage, kept) => {
-    const before = /** @type {Stage} */ (stages.at(-1)).odds;
+    const before = /** @type {SamplingStage} */ (stages.at(-1)).odds;
     const mass = kept.length === ids.length ? 1 : Math.min(1, kept.reduce((sum, id) => sum + (before.get(id) ?? 0), 0));
     ids = kept;
     stages.push({ stage, kept: ids.length, mass_frac: mass, odds: softmax(ids, (id) => changed[id]) });
@@ -80,7 +57,7 @@ export function samplingStages(logits, params, past) {
   }
   if (params.top_k > 0 && params.top_k < ids.length) truncate("top_k", ids.slice(0, params.top_k));
   else if (params.top_k > 0) truncate("top_k", ids);
-  const odds = () => /** @type {Stage} */ (stages.at(-1)).odds;
+  const odds = () => /** @type {SamplingStage} */ (stages.at(-1)).odds;
   if (params.top_p < 1) truncate("top_p", shortestPrefix(ids, odds(), params.top_p));
   if (params.min_p > 0) {
     const least = params.min_p * (odds().get(ids[0]) ?? 0);

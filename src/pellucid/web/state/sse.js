@@ -1,10 +1,6 @@
 // @ts-check
 // Parses server-sent events out of pieces of text, wherever these are cut (HTML standard, section 9.2.6).
 
-/**
- * @typedef {{id: string | null, event: string, data: string}} Frame
- */
-
 /** Collects the frames of one stream. */
 export class FrameReader {
   constructor() {
@@ -14,14 +10,14 @@ export class FrameReader {
   /**
    * The frames that end in this piece.
    * @param {string} piece
-   * @returns {Frame[]}
+   * @returns {EventFrame[]}
    */
   push(piece) {
     const parts = (this.rest + piece).split("\n\n");
     this.rest = parts.pop() ?? "";
     const frames = [];
     for (const part of parts) {
-      /** @type {Frame} */
+      /** @type {EventFrame} */
       const frame = { id: null, event: "message", data: "" };
       let hasData = false;
       for (const line of part.split("\n")) {

@@ -1,14 +1,13 @@
 // @ts-check
 // Everything that the engine has told, as typed tables: filled from the live stream or from a recorded trace alike.
 
-import { Columns } from "./columns.js";
-import { PoolHistory } from "./pool.js";
+import { Columns, PoolHistory } from "./pool.js";
 
-export const MAX_STEPS = 20_000;
-export const MAX_TOKENS = 100_000;
-export const MAX_OPS = 400_000;
-export const MAX_REQUESTS = 2_000;
-export const MAX_NOTES = 2_000;
+const MAX_STEPS = 20_000;
+const MAX_TOKENS = 100_000;
+const MAX_OPS = 400_000;
+const MAX_REQUESTS = 2_000;
+const MAX_NOTES = 2_000;
 const MAX_CANDIDATES = 10;
 const MAX_STAGES = 10;
 
@@ -290,7 +289,7 @@ const isLook = (req) => req.startsWith("inspect-");
  * @param {number[]} numbers
  * @param {number} value
  */
-export function countUpTo(numbers, value) {
+function countUpTo(numbers, value) {
   let low = 0;
   let high = numbers.length;
   while (low < high) {

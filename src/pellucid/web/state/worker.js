@@ -3,17 +3,6 @@
 
 import { FrameReader, textReader } from "./sse.js";
 
-/**
- * What the page asks: read the stream of a server, or a recorded trace.
- * @typedef {{kind: "live", url: string, key: string, level: string, req: string}
- *   | {kind: "trace", url: string}
- *   | {kind: "file", file: File}} Order
- *
- * What it is told.
- * @typedef {{kind: "events", events: any[]}
- *   | {kind: "status", status: "connecting" | "open" | "ended" | "lost" | "refused", message: string, code: number}} News
- */
-
 const POST_MS = 33; // the page draws 60 times a second at best
 const MAX_BATCH = 5000; // events posted at once: the page stays responsive while a long trace loads
 const RETRY_MS = [300, 1000, 2000, 5000];
@@ -24,7 +13,7 @@ let current = null;
 self.onmessage = (message) => {
   current?.abort();
   current = new AbortController();
-  /** @type {Order} */
+  /** @type {WorkerOrder} */
   const order = message.data;
   const work =
     order.kind === "live"
@@ -50,7 +39,7 @@ function tell(status, message = "", code = 0) {
 
 /**
  * Reads the stream until it is told otherwise; goes on from the last event after each loss.
- * @param {Extract<Order, {kind: "live"}>} order
+ * @param {Extract<WorkerOrder, {kind: "live"}>} order
  * @param {AbortSignal} signal
  */
 async function follow(order, signal) {
@@ -107,7 +96,7 @@ async function follow(order, signal) {
 }
 
 /**
- * @param {Extract<Order, {kind: "trace"}>} order
+ * @param {Extract<WorkerOrder, {kind: "trace"}>} order
  * @param {AbortSignal} signal
  */
 async function readTrace(order, signal) {

@@ -7,8 +7,7 @@ import { count, inTime, percent } from "../parts/format.js";
 import { Badge, Fact, Facts } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, Why } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
-import { phasesOf } from "./lanes.js";
-import { lifeOf } from "./window.js";
+import { lifeOf, phasesOf } from "./lanes.js";
 
 /** @type {[string, string, "solid" | "hatched" | "ticks" | "outlined", string | null, string][]} field, name, look; colour: null is the request's */
 const PARTS = [
@@ -37,7 +36,7 @@ const REASONS = {
 };
 
 /** The parts of a ledger and their sum. @param {any} ledger */
-export function partsOf(ledger) {
+function partsOf(ledger) {
   const parts = PARTS.map(([field, name, pattern, colour, meaning]) => ({ field, name, pattern, colour, meaning, us: /** @type {number} */ (ledger[field] ?? 0) }));
   return { parts, sum: parts.reduce((sum, { us }) => sum + us, 0) };
 }

@@ -1,20 +1,157 @@
 // @ts-check
-// One lane for each request: queue hatched, prompt solid, a tick for each decode step, rounds of drafts, preemptions outlined.
+// The span of time that is shown, and one lane for each request in it: queue hatched, prompt solid, a tick for each decode step, rounds of drafts, preemptions outlined.
 
+import { signal } from "@preact/signals-core";
 import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { Picture } from "../draw/picture.js";
 import { html } from "../html.js";
 import { count, inTime } from "../parts/format.js";
 import { Legend, Panel } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
-import { axisTicks, gutterOf, lifeOf, rowsIn, scaleOf, startOf } from "./window.js";
+
+export const MIN_SPAN = 500; // microseconds
+const PAUSE = 1e6; // microseconds without any request, which end a busy time
+
+/** What a view keeps between two visits. @param {Session} session */
+export function timelineState(session) {
+  return (session.views.timeline ??= {
+    /** What the reader zoomed to; null: the busy time around the cursor. */
+    chosen: signal(/** @type {Span | null} */ (null)),
+  });
+}
+
+/**
+ * When a request arrived, and when it ended or, if it has not, the newest moment.
+ * @param {Store} store
+ * @param {EngineRequest} request
+ * @returns {Span}
+ */
+export function lifeOf(store, request) {
+  const first = request.states[0]?.t_us ?? store.head.t_us;
+  const last = request.states.at(-1);
+  return { from: request.added?.arrive_us ?? first, to: last && ENDED.has(last.to) ? last.t_us : store.head.t_us };
+}
+
+/**
+ * All that is kept.
+ * @param {Store} store
+ * @returns {Span}
+ */
+export function wholeSpan(store) {
+  let from = store.steps.length > 0 ? startOf(store, store.steps.first) : store.head.t_us;
+  for (const request of store.requestsAt(Infinity)) from = Math.min(from, lifeOf(store, request).from);
+  return { from, to: Math.max(store.head.t_us, from + MIN_SPAN) };
+}
+
+/**
+ * The busy time at a moment: requests with no pause of a second between them.
+ * @param {Store} store
+ * @param {number} timeUs
+ * @returns {Span}
+ */
+export function busySpan(store, timeUs) {
+  /** @type {Span | null} */
+  let busy = null;
+  for (const request of store.requestsAt(Infinity)) {
+    const life = lifeOf(store, request);
+    if (busy && life.from <= busy.to + PAUSE) busy.to = Math.max(busy.to, life.to);
+    else if (!busy || life.from <= timeUs) busy = life;
+    else break;
+  }
+  if (!busy) return wholeSpan(store);
+  return { from: busy.from, to: Math.max(busy.to, busy.from + MIN_SPAN) };
+}
+
+/**
+ * A span within bounds: not shorter than MIN_SPAN, not outside.
+ * @param {Span} span
+ * @param {Span} bounds
+ * @returns {Span}
+ */
+export function within({ from, to }, bounds) {
+  const length = Math.max(MIN_SPAN, Math.min(to - from, bounds.to - bounds.from));
+  const start = Math.max(bounds.from, Math.min(from, bounds.to - length));
+  return { from: start, to: start + length };
+}
+
+/**
+ * Closer (`by` below 1) or further away, around a moment.
+ * @param {Span} span
+ * @param {number} by
+ * @param {number} around
+ * @param {Span} bounds
+ */
+export function zoomed(span, by, around, bounds) {
+  const middle = around >= span.from && around <= span.to ? around : (span.from + span.to) / 2;
+  const length = Math.max(MIN_SPAN, (span.to - span.from) * by);
+  const share = (middle - span.from) / (span.to - span.from);
+  return within({ from: middle - share * length, to: middle + (1 - share) * length }, bounds);
+}
+
+/**
+ * Earlier or later, by a share of its length.
+ * @param {Span} span
+ * @param {number} by
+ * @param {Span} bounds
+ */
+export function moved(span, by, bounds) {
+  const length = span.to - span.from;
+  return within({ from: span.from + by * length, to: span.to + by * length }, bounds);
+}
+
+/**
+ * When a step began: its event is sent at its end.
+ * @param {Store} store
+ * @param {number} row
+ */
+export function startOf({ steps }, row) {
+  return steps.get("t_us", row) - steps.get("sched_us", row) - steps.get("fwd_us", row) - steps.get("sample_us", row) - steps.get("emit_us", row);
+}
+
+/**
+ * The rows of steps that ended in a span or just after it, up to the moment of the cursor.
+ * @param {Store} store
+ * @param {Span} span
+ * @param {number} seq
+ * @returns {[number, number]} the first, and the one after the last
+ */
+export function rowsIn(store, span, seq) {
+  const first = store.steps.find("t_us", span.from);
+  const end = Math.min(store.steps.find("t_us", span.to) + 1, store.rowAt(store.steps, seq) + 1);
+  return [first, Math.max(first, end)];
+}
+
+/** Where time lies in a picture: beside the names of lanes. @param {number} width */
+const gutterOf = (width) => (width < 480 ? 34 : 48);
+
+/**
+ * @param {Span} span
+ * @param {number} width of the picture
+ * @returns {(us: number) => number} x of a moment
+ */
+export function scaleOf(span, width) {
+  const gutter = gutterOf(width);
+  const perUs = (width - gutter - 4) / (span.to - span.from);
+  return (us) => gutter + Math.max(-8, Math.min((us - span.from) * perUs, width + 8));
+}
+
+/**
+ * Moments for the axis: round ones, as many as fit.
+ * @param {Span} span
+ * @param {number} width
+ */
+function axisTicks(span, width) {
+  const rough = (span.to - span.from) / Math.max(2, width / 110);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough) ?? rough;
+  const found = [];
+  for (let at = 0; at <= span.to - span.from; at += step) found.push(at);
+  return found;
+}
 
 const MAX_LANES = 64;
 const MAX_HEIGHT = 520;
 const AXIS = 22;
-
-/** @typedef {{state: string, from: number, to: number}} Phase */
-/** @typedef {"prefill" | "decode" | "round" | "again"} Work */
 
 /**
  * The drafts of a request that a step verified.
@@ -22,7 +159,7 @@ const AXIS = 22;
  * @param {number} step
  * @returns {any | undefined} the event draft
  */
-export function draftOf({ drafts }, step) {
+function draftOf({ drafts }, step) {
   let low = 0;
   let high = drafts.length;
   while (low < high) {
@@ -38,9 +175,9 @@ export function draftOf({ drafts }, step) {
  * @param {number} step
  * @param {number} tokens in this step
  * @param {number} context tokens of its text up to there
- * @returns {Work}
+ * @returns {PassKind}
  */
-export function workOf(request, step, tokens, context) {
+function workOf(request, step, tokens, context) {
   if (context <= (request.added?.prompt_tok ?? 0)) return "prefill";
   if (tokens === 1) return "decode";
   return draftOf(request, step) ? "round" : request.added ? "again" : "prefill";
@@ -50,9 +187,9 @@ export function workOf(request, step, tokens, context) {
  * Visits each request of each of some steps.
  * @param {Store} store
  * @param {[number, number]} rows of the table of steps
- * @param {(request: EngineRequest, row: number, work: Work, tokens: number) => void} visit
+ * @param {(request: EngineRequest, row: number, work: PassKind, tokens: number) => void} visit
  */
-export function eachPass(store, [first, end], visit) {
+function eachPass(store, [first, end], visit) {
   const { steps, batches, byNumber } = store;
   for (let row = first; row < end; row++) {
     const step = steps.get("step", row);
@@ -72,10 +209,10 @@ export function eachPass(store, [first, end], visit) {
  * @param {EngineRequest} request
  * @param {number} seq
  * @param {number} now the time of that moment
- * @returns {Phase[]}
+ * @returns {RequestPhase[]}
  */
 export function phasesOf(store, request, seq, now) {
-  /** @type {Phase[]} */
+  /** @type {RequestPhase[]} */
   const phases = [];
   let from = lifeOf(store, request).from;
   for (let i = 0; i < request.states.length; i++) {
@@ -98,7 +235,7 @@ export function phasesOf(store, request, seq, now) {
  * @param {number} seq
  * @returns {Map<EngineRequest, {chunks: number, decodes: number, rounds: number, right: number, again: number}>}
  */
-export function countPasses(store, requests, seq) {
+function countPasses(store, requests, seq) {
   const counts = new Map(requests.map((request) => [request, { chunks: 0, decodes: 0, rounds: 0, right: 0, again: 0 }]));
   eachPass(store, [store.steps.first, store.rowAt(store.steps, seq) + 1], (request, row, work) => {
     const of = counts.get(request);
@@ -219,15 +356,15 @@ export function Lanes({ session, span, asTable, actions }) {
       inputs=${[seq, now, chosen?.req, span.from, span.to, requests.length]}
       height=${requests.length * height + AXIS}
       asTable=${asTable}
-      cells=${{
+      cells=${/** @type {Cells} */ ({
         count: requests.length,
         columns: 1,
-        describe: (/** @type {number} */ lane) =>
+        describe: (lane) =>
           `${requests[lane].name}: ${phasesOf(store, requests[lane], seq, now).map(({ state, from, to }) => `${state} ${inTime(to - from)}`).join(", ")}`,
-        rect: (/** @type {number} */ lane) => ({ x: 1, y: lane * height + 1, width: width - 2, height: height - 2 }),
-        hit: (/** @type {number} */ _x, /** @type {number} */ y) => (y >= 0 && y < requests.length * height ? Math.floor(y / height) : -1),
-        choose: (/** @type {number} */ lane) => (selection.req.value = requests[lane].req),
-      }}
+        rect: (lane) => ({ x: 1, y: lane * height + 1, width: width - 2, height: height - 2 }),
+        hit: (_x, y) => (y >= 0 && y < requests.length * height ? Math.floor(y / height) : -1),
+        choose: (lane) => (selection.req.value = requests[lane].req),
+      })}
       twin=${{
         columns: ["request", "arrived, µs", "state", "queue, µs", "prompt tokens", "prefill chunks", "decode steps", "rounds", "drafts right", "preempted", "computed again"],
         rows: () => {
@@ -247,12 +384,12 @@ export function Lanes({ session, span, asTable, actions }) {
     ${all.length > requests.length && html`<p class="small dim">The newest ${requests.length} of ${count(all.length)} requests; the table has all.</p>`}
     <${Legend}
       items=${[
-        { label: "in the queue", pattern: /** @type {"hatched"} */ ("hatched"), colour: hueVariable(chosen ?? 0) },
+        { label: "in the queue", pattern: "hatched", colour: hueVariable(chosen ?? 0) },
         { label: "a chunk of its prompt", colour: hueVariable(chosen ?? 0) },
-        { label: "a decode step", pattern: /** @type {"ticks"} */ ("ticks"), colour: hueVariable(chosen ?? 0) },
-        { label: "squares: drafts, filled if right", pattern: /** @type {"outlined"} */ ("outlined"), colour: hueVariable(chosen ?? 0) },
-        { label: "preempted", pattern: /** @type {"outlined"} */ ("outlined"), colour: "var(--coral)" },
-        { label: "underlined: computed once more", pattern: /** @type {"line"} */ ("line"), colour: "var(--coral)" },
+        { label: "a decode step", pattern: "ticks", colour: hueVariable(chosen ?? 0) },
+        { label: "squares: drafts, filled if right", pattern: "outlined", colour: hueVariable(chosen ?? 0) },
+        { label: "preempted", pattern: "outlined", colour: "var(--coral)" },
+        { label: "underlined: computed once more", pattern: "line", colour: "var(--coral)" },
       ]}
     />
   <//>`;

@@ -8,14 +8,12 @@ import { count, inTime, percent } from "../parts/format.js";
 import { Badge, Fact, Facts } from "../parts/numbers.js";
 import { Legend, Panel, Why } from "../parts/panel.js";
 import { STEP_KINDS } from "../state/store.js";
-import { drawAxis, drawCursor } from "./lanes.js";
-import { rowsIn, scaleOf, startOf } from "./window.js";
+import { drawAxis, drawCursor, rowsIn, scaleOf, startOf } from "./lanes.js";
 
 const HEIGHT = 44;
 const AXIS = 22;
 
-/** @typedef {"sched_us" | "fwd_us" | "sample_us" | "emit_us"} Field */
-/** @type {[Field, string, "solid" | "hatched", "water" | "ink3"][]} in their order within a step */
+/** @type {[StepPart, string, "solid" | "hatched", "water" | "ink3"][]} in their order within a step */
 export const PARTS = [
   ["sched_us", "schedule", "solid", "ink3"],
   ["fwd_us", "forward", "solid", "water"],
@@ -79,20 +77,20 @@ export function Steps({ session, span, asTable }) {
       inputs=${[seq, now, span.from, span.to, num]}
       height=${HEIGHT + AXIS}
       asTable=${asTable}
-      cells=${{
+      cells=${/** @type {Cells} */ ({
         count: num,
         columns: 10,
-        describe: (/** @type {number} */ index) => describe(first + index),
-        rect: (/** @type {number} */ index) => {
+        describe: (index) => describe(first + index),
+        rect: (index) => {
           const left = x(startOf(store, first + index));
           return { x: left, y: 2, width: Math.max(3, x(steps.get("t_us", first + index)) - left), height: HEIGHT - 4 };
         },
-        hit: (/** @type {number} */ px) => {
+        hit: (px) => {
           for (let row = first; row < end; row++) if (px <= x(steps.get("t_us", row)) + 1) return px >= x(startOf(store, row)) - 1 ? row - first : -1;
           return -1;
         },
-        choose: (/** @type {number} */ index) => cursor.seekStep(first + index),
-      }}
+        choose: (index) => cursor.seekStep(first + index),
+      })}
       twin=${{
         columns: ["step", "kind", "requests", "tokens", "idle, µs", ...PARTS.map(([, name]) => `${name}, µs`), "all four, µs"],
         rows: () =>

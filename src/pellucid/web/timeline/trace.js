@@ -2,8 +2,8 @@
 // The store as a trace for Perfetto, in Chrome's trace event format: the rows that `pellucid trace export` writes.
 
 import { ENDED, STEP_KINDS } from "../state/store.js";
+import { startOf } from "./lanes.js";
 import { PARTS } from "./steps.js";
-import { startOf } from "./window.js";
 
 const ENGINE = 1; // processes
 const REQUESTS = 2;

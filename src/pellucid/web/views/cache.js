@@ -1,15 +1,11 @@
 // @ts-check
 // Cache: the block pool, a request's block table token by token, why a prompt was not found, the prefix tree, the numbers in a block.
 
-import { Contents } from "../cache/contents.js";
-import { Missed } from "../cache/missed.js";
-import { PoolMap } from "../cache/pool_map.js";
-import { PrefixTree } from "../cache/prefix_tree.js";
-import { BlockTable } from "../cache/block_table.js";
+import { Contents, PoolMap } from "../cache/pool_map.js";
+import { BlockTable, Missed, PrefixTree } from "../cache/tables.js";
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { tableKey } from "../parts/controls.js";
-import { useKeys } from "../parts/keys.js";
+import { tableKey, useKeys } from "../parts/controls.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {

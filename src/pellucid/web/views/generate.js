@@ -1,13 +1,10 @@
 // @ts-check
 // Generate: the text as it appears, how each token was chosen, what it read, and what would have been with other parameters.
 
-import { Attention, useAttention } from "../generate/attention.js";
-import { Blocks } from "../generate/blocks.js";
-import { Choice as TokenChoice } from "../generate/choice.js";
-import { Text } from "../generate/text.js";
+import { Blocks, Text } from "../generate/text.js";
+import { Attention, Choice as TokenChoice, useAttention } from "../generate/token.js";
 import { html, signal } from "../html.js";
-import { Choice, focusOn, press, Prompt, Slider, submits } from "../parts/controls.js";
-import { useKeys } from "../parts/keys.js";
+import { Choice, focusOn, press, Prompt, Slider, submits, useKeys } from "../parts/controls.js";
 import { NeedsServer, Panel, Refused } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
 

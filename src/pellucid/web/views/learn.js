@@ -1,14 +1,16 @@
 // @ts-check
-// Learn: six steps from one token to a busy server, a challenge, the numbers that are often wrong, and a record.
+// Learn: six steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
 
 import { html, useEffect, useSignal } from "../html.js";
-import { Corrections } from "../lesson/corrections.js";
+import { keysValues, memory, oneToken, withWithout } from "../lesson/cache.js";
+import { Corrections, Questions } from "../lesson/corrections.js";
 import { grade, StepFrame } from "../lesson/frame.js";
-import { STEPS } from "../lesson/steps.js";
-import { useKeys } from "../parts/keys.js";
+import { batching, challenge, speculation } from "../lesson/serving.js";
+import { useKeys } from "../parts/controls.js";
 import { Panel } from "../parts/panel.js";
 
-const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["record", "Your record"]]);
+export const STEPS = [oneToken, keysValues, withWithout, memory, speculation, batching, challenge];
+const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["questions", "Questions"], ["record", "Your record"]]);
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
@@ -61,6 +63,7 @@ export function View({ session }) {
         onNext=${next}
       />`}
       ${open === "numbers" && html`<${Panel} title="The numbers, put right"><${Corrections} /><//>`}
+      ${open === "questions" && html`<${Panel} title="Questions"><${Questions} /><//>`}
       ${open === "record" && html`<${Record} steps=${STEPS} all=${all} onForget=${() => (settings.lessons.value = {})} />`}
     </div>
   `;

@@ -3,14 +3,11 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html, useMemo } from "../html.js";
-import { Choice, focusOn, Select, Slider, tableKey } from "../parts/controls.js";
+import { Choice, focusOn, Select, Slider, tableKey, useKeys } from "../parts/controls.js";
 import { count } from "../parts/format.js";
-import { useKeys } from "../parts/keys.js";
 import { Empty, NeedsServer, Panel, Refused } from "../parts/panel.js";
-import { planState } from "../plan/estimate.js";
-import { Checked, measuredSteps } from "../plan/measured.js";
-import { Memory, Speed } from "../plan/memory.js";
-import { Roofline } from "../plan/roofline.js";
+import { Memory, planState, Speed } from "../plan/estimate.js";
+import { Checked, measuredSteps, Roofline } from "../plan/roofline.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {

@@ -2,13 +2,10 @@
 // Speculate: the same text with and without drafts, what was drafted, what the model chose, and whether it paid.
 
 import { html } from "../html.js";
-import { Choice, focusOn, press, Prompt, Slider, submits } from "../parts/controls.js";
-import { useKeys } from "../parts/keys.js";
+import { Choice, focusOn, press, Prompt, Slider, submits, useKeys } from "../parts/controls.js";
 import { NeedsServer, Panel, Refused } from "../parts/panel.js";
-import { Both } from "../speculate/both.js";
-import { Paid } from "../speculate/paid.js";
-import { ByPosition, Rounds } from "../speculate/rounds.js";
-import { EXAMPLES, roundsOf, speculateState } from "../speculate/run.js";
+import { Both, ByPosition, Rounds } from "../speculate/rounds.js";
+import { EXAMPLES, Paid, roundsOf, speculateState } from "../speculate/run.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
@@ -55,7 +52,7 @@ function Ask({ session, state }) {
         ${state.stop.value
           ? html`<button type="button" onClick=${() => state.stop.value?.abort()}>Stop</button>`
           : html`<button id="speculate-both" class="primary" disabled=${!canRun}>Run with and without</button>`}
-        <button type="button" id="speculate-run" disabled=${!canRun} onClick=${onEngine} title=${`this engine speculates: ${store.hello?.speculation ?? "off"}`}>On the serving engine</button>
+        <button type="button" id="speculate-run" disabled=${!canRun} onClick=${onEngine} title=${`this engine speculates: ${store.hello?.speculation ?? "off"}`}>Generate here</button>
       </div>
       <p class="faint small">${state.drafter.value === "ngram"
         ? "Prompt lookup: where the last tokens stood before in the text, what followed there is the draft. It costs next to nothing and finds only repetitions."

@@ -3,14 +3,12 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { TableButton, tableKey } from "../parts/controls.js";
-import { useKeys } from "../parts/keys.js";
+import { TableButton, tableKey, useKeys } from "../parts/controls.js";
 import { Empty, Panel } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
-import { Lanes } from "../timeline/lanes.js";
+import { busySpan, Lanes, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
 import { Steps } from "../timeline/steps.js";
 import { download } from "../timeline/trace.js";
-import { busySpan, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/window.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
