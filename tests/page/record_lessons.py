@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from playwright.sync_api import sync_playwright
 
-from page.browser import CHROMIUM, FLAGS
+from page.browser import CHROMIUM, FLAGS, wait_until
 from pellucid.page_files import WEB_FOLDER
 from support.bundled import bundled_engine
 from support.http_server import running_server
@@ -43,6 +43,7 @@ def main() -> None:
         page = browser.new_page()
         page.goto(url)
         page.locator("button.live.on").wait_for()
+        wait_until(page, "pellucid.store.hello !== null")
         folder = page.locator('script[type="module"]').get_attribute("src").removesuffix("app.js")
         recorded = page.evaluate(STEPS, f"{folder}views/learn.js")
         browser.close()

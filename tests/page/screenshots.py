@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from page.browser import CHROMIUM, FLAGS, wait_until
 
 LESSONS = (
-    "one-token", "keys-values", "with-without", "memory", "speculation", "batching", "challenge", "numbers", "questions",
-    "record",
+    "one-token", "keys-values", "with-without", "memory", "speculation", "batching", "challenge",
+    "numbers", "questions", "record",
 )  # fmt: skip
 VIEWS = ("generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "learn")
 WIDTHS = (1440, 900, 360)

@@ -157,6 +157,8 @@ declare global {
     width: number;
     height: number;
     palette: Palette;
+    /** Whether nothing is on it; else what `draw` drew last. */
+    isFresh: boolean;
   }
 
   /** Cells of a picture that can be focused one by one: left and right go to the neighbours, up and down `columns` further. */

@@ -4,7 +4,7 @@
 import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { Picture } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
-import { html, useSignal } from "../html.js";
+import { html, useSignal, useRef } from "../html.js";
 import { Choice, Select, TableButton, upTo } from "../parts/controls.js";
 import { count as counted, inBytes, percent } from "../parts/format.js";
 import { Badge, Fact, Facts, Num } from "../parts/numbers.js";
@@ -70,12 +70,17 @@ export function PoolMap({ session, asTable }) {
     pool.flags[block] & COPIED ? "copied on write" : pool.flags[block] & SWAPPED_IN ? "came back from the swap file" : pool.flags[block] & LOADED ? "read from disk" : "";
   const shown = shownBlocks(pool);
   let grid = layout(600, shown);
+  const looks = useRef(new Int32Array(0)); // of each block, as it was drawn
   /** @param {Surface} surface */
-  const draw = ({ ctx, width, palette }) => {
+  const draw = ({ ctx, width, palette, isFresh }) => {
     grid = layout(width, shown);
     const { size, gap, columns } = grid;
     const cell = size - gap;
+    if (isFresh) looks.current = new Int32Array(shown).fill(-1);
     for (let block = 0; block < shown; block++) {
+      const look = (pool.fill[block] * 4 + Math.min(pool.owners[block], 2)) * 16 + (pool.flags[block] & SEALED ? 8 : 0) + ((pool.lastOwner[block] + 6) % 6);
+      if (looks.current[block] === look) continue;
+      looks.current[block] = look;
       const x = (block % columns) * size;
       const y = Math.floor(block / columns) * size;
       ctx.fillStyle = palette.line;
@@ -123,6 +128,7 @@ export function PoolMap({ session, asTable }) {
       label=${label}
       draw=${draw}
       inputs=${[seq, chosen, shown]}
+      keeps=${`${chosen} ${shown}`}
       height=${(/** @type {number} */ width) => layout(width || 600, shown).height}
       asTable=${asTable}
       cells=${/** @type {Cells} */ ({

@@ -11,18 +11,20 @@ const MAX_ROWS = 200; // of a table shown at once
  * @param {string} props.label what the picture shows, one sentence with the numbers in it
  * @param {(surface: Surface) => void} props.draw reads its signals itself; called again when `inputs` change
  * @param {any[]} props.inputs
+ * @param {any} [props.keeps] while this stays the same, what was drawn stays, and `draw` draws what changed
  * @param {number | ((width: number) => number)} props.height in CSS pixels
  * @param {Cells} [props.cells]
  * @param {Twin} props.twin
  * @param {(index: number) => void} [props.onHover] a cell, or -1
  * @param {{value: boolean}} props.asTable signal: the table is shown instead
  */
-export function Picture({ label, draw, inputs, height, cells, twin, onHover, asTable }) {
+export function Picture({ label, draw, inputs, keeps, height, cells, twin, onHover, asTable }) {
   const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const width = useSignal(0);
   const focused = useSignal(-1);
   const drawn = useRef(0);
+  const before = useRef(/** @type {any[]} */ ([]));
 
   useLayoutEffect(() => {
     if (!box.current) return undefined;
@@ -45,8 +47,11 @@ export function Picture({ label, draw, inputs, height, cells, twin, onHover, asT
       if (canvas.current.height !== h) canvas.current.height = h;
       const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      ctx.clearRect(0, 0, width.value, tall);
-      draw({ ctx, width: width.value, height: tall, palette: colours });
+      const now = [keeps, w, h, colours, focused.value];
+      const isFresh = keeps === undefined || now.some((each, index) => each !== before.current[index]);
+      before.current = now;
+      if (isFresh) ctx.clearRect(0, 0, width.value, tall);
+      draw({ ctx, width: width.value, height: tall, palette: colours, isFresh });
       const rect = focused.value >= 0 && cells ? cells.rect(focused.value) : null;
       if (rect) {
         ctx.strokeStyle = colours.ink;

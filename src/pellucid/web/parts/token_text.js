@@ -5,7 +5,7 @@ import { html, useId, useMemo, useRef } from "../html.js";
 import { percent } from "./format.js";
 
 const CHUNK = 64; // tokens that are redrawn together
-const BLOCK = 192; // tokens whose lines are laid out together, at most: a block ends where a line of the text does
+const BLOCK = 128; // tokens whose lines are laid out together, at most: a block ends where a line of the text does
 
 /**
  * @param {object} props

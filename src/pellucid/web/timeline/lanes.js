@@ -1,13 +1,15 @@
 // @ts-check
-// The span of time that is shown, and one lane for each request in it: queue hatched, prompt solid, a tick for each decode step, rounds of drafts, preemptions outlined.
+// The span of time that is shown, and on its axis one lane for each request (queue hatched, prompt solid, a tick for each decode step, rounds of drafts,
+// preemptions outlined) and the steps of the engine, split into schedule, forward, sample and emit.
 
 import { signal } from "@preact/signals-core";
 import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { Picture } from "../draw/picture.js";
 import { html } from "../html.js";
-import { count, inTime } from "../parts/format.js";
-import { Legend, Panel } from "../parts/panel.js";
-import { ENDED } from "../state/store.js";
+import { count, inTime, percent } from "../parts/format.js";
+import { Badge, Fact, Facts } from "../parts/numbers.js";
+import { Legend, Panel, Why } from "../parts/panel.js";
+import { ENDED, STEP_KINDS } from "../state/store.js";
 
 export const MIN_SPAN = 500; // microseconds
 const PAUSE = 1e6; // microseconds without any request, which end a busy time
@@ -115,7 +117,7 @@ export function startOf({ steps }, row) {
  * @param {number} seq
  * @returns {[number, number]} the first, and the one after the last
  */
-export function rowsIn(store, span, seq) {
+function rowsIn(store, span, seq) {
   const first = store.steps.find("t_us", span.from);
   const end = Math.min(store.steps.find("t_us", span.to) + 1, store.rowAt(store.steps, seq) + 1);
   return [first, Math.max(first, end)];
@@ -129,7 +131,7 @@ const gutterOf = (width) => (width < 480 ? 34 : 48);
  * @param {number} width of the picture
  * @returns {(us: number) => number} x of a moment
  */
-export function scaleOf(span, width) {
+function scaleOf(span, width) {
   const gutter = gutterOf(width);
   const perUs = (width - gutter - 4) / (span.to - span.from);
   return (us) => gutter + Math.max(-8, Math.min((us - span.from) * perUs, width + 8));
@@ -328,8 +330,8 @@ export function Lanes({ session, span, asTable, actions }) {
       if (lane === undefined) return;
       const y = lane * height + gap / 2;
       const right = x(store.steps.get("t_us", row));
-      ctx.fillStyle = hue(palette, request.number);
       if (work === "prefill" || work === "again") {
+        ctx.fillStyle = hue(palette, request.number);
         const left = x(startOf(store, row));
         ctx.fillRect(left + 0.5, y, Math.max(1.5, right - left - 1), tall);
         if (work === "again") {
@@ -340,6 +342,7 @@ export function Lanes({ session, span, asTable, actions }) {
       }
       if (right - lastTick[lane] < 0.75) return; // denser than pixels
       lastTick[lane] = right;
+      ctx.fillStyle = hue(palette, request.number);
       ctx.fillRect(right - 2, y, 2, tall);
       if (work === "round") drawRound(surface, draftOf(request, store.steps.get("step", row)), right - 2, y, tall);
     });
@@ -423,7 +426,7 @@ function drawRound({ ctx, palette }, draft, x, y, tall) {
  * @param {(us: number) => number} x
  * @param {number} bottom
  */
-export function drawAxis({ ctx, width, palette }, span, x, bottom) {
+function drawAxis({ ctx, width, palette }, span, x, bottom) {
   ctx.font = `11px ${palette.ui}`;
   ctx.textBaseline = "alphabetic";
   for (const at of axisTicks(span, width)) {
@@ -441,7 +444,115 @@ export function drawAxis({ ctx, width, palette }, span, x, bottom) {
  * @param {number} x
  * @param {number} bottom
  */
-export function drawCursor({ ctx, palette }, x, bottom) {
+function drawCursor({ ctx, palette }, x, bottom) {
   ctx.fillStyle = palette.ink;
   ctx.fillRect(x, 0, 1.5, bottom);
+}
+
+const STEPS_HEIGHT = 44;
+
+/** @type {[StepPart, string, "solid" | "hatched", "water" | "ink3"][]} in their order within a step */
+export const STEP_PARTS = [
+  ["sched_us", "schedule", "solid", "ink3"],
+  ["fwd_us", "forward", "solid", "water"],
+  ["sample_us", "sample", "hatched", "water"],
+  ["emit_us", "emit", "hatched", "ink3"],
+];
+
+/** @param {{session: Session, span: Span, asTable: {value: boolean}}} props */
+export function Steps({ session, span, asTable }) {
+  const { store, cursor } = session;
+  const { steps } = store;
+  const seq = cursor.seq.value;
+  const now = cursor.timeUs.value;
+  const [first, end] = rowsIn(store, span, seq);
+  const current = cursor.stepRow.value;
+  const isLive = cursor.isLive.value;
+  const sums = { sched_us: 0, fwd_us: 0, sample_us: 0, emit_us: 0 };
+  let idle = 0;
+  for (let row = first; row < end; row++) {
+    for (const [field] of STEP_PARTS) sums[field] += steps.get(field, row);
+    if (row > first) idle += steps.get("idle_us", row);
+  }
+  const busy = sums.sched_us + sums.fwd_us + sums.sample_us + sums.emit_us;
+  const num = end - first;
+  let x = scaleOf(span, 600);
+  /** @param {Surface} surface */
+  const draw = (surface) => {
+    const { ctx, width, palette } = surface;
+    x = scaleOf(span, width);
+    drawAxis(surface, span, x, STEPS_HEIGHT);
+    STEP_PARTS.forEach(([field, , pattern, colour], part) => {
+      const top = field === "fwd_us" ? 2 : 12;
+      ctx.fillStyle = palette[colour];
+      ctx.globalAlpha = pattern === "hatched" ? 0.5 : 1;
+      let last = -Infinity;
+      for (let row = first; row < end; row++) {
+        const right = x(steps.get("t_us", row));
+        if (right - last < 0.5) continue; // denser than pixels
+        last = right;
+        let at = startOf(store, row);
+        for (let before = 0; before < part; before++) at += steps.get(STEP_PARTS[before][0], row);
+        const left = x(at);
+        const wide = x(at + steps.get(field, row)) - left;
+        if (pattern === "hatched" && wide > 3) hatch(ctx, left, top, wide, STEPS_HEIGHT - 2 - top, palette[colour], 4);
+        else ctx.fillRect(left, top, Math.max(0.4, wide), STEPS_HEIGHT - 2 - top);
+      }
+    });
+    ctx.globalAlpha = 1;
+    if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), STEPS_HEIGHT);
+  };
+  const label = `${count(num)} steps in ${inTime(span.to - span.from)}.`;
+  /** @param {number} row */
+  const describe = (row) => `Step ${steps.get("step", row)}, ${STEP_KINDS[steps.get("kind", row)]}: ${STEP_PARTS.map(([field, name]) => `${name} ${inTime(steps.get(field, row))}`).join(", ")}`;
+  const shown = current >= steps.first ? current : -1;
+  return html`<${Panel} title="Steps" about="what the engine did, on the same axis; a click goes to that step">
+    <${Picture}
+      label=${label}
+      draw=${draw}
+      inputs=${[seq, now, span.from, span.to, num]}
+      height=${STEPS_HEIGHT + AXIS}
+      asTable=${asTable}
+      cells=${/** @type {Cells} */ ({
+        count: num,
+        columns: 10,
+        describe: (index) => describe(first + index),
+        rect: (index) => {
+          const left = x(startOf(store, first + index));
+          return { x: left, y: 2, width: Math.max(3, x(steps.get("t_us", first + index)) - left), height: STEPS_HEIGHT - 4 };
+        },
+        hit: (px) => {
+          for (let row = first; row < end; row++) if (px <= x(steps.get("t_us", row)) + 1) return px >= x(startOf(store, row)) - 1 ? row - first : -1;
+          return -1;
+        },
+        choose: (index) => cursor.seekStep(first + index),
+      })}
+      twin=${{
+        columns: ["step", "kind", "requests", "tokens", "idle, µs", ...STEP_PARTS.map(([, name]) => `${name}, µs`), "all four, µs"],
+        rows: () =>
+          Array.from({ length: num }, (_, index) => {
+            const row = first + index;
+            const parts = STEP_PARTS.map(([field]) => steps.get(field, row));
+            const batch = store.batch(row);
+            return [
+              steps.get("step", row), STEP_KINDS[steps.get("kind", row)], batch.length, batch.reduce((sum, { q_tok }) => sum + q_tok, 0),
+              steps.get("idle_us", row), ...parts, parts.reduce((sum, part) => sum + part, 0),
+            ];
+          }),
+      }}
+    />
+    <${Legend} items=${STEP_PARTS.map(([, name, pattern, colour]) => ({ label: name, pattern, colour: `var(--${colour})` }))} />
+    ${shown >= 0 &&
+    html`<p class="small dim"><b>Step ${count(steps.get("step", shown))}</b> (${STEP_KINDS[steps.get("kind", shown)]}): ${STEP_PARTS.map(([field, name]) => `${name} ${inTime(steps.get(field, shown))}`).join(" + ")} = ${inTime(STEP_PARTS.reduce((sum, [field]) => sum + steps.get(field, shown), 0))}<${Badge} of="the step" kind="M" from="step.sched_us, fwd_us, sample_us, emit_us" /></p>`}
+    ${num > 0 &&
+    html`<${Facts}>
+        <${Fact} label="forward" value=${percent(sums.fwd_us / Math.max(1, busy))} unit="of the steps' time" kind="M" from="Σ step.fwd_us of the steps shown" />
+        <${Fact} label="sampling" value=${percent(sums.sample_us / Math.max(1, busy))} unit=${inTime(sums.sample_us)} kind="M" from="Σ step.sample_us of the steps shown" />
+        <${Fact} label="schedule and emit" value=${percent((sums.sched_us + sums.emit_us) / Math.max(1, busy))} unit=${inTime(sums.sched_us + sums.emit_us)} kind="M" from="Σ step.sched_us + Σ step.emit_us of the steps shown" />
+        <${Fact} label="idle" value=${percent(idle / Math.max(1, busy + idle))} unit=${inTime(idle)} kind="M" from="Σ step.idle_us between the steps shown" />
+      <//>
+      <${Why} lead=${`${count(num)} steps took ${inTime(busy)}:`}>
+        ${inTime(busy / num)} each. The forward pass is ${percent(sums.fwd_us / Math.max(1, busy))} of that; what remains is the engine's own work around it.
+      <//>`}
+  <//>`;
 }

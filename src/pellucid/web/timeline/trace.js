@@ -2,8 +2,7 @@
 // The store as a trace for Perfetto, in Chrome's trace event format: the rows that `pellucid trace export` writes.
 
 import { ENDED, STEP_KINDS } from "../state/store.js";
-import { startOf } from "./lanes.js";
-import { PARTS } from "./steps.js";
+import { STEP_PARTS, startOf } from "./lanes.js";
 
 const ENGINE = 1; // processes
 const REQUESTS = 2;
@@ -56,8 +55,8 @@ function stepRows(store, row) {
   if (steps.get("pred_us", row) >= 0) args.pred_us = steps.get("pred_us", row);
   args.batch = store.batch(row).map(({ request, q_tok, ctx_tok }) => `${request?.req ?? "?"} ${q_tok} ${ctx_tok}`);
   const slice = { ph: "X", pid: ENGINE, tid: 1 };
-  const rows = [{ ...slice, name: `step ${steps.get("step", row)}`, ts, dur: PARTS.reduce((sum, [field]) => sum + steps.get(field, row), 0), args }];
-  for (const [field, name] of PARTS) {
+  const rows = [{ ...slice, name: `step ${steps.get("step", row)}`, ts, dur: STEP_PARTS.reduce((sum, [field]) => sum + steps.get(field, row), 0), args }];
+  for (const [field, name] of STEP_PARTS) {
     rows.push(/** @type {any} */ ({ ...slice, name, ts, dur: steps.get(field, row) }));
     ts += steps.get(field, row);
   }

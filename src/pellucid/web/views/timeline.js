@@ -6,8 +6,7 @@ import { html } from "../html.js";
 import { TableButton, tableKey, useKeys } from "../parts/controls.js";
 import { Empty, Panel } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
-import { busySpan, Lanes, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
-import { Steps } from "../timeline/steps.js";
+import { busySpan, Lanes, MIN_SPAN, moved, Steps, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
 import { download } from "../timeline/trace.js";
 
 /** @param {{session: Session}} props */
