@@ -40,7 +40,7 @@ def test_the_same_load_under_both_disciplines(page: Any) -> None:
 def test_a_running_request_is_listed_and_cancelled(page: Any) -> None:
     open_serve(page)
     page.evaluate(
-        "() => { const body = {model: 'tested', prompt: 'Once', max_tokens: 400, ignore_eos: true};"
+        "() => { const body = {model: 'tested', prompt: 'Once', max_tokens: 400, n: 16, ignore_eos: true};"
         " window.ended = false;"
         " pellucid.api.post('/v1/completions', body).catch(() => {}).finally(() => { window.ended = true; }); }"
     )
