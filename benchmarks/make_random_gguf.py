@@ -3,11 +3,14 @@
     python benchmarks/make_random_gguf.py olmoe-1b-7b olmoe.gguf --kind Q4_0 --layers 8
     python benchmarks/versus.py olmoe.gguf --formats gguf --tests pp512 tg32@512 tg16@128x32
 
-Codes are drawn in place, because the floats of a large model fit into no memory. Tokens choose experts about
-evenly in the first layers. Name the number of layers beside a figure if it is not the shape's.
+The decoder of the shape's family says which weights there are, and the record of the family what GGUF files
+call them. Codes are drawn in place, because the floats of a large model fit into no memory. Tokens choose
+experts about evenly in the first layers. Name the number of layers beside a figure if it is not the shape's.
 
 kind    matrices                                              as in
+F32     all of them                                           convert_hf_to_gguf.py --outtype f32
 Q4_0    all of them                                           llama-quantize --pure
+Q8_0    all of them                                           llama-quantize --pure
 Q4_K_M  Q4_K; Q6_K: head, v and down of half of the layers    llama-quantize
 IQ4_XS  IQ4_XS; Q6_K: head; IQ4_NL where 256 does not divide  llama-quantize
 MXFP4   MXFP4: experts; Q8_0: all others                      ggml-org's files of gpt-oss
@@ -15,7 +18,9 @@ MXFP4   MXFP4: experts; Q8_0: all others                      ggml-org's files o
 
 import argparse
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +29,37 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
-from gguf_writing import add_shape, write_out
+from gguf_writing import add_facts, full_rope, write_out
 
-from pellucid.config import ModelConfig, YarnRopeScaling
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.config import Llama3RopeScaling, ModelConfig, ProportionalRopeScaling, RopeConfig
+from pellucid.json_object import JsonObject
+from pellucid.models.family import WeightNames
+from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata
+from pellucid.models.registry import family_of
 from pellucid.shapes import SHAPES, find_shape
 
-ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "Gemma3ForCausalLM": "gemma3",
-    "OlmoeForCausalLM": "olmoe",
-    "Qwen3MoeForCausalLM": "qwen3moe",
-    "GptOssForCausalLM": "gpt-oss",
-}
-KINDS = ("Q4_0", "Q4_K_M", "IQ4_XS", "MXFP4")
+# Those whose files llama.cpp was seen to run.
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma4ForCausalLM",
+    "OlmoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "GptOssForCausalLM",
+    "Lfm2ForCausalLM",
+)
+KINDS = ("F32", "Q4_0", "Q8_0", "Q4_K_M", "IQ4_XS", "MXFP4")
 
+# Matrices that llama-quantize leaves as they are, by a part of their names.
+_UNQUANTIZED: Mapping[str, Type] = {
+    "ffn_gate_inp": Type.F32,
+    "shortconv.conv": Type.F32,
+    "ssm_conv1d": Type.F32,
+    "per_layer_model_proj": Type.BF16,
+}
 # Where the f16 factors of a block are, and by how much smaller than a weight's standard deviation: codes and
 # scales of groups are random bytes.
 _FACTORS: Mapping[Type, tuple[tuple[int, float], ...]] = {
@@ -48,28 +70,109 @@ _FACTORS: Mapping[Type, tuple[tuple[int, float], ...]] = {
     Type.IQ4_NL: ((0, 1 / 70),),
     Type.IQ4_XS: ((0, 1 / 1300),),
 }
+_DIVISOR_OF_NONE = 1e30  # of the frequency of a pair that does not turn
 _BYTES_AT_ONCE = 1 << 26
 
 
-class RandomFile:
-    """A GGUF file whose tensors are drawn one after the other.
+@dataclass(frozen=True)
+class WantedTensor:
+    """A tensor that the decoder wants.
 
     Args:
-        path: of the file.
-        config: the shape.
-        num_layers: that the file has.
+        shape: rows first.
+        fill: of all its numbers; None: they are random.
+    """
+
+    shape: tuple[int, ...]
+    fill: float | None = None
+
+
+class WantedTensors:
+    """The `Parameters` that note which tensors of a GGUF file a decoder would read.
+
+    Args:
+        names: of the file.
+    """
+
+    def __init__(self, names: WeightNames) -> None:
+        self.tensors: dict[str, WantedTensor] = {}
+        self._names = names
+
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> None:
+        sources = self._names.recipe(name).sources
+        if len(sources) == 1:
+            parts = (num_rows,)
+        for source, rows in zip(sources, parts, strict=True):
+            self.tensors[f"{source}.weight"] = WantedTensor((rows, num_columns))
+            if bias:
+                self.tensors[f"{source}.bias"] = WantedTensor((rows,), 0.0)
+
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> None:
+        self.matrix(name, num_experts, num_columns, bias)
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> None:
+        recipe = self._names.recipe(name)
+        [source] = recipe.sources
+        if recipe.half is not None:  # of gate and up, one after the other in each expert
+            num_rows *= 2
+        self.tensors[f"{source}.weight"] = WantedTensor((num_experts, num_rows, num_columns))
+        if bias:
+            self.tensors[f"{source}.bias"] = WantedTensor((num_experts, num_rows), 0.0)
+
+    def table(self, name: str, num_rows: int, num_columns: int) -> None:
+        self.matrix(name, num_rows, num_columns)
+
+    def vector(self, name: str, size: int, scale: float = 1.0) -> None:
+        """Ones for a norm's weight, zeros for a bias; states of a delta net decay."""
+        module, kind = name.rsplit(".", 1)
+        recipe = self._names.recipe(module)
+        [source] = recipe.sources
+        weight = -1.0 if name.endswith("delta_decay.weight") else 1.0
+        self.tensors[recipe.tensor(source, kind)] = WantedTensor(
+            (size,), weight if kind == "weight" else 0.0
+        )
+
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> None:
+        self.matrix(name, num_channels, kernel_size)
+
+
+class RandomTensors:
+    """Draws the tensors of a file one after the other.
+
+    Args:
+        num_layers: of the file.
         kind: one of `KINDS`.
     """
 
-    def __init__(self, path: Path, config: ModelConfig, num_layers: int, kind: str) -> None:
-        self.writer = gguf.GGUFWriter(path, ARCHITECTURES[config.architecture])
+    def __init__(self, num_layers: int, kind: str) -> None:
         self._rng = np.random.default_rng(0)
         self._num_layers = num_layers
         self._kind = kind
 
-    def matrix(self, name: str, *shape: int, layer: int = 0) -> None:
-        """A tensor of standard deviation about (number of inputs) ** -0.5."""
-        tensor_type = self._type(name, shape[-1], layer)
+    def draw(self, name: str, wanted: WantedTensor) -> tuple[npt.NDArray[Any], Type]:
+        """The numbers of a tensor: floats, or bytes [rows, blocks of a row] of its type."""
+        if wanted.fill is not None:
+            return np.full(wanted.shape, wanted.fill, np.float32), Type.F32
+        tensor_type = self._type(name, wanted.shape[-1])
+        if tensor_type in (Type.F32, Type.BF16):
+            floats = self._rng.standard_normal(wanted.shape, np.float32)
+            floats *= np.float32(wanted.shape[-1] ** -0.5)
+            if tensor_type is Type.F32:
+                return floats, tensor_type
+            return gguf.quants.quantize(floats, tensor_type), tensor_type
+        return self._blocks(wanted.shape, tensor_type), tensor_type
+
+    def _blocks(self, shape: tuple[int, ...], tensor_type: Type) -> npt.NDArray[np.uint8]:
+        """Of standard deviation about (number of inputs) ** -0.5."""
         block_size, block_bytes = GGML_QUANT_SIZES[tensor_type]
         num_blocks = math.prod(shape) // block_size
         blocks = np.empty((num_blocks, block_bytes), np.uint8)
@@ -83,120 +186,78 @@ class RandomFile:
         for place, share in _FACTORS.get(tensor_type, ()):
             factor = np.array([deviation * share], np.float16).view(np.uint8)
             blocks[:, place : place + 2] = factor
-        row_bytes = shape[-1] // block_size * block_bytes
-        self.writer.add_tensor(name, blocks.reshape(*shape[:-1], row_bytes), raw_dtype=tensor_type)
+        return blocks.reshape(*shape[:-1], shape[-1] // block_size * block_bytes)
 
-    def floats(self, name: str, tensor: npt.NDArray[Any]) -> None:
-        self.writer.add_tensor(name, tensor.astype(np.float32))
-
-    def normal(self, name: str, num_rows: int, num_columns: int) -> None:
-        """A matrix of floats, of that standard deviation."""
-        self.floats(name, self._rng.standard_normal((num_rows, num_columns)) * num_columns**-0.5)
-
-    def _type(self, name: str, num_inputs: int, layer: int) -> Type:
+    def _type(self, name: str, num_inputs: int) -> Type:
+        for part, tensor_type in _UNQUANTIZED.items():
+            if part in name:
+                return Type.F32 if self._kind == "F32" else tensor_type
         match self._kind:
-            case "Q4_0":
-                return Type.Q4_0
+            case "F32" | "Q4_0" | "Q8_0":
+                return Type[self._kind]
             case "MXFP4":
                 return Type.MXFP4 if "_exps" in name else Type.Q8_0
-        if num_inputs % 256:
-            return Type.Q8_0 if name in ("token_embd.weight", "output.weight") else Type.IQ4_NL
         is_head = name in ("token_embd.weight", "output.weight")
-        eighth = self._num_layers // 8  # llama.cpp's use_more_bits
-        has_more = layer < eighth or layer >= 7 * self._num_layers // 8 or (layer - eighth) % 3 == 2
+        if num_inputs % 256:
+            return Type.Q8_0 if is_head else Type.IQ4_NL
         is_sensitive = "attn_v" in name or "ffn_down" in name
-        if is_head or (self._kind == "Q4_K_M" and is_sensitive and has_more):
+        if is_head or (self._kind == "Q4_K_M" and is_sensitive and self._has_more_bits(name)):
             return Type.Q6_K
         return Type.Q4_K if self._kind == "Q4_K_M" else Type.IQ4_XS
 
+    def _has_more_bits(self, name: str) -> bool:
+        """llama.cpp's use_more_bits."""
+        match = re.match(r"blk\.(\d+)\.", name)
+        assert match is not None
+        layer, eighth = int(match[1]), self._num_layers // 8
+        return layer < eighth or layer >= 7 * self._num_layers // 8 or (layer - eighth) % 3 == 2
 
-def add_facts(file: RandomFile, config: ModelConfig, num_layers: int) -> None:
-    """The metadata of the family."""
-    writer, layer = file.writer, config.layers[0]
-    attention, experts = layer.attention, layer.experts
-    sizes = [part.intermediate_size for part in (layer.mlp, experts) if part is not None]
-    add_shape(writer, config, num_layers, sizes[0])
-    if experts is not None:
-        writer.add_expert_count(experts.num_experts)
-        writer.add_expert_used_count(experts.num_chosen)
-        if config.architecture != "OlmoeForCausalLM":
-            writer.add_expert_feed_forward_length(experts.intermediate_size)
-    windows = {each.attention.window for each in config.layers} - {None}
-    for window in windows:
-        writer.add_sliding_window(window)
-    if attention.rope is not None and isinstance(
-        scaling := attention.rope.scaling, YarnRopeScaling
-    ):
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(scaling.factor)
-        writer.add_rope_scaling_orig_ctx_len(scaling.original_max_position)
+
+def wanted_tensors(config: ModelConfig) -> dict[str, WantedTensor]:
+    """The tensors of a model's GGUF file by name, in the order in which its decoder reads them."""
+    family = family_of(config.architecture)
+    assert family.gguf is not None
+    architecture = family.gguf.architecture
+    values = JsonObject(Path(), {f"{architecture}.{BLOCK_COUNT}": config.num_layers})
+    names = family.gguf_names(config, GgufMetadata(values, architecture, {}, {}))
+    wanted = WantedTensors(names)
+    family.decoder(config, wanted, NumpyBackend().ops)
+    return wanted.tensors
+
+
+def rope_divisors(rope: RopeConfig) -> npt.NDArray[np.float32] | None:
+    """What the converter divides frequencies by, where it works out how they are scaled."""
+    if not isinstance(rope.scaling, Llama3RopeScaling | ProportionalRopeScaling):
+        return None
+    plain, _ = rope_frequencies(replace(rope, scaling=None), 0)
+    scaled, _ = rope_frequencies(rope, 0)
+    divisors = np.full(plain.shape, _DIVISOR_OF_NONE)
+    np.divide(plain, scaled, out=divisors, where=scaled > 0)
+    return divisors.astype(np.float32)
+
+
+def write_model(config: ModelConfig, kind: str, path: Path) -> None:
+    """A file of one of `KINDS`."""
+    family = family_of(config.architecture)
+    assert family.gguf is not None
+    writer = gguf.GGUFWriter(path, family.gguf.architecture)
+    add_facts(writer, config)
     writer.add_tokenizer_model("none")
-    writer.add_vocab_size(config.vocab_size)
+    if (divisors := rope_divisors(full_rope(config))) is not None:
+        writer.add_tensor("rope_freqs.weight", divisors)
+    random = RandomTensors(config.num_layers, kind)
+    for name, wanted in wanted_tensors(config).items():
+        tensor, tensor_type = random.draw(name, wanted)
+        writer.add_tensor(name, tensor, raw_dtype=tensor_type)
+    write_out(writer)
 
 
-def write_model(config: ModelConfig, num_layers: int, kind: str, path: Path) -> None:
-    """The first `num_layers` layers of a shape."""
-    file = RandomFile(path, config, num_layers, kind)
-    add_facts(file, config, num_layers)
-    hidden, is_gemma = config.hidden_size, config.architecture == "Gemma3ForCausalLM"
-    file.matrix("token_embd.weight", config.vocab_size, hidden)
-    for index, layer in enumerate(config.layers[:num_layers]):
-        attention = layer.attention
-        q_width = attention.num_heads * attention.head_dim
-        kv_width = attention.num_kv_heads * attention.head_dim
-        norms = {"attn_norm": hidden, "ffn_norm": hidden}
-        if config.architecture == "GptOssForCausalLM":
-            norms = {"attn_norm": hidden, "post_attention_norm": hidden}
-        if is_gemma:
-            norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden}
-        if attention.qk_norm is not None:
-            is_wide = attention.qk_norm == "width"
-            norms["attn_q_norm"] = q_width if is_wide else attention.head_dim
-            norms["attn_k_norm"] = kv_width if is_wide else attention.head_dim
-        for name, size in norms.items():
-            file.floats(f"blk.{index}.{name}.weight", np.ones(size))
-        for name, rows, columns, has_bias in (
-            ("attn_q", q_width, hidden, attention.qkv_bias),
-            ("attn_k", kv_width, hidden, attention.qkv_bias),
-            ("attn_v", kv_width, hidden, attention.qkv_bias),
-            ("attn_output", hidden, q_width, attention.o_bias),
-        ):
-            file.matrix(f"blk.{index}.{name}.weight", rows, columns, layer=index)
-            if has_bias:
-                file.floats(f"blk.{index}.{name}.bias", np.zeros(rows))
-        if attention.has_sinks:
-            file.floats(f"blk.{index}.attn_sinks.weight", np.zeros(attention.num_heads))
-        write_feed_forward(file, index, config)
-    file.floats("output_norm.weight", np.ones(hidden))
-    if not config.tie_word_embeddings:
-        file.matrix("output.weight", config.vocab_size, hidden)
-    write_out(file.writer)
-
-
-def write_feed_forward(file: RandomFile, index: int, config: ModelConfig) -> None:
-    """The MLP of a layer, or its router and experts."""
-    layer, hidden = config.layers[index], config.hidden_size
-    if layer.mlp is not None:
-        inner = layer.mlp.intermediate_size
-        for name, shape in (
-            ("gate", (inner, hidden)),
-            ("up", (inner, hidden)),
-            ("down", (hidden, inner)),
-        ):
-            file.matrix(f"blk.{index}.ffn_{name}.weight", *shape, layer=index)
-    if (experts := layer.experts) is not None:
-        count, inner = experts.num_experts, experts.intermediate_size
-        file.normal(f"blk.{index}.ffn_gate_inp.weight", count, hidden)
-        if experts.router_bias:
-            file.floats(f"blk.{index}.ffn_gate_inp.bias", np.zeros(count))
-        for name, shape in (
-            ("gate", (inner, hidden)),
-            ("up", (inner, hidden)),
-            ("down", (hidden, inner)),
-        ):
-            file.matrix(f"blk.{index}.ffn_{name}_exps.weight", count, *shape, layer=index)
-            if experts.expert_bias:
-                file.floats(f"blk.{index}.ffn_{name}_exps.bias", np.zeros((count, shape[0])))
+def allowed_layers(config: ModelConfig) -> list[int]:
+    """Numbers of layers of a file: a part of the layers ends with one that sees all tokens, as whole models
+    of several kinds of layers do."""
+    sees_all = (layer.attention and layer.attention.window is None for layer in config.layers)
+    ends = {number for number, is_full in enumerate(sees_all, 1) if is_full}
+    return sorted(ends | {config.num_layers})
 
 
 def main() -> None:
@@ -208,10 +269,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="fewer layers than the shape has")
     arguments = parser.parse_args()
     config = find_shape(arguments.shape)
-    num_layers = arguments.layers or config.num_layers
-    if not 1 <= num_layers <= config.num_layers:
-        parser.error(f"--layers={num_layers}: allowed are 1 to {config.num_layers}")
-    write_model(config, num_layers, arguments.kind, arguments.file)
+    num_layers, allowed = arguments.layers or config.num_layers, allowed_layers(config)
+    if num_layers not in allowed:
+        parser.error(f"--layers={num_layers}: allowed are {', '.join(map(str, allowed))}")
+    config = replace(config, layers=config.layers[:num_layers])
+    write_model(config, arguments.kind, arguments.file)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import llama_cpp
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from gguf_writing import add_shape, write_out
+from gguf_writing import add_facts, write_out
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -149,10 +149,9 @@ def write_tokenizer(vocab_size: int, path: Path) -> None:
 
 def write_gguf(config: ModelConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
     """The checkpoint as llama.cpp reads it: matrices in bf16, vectors in f32, the same tokenizer."""
-    attention, mlp = config.layers[0].attention, config.layers[0].mlp
-    assert mlp is not None
+    attention = config.attentions[0]
     writer = gguf.GGUFWriter(path, MODEL_TYPES[config.architecture])
-    add_shape(writer, config, config.num_layers, mlp.intermediate_size)
+    add_facts(writer, config)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")

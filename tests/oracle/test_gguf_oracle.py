@@ -27,8 +27,15 @@ TEXTS = [
 ]
 
 
-# llama.cpp takes Gemma 2's attention scale from the head, whatever the file says.
-OVERRIDES = {**GGUF_OVERRIDES, "gemma2": {"query_pre_attn_scalar": 16}}
+OVERRIDES = {
+    **GGUF_OVERRIDES,
+    # llama.cpp takes Gemma 2's attention scale from the head, whatever the file says.
+    "gemma2": {"query_pre_attn_scalar": 16},
+    # Its convolutions have no biases.
+    "lfm2": {"conv_bias": False},
+    # Keys and values of its delta nets have the same width.
+    "qwen3.5": {**GGUF_OVERRIDES["qwen3.5"], "linear_key_head_dim": 32},
+}
 # Rows that blocks of 256 divide.
 WIDE = {
     "hidden_size": 256,
@@ -73,7 +80,20 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
 
 # Left out: Mistral, Phi-3 and its windows. llama.cpp heeds no window of the architecture "llama".
 @pytest.mark.parametrize(
-    "family", ["llama", "llama-linear", "llama3", "llama-yarn", "qwen2", "qwen3", "gpt2", "gemma2"]
+    "family",
+    [
+        "llama",
+        "llama-linear",
+        "llama3",
+        "llama-yarn",
+        "qwen2",
+        "qwen3",
+        "gpt2",
+        "gemma2",
+        "gemma4",
+        "lfm2",
+        "qwen3.5",
+    ],
 )
 def test_logits(family: str, tmp_path: Path) -> None:
     file = write_both(tmp_path, family)

@@ -61,14 +61,24 @@ GGUF_FAMILIES = (
     "qwen3.5",
     "qwen3.5-moe",
 )
-_EVERY_FOURTH_FULL = [*["linear_attention"] * 3, "full_attention"]
+_QWEN35 = {
+    # llama.cpp knows the period of full layers alone.
+    "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    # It wants the sections of positions of images, which text does not have.
+    "rope_parameters": {
+        "mrope_interleaved": True,
+        "mrope_section": [2, 1, 1],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000.0,
+        "rope_type": "default",
+    },
+}
 # In llama.cpp all layers of Qwen 3 MoE have experts, and no factor scales those of LFM2.
 GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": False},
     "qwen3-moe": {"mlp_only_layers": []},
     "lfm2-moe": {"routed_scaling_factor": 1.0},
-    # llama.cpp knows the period of full layers alone.
-    **{family: {"layer_types": _EVERY_FOURTH_FULL} for family in ("qwen3.5", "qwen3.5-moe")},
+    **dict.fromkeys(("qwen3.5", "qwen3.5-moe"), _QWEN35),
 }
 
 _ARCHITECTURES = {
@@ -260,6 +270,8 @@ def _add_delta_net_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_ssm_time_step_rank(num_values)
     writer.add_ssm_inner_size(num_values * config["linear_value_head_dim"])
     writer.add_full_attention_interval(4)
+    if (sections := config["rope_parameters"].get("mrope_section")) is not None:
+        writer.add_rope_dimension_sections([*sections, 0])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
