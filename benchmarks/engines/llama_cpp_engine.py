@@ -3,7 +3,8 @@
 Build it for the machine: CMAKE_ARGS="-DGGML_NATIVE=ON" pip install llama-cpp-python
 """
 
-from collections.abc import Iterable, Sequence
+import ctypes
+from collections.abc import Sequence
 
 import llama_cpp
 from engines.llama_cpp_batching import serve_requests
@@ -35,11 +36,12 @@ class LlamaCpp:
             for batch in {test.batch for test in task.tests}
         }
         self._contexts: dict[tuple[int, int], object] = {}  # by batch and depth
+        # Of each sequence at its depth, where a recurrent state cannot go back to it.
+        self._states: dict[tuple[int, int], list[ctypes.Array[ctypes.c_uint8]]] = {}
         self.settings = f"llama-cpp-python {llama_cpp.__version__}, {path.name}, flash attention"
 
     def prefill(self, num_tokens: int) -> float:
-        context = self._context(batch=1, depth=0)
-        self._forget(context, range(1), 0)
+        context = self._rewound_context(batch=1, depth=0)
         tokens = [(token, position, 0) for position, token in enumerate(random_tokens(num_tokens))]
         stopwatch = Stopwatch()
         for start in range(0, num_tokens, BATCH):
@@ -47,8 +49,7 @@ class LlamaCpp:
         return stopwatch.seconds
 
     def decode(self, num_tokens: int, depth: int, batch: int) -> float:
-        context = self._context(batch, depth)
-        self._forget(context, range(batch), depth)
+        context = self._rewound_context(batch, depth)
         steps = [
             [(token, depth + step, sequence) for sequence in range(batch)]
             for step, token in enumerate(random_tokens(num_tokens))
@@ -59,8 +60,7 @@ class LlamaCpp:
         return stopwatch.seconds
 
     def serve(self, requests: Sequence[TrafficRequest]) -> Served:
-        context = self._context(batch=len(requests), depth=0)
-        self._forget(context, range(len(requests)), 0)
+        context = self._rewound_context(batch=len(requests), depth=0)
         vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
         return serve_requests(context, vocab_size, BATCH, requests)
@@ -86,6 +86,8 @@ class LlamaCpp:
                     tokens = [(t, start + i, sequence) for i, t in enumerate(chunk)]
                     self._decode(context, tokens, last_only=True)
             self._contexts[batch, depth] = context
+            if llama_cpp.llama_model_is_hybrid(self._model) and depth:
+                self._states[batch, depth] = [_state(context, each) for each in range(batch)]
         return self._contexts[batch, depth]
 
     def _decode(
@@ -106,10 +108,25 @@ class LlamaCpp:
         llama_cpp.llama_synchronize(context)
         llama_cpp.llama_batch_free(batch)
 
-    def _forget(self, context: object, sequences: Iterable[int], depth: int) -> None:
+    def _rewound_context(self, batch: int, depth: int) -> object:
+        """A context whose sequences hold `depth` tokens, whatever was computed with it."""
+        context = self._context(batch, depth)
         memory = llama_cpp.llama_get_memory(context)
-        for sequence in sequences:
-            llama_cpp.llama_memory_seq_rm(memory, sequence, depth, -1)
+        for sequence in range(batch):
+            if not llama_cpp.llama_memory_seq_rm(memory, sequence, depth, -1):
+                llama_cpp.llama_memory_seq_rm(memory, sequence, -1, -1)
+                state = self._states[batch, depth][sequence]
+                if not llama_cpp.llama_state_seq_set_data(context, state, len(state), sequence):
+                    raise RuntimeError("llama.cpp cannot read the state that it saved")
+        return context
+
+
+def _state(context: object, sequence: int) -> ctypes.Array[ctypes.c_uint8]:
+    """All that is kept of a sequence."""
+    size = llama_cpp.llama_state_seq_get_size(context, sequence)
+    state = (ctypes.c_uint8 * size)()
+    llama_cpp.llama_state_seq_get_data(context, state, size, sequence)
+    return state
 
 
 if __name__ == "__main__":
