@@ -35,6 +35,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.config import Llama3RopeScaling, ModelConfig, ProportionalRopeScaling, RopeConfig
 from pellucid.json_object import JsonObject
+from pellucid.loading.random_parameters import vector_number
 from pellucid.models.family import WeightNames
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata
 from pellucid.models.registry import family_of
@@ -132,14 +133,10 @@ class WantedTensors:
         self.matrix(name, num_rows, num_columns)
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> None:
-        """Ones for a norm's weight, zeros for a bias; states of a delta net decay."""
         module, kind = name.rsplit(".", 1)
         recipe = self._names.recipe(module)
         [source] = recipe.sources
-        weight = -1.0 if name.endswith("delta_decay.weight") else 1.0
-        self.tensors[recipe.tensor(source, kind)] = WantedTensor(
-            (size,), weight if kind == "weight" else 0.0
-        )
+        self.tensors[recipe.tensor(source, kind)] = WantedTensor((size,), vector_number(name))
 
     def convolution(self, name: str, num_channels: int, kernel_size: int) -> None:
         self.matrix(name, num_channels, kernel_size)

@@ -58,3 +58,10 @@ def test_biases_and_norms() -> None:
     parameters.vector("norm.weight", 3)
     parameters.vector("norm.bias", 2)
     assert [array.tolist() for array in backend.arrays] == [[1, 1, 1], [0, 0]]
+
+
+def test_states_of_a_delta_net_decay() -> None:
+    backend = RecordingBackend()
+    RandomParameters(backend.weights).vector("layers.0.delta_decay.weight", 2)
+    (log_decay,) = backend.arrays
+    assert (np.exp(log_decay) < 1).all()

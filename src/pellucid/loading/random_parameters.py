@@ -88,9 +88,8 @@ class RandomParameters:
         )
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        """Ones for a norm's weight, zeros for its bias, times `scale`."""
-        fill = np.ones if name.endswith(".weight") else np.zeros
-        return self._weights.vector(fill(size, np.float32) * np.float32(scale))
+        """`vector_number` times `scale`."""
+        return self._weights.vector(np.full(size, vector_number(name) * scale, np.float32))
 
     def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
         """Uniform, of standard deviation about kernel_size ** -0.5."""
@@ -110,6 +109,13 @@ class RandomParameters:
         else:
             weight = _random_codes(rng, self._format, num_rows, num_columns)
         return weight, _random_bias(rng, num_rows, bias)
+
+
+def vector_number(name: str) -> float:
+    """All numbers of a vector: 1 for a norm's weight, 0 for a bias; states of a delta net decay."""
+    if name.endswith(".delta_decay.weight"):
+        return -1.0
+    return 1.0 if name.endswith(".weight") else 0.0
 
 
 def _random_bias(
