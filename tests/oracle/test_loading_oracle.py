@@ -58,6 +58,14 @@ def as_we_keep_it(name: str, numbers: Any, family: str, logits_scale: float) -> 
             return numbers + 1
         if name.endswith("A_log"):
             return -np.exp(numbers)
+    if name.endswith(
+        "router.scale"
+    ):  # Gemma 4: the router's input is divided by the root of its width
+        return numbers * np.float32(numbers.size**-0.5)
+    if name.endswith(
+        "per_layer_projection_norm.weight"
+    ):  # of the two parts of a sum, over its root
+        return numbers * np.float32(2**-0.5)
     return numbers * np.float32(logits_scale) if name == "model.norm.weight" else numbers
 
 
@@ -66,7 +74,7 @@ def stored_numbers(model: Any) -> list[tuple[str, Any]]:
     return [
         (name, tensor.detach().numpy())
         for name, tensor in tensors
-        if isinstance(tensor, torch.nn.Parameter) or name.endswith("expert_bias")
+        if isinstance(tensor, torch.nn.Parameter) or name.endswith(("expert_bias", "layer_scalar"))
     ]
 
 
@@ -114,7 +122,7 @@ def test_facts_of_the_layers(family: str, defaults: bool, tmp_path: Path) -> Non
             compare_attention(our_layer.attention, layer.self_attn, theirs)
         else:
             compare_recurrence(our_layer, layer)
-        compare_feed_forward(our_layer, getattr(layer, "mlp", None) or layer.feed_forward)
+        compare_feed_forward(our_layer, layer)
         norm = getattr(layer, "post_attention_layernorm", None) or layer.ffn_norm
         eps = norm.eps if hasattr(norm, "eps") else norm.variance_epsilon
         assert ours.norm_eps == eps / getattr(theirs, "residual_multiplier", 1.0) ** 2
@@ -156,8 +164,15 @@ def compare_recurrence(our_layer: LayerConfig, layer: Any) -> None:
     assert our.kernel_size == net.conv_kernel_size
 
 
-def compare_feed_forward(our_layer: LayerConfig, block: Any) -> None:
-    if (experts := our_layer.experts) is not None:
+def compare_feed_forward(our_layer: LayerConfig, layer: Any) -> None:
+    block = getattr(layer, "mlp", None) or layer.feed_forward
+    experts = our_layer.experts
+    if hasattr(layer, "router"):  # Gemma 4: experts beside the MLP
+        assert experts is not None and our_layer.mlp is not None
+        assert experts.num_experts == layer.router.proj.out_features
+        assert experts.num_chosen == layer.router.config.top_k_experts
+        assert experts.intermediate_size == layer.experts.intermediate_dim
+    elif experts is not None:
         router = block.router if hasattr(block, "router") else block.gate
         assert experts.num_experts == router.weight.shape[0]
         assert experts.num_chosen == router.top_k
