@@ -365,8 +365,9 @@ def test_the_seed_of_the_llm_repeats_what_has_none_of_its_own(
     def texts(seed: int | None) -> list[str]:
         monkeypatch.setattr(llm_module.LLMEngine, "from_config", lambda *_: fake_engine())
         llm = LLM(seed=seed)
-        outputs = llm.generate([[1, 2]] * 3 + [[1]], SamplingParams(max_tokens=9))
-        outputs += llm.generate([[1, 2]], SamplingParams(max_tokens=9, seed=4))
+        params = SamplingParams(max_tokens=20, ignore_eos=True)  # long enough to differ
+        outputs = llm.generate([[1, 2]] * 3 + [[1]], params)
+        outputs += llm.generate([[1, 2]], replace(params, seed=4))
         return [output.outputs[0].text for output in outputs]
 
     assert texts(1) == texts(1)
