@@ -1,5 +1,6 @@
 """The examples of docs/clients.md and docs/server.md run as they stand, against a server on another port."""
 
+import gc
 import json
 import re
 import shlex
@@ -34,6 +35,7 @@ def test_an_example_runs(
     here = source.replace(ADDRESS, server.url).replace("pellucid-5m", "tested")
     exec(compile(here, "example", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.strip()
+    gc.collect()  # of the open clients: a later test would be told of their sockets
     server.wait_until_idle()
 
 
