@@ -12,7 +12,7 @@ from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
 from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.backends.row_table import RowTable
+from pellucid.backends.row_table import RowTable, TableInFile
 from pellucid.config import ModelConfig
 
 if TYPE_CHECKING:  # the contract needs no extension
@@ -82,9 +82,9 @@ class Weights(ABC):
         """As `matrix`, for one of many of which a step reads a few."""
         return self.matrix(weight, bias)
 
-    @abstractmethod
     def table(self, rows: RowTable) -> Matrix:
         """A handle for `embed` from a matrix that stays where it is."""
+        return TableInFile(rows)
 
     @property
     def expert_reads(self) -> "ExpertReads | None":

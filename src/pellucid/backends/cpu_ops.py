@@ -13,11 +13,11 @@ import numpy as np
 
 from pellucid.backends import traced_ops
 from pellucid.backends.cpu_kv_cache import CpuKVCache, CpuKVLayer, CpuStateLayer
-from pellucid.backends.cpu_weights import CpuStack, JoinedWeights, TableInFile
+from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import LinearWeights, Program
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.program_decoder import radians, run_program
-from pellucid.backends.row_table import embed_rows
+from pellucid.backends.row_table import TableInFile, embed_rows
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
 from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 

@@ -26,18 +26,10 @@ from pellucid.backends.native import (
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.backends.quantization.weights import check_scales
-from pellucid.backends.row_table import RowTable
 
 CpuStack: TypeAlias = Sequence[LinearWeights]  # of one format
 
 _FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-
-
-@dataclass(frozen=True)
-class TableInFile:
-    """A matrix for `embed` that stays in its file."""
-
-    rows: RowTable
 
 
 @dataclass(frozen=True)
@@ -119,9 +111,6 @@ class CpuWeights(Weights):
         """As `matrix`, in the file if there is one."""
         own_bias = None if bias is None else self.vector(bias)
         return self._pack(weight, own_bias, self._activations, self._expert_file)
-
-    def table(self, rows: RowTable) -> TableInFile:
-        return TableInFile(rows)
 
     @property
     def expert_reads(self) -> ExpertReads | None:

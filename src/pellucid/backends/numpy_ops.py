@@ -21,12 +21,11 @@ from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
 from pellucid.backends.numpy_weights import (
     NumpyJoinedMatrix,
     NumpyStack,
-    NumpyTable,
     NumpyWeight,
 )
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
-from pellucid.backends.row_table import embed_rows
+from pellucid.backends.row_table import TableInFile, embed_rows
 from pellucid.config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 _SWISH_LIMIT = 7.0
@@ -44,10 +43,10 @@ class NumpyOps(Ops):
         self.dtype = dtype
 
     def embed(
-        self, token_ids: IntArray, table: NumpyWeight | NumpyTable, scale: float = 1.0
+        self, token_ids: IntArray, table: NumpyWeight | TableInFile, scale: float = 1.0
     ) -> Array:
         assert not isinstance(table, NumpyJoinedMatrix)
-        if isinstance(table, NumpyTable):
+        if isinstance(table, TableInFile):
             return embed_rows(table.rows, token_ids, scale, self.dtype)
         if isinstance(table, NumpyQuantizedMatrix):
             return np.asarray(table.embed(token_ids).astype(self.dtype) * scale)

@@ -14,7 +14,6 @@ from pellucid.backends.ops import Array
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.backends.row_table import RowTable
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,6 @@ class NumpyJoinedMatrix:
     """Matrices whose rows are one matrix's."""
 
     parts: "tuple[NumpyWeight, ...]"
-
-
-@dataclass(frozen=True)
-class NumpyTable:
-    """A matrix that stays in its file."""
-
-    rows: RowTable
 
 
 NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix | NumpyJoinedMatrix
@@ -78,9 +70,6 @@ class NumpyWeights(Weights):
                 return make_numpy_quantized(weight, own_bias)
             weight = weight.dequantize()
         return NumpyMatrix(self.vector(weight), own_bias)
-
-    def table(self, rows: RowTable) -> NumpyTable:
-        return NumpyTable(rows)
 
     def vector(self, weight: npt.NDArray[Any]) -> Array:
         return np.ascontiguousarray(weight, dtype=self._dtype)

@@ -43,6 +43,13 @@ class MatrixRows:
         return np.asarray(self.matrix[rows])
 
 
+@dataclass(frozen=True)
+class TableInFile:
+    """What `Weights.table` gives `Ops.embed`."""
+
+    rows: RowTable
+
+
 def embed_rows(
     table: RowTable, rows: IntArray, scale: float, dtype: type[np.floating[Any]] = np.float32
 ) -> Array:

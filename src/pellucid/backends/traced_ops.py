@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 
 from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
-from pellucid.backends.cpu_weights import CpuStack, JoinedWeights, TableInFile
+from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import Indices, LinearWeights, RowSet
 from pellucid.backends.ops import Array
+from pellucid.backends.row_table import TableInFile
 from pellucid.backends.tracing import (
     BufferView,
     Heads,
