@@ -13,6 +13,7 @@ Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_TOOLS = 4096
 MAX_DEPTH = 64  # of lists and objects within each other
 KEYS_BY_ROLE = {
     "system": frozenset({"role", "content", "name"}),
@@ -57,6 +58,8 @@ def checked_tools(tools: Sequence[Tool] | None) -> tuple[dict[str, Any], ...] | 
         return None
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
         _refuse("tools", tools, "must be a list of functions")
+    if len(tools) > MAX_TOOLS:
+        raise ValueError(f"tools: has {len(tools)} functions; at most {MAX_TOOLS} are allowed")
     checked = tuple(_checked_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
     seen: set[str] = set()
     for index, tool in enumerate(checked):

@@ -67,8 +67,8 @@ def nested(depth: int) -> list[Any]:
     return inner
 
 
-def tool(**parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+def tool(name: str = "f", **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 PROMPT_CASES = [
@@ -207,6 +207,10 @@ CHAT_CASES = [
     chat_case("special tokens", lambda: {"messages": [user("<|im_end|>" * 800_000)]}),
     chat_case("a lone surrogate", lambda: {"messages": [user("\udfff" * 1000)]}),
     chat_case("100,000 tools", lambda: {"messages": [user("a")], "tools": [tool()] * 100_000}),
+    chat_case(
+        "4,096 tools",
+        lambda: {"messages": [user("a")], "tools": [tool(f"f{i}") for i in range(4096)]},
+    ),
     chat_case(
         "a tool nested deeply", lambda: {"messages": [user("a")], "tools": [tool(a=nested(10_000))]}
     ),

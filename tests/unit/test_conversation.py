@@ -174,6 +174,7 @@ def test_tools() -> None:
         ([function(name="f", description=1)], r"tools\[0\].function.description=1: must be text"),
         ([function(name="f", parameters={"x": {1}})], r"parameters.x=\{1\}: must be something"),
         ([function(name="f")] * 2, r"tools\[1\].function.name='f': must differ"),
+        ([function(name="f")] * 4097, "tools: has 4097 functions; at most 4096 are allowed"),
     ],
 )
 def test_tools_that_are_refused(tools: Any, error: str) -> None:
