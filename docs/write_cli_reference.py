@@ -107,7 +107,8 @@ def reference() -> str:
     sections.append("## Options that commands share")
     for each, names in verbs_by_table.items():
         if len(names) > 1:
-            sections += [f"Of {', '.join(f'`{name}`' for name in names)}:", each]
+            listed = ", ".join(f"`{name}`" for name in names[:-1])
+            sections += [f"{listed} and `{names[-1]}` have:", each]
     return "\n\n".join(sections) + "\n"
 
 

@@ -20,14 +20,14 @@ HEADER = """\
 
 <!-- Written by docs/write_server_fields.py; do not edit. -->
 
-What becomes of each field that a client sends. A field that is accepted without effect is named in the
-reply: in `warnings` and in the header `x-pellucid-warnings`. A field that is refused is a 400 that says
-what to do instead. `null` is the same as leaving a field out; where a field is not honoured so are
-`""`, `[]`, `{}` and `false`.
+How the server treats each field that a client sends. If a field is accepted without effect, the reply names it
+in `warnings` and in the header `x-pellucid-warnings`. If a field is refused, the reply is a 400 that says
+what to do instead. `null` is the same as leaving a field out. For fields that are not honoured,
+`""`, `[]`, `{}` and `false` are the same as well.
 """
 UNKNOWN = {
-    Treatment.REFUSED: "Any other field is refused, with the nearest known name: a typing error is seen.",
-    Treatment.WITHOUT_EFFECT: "Any other field is accepted with a warning: clients add some every week.",
+    Treatment.REFUSED: "Any other field is refused with the nearest known name, so typing errors are found.",
+    Treatment.WITHOUT_EFFECT: "Any other field is accepted with a warning, because clients often add new ones.",
 }
 
 

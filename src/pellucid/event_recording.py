@@ -76,7 +76,7 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
                     raise ValueError(f"{path}: line {number} has more than {MAX_LINE} bytes")
                 yield _parse(line, f"{path}: line {number}")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path}: is no whole gzip file: {error}") from None
+            raise ValueError(f"{path}: is not a complete gzip file: {error}") from None
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
     if not isinstance(event, dict) or not isinstance(event.get("ev"), str):
-        raise ValueError(f"{where} is no event: it has no ev")
+        raise ValueError(f"{where} is not an event: it has no field ev")
     if event.get("v") != VERSION:
         raise ValueError(f"{where} has v={event.get('v')!r}; {VERSION} can be read")
     if (kind := _kinds().get(event["ev"])) is not None:
@@ -94,7 +94,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @cache
@@ -164,4 +164,4 @@ def _check(value: Any, hint: Any, where: str) -> None:
 
 def _refuse(value: Any, where: str) -> NoReturn:
     shown = repr(value)
-    raise ValueError(f"{where}={shown[:60]}: is no such value")
+    raise ValueError(f"{where}={shown[:60]}: is not a value of this field")

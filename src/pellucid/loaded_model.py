@@ -61,7 +61,7 @@ def load_model(
         backend: that runs another model already; left out, one is made.
 
     Raises:
-        ValueError: the checkpoint, the tokenizer or a knob cannot be used, or memory lacks.
+        ValueError: the checkpoint, the tokenizer or a setting cannot be used, or memory lacks.
         OSError: a file cannot be read.
     """
     location = find_model(config.model, config.revision)
@@ -107,7 +107,7 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
         name = str(BUNDLED_DRAFT_MODEL)
     if config.speculation not in ("auto", "draft"):
         raise ValueError(
-            f"draft_model={name!r}: has no use with speculation={config.speculation!r}; allowed are"
+            f"draft_model={name!r}: has no effect with speculation={config.speculation!r}; allowed are"
             " 'auto' and 'draft'"
         )
     try:
@@ -118,7 +118,7 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
         raise
     if draft.config.states:
         raise ValueError(
-            f"draft_model={name!r}: has recurrent states, which cannot go back behind a wrong draft"
+            f"draft_model={name!r}: has recurrent states, which cannot be restored after a wrong draft"
         )
     sizes = draft.config.vocab_size, model.config.vocab_size
     if sizes[0] != sizes[1]:

@@ -132,9 +132,11 @@ def _checked_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
         )
     for name, value in variables.items():
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"chat_template_kwargs: {name!r} is no name of a variable")
+            raise ValueError(f"chat_template_kwargs: {name!r} is not the name of a variable")
         if name in _RESERVED_VARIABLES:
-            raise ValueError(f"chat_template_kwargs: {name} is a parameter of its own")
+            raise ValueError(
+                f"chat_template_kwargs: {name} must be passed by itself, not as a template variable"
+            )
         if name in _BOOLEAN_VARIABLES and not isinstance(value, bool):
             raise ValueError(f"chat_template_kwargs.{name}={value!r}: must be True or False")
     checked: dict[str, Any] = checked_json(variables, "chat_template_kwargs")

@@ -132,7 +132,7 @@ def test_a_draft_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     other = str(write_checkpoint(tmp_path / "other", "llama"))
     with pytest.raises(ValueError, match=r"draft_model=.*: (has a vocabulary of|.*tokenizer)"):
         load_draft_model(EngineConfig(speculation="draft", draft_model=other), model)
-    with pytest.raises(ValueError, match="has no use with speculation='ngram'"):
+    with pytest.raises(ValueError, match="has no effect with speculation='ngram'"):
         load_draft_model(EngineConfig(speculation="ngram", draft_model=other), model)
     with pytest.raises(ValueError, match="speculation='draft': needs draft_model"):
         load_draft_model(EngineConfig(model=other, speculation="draft"), model)

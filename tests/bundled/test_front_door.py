@@ -139,7 +139,7 @@ TYPED = [
         config="[run]\nnum_threads = 'two'"),
     refused("run hi", "top_p=2", "set in", "config.toml", config="top_p = 2"),
     refused("bench --shape nothere", "shape='nothere'", environment={"PELLUCID_MODEL": "models/tiny"}),
-    refused("bench --shape nothere -m models/tiny", "MODEL='models/tiny' has no use"),
+    refused("bench --shape nothere -m models/tiny", "MODEL='models/tiny' has no effect"),
     refused("run hi", "config.toml: not TOML", config="top_p = "),
     Typed("run --help", out=("--temperature",), loads="", config="top_p = "),
     # -- from Ollama

@@ -351,10 +351,10 @@ def test_no_weights(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_model(tmp_path: Path) -> None:
-    assert "is no model: the directory has no config.json" in refusal(tmp_path)
+    assert "is not a model: the directory has no config.json" in refusal(tmp_path)
     write_checkpoint(tmp_path, "llama")
     (tmp_path / "config.json").unlink()
-    assert "is no model: the directory has no config.json" in refusal(tmp_path)
+    assert "is not a model: the directory has no config.json" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(

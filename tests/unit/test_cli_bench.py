@@ -164,10 +164,13 @@ def test_plot(bench: Any, tmp_path: Path) -> None:
             "tg64@999: needs 1063 positions for one request; the context has 1024",
         ),
         (("--temperature", "-1"), "temperature=-1.0: must be a finite"),
-        (("--revision", "main"), "--shape='tiny' has random weights: --revision='main' has no use"),
+        (
+            ("--revision", "main"),
+            "--shape='tiny' has random weights: --revision='main' has no effect",
+        ),
         (
             ("owner/model",),
-            "--shape='tiny' has random weights: MODEL='owner/model' has no use",
+            "--shape='tiny' has random weights: MODEL='owner/model' has no effect",
         ),
         (("--plot", "x.gif"), "--plot x.gif: must end in .png, .svg, .pdf"),
     ],

@@ -127,8 +127,8 @@ def test_which_request(pellucid: CommandLine, crowded: Path) -> None:
     ("arguments", "message"),
     [
         (("--events", "missing.ndjson"), "missing.ndjson: No such file or directory"),
-        (("hello", "--events", "x"), "--events x: is explained without a prompt"),
-        (("hello", "--request", "x"), "--request x: is for --events FILE"),
+        (("hello", "--events", "x"), "--events x: is a recording; it takes no prompt"),
+        (("hello", "--request", "x"), "--request x: needs --events FILE"),
     ],
 )
 def test_what_cannot_be_explained(

@@ -19,7 +19,7 @@ from pellucid.sampling_params import SamplingParams
 def test_model_options_are_engine_config() -> None:
     for option in fields(ModelOptions):
         assert option.default == EngineConfig.__dataclass_fields__[option.name].default
-    assert EngineConfig(**ModelOptions().knobs()) == EngineConfig()
+    assert EngineConfig(**ModelOptions().settings()) == EngineConfig()
 
 
 @pytest.mark.parametrize("group", [SamplingOptions, StopOptions])

@@ -56,7 +56,7 @@ def test_an_interrupt_ends_the_search(pellucid: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--temperature", "0.5"), "temperature=0.5: has no meaning for a beam search"),
+        (("--temperature", "0.5"), "temperature=0.5: does not apply to a beam search"),
         (("--top-p", "0.5"), "top_p=0.5: has no meaning"),
         (("--seed", "0"), "seed=0: has no meaning"),
         (("--presence-penalty", "1"), "presence_penalty=1.0: has no meaning"),

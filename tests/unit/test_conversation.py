@@ -189,7 +189,7 @@ def test_tools_that_are_refused(tools: Any, error: str) -> None:
         ({"chat_template_kwargs": ["x"]}, r"chat_template_kwargs=\['x'\]: must be a mapping"),
         (
             {"chat_template_kwargs": {"a b": 1}},
-            "chat_template_kwargs: 'a b' is no name of a variable",
+            "chat_template_kwargs: 'a b' is not the name of a variable",
         ),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs: tools is a parameter"),
         (

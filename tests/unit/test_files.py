@@ -69,13 +69,13 @@ def test_file_that_is_too_long(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b"x" * 100)
     assert read_bytes(path, 100) == b"x" * 100
-    with pytest.raises(ValueError, match=r"config\.json: has 100 bytes: at most 99 are read"):
+    with pytest.raises(ValueError, match=r"config\.json: has 100 bytes: at most 99 are allowed"):
         read_bytes(path, 99)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a file of unknown size")
 def test_file_that_does_not_tell_its_size() -> None:
-    with pytest.raises(ValueError, match="at most 10 are read"):
+    with pytest.raises(ValueError, match="at most 10 are allowed"):
         read_bytes(Path("/proc/self/status"), 10)
 
 

@@ -157,7 +157,7 @@ def test_threads_share_one_engine(llm: LLM) -> None:
 def test_a_subscriber_cannot_call_the_llm_that_is_calling_it(llm: LLM) -> None:
     step = llm.engine.step
     llm.engine.step = lambda: (llm.generate([1, 2]), step())[1]
-    with pytest.raises(RuntimeError, match="the engine is in use"):
+    with pytest.raises(RuntimeError, match="the engine is running a step"):
         llm.generate([1, 2])
     llm.engine.step = step
     assert not llm.engine.unfinished_request_ids

@@ -41,14 +41,14 @@ def test_the_default_is_what_is_left_after_scratch_and_a_margin() -> None:
     assert made.num_blocks == (500 - 100 - 50) // 10
     assert made.scratch + made.margin + made.kv_cache <= 500
     assert (made.num_tokens, made.num_contexts) == (35 * 32, 3)
-    assert made.knob == "memory (0.00 MiB available, 0.00 MiB left for the KV cache)"
+    assert made.decided_by == "memory (0.00 MiB available, 0.00 MiB left for the KV cache)"
 
 
 def test_the_default_is_no_more_than_the_requests_of_a_step_can_use() -> None:
     for available in (None, 10**6):
         made = plan(available=available)
         assert (made.num_blocks, made.num_contexts) == (40, 4)
-        assert made.knob == "max_num_seqs, max_model_len"
+        assert made.decided_by == "max_num_seqs, max_model_len"
 
 
 GIB = 1 << 30

@@ -217,7 +217,7 @@ def test_fields_with_other_names_are_content() -> None:
         (spec(content={"opens": "x"}), "fields.content.opens: there is no such key"),
         (spec(content={"open": ""}), "content.open='': must be text, or a list of texts"),
         (spec(content={"open": "a", "open_pattern": "b"}), "has open and open_pattern"),
-        (spec(content={"open_pattern": "("}), r"open_pattern='\(': is no regular expression"),
+        (spec(content={"open_pattern": "("}), r"open_pattern='\(': is not a regular expression"),
         (
             spec(content={"open_pattern": "a" * 5000}),
             "open_pattern: must be a regular expression of 1",
@@ -235,7 +235,7 @@ def test_fields_with_other_names_are_content() -> None:
         (spec(tool_calls={"open": "<", "transform_each": True}), "transform: is missing"),
         (
             spec(content={"open": [f"{number}" for number in range(300_000)]}),
-            "response_template: has 2[0-9]{6} characters as JSON: at most 20000 are read",
+            "response_template: has 2[0-9]{6} characters as JSON: at most 20000 are allowed",
         ),
         (spec(content={"content": "x" * 10_000}), "content.content='xxx.* [.]{3}: must be one of"),
         (spec(content={"x" * 10_000: 1}), "content.xxx.*: there is no such key"),

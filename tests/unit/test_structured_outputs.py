@@ -102,7 +102,7 @@ def test_where_the_rule_allows_an_end_an_end_token_is_allowed() -> None:
         ({"json": {"not": {}}}, r'structured_outputs.json: Unimplemented keys: \["not"\]'),
         ({"json": {"type": "foo"}}, "structured_outputs.json: Invalid type: foo"),
         ({"regex": "("}, "structured_outputs.regex: .*invalid regex"),
-        ({"json": {"$ref": "#"}}, "structured_outputs.json: no text keeps this rule"),
+        ({"json": {"$ref": "#"}}, "structured_outputs.json: no text can satisfy this rule"),
         ({"grammar": "start: nothing"}, 'structured_outputs.grammar: .*unknown name: "nothing"'),
         ({"json": schema_of(6_000)}, "structured_outputs.json: grammar size .* too big .* 15000"),
     ],

@@ -30,7 +30,7 @@ def make_backend(
         isa: level of the native kernels, for tests; None: as the variable PELLUCID_ISA says, else the best.
 
     Raises:
-        ValueError: a knob asks for what this machine or this build does not have.
+        ValueError: a setting asks for what this machine or this build does not have.
     """
     if config.experts == "mapped" and model is not None and not _has_experts(model):
         raise ValueError(f"experts='mapped': {model.architecture} has no experts")

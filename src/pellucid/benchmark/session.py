@@ -98,7 +98,7 @@ class Session:
             max_model_len=self._model.config.context_length,
             margin=0,
             available=available_memory(),
-            knob="workloads",
+            decided_by="workloads",
             states=(self._num_slots + self._num_spares) * formulas.state_bytes(self._model.config),
         )
 

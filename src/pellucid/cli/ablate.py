@@ -50,7 +50,7 @@ def ablate(
     model = model_name.name(is_needed=shape is None)
     check_shape_alone(shape, model, model_options)
     check_count("--requests", requests, least=2)
-    config = EngineConfig(model=model, speculation="off", **model_options.knobs())
+    config = EngineConfig(model=model, speculation="off", **model_options.settings())
 
     from pellucid.benchmark.ablation.ablation import ablate as measure
     from pellucid.benchmark.ablation.ablation import max_model_len

@@ -106,7 +106,7 @@ def bench(
     prompts, batches = numbers("--prompt", prompt, least=1), numbers("--batch", batch, least=1)
     depths = numbers("--depth", depth, least=0)
     SamplingParams(temperature=temperature, top_p=top_p)  # checks both
-    config = EngineConfig(model=model, **model_options.knobs(), **speculation_options.knobs())
+    config = EngineConfig(model=model, **model_options.settings(), **speculation_options.settings())
 
     from pellucid.benchmark.native_machine import measure_machine
     from pellucid.benchmark.workloads import Decode, Prefill

@@ -31,7 +31,9 @@ def check_shape_alone(shape: str | None, model: str | None, options: ModelOption
     """Raises ValueError if there is a model besides the shape."""
     for name, value in (("MODEL", model), ("--revision", options.revision)):
         if shape is not None and value is not None:
-            raise ValueError(f"--shape={shape!r} has random weights: {name}={value!r} has no use")
+            raise ValueError(
+                f"--shape={shape!r} has random weights: {name}={value!r} has no effect"
+            )
 
 
 def check_count(option: str, value: int, *, least: int) -> None:

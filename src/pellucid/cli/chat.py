@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -29,8 +30,22 @@ PROMPT = "> "
 HISTORY_FILE = "pellucid/chat_history"
 
 
+@dataclass(frozen=True)
+class ModelAndQuestion(ModelAndPrompt):
+    """`[MODEL] [PROMPT]`, where no prompt means a conversation."""
+
+    second: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="A question; - reads it from stdin. Left out: a conversation.",
+            show_default=False,
+        ),
+    ] = None
+
+
 def chat(
-    words: ModelAndPrompt,
+    words: ModelAndQuestion,
     *,
     system: System = None,
     think: Think = None,
@@ -62,9 +77,9 @@ def chat(
         model,
         # One answer at a time: room for one context.
         {
-            **model_options.knobs(),
-            **prefix_cache_options.knobs(),
-            **speculation_options.knobs(),
+            **model_options.settings(),
+            **prefix_cache_options.settings(),
+            **speculation_options.settings(),
             "max_num_seqs": 1,
         },
         {

@@ -132,7 +132,7 @@ class ChatSession:
             raise ValueError(f"{name}: no such command; there are {', '.join(self.commands)}")
         command = self.commands[name]
         if argument and not command.argument:
-            raise ValueError(f"{name} {argument}: takes nothing more")
+            raise ValueError(f"{name} {argument}: takes no argument")
         if not argument and command.needs_argument:
             raise ValueError(f"{name}: {command.argument} is missing")
         command.act(*[argument] if command.argument else [])
@@ -225,7 +225,7 @@ class ChatSession:
 
     def _undo(self) -> None:
         if not self.conversation.turns:
-            raise ValueError("/undo: there is no turn to forget")
+            raise ValueError("/undo: there is no turn to remove")
         question, _ = self.conversation.turns.pop()
         note(f"forgot: {question}")
 

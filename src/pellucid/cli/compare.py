@@ -63,7 +63,7 @@ def compare(
     llm, params = load(
         model,
         {
-            **model_options.knobs(),
+            **model_options.settings(),
             "max_num_seqs": 1,
             "enable_prefix_caching": False,
             "speculation": "off",

@@ -62,7 +62,7 @@ def eval_kv(
     texts = _read_texts(text)
     llm, _ = load(
         model_name.name(),
-        {**model_options.knobs(), "max_num_batched_tokens": _batched_tokens(model_options)},
+        {**model_options.settings(), "max_num_batched_tokens": _batched_tokens(model_options)},
         {},
     )
     qualities = []

@@ -63,14 +63,14 @@ def explain(
         explanation = _from_recording(events, request, words)
     else:
         if request is not None:
-            raise ValueError(f"--request {request}: is for --events FILE")
+            raise ValueError(f"--request {request}: needs --events FILE")
         given = {
             **sampling_options.given(),
             **stop_options.given(),
             "max_tokens": token_limit(max_tokens),
         }
-        knobs = {**model_options.knobs(), "max_num_seqs": 1}
-        explanation, finish_reason = _from_run(words, prompt_options, knobs, given)
+        settings = {**model_options.settings(), "max_num_seqs": 1}
+        explanation, finish_reason = _from_run(words, prompt_options, settings, given)
         status = EXIT_BY_FINISH_REASON[finish_reason]
     if json:
         print_json(explanation.as_dict())
@@ -83,19 +83,19 @@ def _from_recording(path: Path, request: str | None, words: ModelAndPrompt) -> E
     from pellucid.event_recording import read_recording
 
     if words.given() != (words.model, None):
-        raise ValueError(f"--events {path}: is explained without a prompt")
+        raise ValueError(f"--events {path}: is a recording; it takes no prompt")
     return explain_request(read_recording(path), request)
 
 
 def _from_run(
     words: ModelAndPrompt,
     prompt_options: PromptOptions,
-    knobs: dict[str, object],
+    settings: dict[str, object],
     given: dict[str, object],
 ) -> tuple[Explanation, str]:
     """What happened, and how it ended."""
     model, text = words.read()
-    llm, params = load(model, knobs, given)
+    llm, params = load(model, settings, given)
     prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
 
     from pellucid.benchmark.ceilings import measure_ceilings

@@ -191,7 +191,9 @@ def _choose(found: dict[str, Explanation], request_id: str | None) -> Explanatio
     for name in (request_id, f"{request_id}/0"):
         if name in found:
             return found[name]
-    raise ValueError(f"--request {request_id}: is not there; there are {', '.join(found)}")
+    raise ValueError(
+        f"--request {request_id}: is not in the recording; its requests are {', '.join(found)}"
+    )
 
 
 def _moved_bytes(step: Event) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
 
 def load(
     model: str | None,
-    knobs: Mapping[str, Any],
+    settings: Mapping[str, Any],
     given: Mapping[str, Any],
     bus: "EventBus | None" = None,
     *,
@@ -36,14 +36,14 @@ def load(
 
     Args:
         model: as `EngineConfig.model`.
-        knobs: other fields of `EngineConfig`.
+        settings: other fields of `EngineConfig`.
         given: fields of `SamplingParams`; what is left out takes the model's own defaults.
         bus: carries the events.
         quiet: whether nothing is shown.
         shows_memory: whether the memory plan is.
 
     Raises:
-        ValueError: a knob, a parameter or the model cannot be used.
+        ValueError: a setting, a parameter or the model cannot be used.
     """
     SamplingParams(**given)  # a wrong parameter is refused before anyone waits for weights
     with progress("load", describe_bytes, quiet=quiet) as show:
@@ -51,7 +51,7 @@ def load(
             LLM,  # the first time, this takes as long as a small model's weights
         )
 
-        llm = LLM(model, on_progress=show, bus=bus, **knobs)
+        llm = LLM(model, on_progress=show, bus=bus, **settings)
     if shows_memory and not quiet:
         note_facts("memory", memory_facts(llm.engine.memory_plan))
     return llm, replace(llm.get_default_sampling_params(), **given)

@@ -57,7 +57,7 @@ def page(
         note(f"{index}: put {directory} on a web server; modules do not load from file://")
         return
     if directory is not None or trace is not None:
-        raise ValueError(f"{directory or '--trace'}: is for pellucid page export")
+        raise ValueError(f"{directory or '--trace'}: needs pellucid page export")
     if not 0 <= port < 2**16:
         raise ValueError(f"--port {port}: must be in 0..65535")
     with tempfile.TemporaryDirectory() as folder:

@@ -84,10 +84,10 @@ def run(
     if logprobs is not None and not json:
         raise ValueError(f"--logprobs {logprobs}: is only shown with --json")
     model, text = words.read()
-    knobs = {
-        **model_options.knobs(),
-        **prefix_cache_options.knobs(),
-        **speculation_options.knobs(),
+    settings = {
+        **model_options.settings(),
+        **prefix_cache_options.settings(),
+        **speculation_options.settings(),
         "use_kv_cache": not no_kv_cache,
         "max_num_seqs": beam_options.beam_width or 1,  # one request: room for one context
     }
@@ -100,7 +100,9 @@ def run(
     search = beam_options.search(given)
     bus = EventBus(time.monotonic)
     with nullcontext() if events is None else recording(bus, events):
-        llm, sampling_params = load(model, knobs, given if search is None else {}, bus, quiet=quiet)
+        llm, sampling_params = load(
+            model, settings, given if search is None else {}, bus, quiet=quiet
+        )
         prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
         params: RequestParams = sampling_params
         if search is not None:

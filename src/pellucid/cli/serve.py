@@ -57,7 +57,7 @@ class ListeningOptions:
         bool,
         _listening(
             "--log-calls",
-            help="A line of JSON on stderr for each call: its id, caller, status and time, no text.",
+            help="Write a line of JSON on stderr for each call: its id, caller, status and time, no text.",
         ),
     ] = False
     otlp_endpoint: Annotated[
@@ -133,9 +133,9 @@ def serve(
     model = words.name()
     engine_config = EngineConfig(
         model=model,
-        **model_options.knobs(),
-        **prefix_cache_options.knobs(),
-        **speculation_options.knobs(),
+        **model_options.settings(),
+        **prefix_cache_options.settings(),
+        **speculation_options.settings(),
         max_num_seqs=max_num_seqs,
     )
     config = ServerConfig(

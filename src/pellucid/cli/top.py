@@ -41,7 +41,7 @@ def top(
     json: Annotated[
         bool,
         typer.Option(
-            "--json", rich_help_panel=OUTPUT, help="Write a JSON object, a line for each update."
+            "--json", rich_help_panel=OUTPUT, help="Write one line of JSON for each update."
         ),
     ] = False,
 ) -> None:

@@ -71,7 +71,7 @@ def trace(
         typer.Option(
             "--with-text",
             rich_help_panel=RECORDING,
-            help="Record prompts, answers and ids as they are, instead of leaving out what was written.",
+            help="Record prompts, answers and ids; without this option they are left out.",
         ),
     ] = False,
     until: Annotated[
@@ -88,7 +88,7 @@ def trace(
         typer.Option(
             metavar="TIMES",
             rich_help_panel=REPLAY,
-            help="How many times as fast as it happened; 0 prints the state at the end alone.",
+            help="Speed of the replay, 1 is real time; 0 prints only the state at the end.",
         ),
     ] = 0.0,
     json: Annotated[

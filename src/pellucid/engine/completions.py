@@ -96,14 +96,15 @@ class Completions:
                     self._scheduler.finish(request, FinishReason.ABORT)
 
     def append(self, result: StepResult, now: float) -> NewTokens:
-        """Appends what a step sampled to the completions, before the scheduler books it.
+        """Appends the sampled tokens of a step to the completions, before `Scheduler.update` appends them to
+        the requests.
 
         Args:
-            result: of the step.
-            now: when its tokens were there.
+            result: the step's.
+            now: when the tokens had been sampled.
 
         Returns:
-            What `Scheduler.update` has to book.
+            The tokens that the requests keep, for `Scheduler.update`.
         """
         for request_id, logprobs in result.prompt_logprobs.items():
             completion = self.unfinished[request_id]
@@ -145,10 +146,10 @@ class Completions:
                 self._scheduler.finish(request, best.finish_reason, best.stop_reason)
 
     def deltas(self, request_ids: Iterable[str], ended: Sequence[Request]) -> list[CompletionDelta]:
-        """What the completions have that their callers do not have yet: one delta for each completion.
+        """One delta for each completion that got tokens or ended: what its caller does not have yet.
 
         Args:
-            request_ids: whose completions have new tokens, in the order of the step.
+            request_ids: the requests with new tokens, in the order of the step.
             ended: the requests that have ended.
         """
         completions = {request_id: self.unfinished[request_id] for request_id in request_ids}
@@ -187,7 +188,8 @@ class Completions:
         return best
 
     def _close_search(self, beams: BeamGroup) -> list[Completion]:
-        """Closes the completions of a beam search with what it found, unless something cut it off."""
+        """Completes the output of a beam search with the hypotheses that it found; with none if it was aborted
+        or failed."""
         completions = [self.unfinished[request.request_id] for request in beams.requests]
         outputs = completions[0].request_output.outputs
         found: Sequence[Hypothesis | None] = [None] * len(outputs)

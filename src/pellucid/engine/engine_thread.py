@@ -26,16 +26,16 @@ class TooManyRequestsError(RuntimeError):
 
 
 class EngineThread:
-    """Owns an engine: steps it while there is work, and between steps does what others ask for.
+    """Owns an engine: runs steps while there are requests, and runs calls of other threads between steps.
 
     Args:
-        engine: from now on for this thread alone.
-        max_requests: unfinished requests that are accepted, running and waiting together.
-        on_failure: called on this thread with what ended it, if it was not `stop`.
+        engine: from now on used by this thread alone.
+        max_requests: most unfinished requests, running and waiting together.
+        on_failure: called on this thread with the error that ended it; not called after `stop`.
 
     Attributes:
         last_step_time: when the last step ended, on the engine's clock; None before the first.
-        failure: what ended the thread, if it was not `stop`.
+        failure: the error that ended the thread; None after `stop`.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class EngineThread:
         self.last_step_time: float | None = None
         self._streams: dict[str, AsyncTokenStream] = {}  # by request_id, unfinished
         self._stopping = False
-        # Written by others too, under the lock. After `_stopped` nothing is put into `_calls`.
-        # Re-entrant, because a collection that happens within it may call `stop`.
+        # Other threads write the fields below under this lock. Once `_stopped` is set, nothing is put into
+        # `_calls`. Re-entrant, because garbage collection while the lock is held may call `stop`.
         self._lock = threading.RLock()
-        self._num_requests = 0  # unfinished, or on their way to `add`
+        self._num_requests = 0  # unfinished, or admitted and not added yet
         self._accepting = True
         self._stopped = False
         self.failure: BaseException | None = None
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # Not in the way of the interpreter's exit: see AsyncLLMEngine.
+        # A daemon, so that the interpreter can exit: see AsyncLLMEngine.
         self._thread = threading.Thread(target=self._run, name="pellucid-engine", daemon=True)
         self._thread.start()
 
@@ -73,7 +73,7 @@ class EngineThread:
         return self._num_requests
 
     def admit(self) -> None:
-        """Takes one of the `max_requests` places, for `add` or, if it does not come to that, `give_up`.
+        """Reserves one of the `max_requests` places. Call `add` or `give_up` afterwards.
 
         Raises:
             EngineStoppedError: the engine has ended or is about to.
@@ -90,16 +90,16 @@ class EngineThread:
             self._num_requests += 1
 
     def give_up(self) -> None:
-        """Gives the place of one request back."""
+        """Gives back the place of one request."""
         with self._lock:
             self._num_requests -= 1
 
     def call(self, function: Callable[[], Result]) -> Future[Result]:
-        """Has `function` called on this thread, after the step under way; in the order of calls.
+        """Calls `function` on this thread after the current step. Calls run in the order in which they were made.
 
         Returns:
-            Its result or exception; an EngineStoppedError if the thread ends before the call. If it is
-            cancelled before its turn, `function` is not called.
+            The function's result or exception; an EngineStoppedError if the thread ends before the call. If
+            the future is cancelled before its turn, `function` is not called.
         """
         future: Future[Result] = Future()
 
@@ -127,10 +127,10 @@ class EngineThread:
     def add(
         self, stream: AsyncTokenStream, add_request: Callable[[], RequestOutput]
     ) -> Future[None]:
-        """Starts a request that was admitted; `stream` will have what becomes of it.
+        """Starts a request that was admitted; its deltas go to `stream`.
 
         Returns:
-            As `call`, of `add_request`. If it fails the place is given back.
+            As `call`. If `add_request` fails, the place is given back.
         """
         added = self.call(partial(self._add, stream, add_request))
         added.add_done_callback(lambda _: self.give_up() if added.exception() else None)
@@ -154,7 +154,7 @@ class EngineThread:
             self._deliver(self.engine.abort(request_id))
 
     def abort_stream(self, stream: AsyncTokenStream) -> None:
-        """As `abort`, unless it was never started or the id is another request's by now."""
+        """As `abort`, unless the stream was never started or another request has its id now."""
         if stream.is_started and self._streams.get(stream.request_id) is stream:
             self.abort(stream.request_id)
 
@@ -189,38 +189,38 @@ class EngineThread:
             self._end()
 
     def _end(self) -> None:
-        """Ends every stream, and answers every call that came too late."""
+        """Ends every stream, and fails every call that has not run."""
         with self._lock:
             self._accepting = False
             self._stopped = True
         for request_id, stream in tuple(self._streams.items()):
             self._forget(request_id)
-            with suppress(Exception):  # the others must hear of it
+            with suppress(Exception):  # the other streams must end too
                 _call_soon(stream.loop, partial(stream.end, self._stopped_error()))
         while not self._calls.empty():
             self._calls.get()()
 
     def _answer_calls(self) -> None:
-        """All that were made; without work, waits for the next one."""
+        """Runs all waiting calls; if there are no requests, waits for the next call."""
         if not self._stopping and not self.engine.has_unfinished_requests:
             self._calls.get()()
         while not self._calls.empty():
             self._calls.get()()
 
     def _deliver(self, deltas: Sequence[CompletionDelta]) -> None:
-        """Hands deltas to the event loops of their streams, each loop's together."""
+        """Hands deltas to the event loops of their streams, in one call for each loop."""
         last = {delta.request_id: delta for delta in deltas}
-        by_loop: dict[asyncio.AbstractEventLoop, list[_News]] = defaultdict(list)
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = defaultdict(list)
         for delta in deltas:
             stream = self._streams[delta.request_id]
             ends = stream.output.finished and delta is last[delta.request_id]
             if ends:
                 self._forget(delta.request_id)
             by_loop[stream.loop].append((stream, delta, ends))
-        for loop, news in by_loop.items():
-            if not _call_soon(loop, partial(_receive, news)):
+        for loop, deliveries in by_loop.items():
+            if not _call_soon(loop, partial(_receive, deliveries)):
                 # The loop was closed, so no task reads these.
-                for request_id in {delta.request_id for _, delta, ends in news if not ends}:
+                for request_id in {delta.request_id for _, delta, ends in deliveries if not ends}:
                     self.engine.abort(request_id)
                     self._forget(request_id)
 
@@ -236,18 +236,20 @@ class EngineThread:
         return error
 
 
-_News: TypeAlias = tuple[AsyncTokenStream, CompletionDelta, bool]  # True: the stream's last one
+_Delivery: TypeAlias = tuple[
+    AsyncTokenStream, CompletionDelta, bool
+]  # True: the stream's last delta
 
 
-def _receive(news: Sequence[_News]) -> None:
-    for stream, delta, ends in news:
+def _receive(deliveries: Sequence[_Delivery]) -> None:
+    for stream, delta, ends in deliveries:
         stream.receive(delta)
         if ends:
             stream.end()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> bool:
-    """Has a loop call back; False if it was closed."""
+    """Schedules a callback on a loop. Returns False if the loop was closed."""
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:

@@ -295,7 +295,7 @@ class Inspector:
 
         Raises:
             ValueError: too many positions would have to be computed again.
-            NoBlocksError: blocks lack now.
+            NoBlocksError: too few blocks are free now.
         """
         request = self._request(answer)
         with self._blocks_for(request) as (scheduled, cost):
@@ -332,7 +332,7 @@ class Inspector:
         )
 
     def _read_block(self, block_id: int) -> BlockBytes:
-        """What a block holds; zeros for one that was freed behind the window."""
+        """The contents of a block; zeros for a block that has left the window and was freed."""
         if block_id < 0:
             return np.zeros(self._cache.bytes_per_block, np.uint8)
         return self._cache.read_block(block_id)

@@ -32,7 +32,7 @@ LOGIT_BYTES = 4
 MAX_EXTRA_LOGITS_BYTES = 64 << 20
 MAX_SNAPSHOT_BYTES = 512 << 20  # snapshots of recurrent states
 MAX_PENDING_STATES = 2  # snapshots that may wait for the disk, beside blocks
-MAX_SPARE_BYTES = 256 << 20  # recurrent states of before steps with drafts
+MAX_SPARE_BYTES = 256 << 20  # copies of recurrent states for steps with drafts
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StateSlots(NamedTuple):
     Attributes:
         requests: for requests.
         snapshots: for snapshots of prefixes.
-        spares: for states of before steps with drafts.
+        spares: for copies of states that are made before steps with drafts.
     """
 
     requests: int
@@ -53,17 +53,17 @@ class StateSlots(NamedTuple):
 
 @dataclass(frozen=True)
 class KVStorage:
-    """The KV cache and what its blocks move through.
+    """The KV cache, and the stores to which its blocks move.
 
     Args:
-        plan: where the engine's memory goes.
+        plan: the engine's memory plan.
         kv_cache: the arrays.
         prefix_store: blocks on disk; None without `prefix_cache_dir`.
         swap_file: blocks of preempted requests; None without `swap_space`.
-        transfer: moves blocks between them all.
-        max_read_blocks: blocks on their way from `prefix_store`.
+        transfer: moves blocks between them.
+        max_read_blocks: most blocks that are being read from `prefix_store`, or wait for their request.
         max_extra_logits: rows of logits that a step may have beside one for each request.
-        draft_kv_cache: of the draft model, as many blocks; None without one.
+        draft_kv_cache: the draft model's, with as many blocks; None: there is no draft model.
         state_slots: the slots of recurrent states; None: the model has none.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
     """
@@ -80,17 +80,17 @@ class KVStorage:
     blocks_per_state: int = 0
 
     def state_pool(self) -> StatePool | None:
-        """What scheduling has to know of recurrent states; None: the model has none."""
+        """The scheduler's record of the slots of recurrent states; None: the model has none."""
         slots = self.state_slots
         return None if slots is None else StatePool(slots.requests, slots.snapshots, slots.spares)
 
     def offloaded_blocks(self) -> OffloadedBlocks:
-        """What scheduling has to know of the blocks outside of the pool."""
+        """The scheduler's record of blocks outside of the pool."""
         num_swap_slots = 0 if self.swap_file is None else self.swap_file.num_slots
         return OffloadedBlocks(num_swap_slots, self.max_read_blocks, self.blocks_per_state)
 
     def close(self) -> None:
-        """Writes what is on its way to the disk, and gives the swap file back."""
+        """Writes the blocks that wait for the disk, and deletes the swap file."""
         if self.prefix_store is not None:
             self.prefix_store.close()
         if self.swap_file is not None:
@@ -105,26 +105,27 @@ def make_kv_storage(
     draft: LoadedModel | None = None,
     has_drafts: bool = False,
 ) -> KVStorage:
-    """Plans the memory and makes what the plan says. Nothing of the cache is touched.
+    """Plans the memory, and creates the KV cache and its stores. The system provides the cache's memory later,
+    when blocks are written.
 
     Args:
-        config: the user's knobs.
-        model: loaded.
+        config: the user's settings.
+        model: the loaded model.
         max_model_len: tokens of the longest sequence.
-        bus: hears what a person should know of files in the prefix cache.
-        draft: the draft model, which has a block for each of the model's.
-        has_drafts: whether requests may have drafts, which need slots for recurrent states to go back to.
+        bus: gets warnings about files of the prefix cache.
+        draft: the draft model, whose KV cache has as many blocks as the model's.
+        has_drafts: whether requests may have drafts; these need spare slots for recurrent states.
 
     Raises:
-        ValueError: a knob asks for what the backend or the memory cannot give.
+        ValueError: the backend or the memory does not allow a setting.
         OSError: `prefix_cache_dir` cannot be made or read.
     """
     backend = model.backend
     bytes_per_block = backend.kv_bytes_per_block(
         model.config, config.block_size, config.kv_cache_dtype
     )
-    # What one step can fill, all of which may be waiting for the disk when the next one ends. As many
-    # may be on their way back.
+    # All blocks that a step can fill may wait for the disk when the next step ends. As many blocks may
+    # have been read and wait for their request.
     windows = tuple(group.window for group in kv_groups(model.config))
     max_pending = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
     max_pending *= len(windows)
@@ -158,7 +159,9 @@ def make_kv_storage(
         available_memory(),
     )
     draft_kv_cache = None
-    if draft is not None:  # the plan of a request's bytes counts the draft model's cache as scratch
+    if (
+        draft is not None
+    ):  # bytes_per_block is the model's alone: the draft model's cache counts as scratch
         plan = replace(
             plan,
             bytes_per_block=bytes_per_block,
@@ -198,7 +201,7 @@ def make_kv_storage(
 
 
 def _state_slots(config: EngineConfig, model: LoadedModel, has_drafts: bool) -> StateSlots | None:
-    """Slots for snapshots, and for states of before steps with drafts: at most one of each for each request
+    """The numbers of slots. There are at most as many slots for snapshots, and as many spare slots, as requests
     that can run."""
     if not model.config.states:
         return None
@@ -212,7 +215,7 @@ def _state_slots(config: EngineConfig, model: LoadedModel, has_drafts: bool) -> 
 
 
 def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:
-    """Bytes per block in the formats of the KV cache that may take less than the one asked for."""
+    """Bytes per block in the smaller formats of the KV cache, which an error suggests."""
     return {
         dtype: model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
         for dtype in ("int8", "int4")
@@ -226,7 +229,7 @@ def _max_extra_logits(config: EngineConfig, model: LoadedModel) -> int:
 
 
 def _scratch_bytes(config: EngineConfig, model: LoadedModel, max_extra_logits: int) -> int:
-    """What lies between ops, and the rows of logits of the largest step."""
+    """Bytes of the activations between ops and of the rows of logits, in the largest step."""
     between_ops = model.decoder.scratch_bytes(config.max_num_batched_tokens)
     max_rows = config.max_num_seqs + max_extra_logits
     return between_ops + max_rows * model.config.vocab_size * LOGIT_BYTES

@@ -192,7 +192,7 @@ class LLMEngine:
 
     @property
     def last_steps(self) -> Sequence[tuple[StepTimes, Sequence[Work]]]:
-        """When the parts of the latest steps ended, and what each request had of them; the last step may be
+        """The times of the latest steps, and the work of each request in them; the last step may be
         incomplete."""
         return tuple(self._recorder.last_steps)
 
@@ -272,9 +272,9 @@ class LLMEngine:
         Args:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
             params: how to sample or search, and when to stop.
-            request_id: unique among requests under way; left out, one is made.
+            request_id: unique among unfinished requests; left out, the engine chooses one.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
-            cache_salt: only requests with the same one share cached prompts; up to 256 characters.
+            cache_salt: only requests with the same salt share cached prompts; up to 256 characters.
             caller: callers share the engine fairly; priority orders the requests of one caller.
             caller_weight: two callers with weights 2 and 1 get tokens 2 to 1 while both have requests waiting.
 
@@ -307,15 +307,15 @@ class LLMEngine:
         """Queues a request that `prepare` made. All else is as in `add_request`.
 
         Args:
-            continues: an unfinished completion ("r/0") with whose first tokens the prompt begins, and how
-                many these are: their blocks are shared. Left out, or once that completion has ended, the
-                prefix cache alone is asked for them.
+            continues: an unfinished completion ("r/0") whose text begins like the prompt, and how many tokens
+                both share: the new request shares the blocks of these tokens. Left out, or if that completion
+                has ended, the request only finds blocks in the prefix cache.
         """
         encoded, params = prepared.prompt, prepared.params
         if request_id is None:
             request_id = self._unused_request_id()
         if request_id in self._completions.outputs:
-            raise ValueError(f"request_id={request_id!r}: is under way already")
+            raise ValueError(f"request_id={request_id!r}: is the id of an unfinished request")
         requests = self._request_maker.make(
             request_id, prepared, priority, cache_salt, caller, caller_weight
         )
@@ -341,8 +341,8 @@ class LLMEngine:
         """Computes one step, and returns what it added to each completion, in the order of the step.
 
         An error of one request ends this request with finish_reason "error". If the forward fails, all
-        requests of the step end; if moving blocks fails, all requests that may have blocks. The engine
-        goes on.
+        requests of the step end. If moving blocks fails, all requests that may have blocks end. The engine
+        continues.
         """
         times = self._recorder.begin_step(self.clock())
         output = self._executor.schedule(times.started)

@@ -48,7 +48,7 @@ def error_message(error: Exception) -> str:
 
 
 class OutputProcessor:
-    """Makes the output that callers read of the tokens that the runner sampled.
+    """Turns the tokens that the runner sampled into the output that callers read.
 
     Args:
         tokenizer: the model's.
@@ -81,8 +81,8 @@ class OutputProcessor:
         )
 
     def append(self, completion: Completion, sampled: Sequence[SampledToken]) -> list[int]:
-        """Appends sampled tokens, which the scheduler has not booked yet, up to the one that ends the
-        request: by what it is, by `max_tokens`, or because it completes a stop string.
+        """Appends sampled tokens, before the scheduler does, up to the one that ends the request: an end or stop
+        token, the last one of `max_tokens`, or one that completes a stop string.
 
         Returns:
             The token ids that were appended. `completion.stop_strings.matched` is the stop string.
@@ -118,7 +118,7 @@ class OutputProcessor:
         completion.output.stop_reason = error_message(error)
 
     def take_delta(self, completion: Completion) -> CompletionDelta:
-        """What the output has that the caller has not been given yet."""
+        """The part of the output that the caller has not been given yet."""
         output = completion.output
         first, first_character = completion.num_sent_tokens, completion.num_sent_characters
         completion.num_sent_tokens = len(output.token_ids)

@@ -46,7 +46,9 @@ class SharedEngine:
 
     def __enter__(self) -> "SharedEngine":
         if self._turns.is_mine:
-            raise RuntimeError("the engine is in use: a subscriber to its events cannot call it")
+            raise RuntimeError(
+                "the engine is running a step: a subscriber to its events cannot call it"
+            )
         self._turns.acquire()
         self._abort_abandoned()
         return self
@@ -82,7 +84,7 @@ class SharedEngine:
             self._engine.abort(request_id)
 
     def abandon(self, request_id: str) -> None:
-        """Ends a request whose reader is gone: now, or at the end of the turn under way.
+        """Ends a request whose reader was collected: now, or at the end of the current turn.
 
         From any thread, and from a finalizer.
         """

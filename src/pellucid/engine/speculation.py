@@ -34,7 +34,7 @@ class Speculation:
         bus: where events go.
 
     Attributes:
-        drafting_seconds: that the last call of `propose` took to decide and to make drafts.
+        drafting_seconds: time that the last call of `propose` took to decide and to make drafts.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Speculation:
         self._bus = bus
         self._newest: Request | None = None  # of the running requests at the last decision
         self._num_rested = 0  # steps since the last decision
-        self._rested_before = 0  # steps between the decision before and the last one
+        self._rested_before = 0  # steps between the last two decisions
         self._verdict: Verdict | None = None  # of the last event `Speculating`
         self.drafting_seconds = 0.0
 
@@ -117,9 +117,9 @@ class Speculation:
         """Counts the right drafts of a step that was computed, and records the step's time for the policy.
 
         Args:
-            scheduled_requests: of the step, whose drafts are still theirs.
-            result: of the step.
-            seconds: that forward and sampling took.
+            scheduled_requests: the step's; `Scheduler.update` has not removed their drafts yet.
+            result: the step's.
+            seconds: time of forward and sampling.
         """
         if self._num_rested or not scheduled_requests:
             return
@@ -129,7 +129,7 @@ class Speculation:
             if each.num_draft_tokens
         ]
         plain = won = None
-        # The time of a step with prompts does not show what drafts cost.
+        # The time of a step with prompts does not show the cost of drafts.
         if all(each.request.is_decoding for each in scheduled_requests):
             num_requests = len(scheduled_requests)
             won = self._policy.record(
@@ -228,7 +228,7 @@ def make_speculation(
     if proposer is not None:
         policy = DraftPolicy(MAX_DRAFT_TOKENS, False, recomputes)
     elif config.speculation == "off" or (config.speculation == "auto" and not config.use_kv_cache):
-        return None  # the loop without a cache is there to be compared with
+        return None  # the loop without a cache is a baseline for comparisons
     elif config.speculation == "draft" and draft_model is None:
         raise ValueError("speculation='draft': needs a draft model; LLMEngine.from_config loads it")
     else:

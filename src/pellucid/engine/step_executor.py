@@ -66,7 +66,7 @@ class StepExecutor:
 
         Args:
             scheduled_requests: may be empty.
-            times: gets the moments.
+            times: the times at which the parts of the step end are stored here.
         """
         times.scheduled = times.executed = self._clock()
         result = self._move_blocks() or self._forward(scheduled_requests, times)

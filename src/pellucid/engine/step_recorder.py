@@ -26,19 +26,20 @@ NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
 
 class StepRecorder:
-    """Keeps the ledgers of the requests under way, adds to their metrics, and emits `step`, `tok` and
-    the first and last that is to be said of a request.
+    """Owns the ledgers of unfinished requests, updates their metrics, and emits the events `step`, `tok`,
+    `req.add` and `req.ledger`.
 
     Args:
-        engine_config: the user's knobs.
-        model_config: counts operations.
-        costs: counts the rest.
+        engine_config: the user's settings.
+        model_config: for counting operations.
+        costs: operations and bytes of a step.
         bytes_per_block: of KV, all layers of a group.
-        tokenizer: shows tokens.
-        bus: where events go.
+        tokenizer: for the text of tokens.
+        bus: gets the events.
 
     Attributes:
-        last_steps: the times and the requests' shares of the latest steps; the step under way is the last one.
+        last_steps: the times of the latest steps and the work of each request in them; the current step is the
+            last one.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class StepRecorder:
         self._bus = bus
         self._flops = formulas.ForwardFlops(model_config)
         self._ledgers = LedgerBook(self._flops)
-        self._times = StepTimes(0.0)  # of the step under way
+        self._times = StepTimes(0.0)  # of the current step
         self._works: list[Work] = []
         self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
         self._left_out: list[str] = []
@@ -65,11 +66,11 @@ class StepRecorder:
         self._token_times: dict[str, float] = {}  # of the last token that a subscriber watched
 
     def add(self, request: Request, parent_id: str, queued: float) -> None:
-        """A request has been queued.
+        """Records that a request has been queued.
 
         Args:
-            parent_id: the caller's request that it is a completion of.
-            queued: when its prompt was tokenized.
+            parent_id: the caller's request, of which this one computes a completion.
+            queued: when its prompt had been tokenized.
         """
         self._ledgers.open(request.request_id, request.arrival_time, queued)
         if self._bus.active:
@@ -78,7 +79,11 @@ class StepRecorder:
             self._bus.emit(request_added(request, parent_id, arrive_us, with_prompt))
 
     def begin_step(self, now: float) -> StepTimes:
-        """A step begins at `now`, in seconds on the engine's clock; when its parts end is to be filled in."""
+        """Records that a step begins at `now`, in seconds on the engine's clock.
+
+        Returns:
+            The step's times, for the caller to fill in.
+        """
         self._bus.begin_step()
         self._times = StepTimes(now)
         return self._times
@@ -89,10 +94,10 @@ class StepRecorder:
         running: Sequence[Request],
         completions: Mapping[str, Completion],
     ) -> None:
-        """A step has been decided.
+        """Records which work a step will do for each request.
 
         Args:
-            running: after the decision, those that found no budget left included.
+            running: the running requests after scheduling, including those that got no tokens in this step.
             completions: by request id.
         """
         self._works = []
@@ -136,10 +141,10 @@ class StepRecorder:
         completions: Mapping[str, Completion],
         now: float,
     ) -> None:
-        """Emits the tokens of a step that subscribers watch, before the scheduler books them.
+        """Emits the tokens of a step that subscribers watch, before the scheduler appends them.
 
         Args:
-            token_ids: that the requests take of those that were sampled.
+            token_ids: the sampled tokens that each request keeps.
         """
         for request_id, observations in result.observations.items():
             self._bus.spend(sum(observation.seconds for observation in observations))
@@ -156,10 +161,10 @@ class StepRecorder:
                 )
 
     def end_step(self, output: SchedulerOutput, expert_bytes: int) -> None:
-        """A step has ended; those who ended with it are still to be closed.
+        """Records that a step has ended. The ledgers of requests that ended with it are still open.
 
         Args:
-            expert_bytes: of the experts' weights that it read.
+            expert_bytes: bytes of the experts' weights that the step read.
         """
         times = self._times
         preempted = [request.request_id for request in output.preempted]
@@ -174,7 +179,7 @@ class StepRecorder:
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:
-        """A request has ended."""
+        """Closes the ledger of a request that has ended."""
         self._token_times.pop(request_id, None)
         ledger = self._ledgers.close(request_id, now)
         if self._bus.active:

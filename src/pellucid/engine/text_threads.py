@@ -16,7 +16,7 @@ MAX_THREADS = 4  # as many as chat templates are rendered at a time
 
 
 class TextThreads:
-    """A bounded pool of threads with a bounded queue: a slow text delays at most the texts behind it.
+    """A bounded pool of threads with a bounded queue: a slow text delays only texts that wait in this queue.
 
     Args:
         max_waiting: texts that are encoded or wait for it.

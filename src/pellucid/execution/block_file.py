@@ -83,7 +83,7 @@ class BlockFileFormat:
         if file[: len(MAGIC)].tobytes() != MAGIC:
             raise DamagedBlockError(f"does not begin with {MAGIC!r}")
         if hashlib.sha256(file[:-_DIGEST_BYTES].data).digest() != file[-_DIGEST_BYTES:].tobytes():
-            raise DamagedBlockError("its checksum does not fit")
+            raise DamagedBlockError("its checksum is wrong")
         expected = np.frombuffer(self._head(block_hash, token_ids), np.uint8)
         if not np.array_equal(file[: len(expected)], expected):
             raise ForeignBlockError("is of another version, model or prefix")

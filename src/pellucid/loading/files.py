@@ -49,7 +49,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
         content = file.read(max_bytes + 1) if size <= max_bytes else b""
     if size > max_bytes or len(content) > max_bytes:
         raise ValueError(
-            f"{path}: has {max(size, len(content))} bytes: at most {max_bytes} are read"
+            f"{path}: has {max(size, len(content))} bytes: at most {max_bytes} are allowed"
         )
     return content
 

@@ -229,7 +229,7 @@ class _Header:
     def _string(self, what: str, max_bytes: int) -> str:
         length = self._number("Q", what)
         if length > max_bytes:
-            raise self._error(f"{what} has {length} bytes: at most {max_bytes} are read")
+            raise self._error(f"{what} has {length} bytes: at most {max_bytes} are allowed")
         try:
             return self._take(length, what).decode()
         except UnicodeDecodeError as error:
@@ -257,7 +257,7 @@ class _Header:
     def _count(self, what: str, limit: int) -> int:
         count: int = self._number("Q", what)
         if count > limit:
-            raise self._error(f"{what} is {count}: at most {limit} are read")
+            raise self._error(f"{what} is {count}: at most {limit} are allowed")
         return count
 
     def _number(self, number: str, what: str) -> Any:

@@ -232,7 +232,7 @@ class _Vocabulary:
         if (length := sum(len(token.content) for token in found)) > MAX_ADDED_CHARACTERS:
             raise ValueError(
                 f"{self._metadata.path}: tokenizer.ggml.tokens holds control and user-defined tokens of"
-                f" {length} characters: at most {MAX_ADDED_CHARACTERS} are read"
+                f" {length} characters: at most {MAX_ADDED_CHARACTERS} are allowed"
             )
         return found
 

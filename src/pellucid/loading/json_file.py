@@ -22,7 +22,7 @@ def read_json_object(path: Path, max_bytes: int = _MAX_BYTES) -> JsonObject:
     num_containers = data.count(b"[") + data.count(b"{")
     if num_containers > _MAX_CONTAINERS:
         raise ValueError(
-            f"{path}: has {num_containers} lists and objects: at most {_MAX_CONTAINERS} are read"
+            f"{path}: has {num_containers} lists and objects: at most {_MAX_CONTAINERS} are allowed"
         )
     try:
         values = json.loads(data)

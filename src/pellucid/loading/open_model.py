@@ -88,6 +88,6 @@ def _check_layout(directory: Path) -> None:
         raise ValueError(f"{directory}: it holds {found}")
     if CONFIG_FILE not in names:
         raise ValueError(
-            f"{directory}: is no model: the directory has no {CONFIG_FILE}; a model is a directory with"
+            f"{directory}: is not a model: the directory has no {CONFIG_FILE}; a model is a directory with"
             f" {CONFIG_FILE} and model.safetensors, a .gguf file or owner/name on the hub"
         )

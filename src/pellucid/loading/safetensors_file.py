@@ -138,12 +138,12 @@ def _parse_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
         length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
         data = file.read(length)
     if (num_tensors := data.count(b'"data_offsets"')) > MAX_TENSORS:
-        raise ValueError(f"{path}: has {num_tensors} tensors: at most {MAX_TENSORS} are read")
+        raise ValueError(f"{path}: has {num_tensors} tensors: at most {MAX_TENSORS} are allowed")
     header = json.loads(data, object_pairs_hook=without_duplicates)
     metadata = header.pop("__metadata__", {})
     if (longest := max(map(len, header), default=0)) > MAX_NAME_CHARACTERS:
         raise ValueError(
-            f"{path}: a tensor has a name of {longest} characters: at most {MAX_NAME_CHARACTERS} are read"
+            f"{path}: a tensor has a name of {longest} characters: at most {MAX_NAME_CHARACTERS} are allowed"
         )
     return header, metadata, _HEADER_LENGTH_BYTES + length
 

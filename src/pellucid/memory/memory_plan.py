@@ -126,7 +126,7 @@ class MemoryPlan:
         max_model_len: tokens of the longest sequence.
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
-        knob: what decided `num_blocks`, for people.
+        decided_by: what decided `num_blocks`, for people.
         states: recurrent states of `max_num_seqs` sequences, and snapshots of prefixes.
     """
 
@@ -138,7 +138,7 @@ class MemoryPlan:
     max_model_len: int
     margin: int
     available: int | None
-    knob: str
+    decided_by: str
     states: int = 0
 
     @property
@@ -218,17 +218,20 @@ def plan_memory(
     block_needs = BlockNeeds(config.block_size, needs.windows, config.max_num_batched_tokens)
     blocks_per_context = block_needs.most(max_model_len)
     if config.num_kv_blocks is not None:
-        num_blocks, knob = config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}"
+        num_blocks, decided_by = config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}"
     elif config.kv_cache_memory is not None:
         num_blocks = config.kv_cache_memory // needs.bytes_per_block
-        knob = f"kv_cache_memory={config.kv_cache_memory}"
+        decided_by = f"kv_cache_memory={config.kv_cache_memory}"
     else:
-        num_blocks, knob = config.max_num_seqs * blocks_per_context, "max_num_seqs, max_model_len"
+        num_blocks, decided_by = (
+            config.max_num_seqs * blocks_per_context,
+            "max_num_seqs, max_model_len",
+        )
         if available is not None:
             left = max(0, available - needs.fixed - margin)
             if left // needs.bytes_per_block < num_blocks:
                 num_blocks = left // needs.bytes_per_block
-                knob = (
+                decided_by = (
                     f"memory ({in_gib(available)} available, {in_gib(left)} left for the KV cache)"
                 )
     if num_blocks < blocks_per_context:
@@ -238,7 +241,7 @@ def plan_memory(
         )
         raise ValueError(
             f"max_model_len={max_model_len}: one sequence takes"
-            f" {in_gib(blocks_per_context * needs.bytes_per_block)} of KV cache, but {knob} gives"
+            f" {in_gib(blocks_per_context * needs.bytes_per_block)} of KV cache, but {decided_by} gives"
             f" {in_gib(num_blocks * needs.bytes_per_block)}, which is {longest} tokens:"
             f" {_ways_on(settings)}"
         )
@@ -246,7 +249,7 @@ def plan_memory(
     if available is not None and needs.fixed + kv_cache > available:
         fitting = max(0, available - needs.fixed) // needs.bytes_per_block
         raise ValueError(
-            f"{knob}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(available)} of memory are"
+            f"{decided_by}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(available)} of memory are"
             f" available, of which a step takes {in_gib(needs.fixed)}:"
             f" {_ways_on([f'num_kv_blocks={fitting}'] if fitting >= blocks_per_context else [])}"
         )
@@ -259,7 +262,7 @@ def plan_memory(
         max_model_len,
         margin,
         available,
-        knob,
+        decided_by,
         needs.states,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.request import Request
 
-# Stands in block tables where a block lay behind the window: attention does not read this entry.
+# The entry of a block that has left the window and was freed: attention does not read this entry.
 FREED = Block(-1)
 
 

@@ -57,7 +57,7 @@ class FairShares:
             self.is_contended = len(self._accounts) > 1
 
     def begin_to_wait(self, caller: str, waiting: Collection[str]) -> None:
-        """A caller of which nothing waited has a request that waits.
+        """A caller that had no waiting request has one now.
 
         Args:
             caller: whose virtual time is raised to the smallest of `waiting`, or to the largest of all
@@ -83,12 +83,12 @@ class FairShares:
         return self._accounts[caller].weight
 
     def turn(self, request: Request) -> Turn:
-        """The smallest one is served first: by its caller's virtual time, and among the requests of a caller by key."""
+        """A key for sorting, the smallest is served first: the caller's virtual time, then the request's key."""
         return self._accounts[request.caller].virtual_time, request.queue_key
 
 
 class Claims:
-    """What each caller has of the seats and of the blocks of the KV cache at a moment.
+    """The seats and the blocks of the KV cache that each caller has now.
 
     A caller's claim is the larger of its shares of the two, divided by its weight (Ghodsi et al., Dominant
     Resource Fairness, NSDI 2011).

@@ -23,8 +23,10 @@ from pellucid.scheduling.scheduler_output import (
 )
 from pellucid.scheduling.state_pool import StatePool
 
-SNAPSHOT_TOKENS = 2048  # of a prompt between two snapshots of recurrent states, at least
-# A prompt takes one of so many slots for snapshots at most, beside those at its last block and where it parts.
+SNAPSHOT_TOKENS = (
+    2048  # least distance between two regular snapshots of a prompt's recurrent states
+)
+# Regular snapshots of one prompt take at most 1 / SNAPSHOTS_SHARE of the slots for snapshots.
 SNAPSHOTS_SHARE = 4
 
 IsThere = Callable[[BlockTable, int], bool]  # of the index of a block
@@ -32,13 +34,13 @@ IsThere = Callable[[BlockTable, int], bool]  # of the index of a block
 
 @dataclass(frozen=True, slots=True)
 class FoundPrefix:
-    """Sealed blocks with which a waiting request could go on. They are not taken.
+    """Sealed blocks that could follow those of a waiting request. Finding them takes no block.
 
     Attributes:
-        num_blocks: that each table would have then.
-        num_sealed_blocks: of each table that the prefix index has: more than `num_blocks` if snapshots of
-            recurrent states lack.
-        blocks: of each group, the blocks that its table lacks, without those behind the window.
+        num_blocks: length of each block table with these blocks.
+        num_sealed_blocks: length of each block table with all sealed blocks in the prefix index; more than
+            `num_blocks` if there is no snapshot of recurrent states at their end.
+        blocks: for each group, the blocks to append to its table, without those that have left the window.
     """
 
     num_blocks: int
@@ -47,11 +49,12 @@ class FoundPrefix:
 
 
 class Extension(NamedTuple):
-    """What follows the blocks of a request that is being admitted.
+    """The blocks that are appended to the block tables of a request on admission.
 
     Attributes:
-        num_tokens: to which it reaches.
-        blocks: of each group, without what is behind the window: sealed blocks, and None for offloaded ones.
+        num_tokens: positions with computed keys and values after that.
+        blocks: for each group, without those that have left the window: a sealed block, or None for an
+            offloaded one.
     """
 
     num_tokens: int
@@ -62,8 +65,8 @@ class KeptStates(NamedTuple):
     """A copy of a request's recurrent states, to which `rewind` can go back.
 
     Attributes:
-        slot: a spare one.
-        num_tokens: after which the states were these.
+        slot: the spare slot that holds the copy.
+        num_tokens: computed tokens of the request when the copy was made.
     """
 
     slot: int
@@ -71,17 +74,18 @@ class KeptStates(NamedTuple):
 
 
 class RequestTables:
-    """The block tables of a request, one for each group, and what was last found for it.
+    """The block tables of a request, its recurrent states, and the last result of looking up its prefix.
 
     Attributes:
-        tables: in order of groups: those without a window first. The tables of a request that waits have
-            the same length.
-        found: in the version `found_at` of the pool and for the length `found_at` of the tables.
-        state_slot: where the request's recurrent states are; None: it has none.
-        kept: the states that it had before a step with drafts; None: none are kept.
-        snapshot_slot: of the snapshot that its states are to become on admission; None: they stay.
-        parts_at: the position behind the last sealed block that it had on admission; 0: there was none.
-        latest_snapshot: tokens of the snapshot that was taken of its output last; None: there is none.
+        tables: one for each group, those without a window first. All tables of a waiting request have the
+            same length.
+        found: the last result of `_find_prefix`.
+        found_at: the version of the pool and the length of the tables for which `found` holds.
+        state_slot: slot of the recurrent states; None: the request has no states.
+        kept: copy of the states from before a step with drafts; None: no copy is kept.
+        snapshot_slot: slot of the snapshot that is copied to `state_slot` on admission; None: no copy.
+        parts_at: position after the last sealed block that was found on admission; 0: none was found.
+        latest_snapshot: tokens of the latest snapshot of the output; None: there is none.
     """
 
     __slots__ = (
@@ -110,19 +114,20 @@ class KVCacheManager:
     """Owns the block tables of each request, and lists the work on block contents as `BlockOp`s.
 
     A block with several owners is never written: a request that has to write its next token into such a
-    block gets a copy first. Blocks behind the window of a group are freed as the request advances.
+    block gets a copy first. Blocks that leave the window of a group are freed as the request advances.
 
-    Recurrent states are those after a request's `num_computed_tokens`, and of no fewer tokens. So a request
-    of a model with such states has a slot for them as long as it has blocks, and gives all of its blocks back
-    or none. Snapshots of the states are taken behind full blocks: a prefix hit is the deepest point that has
-    both the blocks and a snapshot.
+    A request has only the recurrent states after its last computed token; states of an earlier token are gone.
+    So a request of a model with such states has a slot for them as long as it has blocks, and gives back either
+    all of its blocks or none. Snapshots of the states are taken at the ends of full blocks: a prefix hit is the
+    longest prefix that has both its blocks and a snapshot.
 
     Args:
         block_pool: owns the blocks of all groups.
         block_size: tokens per block.
         enable_prefix_caching: publish full blocks, and find them for other requests.
         offloaded_blocks: the swap file and the prefix store; left out, there are none.
-        windows: of each group of layers (`kv_groups`), None for those that see all tokens, which come first.
+        windows: window of each group of layers (`kv_groups`) in tokens. Groups that see all tokens have None
+            and come first.
         max_chunk: most tokens of a request in a step. Blocks of a group with a window are allocated for one
             step at a time.
         state_pool: owns the slots of recurrent states; None: the model has none.
@@ -158,11 +163,11 @@ class KVCacheManager:
     # ---- queries
 
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """The ids of a request's blocks in each group; -1 for those that were freed behind the window."""
+        """The ids of a request's blocks in each group; -1 for a block that has left the window and was freed."""
         return tuple([table.block_ids for table in self._tables_of(request)])
 
     def state_slot(self, request: Request) -> int:
-        """Where the recurrent states of a request with blocks are; 0 where the model has none."""
+        """The slot of the recurrent states of a request with blocks; 0 if the model has no states."""
         return self._tables[request.request_id].state_slot or 0
 
     def num_blocks(self, request: Request) -> int:
@@ -184,12 +189,12 @@ class KVCacheManager:
         )
 
     def num_more_blocks(self, request: Request) -> int:
-        """How many blocks a request needs for all of its tokens beside those that it has."""
+        """How many blocks a request needs for all of its tokens, besides those that it has."""
         return self.needs.most(request.num_tokens) - self.num_blocks(request)
 
     def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
-        """How many free blocks `allocate` would lack; at least 1 if a slot for recurrent states lacks,
-        which requests give back with their blocks."""
+        """How many free blocks are missing for `allocate`. At least 1 if no slot for recurrent states is free:
+        requests give back their slot together with their blocks."""
         num_computed, num_needed = request.num_computed_tokens, 0
         for table in self._tables_of(request):
             num_missing = self._end(table, num_computed, num_tokens) - len(table)
@@ -198,11 +203,11 @@ class KVCacheManager:
         return num_lacking or int(self._lacks_slot(request))
 
     def num_lacking_to_admit(self, request: Request) -> int:
-        """How many free blocks `admit` would lack; at least 1 if a slot for recurrent states lacks.
+        """How many free blocks are missing for `admit`; at least 1 if no slot for recurrent states is free.
 
-        A group with a window counts with the most blocks that the request will hold of it, although it
-        is not given all of them at once: so prompts that were admitted together do not stop half-way.
-        Sealed blocks that hold what the request needs are looked up, not taken.
+        For a group with a window, this counts the most blocks that the request will hold, although `admit`
+        does not allocate all of them: so prompts that were admitted together do not stop half-way.
+        Sealed blocks of the request's prefix are looked up, not taken.
         """
         found = self._find_prefix(request)
         num_computed = request.num_computed_tokens
@@ -229,7 +234,7 @@ class KVCacheManager:
         return num_tokens if self._goes_on_at(request, num_tokens) else 0
 
     def owners(self) -> dict[int, list[tuple[BlockTable, int]]]:
-        """Of each block with owners, their block tables and the block's index in them."""
+        """For each block with owners: the owners' block tables, and the block's index in each."""
         found: dict[int, list[tuple[BlockTable, int]]] = {}
         for own in self._tables.values():
             for table in own.tables:
@@ -277,8 +282,8 @@ class KVCacheManager:
     # ---- admission
 
     def start_reading(self, request: Request) -> bool:
-        """Asks the prefix store, once for each admission, for blocks of a waiting request that are
-        neither in the pool nor in the swap file.
+        """Asks the prefix store for blocks of a waiting request that are neither in the pool nor in the swap
+        file. It asks once for each admission.
 
         Returns:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
@@ -319,10 +324,10 @@ class KVCacheManager:
         return bool(snapshots)
 
     def match_prefix(self, request: Request) -> int:
-        """Gives a request the longest run of sealed blocks that its tokens begin with: the longest one that
-        all groups have, each as far as its window reaches back.
+        """Gives a request the sealed blocks of its longest cached prefix: the longest one whose blocks all
+        groups have, as far back as the window of each reaches.
 
-        The blocks that the request has already are the beginning of this run. The last token is never taken
+        The blocks that the request has already are the beginning of this prefix. The last token is never taken
         from the cache: its logits have to be computed.
 
         Returns:
@@ -371,11 +376,11 @@ class KVCacheManager:
     # ---- allocation and publication
 
     def allocate(self, request: Request, num_tokens: int) -> bool:
-        """Makes room for positions num_computed_tokens .. num_tokens - 1, for the request to write; in a group
-        with a window for the first `max_chunk` of them.
+        """Allocates blocks for positions num_computed_tokens .. num_tokens - 1, which the request will write; in
+        a group with a window only for the first `max_chunk` of them.
 
         Returns:
-            False, and nothing changed, if blocks lack.
+            False if too few blocks are free; then nothing was changed.
         """
         return self._allocate(request, request.num_computed_tokens, num_tokens)
 
@@ -410,10 +415,9 @@ class KVCacheManager:
     # ---- forks
 
     def fork(self, parent: Request, child: Request, num_tokens: int | None = None) -> int:
-        """Gives a child without blocks what the parent has computed: it shares the parent's blocks, and gets
-        a copy of its recurrent states.
+        """Makes a child without blocks share the parent's blocks, and copies the parent's recurrent states.
 
-        The partial last block is shared too; the first of them to write into it gets a copy.
+        The partial last block is shared too: the first request that writes into it gets a copy.
 
         Args:
             num_tokens: share only these first positions; see `num_forkable`.
@@ -430,11 +434,11 @@ class KVCacheManager:
         return parent.num_computed_tokens if num_tokens is None else num_tokens
 
     def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:
-        """Makes each request i a fork of requests[parents[i]] as it is now, all at once.
+        """Makes each request i a fork of requests[parents[i]], all at once.
 
         Returns:
-            Of each request, its positions that are computed: the parent's, or 0 if no slot is free for
-            recurrent states.
+            The computed positions of each request: its parent's, or 0 if no slot is free for recurrent
+            states.
         """
         num_computed = [requests[parent].num_computed_tokens for parent in parents]
         old = [self._own(request) for request in requests]
@@ -465,16 +469,16 @@ class KVCacheManager:
 
     def rewind(self, request: Request, num_tokens: int) -> int:
         """Takes a request back to its first `num_tokens` positions, and gives back the blocks beyond them, the
-        last one first. Blocks that the next token sees must not have been freed.
+        last one first. The blocks that the next token sees must not have been freed.
 
-        Recurrent states go back to where they were last kept (`keep_states`), or to the beginning of the text:
-        the positions from there on have to be computed again. What was kept is dropped.
+        Recurrent states are restored from the copy that `keep_states` made, or, without a copy, from the
+        beginning of the text: the positions from there on have to be computed again. The copy is dropped.
 
         Args:
-            num_tokens: no more than are computed.
+            num_tokens: at most the computed tokens.
 
         Returns:
-            The positions that are still computed: `num_tokens` of a model without recurrent states.
+            The positions that are still computed: `num_tokens` if the model has no recurrent states.
         """
         if self.state_pool is not None:
             num_tokens = self._rewind_states(request, num_tokens)
@@ -487,13 +491,13 @@ class KVCacheManager:
 
     def give_back(self, request: Request, num_blocks: int) -> int:
         """Gives back blocks of a waiting request from the tail until `num_blocks` of them are free, or none is
-        left. Gives back all if those that are left are of no use, because blocks that the next token sees were
-        freed behind the window, or because the recurrent states are of more tokens.
+        left. Gives back all of them if the request could not continue from the rest: blocks that the next token
+        sees have left the window and were freed, or the model has recurrent states.
 
-        The contents of blocks that become free go to the swap file, as far as it has room.
+        The contents of blocks that become free are written to the swap file, as far as it has room.
 
         Returns:
-            How many have become free.
+            How many blocks have become free.
         """
         tables = self._tables_of(request)
         num_freed = 0
@@ -571,17 +575,17 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def _first_block(self, table: BlockTable, num_blocks: int) -> int:
-        """The first block that the token behind the first `num_blocks` blocks sees."""
+        """The first block that the token after the first `num_blocks` blocks sees."""
         return self.needs.first_block(num_blocks * self.block_size, table.window)
 
     def _end(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
-        """Blocks that a table has to have for positions `num_computed` .. `num_tokens` - 1."""
+        """The length that a table needs for positions `num_computed` .. `num_tokens` - 1."""
         if table.window is not None:
             num_tokens = min(num_tokens, num_computed + self.needs.max_chunk)
         return -(-num_tokens // self.block_size)
 
     def _ends_within_a_block(self, request: Request) -> bool:
-        """Whether a waiting request's last block is not full, so that no other one can follow it."""
+        """Whether a waiting request's last block is not full, so that no other block can follow it."""
         return request.num_computed_tokens < self.num_positions(request)
 
     def _goes_on_at(self, request: Request, num_tokens: int) -> bool:
@@ -607,8 +611,8 @@ class KVCacheManager:
         return (request.num_tokens - 1) // self.block_size
 
     def _find_prefix(self, request: Request) -> FoundPrefix:
-        """The sealed blocks that may follow those of a waiting request. Looked up again only after blocks have
-        changed owners."""
+        """The sealed blocks that may follow those of a waiting request. The look-up is repeated only after blocks
+        have changed owners."""
         own = self._own(request)
         tables, first = own.tables, len(own.tables[0])
         if self._ends_within_a_block(request):
@@ -653,13 +657,16 @@ class KVCacheManager:
         is_there: IsThere,
         has_snapshot: Callable[[bytes], bool],
     ) -> tuple[int, int]:
-        """The largest number of blocks, up to those of `max_tokens`, with which each group has what the next
-        token sees: in its table, or where `is_there` says so.
+        """The longest prefix, in blocks, for which every group has the blocks that the next token sees.
+
+        Args:
+            max_tokens: the prefix has at most these tokens.
+            is_there: whether the block with an index can be appended to a table.
+            has_snapshot: whether there is a snapshot of recurrent states at the end of the block with a hash.
 
         Returns:
-            The largest number of full blocks behind which there is also a snapshot of recurrent states, if
-            the model has any, where `has_snapshot` says so of the block's hash; and the largest one with or
-            without.
+            Two lengths: of the longest prefix that ends at a snapshot (if the model has recurrent states), and
+            of the longest prefix with or without a snapshot.
         """
         first = deepest = num_there = len(tables[0])
         runs = [first - table.num_freed for table in tables]  # blocks in a row, so far
@@ -684,13 +691,13 @@ class KVCacheManager:
         return deepest, num_there
 
     def _explain_miss(self, request: Request, num_tokens: int) -> PrefixMiss | None:
-        """Why no more than `num_tokens` of a request were found; None if no more was to be found."""
+        """Why only `num_tokens` of a request were found; None if these are all that could be found."""
         index = num_tokens // self.block_size
         if num_tokens == request.num_tokens - 1:
             return None
         if not self.enable_prefix_caching or request.params.prompt_logprobs is not None:
             return PrefixMiss(MissReason.DISABLED, num_tokens)
-        # A request that kept a block that is not full goes on from there.
+        # A request that kept a block that is not full continues there.
         if num_tokens % self.block_size or index >= self._num_matchable_blocks(request):
             return PrefixMiss(MissReason.PARTIAL_BLOCK, num_tokens)
         keys = [
@@ -751,7 +758,7 @@ class KVCacheManager:
         table.replace(index, copy)
 
     def _free_before(self, table: BlockTable, num_blocks: int) -> None:
-        """Gives back a table's blocks before block `num_blocks`, which are behind the window."""
+        """Gives back a table's blocks before block `num_blocks`, which have left the window."""
         if num_blocks > table.num_freed:
             self.block_pool.release(table.free(num_blocks))
 
@@ -775,13 +782,13 @@ class KVCacheManager:
     # ---- recurrent states
 
     def can_rewind(self, request: Request) -> bool:
-        """Whether a request can go back behind wrong drafts without computing all of its text again."""
+        """Whether a request can be rewound after wrong drafts without computing all of its text again."""
         pool = self.state_pool
         return pool is None or pool.num_free_spares > 0 or not request.num_computed_tokens
 
     def keep_states(self, request: Request) -> None:
-        """Keeps a copy of a request's recurrent states until the next `rewind`, if the model has any. Call it
-        before a step with drafts, where `can_rewind` says so."""
+        """Copies a request's recurrent states, if the model has any, for the next `rewind`. Call it before a step
+        with drafts, if `can_rewind`."""
         if self.state_pool is None or not request.num_computed_tokens:
             return
         own = self._own(request)
@@ -790,7 +797,7 @@ class KVCacheManager:
         self._block_ops.append(CopyState(own.state_slot, own.kept.slot))
 
     def _rewind_states(self, request: Request, num_tokens: int) -> int:
-        """Returns the tokens after which a request's states are what its slot holds, `num_tokens` or fewer."""
+        """Restores the states of a request after at most `num_tokens`. Returns after how many tokens."""
         assert self.state_pool is not None
         own = self._own(request)
         kept, own.kept = own.kept, None
@@ -806,11 +813,11 @@ class KVCacheManager:
         return num_tokens
 
     def num_tokens_to_snapshot(self, request: Request, start: int) -> int | None:
-        """Tokens from position `start` to where the next snapshot of a prompt is wanted; None: nowhere. A step
-        that computes no more than these can be followed by a snapshot.
+        """Tokens from position `start` to the next snapshot of a prompt; None: no further snapshot is wanted. A
+        step must not compute more than these, so that the snapshot can follow it.
 
-        Snapshots are wanted behind the prompt's last full block; where the prompt parts from the texts whose
-        blocks it has found, so that the next prompt with the same head goes on there; and every so many tokens.
+        Snapshots are taken after the prompt's last full block; at the end of the cached blocks that the prompt
+        begins with, so that the next prompt with the same beginning continues there; and at regular intervals.
         """
         if not self.takes_snapshots or request.params.prompt_logprobs is not None:
             return None
@@ -823,7 +830,7 @@ class KVCacheManager:
         return (parts_at if start < parts_at < wanted else wanted) - start
 
     def forget_snapshots(self) -> None:
-        """Forgets all snapshots, because what slots hold is undefined."""
+        """Forgets all snapshots, because the contents of slots are undefined."""
         if self.state_pool is not None:
             self.state_pool.drop_snapshots()
 
@@ -831,23 +838,23 @@ class KVCacheManager:
         return self.state_pool is not None and block_hash in self.state_pool
 
     def _last_snapshot_at(self, request: Request) -> int:
-        """The end of a prompt's last full block, the block of its last token left out."""
+        """The end of the prompt's last full block that does not hold its last token."""
         return (request.num_prompt_tokens - 1) // self.block_size * self.block_size
 
     def _snapshot_interval(self, request: Request) -> int:
-        """Tokens of a prompt between two snapshots: more for a prompt that would take too many of them."""
+        """Tokens of a prompt between two regular snapshots: more for a prompt that would need too many slots."""
         assert self.state_pool is not None
         most = max(1, self.state_pool.num_snapshots // SNAPSHOTS_SHARE)
         num_blocks = -(-self._last_snapshot_at(request) // (most * self.block_size))
         return max(self._snapshot_blocks, num_blocks) * self.block_size
 
     def _hash_behind(self, own: RequestTables, num_tokens: int) -> bytes:
-        """Names the states behind the first full blocks of a request's text, which hold `num_tokens`."""
+        """The key of a snapshot: the hash of the block that ends after a request's first `num_tokens`."""
         return own.tables[0].key(num_tokens // self.block_size - 1).block_hash
 
     def _take_snapshot(self, request: Request) -> None:
-        """Keeps a request's states at the end of a full block: of its prompt where a snapshot is wanted, of its
-        output the latest ones."""
+        """Takes a snapshot of a request's states at the end of a full block: in its prompt where
+        `num_tokens_to_snapshot` wants one; in its output at each block, in place of the one before."""
         assert self.state_pool is not None
         own, num_tokens = self._own(request), request.num_computed_tokens
         if own.state_slot is None or request.params.prompt_logprobs is not None:
@@ -905,8 +912,8 @@ class KVCacheManager:
     # ---- offloaded blocks
 
     def _swap_out(self, table: BlockTable, index: int, block: Block) -> None:
-        """Keeps what was a table's block `index`, if all of it was computed, or if it is the last one and the
-        recurrent states behind it are kept as well."""
+        """Writes the contents of a table's block `index` to the swap file if the block is full, or if it is the
+        last one and the recurrent states at its end are swapped out as well."""
         request = table.request
         num_tokens = request.num_computed_tokens // self.block_size * self.block_size
         if self.offloaded.swapped_states(request.request_id) is not None:
@@ -919,11 +926,11 @@ class KVCacheManager:
                 self._log.add("O", op.block_id, op.swap_slot)
 
     def _restore(self, request: Request) -> tuple[int, int]:
-        """Extends the tables of a request that is being admitted with blocks from the pool, the swap file and
-        the prefix store, to the deepest position that all groups have. The request keeps no swap slots.
+        """Extends the tables of a request on admission with blocks from the pool, the swap file and the prefix
+        store, as far as all groups have them. The request keeps no swap slots.
 
         Returns:
-            Tokens whose K and V are there, and those of them that the prefix store had.
+            The computed tokens, and how many of them were read from the prefix store.
         """
         num_tokens, num_loaded_tokens = request.num_computed_tokens, 0
         if not self._ends_within_a_block(request):
@@ -937,9 +944,9 @@ class KVCacheManager:
         return num_tokens, num_loaded_tokens
 
     def _find_extension(self, request: Request) -> Extension | None:
-        """What may follow a request's blocks from the pool, the swap file and the prefix store: to where it was
-        when its recurrent states were swapped out, if all blocks are there, else to the deepest full block
-        (with a snapshot). None: nothing."""
+        """The blocks in the pool, the swap file and the prefix store that can follow a request's own: up to
+        where its recurrent states were swapped out, if all blocks are there; otherwise up to the last full block
+        (with a snapshot). None: there are none."""
         swapped = self.offloaded.swapped_states(request.request_id)
         if swapped is not None and swapped.num_tokens < request.num_tokens:
             extension = self._extension(request, swapped.num_tokens, has_states=True)
@@ -949,10 +956,11 @@ class KVCacheManager:
         return self._extension(request, max_tokens, has_states=False)
 
     def _extension(self, request: Request, max_tokens: int, has_states: bool) -> Extension | None:
-        """What may follow a request's blocks, up to `max_tokens`.
+        """The blocks that can follow a request's own, up to `max_tokens`.
 
         Args:
-            has_states: the recurrent states after `max_tokens` are there: no fewer tokens are of use.
+            has_states: the swap file has the recurrent states after exactly `max_tokens`: only an extension up
+                to there can use them.
         """
         tables, request_id = self._tables_of(request), request.request_id
         num_matchable = self._num_matchable_blocks(request)
@@ -991,7 +999,7 @@ class KVCacheManager:
         )
 
     def _can_extend(self, request: Request, extension: Extension) -> bool:
-        """Whether there are free blocks for the extension, and for the tokens of a step behind it."""
+        """Whether there are free blocks for the extension, and for the tokens of the step after it."""
         num_tokens, more = extension
         num_free, num_needed = self.block_pool.num_free_blocks, 0
         for table, blocks in zip(self._tables_of(request), more, strict=True):
@@ -999,12 +1007,12 @@ class KVCacheManager:
             num_needed += end - self._blocks_for(num_tokens) + blocks.count(None)
             num_free -= sum(block is not None and not block.ref_count for block in blocks)
             first = self.needs.first_block(num_tokens, table.window)
-            behind = table.blocks[table.num_freed : first]
-            num_free += sum(block.ref_count == 1 for block in behind)
+            out_of_window = table.blocks[table.num_freed : first]
+            num_free += sum(block.ref_count == 1 for block in out_of_window)
         return num_needed <= num_free
 
     def _extend(self, request: Request, extension: Extension) -> int:
-        """Extends the tables of a request. Returns the tokens that the prefix store had."""
+        """Extends the tables of a request. Returns the tokens that were read from the prefix store."""
         num_tokens, more = extension
         tables = self._tables_of(request)
         for table, blocks in zip(tables, more, strict=True):
@@ -1033,7 +1041,7 @@ class KVCacheManager:
     def _bring_back(
         self, table: BlockTable, index: int, block: Block, is_full: bool
     ) -> SwapIn | LoadBlock:
-        """Fills a table's block `index` from the swap file or with what was read from the prefix store."""
+        """Fills a table's block `index` from the swap file, or from what the prefix store has read."""
         request_id, place = table.request.request_id, (table.group, index)
         op: SwapIn | LoadBlock | None = self.offloaded.swap_in(request_id, place, block.block_id)
         if isinstance(op, SwapIn):
@@ -1048,8 +1056,8 @@ class KVCacheManager:
         return op
 
     def _restore_states(self, request: Request, num_tokens: int) -> None:
-        """Gives a request the recurrent states after `num_tokens`, from the swap file, a snapshot, or the
-        prefix store, whose snapshot others can then find."""
+        """Gives a request the recurrent states after `num_tokens`, from the swap file, a snapshot or the prefix
+        store. A snapshot from the prefix store is kept for other requests."""
         assert self.state_pool is not None
         own = self._own(request)
         assert own.state_slot is not None
@@ -1068,7 +1076,7 @@ class KVCacheManager:
         self._block_ops.append(CopyState(own.state_slot, slot))
 
     def _swap_out_states(self, request: Request) -> None:
-        """Keeps the recurrent states of a request that gives its blocks back."""
+        """Writes the recurrent states of a request that gives back its blocks to the swap file."""
         own = self._own(request)
         if own.state_slot is not None and request.num_computed_tokens:
             op = self.offloaded.swap_out_states(

@@ -20,7 +20,7 @@ class MissReason(Enum):
     )
     DISABLED = "disabled"  # prefix caching is off, or prompt_logprobs need all positions computed
     RECURRENT = (
-        "recurrent"  # the blocks are there, but no snapshot of the recurrent states behind them
+        "recurrent"  # the blocks are there, but no snapshot of the recurrent states at their end
     )
     SALT = "salt"  # the block is in the index under another salt
 

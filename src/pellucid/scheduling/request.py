@@ -54,11 +54,11 @@ Key: TypeAlias = tuple[float, int]
 class Request:
     """One generation, as the scheduler sees it.
 
-    Only the scheduler writes the fields below the second line. Those below the first line are derived;
-    they are kept because each token asks for them. The cache holds `num_computed_tokens` positions. Once
-    the prompt is computed, these are num_known_tokens - 1 between steps, because the last sampled token
-    has not been fed back. A request that `waits_for_group` (a beam) has all of its tokens computed while it
-    waits for the next one.
+    The fields between the two lines of dashes are derived from those above; they are stored because every
+    token needs them. Only the scheduler writes the fields below the second line. The cache holds
+    `num_computed_tokens` positions. Once the prompt is computed, these are num_known_tokens - 1 between steps,
+    because the last sampled token has not been fed back. A request that `waits_for_group` (a beam) has all of
+    its tokens computed while it waits for the next one.
     """
 
     request_id: str
@@ -88,9 +88,9 @@ class Request:
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
     num_computed_tokens: int = 0
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
-    num_rewound_tokens: int = 0  # known, and to be computed again: recurrent states went back
+    num_rewound_tokens: int = 0  # to be computed again, because recurrent states were restored
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
-    prefix_match: PrefixMatch | None = None  # of then, with the reason why it is not longer
+    prefix_match: PrefixMatch | None = None  # the same, with the reason why it is not longer
     num_processed_tokens: int = 0  # rows that went through the model, recomputation included
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
@@ -130,22 +130,22 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether what it misses are its newest tokens: it has output, and has lost nothing that was
-        computed. All else is prefill."""
+        """Whether only its newest tokens are not computed yet: it has output, and has lost no computed
+        positions. All other computation is prefill."""
         return bool(self.output_token_ids) and self.num_computed_tokens >= self.num_computed_once
 
     @property
     def may_have_drafts(self) -> bool:
-        """Whether its next tokens may be guessed: it decodes. While it computes again what a preemption
-        took, drafts would only wait for that. After a wrong draft of a model with recurrent states a step
-        without drafts has to follow: its states are then those of all tokens."""
+        """Whether its next tokens may be guessed: it decodes. A request that recomputes lost positions gets no
+        drafts, because they could not be verified before these are computed. After a wrong draft of a model
+        with recurrent states, a step without drafts must compute the right tokens again."""
         running = self.status is RequestStatus.RUNNING
         rewound = self.num_rewound_tokens > 0
         return running and self.is_decoding and not self.waits_for_group and not rewound
 
     @property
     def has_started(self) -> bool:
-        """Whether it runs or has run, and so may have blocks: those that it filled, or those of the
+        """Whether it runs or has run, and so may have blocks: blocks that it filled, or shared blocks of the
         request from which it was forked."""
         is_running = self.status is RequestStatus.RUNNING
         return is_running or self.num_processed_tokens > 0 or self.num_computed_once > 0

@@ -10,10 +10,10 @@ from pellucid.scheduling.request import Key, Request, RequestStatus
 
 
 class RequestHeap:
-    """The smallest key first. Taking a request out of the middle costs O(1) on average.
+    """A heap of requests, the smallest key first. Removing a request from the middle is O(1) on average:
 
-    It only forgets that the entry is valid; entries like that are dropped when they come up, or all
-    at once when they are the majority.
+    `remove` only marks its entry as invalid. Invalid entries are dropped when they come to the top, or all at
+    once when they are the majority.
     """
 
     def __init__(self) -> None:

@@ -21,10 +21,10 @@ class Scheduler:
     the loop without a cache: a request's `num_computed_tokens` has to catch up with its `num_tokens`.
 
     The scheduler serves the requests of a caller in order of `queue_key`, and between callers the one whose
-    turn it is (`FairShares`). No request overtakes the first waiting one. When blocks lack, waiting requests
-    that still hold blocks give them back first; then running requests are preempted. The request with the
-    latest key gives first; of several callers, one of the caller with the largest claim (`Claims`). It gives
-    blocks from its tail, and only as many as are needed now.
+    turn it is (`FairShares`). No request overtakes the first waiting one. When too few blocks are free, waiting
+    requests that still hold blocks give them back first; then running requests are preempted. The request with
+    the latest key gives first; if there are several callers, a request of the caller with the largest claim
+    (`Claims`). It gives blocks from its tail, and only as many as are needed now.
 
     Args:
         kv_cache_manager: allocates and releases blocks.
@@ -157,8 +157,8 @@ class Scheduler:
         now: float,
         stop_strings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Books what a step computed: commits the sampled tokens, goes back behind wrong
-        drafts, publishes newly filled blocks to the prefix index, and finishes requests.
+        """Records the results of a step: appends the sampled tokens, rewinds requests to their last right
+        draft, publishes newly filled blocks to the prefix index, and finishes requests.
 
         A request that was sampled and got no token is parked until `reassign` gives it a token. It keeps
         its blocks as long as no other request needs them.
@@ -210,9 +210,10 @@ class Scheduler:
         return self._events.snapshot(self._queues, as_of_seq, with_tokens)
 
     def continue_from(self, request: Request, parent: Request, num_tokens: int) -> int:
-        """Gives a new request the blocks of an unfinished one, as far as both have the same tokens.
+        """Makes a new request share the blocks of an unfinished one, as far as both have the same tokens.
 
-        The block in which they part is shared too: the first of them to write into it gets a copy.
+        The block with the first different token is shared too: the first request that writes into it gets a
+        copy.
 
         Args:
             request: waits, and has no blocks yet.
@@ -368,8 +369,8 @@ class Scheduler:
         self._add(request, plan)
 
     def _limit_drafts(self, request: Request, plan: StepPlan) -> None:
-        """Drops the drafts of a request that the step has no room for, that are beyond its end, or behind which
-        it could not go back."""
+        """Drops drafts of a request that the step has no room for, that are beyond `max_tokens`, or from which
+        the request could not be rewound."""
         if not self.kv_cache_manager.can_rewind(request):
             request.draft_token_ids = ()
             return
@@ -383,8 +384,8 @@ class Scheduler:
         request.draft_token_ids = request.draft_token_ids[: max(0, room)]
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
-        """Deals with the first request that waits: admits it, or lets it read blocks from the prefix
-        store first. Returns False if it has to wait where it is, and all others behind it."""
+        """Admits the first waiting request, or has blocks for it read from the prefix store first. Returns False
+        if it has to stay first in the queue, so that no other request can be admitted."""
         manager, events = self.kv_cache_manager, self._events
         if manager.start_reading(request):
             if events.active:
@@ -495,13 +496,13 @@ class Scheduler:
         return claims
 
     def _rank(self, claims: Claims | None) -> Callable[[Request], tuple[float, Key]]:
-        """The request with the largest one gives blocks first."""
+        """A key for sorting requests: the request with the largest key gives blocks first."""
         if claims is None:
             return lambda request: (0.0, request.queue_key)
         return lambda request: (claims.of(request.caller), request.queue_key)
 
     def _emit_queued(self) -> None:
-        """Emits behind which requests those wait that have arrived since the last step, if they wait."""
+        """Emits, for each waiting request that has arrived since the last step, which requests it waits behind."""
         first = self._queues.waiting.first
         for request in self._arrived:
             if request is not first and request in self._queues.waiting:
@@ -555,7 +556,7 @@ class Scheduler:
 
     def _preempt(self, request: Request, cause: Request, plan: StepPlan) -> None:
         request.draft_token_ids = ()
-        # Blocks that it has not come to fill are of no use to it.
+        # Blocks that it has not begun to fill hold nothing.
         self.kv_cache_manager.rewind(request, request.num_computed_tokens)
         self._queues.preempt(request)
         request.num_preemptions += 1
@@ -568,7 +569,7 @@ class Scheduler:
             self._events.preempted(request, cause)
 
     def _take_blocks(self, giver: Request, request: Request) -> None:
-        """Frees as many of the giver's last blocks as `request` lacks, if it has that many."""
+        """Frees the giver's last blocks: as many as `request` needs besides the free ones, or all of them."""
         manager = self.kv_cache_manager
         num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
         if num_lacking == 0:
@@ -582,7 +583,8 @@ class Scheduler:
             self._events.gave_back(giver, num_lost, num_freed, swapped, request)
 
     def _part(self, scheduled: ScheduledRequest) -> None:
-        """Sends the siblings that waited for this prompt their own ways."""
+        """Dissolves a group of siblings whose prompt has been computed: those that sampled a token fork from the
+        leader and run, the others return to the queue."""
         leader = scheduled.request
         for follower in self._queues.siblings.dissolve(scheduled.samplers):
             follower.num_computed_once = leader.num_computed_once
@@ -591,7 +593,7 @@ class Scheduler:
                 self._queues.run(follower)
                 if self._events.active:
                     self._events.forked(follower)
-            else:  # it finds in the prefix cache what is still there
+            else:  # on admission it finds the blocks that are still in the prefix cache
                 self._queues.queue(follower)
 
     # ---- results of a step
@@ -606,8 +608,7 @@ class Scheduler:
         return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
     def _book_computed(self, scheduled: ScheduledRequest) -> None:
-        """Advances a request's counters, as far as its tokens have been computed. Behind a wrong draft the
-        request goes back, as far as it has to."""
+        """Advances a request's counters by the computed tokens, and rewinds the request if a draft was wrong."""
         request, start, num_computed = scheduled.request, scheduled.start, scheduled.end
         request.num_computed_tokens = num_computed
         if scheduled.num_draft_tokens:

@@ -187,7 +187,7 @@ class SaveBlock:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Offer a snapshot of recurrent states, those behind a full block, to the prefix store."""
+    """Offer a snapshot of recurrent states (at the end of a full block) to the prefix store."""
 
     state_slot: int
     block_hash: bytes
@@ -199,7 +199,7 @@ class SnapshotKey(NamedTuple):
 
     Attributes:
         num_keys: of the blocks before it that have to be read.
-        block_hash, token_ids: of the block behind which the states were these.
+        block_hash, token_ids: of the block at whose end the snapshot was taken.
     """
 
     num_keys: int

@@ -88,7 +88,7 @@ class StatePool:
     # ---- snapshots
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether there is a snapshot of the states behind the block with this hash."""
+        """Whether there is a snapshot of the states at the end of the block with this hash."""
         return block_hash in self._snapshots
 
     def find(self, block_hash: bytes) -> int | None:

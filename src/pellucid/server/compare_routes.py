@@ -126,7 +126,7 @@ class CompareRoutes:
                 "max_tokens",
             )
         if self._running.locked():
-            raise overloaded("another comparison runs", 5)
+            raise overloaded("another comparison is running", 5)
         frames = self._frames(body, prompt.token_ids)
         return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
 

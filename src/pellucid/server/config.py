@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """The knobs of a server.
+    """The settings of a server.
 
     Args:
         host: address to listen on.

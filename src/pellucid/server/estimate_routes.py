@@ -130,7 +130,7 @@ class EstimateRoutes:
             if self._measured is None:
                 service = self.serving.service
                 if service.under_way:
-                    raise not_serving("this machine is measured when no request runs")
+                    raise not_serving("this machine can be measured only while no request runs")
                 ceilings = await service.engine.inspect(
                     lambda inspector: measure_ceilings(inspector.config, inspector.model)
                 )

@@ -16,7 +16,7 @@ from pellucid.server.errors import refused
 
 
 class Treatment(Enum):
-    """What becomes of a field that a client sends."""
+    """How the server treats a field that a client sends."""
 
     HONOURED = "honoured"
     WITHOUT_EFFECT = "accepted with a warning"

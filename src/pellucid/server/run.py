@@ -31,7 +31,7 @@ def run_server(
 
     Args:
         engine: for this server alone.
-        config: the server's knobs.
+        config: the server's settings.
         on_listening: called with the URL once connections are accepted.
 
     Raises:

@@ -84,7 +84,7 @@ COMPARE_FIELDS = FieldTable(
         batch=f"requests of the kind batch, 2..{MAX_BATCH}",
         drafter="of the kind drafts: ngram looks drafts up in the text, draft asks the draft model",
         num_drafts=f"of the kind drafts: most drafts of a round, 1..{MAX_DRAFT_TOKENS}",
-        ignore_eos="continue after the model's end of text, so that arms have the same length; left out, true",
+        ignore_eos="continue after the model's end tokens, so that all arms have the same length; left out, true",
     ),
 )
 LOAD_FIELDS = FieldTable(
@@ -111,8 +111,8 @@ FORK_FIELDS = FieldTable(
     ForkBody,
     honoured(
         req="the completion to continue: an id of a reply, or the engine's name",
-        position="of the token that becomes another one; the prompt's first token is 0",
-        token_id="the other token",
-        max_tokens=f"tokens after it, 1..{MAX_NEW_TOKENS}",
+        position="position of the token to replace; the prompt's first token is 0",
+        token_id="the token that replaces it",
+        max_tokens=f"output tokens after the fork, 1..{MAX_NEW_TOKENS}",
     ),
 )

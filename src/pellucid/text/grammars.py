@@ -139,7 +139,7 @@ class GrammarCompiler:
         except ValueError:
             allows_any = False
         if not allows_any:  # a schema that refers to itself, say
-            raise ValueError(f"structured_outputs.{rule.kind}: no text keeps this rule")
+            raise ValueError(f"structured_outputs.{rule.kind}: no text can satisfy this rule")
         return made
 
     def _llguidance_vocabulary(self) -> Any:
@@ -148,7 +148,7 @@ class GrammarCompiler:
                 from llguidance import LLTokenizer, TokenizerWrapper
             except ImportError:
                 raise ValueError(
-                    "structured_outputs: needs llguidance; `pip install pellucid[server]` brings it"
+                    "structured_outputs: needs llguidance: pip install 'pellucid[server]'"
                 ) from None
             if not self._tokenizer.makes_text:
                 raise ValueError("structured_outputs: needs a tokenizer")

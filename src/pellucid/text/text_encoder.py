@@ -38,7 +38,7 @@ class TextEncoder:
         """The tokens of a text.
 
         Raises:
-            ValueError: the library gave up on the text.
+            ValueError: the library failed on the text.
         """
         try:
             if len(text) < _LONG_CHARS:
@@ -47,7 +47,7 @@ class TextEncoder:
         except BaseException as error:
             if isinstance(error, Exception) or is_panic(error):
                 raise ValueError(
-                    f"text: the tokenizer of {self.model} gave up on it: {error}"
+                    f"text: the tokenizer of {self.model} failed on it: {error}"
                 ) from None
             raise
 

@@ -85,7 +85,7 @@ class TokenBytes:
             text: str = self._hf_tokenizer.decode(token_ids, skip_special_tokens=False)
         except BaseException as error:
             if is_panic(error):
-                raise ValueError(f"the decoder gave up on token {token_ids[0]}: {error}") from None
+                raise ValueError(f"the decoder failed on token {token_ids[0]}: {error}") from None
             raise
         return text
 

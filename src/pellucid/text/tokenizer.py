@@ -117,7 +117,7 @@ class Tokenizer:
 
         Raises:
             PromptTooLongError: the text does not fit in `max_model_len`.
-            ValueError: `text` has lone surrogates, or a token that the model lacks, or the tokenizer gave up on it.
+            ValueError: `text` has lone surrogates, or a token that the model lacks, or the tokenizer failed on it.
         """
         check_text(text, "text")
         if max_model_len is not None:

@@ -136,11 +136,11 @@ def _check_costs(path: Path, data: bytes, declared: list[dict[str, Any]]) -> Non
     patterns = re.finditer(rb'"Regex"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"', data)
     if (regex_bytes := sum(len(match[1]) for match in patterns)) > _MAX_REGEX_BYTES:
         raise ValueError(
-            f"{path}: has regular expressions of {regex_bytes} bytes: at most {_MAX_REGEX_BYTES} are read"
+            f"{path}: has regular expressions of {regex_bytes} bytes: at most {_MAX_REGEX_BYTES} are allowed"
         )
     if (num_added := sum(len(token["content"]) for token in declared)) > MAX_ADDED_CHARACTERS:
         raise ValueError(
-            f"{path}: has added tokens of {num_added} characters: at most {MAX_ADDED_CHARACTERS} are read"
+            f"{path}: has added tokens of {num_added} characters: at most {MAX_ADDED_CHARACTERS} are allowed"
         )
     if re.search(rb'"type"\s*:\s*"Unigram"', data):
         _check_unigram_costs(path, data)
@@ -160,12 +160,12 @@ def _check_unigram_costs(path: Path, data: bytes) -> None:
     num_bytes = sum(map(len, pieces)) - 2 * len(pieces)  # without quotes
     if num_bytes > _MAX_UNIGRAM_BYTES:
         raise ValueError(
-            f"{path}: has a unigram model of {num_bytes} bytes: at most {_MAX_UNIGRAM_BYTES} are read"
+            f"{path}: has a unigram model of {num_bytes} bytes: at most {_MAX_UNIGRAM_BYTES} are allowed"
         )
     longest = max(map(len, pieces), default=2) - 2
     if longest > _MAX_PIECE_BYTES:
         raise ValueError(
-            f"{path}: has a piece of {longest} bytes in its unigram model: at most {_MAX_PIECE_BYTES} are read"
+            f"{path}: has a piece of {longest} bytes in its unigram model: at most {_MAX_PIECE_BYTES} are allowed"
         )
     if num_bytes <= _MAX_UNIGRAM_NODES:
         return  # each byte has at most one node
@@ -251,7 +251,7 @@ def _special_tokens(
             continue
         if hf_tokenizer.token_to_id(content) is None and name in ("bos", "eos"):
             raise ValueError(
-                f"{directory}: {name}_token {shown(content)} is no token of tokenizer.json"
+                f"{directory}: {name}_token {shown(content)} is not a token of tokenizer.json"
             )
         found[f"{name}_token"] = content
         if hf_tokenizer.token_to_id(content) is not None and content not in special:

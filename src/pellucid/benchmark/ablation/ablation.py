@@ -37,7 +37,7 @@ def ablate(
 
     Args:
         model: what runs.
-        config: the engine's knobs, where no part sets them.
+        config: the engine's settings, where no part sets them.
         num_requests: of mixed lengths, at least 2.
         on_part: told what comes next.
 

@@ -69,7 +69,7 @@ def check_model(model: str) -> str:
             )
         if path.is_file() and not _is_gguf(path):
             raise ValueError(
-                f"{model}: is no model: a model is a directory with config.json, a .gguf file or"
+                f"{model}: is not a model: a model is a directory with config.json, a .gguf file or"
                 f" owner/name on the hub. To read a prompt from it: -f {model}"
             )
         return model
@@ -236,7 +236,7 @@ class PromptOptions:
     def __post_init__(self) -> None:
         for option, value in (("--system", self.system), ("--think", self.think)):
             if value is not None and self.raw:
-                raise ValueError(f"{option}: has no use with --raw")
+                raise ValueError(f"{option}: has no effect with --raw")
 
     def prompt(self, llm: "LLM", text: str, *, is_bundled: bool) -> "Prompt":
         """The prompt for the engine: text to continue, or a conversation of one question.

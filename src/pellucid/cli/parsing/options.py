@@ -160,7 +160,7 @@ class ModelOptions:
         ),
     ] = EngineConfig.max_num_batched_tokens
 
-    def knobs(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -196,7 +196,7 @@ class SpeculationOptions:
         ),
     ] = EngineConfig.num_draft_tokens
 
-    def knobs(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -229,7 +229,7 @@ class PrefixCacheOptions:
         ),
     ] = EngineConfig.prefix_cache_bytes
 
-    def knobs(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -397,7 +397,7 @@ class BeamOptions:
             value = given.get(field.name, field.default)
             if field.name not in known and value != field.default:
                 raise ValueError(
-                    f"{field.name}={value!r}: has no meaning for a beam search"
+                    f"{field.name}={value!r}: does not apply to a beam search"
                     f" (beam_width={self.beam_width})"
                 )
         if (word := self.early_stopping) is not None:

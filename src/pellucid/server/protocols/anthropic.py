@@ -110,7 +110,7 @@ THINKING_FIELDS = FieldTable(
         *honoured(
             type="adaptive, disabled or enabled: enable_thinking of templates that read it; for other models"
             " that reason, disabled is a budget of 0",
-            budget_tokens="most tokens of thinking, then its end is forced",
+            budget_tokens="maximum tokens of thinking; then the end of thinking is forced",
         ),
         *without_effect(display="thinking is given as the model wrote it"),
     ),
@@ -120,7 +120,7 @@ OUTPUT_CONFIG_FIELDS = FieldTable(
     "`output_config` of messages",
     OutputConfig,
     honoured(
-        format="json_schema, which is enforced; beside tools the answer is calls or has the format",
+        format="json_schema, which is enforced; with tools, the answer either consists of calls or has the format",
         effort="as reasoning_effort of /v1/chat/completions",
     ),
     Treatment.WITHOUT_EFFECT,
@@ -141,7 +141,7 @@ CONVERSATION_FIELDS = (
     *honoured(
         messages="roles user, assistant and system; text, tool_use, tool_result and thinking blocks;"
         " a final message of the assistant is continued",
-        model="the served model's name or another one that it was given",
+        model="the served model's name or one of its aliases",
         system="text or text blocks; Claude Code's changing billing line is left out, and logged",
         tools="functions, which the chat template shows to the model; the vendor's own tools are"
         " left out with a warning",
@@ -164,7 +164,7 @@ MESSAGES_FIELDS = FieldTable(
     MessagesBody,
     (
         *honoured(
-            max_tokens="what the context does not hold is not generated",
+            max_tokens="the answer ends when the context is full",
             stop_sequences="strings that end the answer",
             stream="server-sent events",
             temperature="0 is greedy; left out, the model's own default",
@@ -177,7 +177,7 @@ MESSAGES_FIELDS = FieldTable(
             metadata="nothing is stored",
             service_tier="there is one",
             inference_geo="it runs here",
-            speed="it is as fast as it can be",
+            speed="there is one speed",
         ),
     ),
     Treatment.WITHOUT_EFFECT,

@@ -91,7 +91,7 @@ SHOW_FIELDS = FieldTable(
     ShowBody,
     (
         *honoured(model="as everywhere", name="the same by its older name"),
-        *without_effect(verbose="the reply has all that there is"),
+        *without_effect(verbose="the reply always has all details"),
     ),
     Treatment.WITHOUT_EFFECT,
 )
@@ -100,7 +100,7 @@ OPTION_FIELDS = FieldTable(
     Options,
     (
         *honoured(
-            num_predict="most tokens; below 0, the rest of the context",
+            num_predict="maximum output tokens; below 0, all of the remaining context",
             temperature="left out, the model's own default",
             top_k="0 is off",
             top_p="see docs/sampling.md",
@@ -137,10 +137,10 @@ OPTION_FIELDS = FieldTable(
 )
 COMMON_FIELDS = (
     *honoured(
-        model="the served model's name or another one that it was given, with or without :latest",
+        model="the served model's name or one of its aliases, with or without :latest",
         stream="lines of JSON, unless false",
         options="see below",
-        format="json, or a JSON schema; beside tools the answer is calls or has the format",
+        format="json, or a JSON schema; with tools, the answer either consists of calls or has the format",
         think="enable_thinking, or a level as reasoning_effort, of templates that read it; for other models that"
         " reason, false is a budget of 0 tokens and low one of 2048",
         logprobs="log-probabilities of the answer's tokens",
@@ -149,7 +149,7 @@ COMMON_FIELDS = (
     *without_effect(
         keep_alive="the model stays loaded",
         truncate="nothing is truncated: a prompt that is too long is refused",
-        shift="nothing is shifted out of the context: an answer ends where it does",
+        shift="nothing is shifted out of the context: an answer ends when the context is full",
     ),
 )
 GENERATE_FIELDS = FieldTable(

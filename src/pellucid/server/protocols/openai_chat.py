@@ -62,22 +62,21 @@ CHAT_FIELDS = FieldTable(
     ChatBody,
     (
         *honoured(
-            messages="roles system, developer, user, assistant, tool; text or text parts; tool calls; other keys"
-            " that a client's library noted in them have no effect",
-            max_tokens="left out, the rest of the context; what the context does not hold is not"
-            " generated",
+            messages="roles system, developer, user, assistant, tool; text or text parts; tool calls; keys that"
+            " client libraries add have no effect",
+            max_tokens="left out, all of the remaining context; the answer ends when the context is full",
             max_completion_tokens="the same by its newer name",
             logprobs="log-probabilities of the answer's tokens",
             top_logprobs="0..20 likeliest tokens at each position",
             tools="functions that the model may call; refused if the model's template does not take them",
             tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
             " refused if no grammar of the model's calls is known",
-            parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by"
+            parallel_tool_calls="false: at most one call, if calls are enforced by tool_choice or by"
             " strict in a tool",
             reasoning_effort="for templates that read it; for other models that reason, none, minimal and low are"
             " budgets of 0, 512 and 2048 tokens, and other efforts set no limit",
             chat_template_kwargs="variables for the template, such as enable_thinking",
-            add_generation_prompt="end the prompt with what opens the answer",
+            add_generation_prompt="end the prompt with the text that opens the answer",
             continue_final_message="the answer continues the final message",
             modalities="text",
         ),
@@ -88,9 +87,9 @@ CHAT_FIELDS = FieldTable(
         ),
         *not_served(
             audio="only text is served",
-            best_of="it belongs to /v1/completions",
+            best_of="a parameter of /v1/completions",
             chat_template="a template is a program; start the server with a model that has it",
-            documents="put them into a message",
+            documents="send them in a message",
             function_call="use tool_choice",
             functions="use tools",
             web_search_options="the server fetches nothing",

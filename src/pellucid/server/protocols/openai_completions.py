@@ -46,10 +46,10 @@ COMPLETION_FIELDS = FieldTable(
     (
         *honoured(
             prompt="a string, token ids, or a list of strings and lists of token ids",
-            max_tokens="left out, 16; what the context does not hold is not generated; 0 with echo"
+            max_tokens="left out, 16; the answer ends when the context is full; 0 with echo"
             " gives the prompt alone",
             best_of="completions to generate; the n best are returned",
-            echo="the prompt stands before the answer, and its log-probabilities too",
+            echo="the reply begins with the prompt and its log-probabilities",
             logprobs="0..20 likeliest tokens at each position, the chosen one always with them",
         ),
         *SAMPLING_FIELDS,

@@ -137,8 +137,8 @@ TEXT_FIELDS = FieldTable(
     TextOptions,
     (
         *honoured(
-            format="text, json_object, or json_schema, which is enforced, strict or not; beside tools the"
-            " answer is calls or has the format"
+            format="text, json_object, or json_schema, which is enforced, strict or not; with tools, the"
+            " answer either consists of calls or has the format"
         ),
         *without_effect(verbosity="say it in a message"),
     ),
@@ -151,7 +151,7 @@ CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
 CONVERSATION_FIELDS = (
     *honoured(
         input="text, or items: messages, function calls and their outputs, reasoning",
-        model="the served model's name or another one that it was given",
+        model="the served model's name or one of its aliases",
         instructions="a system message before the input",
         tools="functions, which the chat template shows to the model; tools of other types are left"
         " out with a warning",
@@ -159,13 +159,13 @@ CONVERSATION_FIELDS = (
         " refused if no grammar of the model's calls is known",
         reasoning="see below",
         text="see below",
-        parallel_tool_calls="false: one call at most where calls are enforced: by tool_choice, or by strict"
+        parallel_tool_calls="false: at most one call, if calls are enforced by tool_choice or by strict"
         " in a tool",
     ),
     *not_served(
-        conversation="the server keeps none: send the items",
-        previous_response_id="the server keeps none: send the items",
-        prompt="the server keeps none: send the items",
+        conversation="the server stores none: send the items",
+        previous_response_id="the server stores none: send the items",
+        prompt="the server stores none: send the items",
     ),
 )
 RESPONSES_FIELDS = FieldTable(
@@ -173,7 +173,7 @@ RESPONSES_FIELDS = FieldTable(
     ResponsesBody,
     (
         *honoured(
-            max_output_tokens="left out, the rest of the context",
+            max_output_tokens="left out, all of the remaining context",
             temperature="0 is greedy; left out, the model's own default",
             top_p="see docs/sampling.md",
             stream="server-sent events",
@@ -181,7 +181,7 @@ RESPONSES_FIELDS = FieldTable(
             prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
             truncation="disabled",
             prompt_cache_options="see below",
-            include=f"{LOGPROBS}: log-probabilities of the text's tokens; a reply has all else that there is",
+            include=f"{LOGPROBS}: log-probabilities of the text's tokens; a reply always has everything else",
             top_logprobs="0..20 likeliest tokens at each position; with the log-probabilities alone",
         ),
         *CONVERSATION_FIELDS,
@@ -189,11 +189,11 @@ RESPONSES_FIELDS = FieldTable(
             client_metadata="nothing is stored",
             max_tool_calls="the server calls no tools",
             prompt_cache_retention="blocks stay until memory is needed",
-            safety_identifier="it is for OpenAI's abuse detection",
+            safety_identifier="used by OpenAI's abuse detection only",
             service_tier="there is one",
             store="nothing is stored",
             stream_options="frames have no padding",
-            user="it is for OpenAI's abuse detection",
+            user="used by OpenAI's abuse detection only",
         ),
         *not_served(background="leave it out, and read the stream"),
     ),

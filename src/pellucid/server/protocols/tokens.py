@@ -42,8 +42,8 @@ CONVERSATION_FIELDS = honoured(
     messages="a conversation, as for /v1/chat/completions",
     tools="functions that the template shows",
     chat_template_kwargs="variables for the template",
-    add_generation_prompt="end with what opens the answer; left out, true",
-    continue_final_message="end within the final message",
+    add_generation_prompt="end with the text that opens the answer; left out, true",
+    continue_final_message="the prompt ends within the final message",
 )
 TOKENIZE_FIELDS = FieldTable(
     "POST /tokenize",
@@ -52,7 +52,7 @@ TOKENIZE_FIELDS = FieldTable(
         *honoured(
             prompt="a text",
             content="the same by llama.cpp's name",
-            add_special_tokens="with what the tokenizer puts around a text; left out, true",
+            add_special_tokens="add the tokens that the tokenizer puts around a text; left out, true",
             add_special="the same by llama.cpp's name, where it is false if left out",
             return_token_strs="token_strs: each token alone, bytes that are no character as \\xNN",
             with_pieces="llama.cpp's form of tokens: objects with id and piece",

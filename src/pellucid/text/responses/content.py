@@ -144,7 +144,7 @@ def _types(schema: Any) -> list[str]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _read_as(text: str, name: str) -> tuple[bool, Any]:

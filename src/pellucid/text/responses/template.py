@@ -234,7 +234,9 @@ def compiled_pattern(pattern: Any, where: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern, regex.DOTALL)
     except (RecursionError, regex.error) as error:
-        raise ValueError(f"{where}={shown(pattern)}: is no regular expression: {error}") from None
+        raise ValueError(
+            f"{where}={shown(pattern)}: is not a regular expression: {error}"
+        ) from None
 
 
 def _check_form_args(form: str, args: Mapping[str, Any], where: str) -> None:
@@ -302,7 +304,7 @@ def _check_size(source: Mapping[str, Any], name: str) -> None:
         raise ValueError(f"{name}: nested too deeply") from None
     if num_chars > MAX_TEMPLATE_CHARS:
         raise ValueError(
-            f"{name}: has {num_chars} characters as JSON: at most {MAX_TEMPLATE_CHARS} are read"
+            f"{name}: has {num_chars} characters as JSON: at most {MAX_TEMPLATE_CHARS} are allowed"
         )
 
 
