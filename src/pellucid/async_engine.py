@@ -40,14 +40,14 @@ DEFAULT_MAX_REQUESTS = 1024
 class AsyncLLMEngine:
     """Runs an engine for the tasks of one or several event loops.
 
-    One thread alone touches the engine. It steps as long as there is work, and never waits for a
-    reader. An `async with` block ends with `shutdown`; an engine that is forgotten is shut down when it
-    is collected, or when the interpreter exits.
+    One thread uses the engine. It runs steps while there are requests, and never waits for a reader. An
+    `async with` block ends with `shutdown`. An engine without references is shut down when Python collects it,
+    or when the interpreter exits.
 
     Args:
-        engine: from now on for this facade alone.
-        max_requests: unfinished requests that are accepted, running and waiting together.
-        on_failure: called on the engine's thread with what the engine failed with.
+        engine: from now on used by this object alone.
+        max_requests: most unfinished requests, running and waiting together.
+        on_failure: called on the engine's thread with the error that ended the engine.
 
     Attributes:
         events: the engine's bus. Subscribe from any thread; subscribers are called on the engine's.
@@ -118,15 +118,15 @@ class AsyncLLMEngine:
             prompt: text, token ids, or a conversation; or what `encode` made of it.
             params: how to choose, or how to search, and when to stop; left out, those that
                 the checkpoint recommends.
-            request_id: unique among requests under way; left out, one is made.
+            request_id: unique among unfinished requests; left out, the engine chooses one.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
-            cache_salt: only requests with the same one share cached prompts; up to 256 characters.
+            cache_salt: only requests with the same salt share cached prompts; up to 256 characters.
             continues: as in `LLMEngine.add_prepared`.
             caller: callers share the engine fairly; priority orders the requests of one caller.
             caller_weight: two callers with weights 2 and 1 get tokens 2 to 1 while both have requests waiting.
 
         Returns:
-            What becomes of it. Close it if it is not read to its end.
+            The request's stream. Close it if it is not read to its end.
 
         Raises:
             ValueError: the prompt or a parameter cannot be served; nothing was queued.
@@ -171,7 +171,7 @@ class AsyncLLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncIterator[CompletionDelta]:
-        """What is added to each answer, as it is made. Closing the iterator aborts the request.
+        """Queues a request and yields its deltas. Closing the iterator aborts the request.
 
         Arguments and errors are those of `add_request`, raised where iteration begins.
         """
@@ -183,7 +183,7 @@ class AsyncLLMEngine:
                 yield delta
 
     async def kv_cache_usage(self) -> KVCacheUsage:
-        """The blocks of the KV cache, after the step under way.
+        """The blocks of the KV cache, after the current step.
 
         Raises:
             EngineStoppedError: the engine was shut down, or failed.
@@ -191,7 +191,7 @@ class AsyncLLMEngine:
         return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
 
     async def speculation(self) -> SpeculationStatistics | None:
-        """The counters of drafts, after the step under way; None if speculation is off.
+        """The counters of drafts, after the current step; None if speculation is off.
 
         Raises:
             EngineStoppedError: the engine was shut down, or failed.
@@ -211,8 +211,8 @@ class AsyncLLMEngine:
         return await asyncio.wrap_future(self._thread.call(snapshot))
 
     async def inspect(self, look: Callable[[Inspector], Result]) -> Result:
-        """What `look` finds in the engine between two steps. It runs on the engine's thread, so it should
-        compute little there.
+        """Calls `look` on the engine's thread between two steps, and returns its result. `look` delays the
+        next step.
 
         Raises:
             EngineStoppedError: the engine was shut down, or failed.
@@ -255,7 +255,7 @@ class AsyncLLMEngine:
         return await SideEngine.make(self._thread, config)
 
     def abort(self, request_id: str) -> None:
-        """Ends a request, after the step under way: its stream ends with finish_reason "abort".
+        """Ends a request after the current step: its stream ends with finish_reason "abort".
 
         Unknown and finished ids are ignored. From any thread.
         """
@@ -265,7 +265,7 @@ class AsyncLLMEngine:
         """Refuses new requests from now on; returns when the engine is closed and its thread ended.
 
         Args:
-            drain: let the requests under way end first; otherwise they are aborted.
+            drain: wait until the unfinished requests have ended; otherwise they are aborted.
         """
         self._thread.stop(drain=drain)
         await asyncio.to_thread(self._thread.join)
@@ -278,7 +278,7 @@ class AsyncLLMEngine:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the engine failed with; None while it runs and after a shutdown."""
+        """The error that ended the engine; None while it runs and after a shutdown."""
         return self._thread.failure
 
     @property

@@ -69,11 +69,11 @@ class EventBus:
 
     @property
     def step(self) -> int:
-        """Number of the step under way, or of the last one."""
+        """Number of the current step; between two steps, of the last one."""
         return self._step
 
     def begin_step(self) -> None:
-        """A step begins: it is the one that events belong to from now on."""
+        """Begins a step: later events carry its number."""
         self._step += 1
 
     def wants(self, level: Level) -> bool:
@@ -118,15 +118,15 @@ class EventBus:
     ) -> Callable[[], None]:
         """Calls `subscriber` with each event up to `level` from now on.
 
-        One that raises is dropped: a log line and a `warn` event say so, and the engine goes on.
+        A subscriber that raises is removed: a log line and a `warn` event say so, and the engine continues.
 
         Args:
-            level: how much it wants to hear.
+            level: the highest level of the events that it gets.
             tokens_of: at level `TOKEN`, of which completions ("r/0") or requests ("r") it wants the
                 tokens, each of which costs something; left out, of all.
 
         Returns:
-            What ends it; may be called more than once.
+            A function that ends the subscription; it may be called more than once.
 
         Raises:
             ValueError: it has subscribed already.
@@ -144,7 +144,7 @@ class EventBus:
     def change_interest(
         self, subscriber: Subscriber, level: Level, tokens_of: Collection[str] | None = None
     ) -> None:
-        """Lets a subscriber hear more or less from now on; ignores one that was dropped."""
+        """Changes the events that a subscriber gets; ignores a subscriber that was removed."""
         with self._lock:
             if subscriber in self._subscribers:
                 watched = None if tokens_of is None else frozenset(tokens_of)
@@ -152,7 +152,7 @@ class EventBus:
                 self._count()
 
     def emit(self, event: Event) -> None:
-        """Hands an event to everyone who wants it."""
+        """Hands an event to every subscriber that wants it."""
         with self._lock:
             started = self._clock()
             record = EventRecord(self._num_emitted, self.to_us(started), self._step, event)
@@ -163,7 +163,7 @@ class EventBus:
                     try:
                         subscriber(record)
                     except Exception:
-                        _log.exception("a subscriber to events failed and hears no more of them")
+                        _log.exception("a subscriber to events failed and was removed")
                         self._drop(subscriber)
                         failed = True
             self._spent += self._clock() - started

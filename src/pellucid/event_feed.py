@@ -18,9 +18,9 @@ POLL_SECONDS = 1 / 30
 class EventFeed:
     """Keeps the last events of a bus for any number of readers.
 
-    The engine's thread only puts a record into the ring; readers come and take, so that a slow one costs
-    the engine nothing. A reader that is more than the ring behind gets a `gap` in place of what it
-    missed; it should take a snapshot of the engine then.
+    The engine's thread only puts records into the ring, and readers take them from there: a slow reader costs
+    the engine nothing. A reader that falls behind by more than the ring gets a `gap` in place of the events
+    that it missed; it should then take a snapshot of the engine.
 
     Args:
         bus: the engine's. The feed listens at the highest level of its readers, and not at all without any.
@@ -47,10 +47,10 @@ class EventFeed:
         """A new reader.
 
         Args:
-            level: how much it wants to hear.
+            level: the highest level of the events that it gets.
             tokens_of: as in `EventBus.subscribe`.
-            after_seq: it has heard everything up to here, and goes on after that if the ring still has it;
-                None: it hears what comes from now on.
+            after_seq: the last event that it has got already; it continues after that if the ring still has
+                the next one. None: it gets events from now on.
         """
         with self._readers_lock:
             if after_seq is None:
@@ -102,11 +102,11 @@ class EventFeed:
             newest = self._ring[(self._end - 1) % self._capacity]
         if record is not None:
             return low, low == oldest and record.seq > after_seq + 1
-        heard = max(after_seq, -1 if newest is None else newest.seq)
-        return low, self._unsubscribe is None and self._bus.last_seq > heard
+        known = max(after_seq, -1 if newest is None else newest.seq)
+        return low, self._unsubscribe is None and self._bus.last_seq > known
 
     def _listen(self) -> None:
-        """Subscribes to what the readers want to hear."""
+        """Subscribes to the events that readers want."""
         if not self._readers:
             if self._unsubscribe is not None:
                 self._unsubscribe()
@@ -129,7 +129,7 @@ class FeedReader:
     """One reader of a feed, at its own pace. `EventFeed.read` makes it.
 
     Attributes:
-        level: how much it wants to hear.
+        level: the highest level of the events that it gets.
         tokens_of: whose tokens; None: of all.
         last_seq: of the last event that it was given or that it missed; None: none yet.
     """
@@ -151,9 +151,9 @@ class FeedReader:
         self._is_missing = is_missing  # events between the last one and `position`
 
     def take(self) -> list[EventRecord]:
-        """What came since the last call, as far as it is wanted; never waits.
+        """The wanted events since the last call; never waits.
 
-        If events were dropped meanwhile, the first record is a `gap`.
+        If events were dropped since then, the first record is a `gap`.
         """
         records, first = self._feed.take(self._position)
         if not records:
@@ -171,7 +171,7 @@ class FeedReader:
         return given
 
     async def batches(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[list[EventRecord]]:
-        """What comes, in batches, until the reader is closed or the iteration is left."""
+        """Events in batches, until the reader is closed or the iteration is left."""
         try:
             while True:
                 if records := self.take():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pellucid.config import ModelConfig
 from pellucid.formulas import BlockNeeds
 
-# More groups pad blocks less and cost a table more for each request.
+# More groups need less padding in blocks, but each group costs one block table more for each request.
 MAX_GROUPS = 8
 
 
@@ -36,7 +36,7 @@ def kv_groups(config: ModelConfig) -> tuple[KVGroup, ...]:
 
     Layers with equal windows, kv-heads and head dims are of one kind; a group has layers of one kind. Blocks of
     all groups have the same bytes and come from one pool, so a block holds as much as the largest group needs.
-    Of all sizes of a block that give at most `MAX_GROUPS` groups this takes the one that pads least.
+    Among the sizes of a block that give at most `MAX_GROUPS` groups, the one with the least padding is chosen.
     """
     kinds: dict[tuple[int | None, int, int], list[int]] = {}
     for index, window in _windows(config).items():

@@ -1,15 +1,15 @@
 """The ledger: splits each request's wall time into parts that add up.
 
-Time is booked once and without gaps: each entry knows up to when it has been booked, and every
-booking says what the time from there to a later moment was. The parts of a ledger are
+Time is booked once and without gaps: each entry stores the time up to which it has been booked, and each
+booking assigns the time from there to a later time to one part. The parts of a ledger are
 
 * tokenize: from the call to the queue: reading, templating and tokenizing the prompt.
 * queue: waiting to be admitted for the first time.
 * prefill: forwards of steps that computed its prompt.
 * decode: forwards of steps that computed its newest token, less stall.
-* stall: its work made later by others' prompts. Of a forward that has prompt tokens of other requests
-  beside its newest token, their share of the step's FLOPs; of a step that left it out for want of
-  budget, the whole.
+* stall: delays by prompts of other requests. In a forward that has prompt tokens of other requests
+  besides its newest token: their share of the step's FLOPs. In a step that left it out because the budget
+  was used up: the whole step.
 * preempted: waiting after a preemption, and the share, by FLOPs, of forwards in which it computed again
   what it had lost.
 * sampling: choosing tokens in steps that it took part in, for all of the step's requests.
@@ -17,8 +17,8 @@ booking says what the time from there to a later moment was. The parts of a ledg
 * drafting: making drafts for steps that it took part in, for all of the step's requests.
 * other: scheduling, and between the steps.
 
-Prompt tokens are those of a request without output, and those that are computed again: catching up,
-in short. An entry's time is the engine's: a request of a step has all of the step.
+Prompt tokens are the tokens of a request without output, and tokens that are computed again. A request
+waits for whole steps, so each request of a step books all of the step's time.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ Flops = Callable[[int, int, int], int]  # of (start, end, rows with logits), one
 
 
 class Part(IntEnum):
-    """What a piece of time was; an index into a list of sums."""
+    """The part to which time is booked; an index into a list of sums."""
 
     TOKENIZE = 0
     QUEUE = 1
@@ -82,8 +82,8 @@ class Ledger:
 
 @dataclass(slots=True)
 class StepTimes:
-    """When a step began and when its parts ended, in seconds; each part begins where the one before
-    it ended.
+    """When a step began and when its parts ended, in seconds; each part begins when the previous one
+    ended.
 
     Attributes:
         drafting: seconds, within those of scheduling, that making drafts took.
@@ -102,9 +102,9 @@ class Work:
     """A request's share of a step: positions start .. end - 1.
 
     Attributes:
-        num_recomputed: how many of these, from the first, it had before it was preempted.
+        num_recomputed: how many of these, from the first, had been computed before a preemption.
         num_logits: rows that went through the head.
-        has_output: so what it did not have before is its newest token.
+        has_output: whether it has output; then only its newest token is computed for the first time.
     """
 
     request_id: str
@@ -134,7 +134,7 @@ class _State(Enum):
 
 @dataclass(slots=True)
 class _Entry:
-    """What is booked of one request so far."""
+    """The time of one request that has been booked so far."""
 
     arrived: float
     booked: float  # up to when
@@ -158,7 +158,7 @@ class _Entry:
         self.booked = times.emitted
 
     def book_scheduling(self, times: StepTimes) -> None:
-        """Books what lies before `times.scheduled`."""
+        """Books the time before `times.scheduled`."""
         if times.drafting:
             self.book(Part.OTHER, times.scheduled - times.drafting)
             self.book(Part.DRAFTING, times.scheduled)
@@ -174,7 +174,7 @@ class _Entry:
 
 
 class LedgerBook:
-    """Keeps the ledgers of the requests under way. A step costs time for the requests in it, not for
+    """Owns the ledgers of unfinished requests. Booking a step takes time for the requests in it, not for
     those that wait.
 
     Args:
@@ -189,7 +189,7 @@ class LedgerBook:
         self._last_start = float("-inf")  # of the step before
 
     def open(self, request_id: str, arrived: float, queued: float) -> None:
-        """A request has come.
+        """Opens the ledger of a request that has arrived.
 
         Args:
             arrived: when its caller asked.
@@ -205,12 +205,12 @@ class LedgerBook:
         preempted: Iterable[str] = (),
         left_out: Iterable[str] = (),
     ) -> None:
-        """A step has ended.
+        """Books a step that has ended.
 
         Args:
-            works: what it computed.
-            preempted: who lost its place when it was scheduled.
-            left_out: who is running and had something to compute, but found no budget left.
+            works: the work of each request in it.
+            preempted: requests that were preempted when the step was scheduled.
+            left_out: running requests for which the budget was used up.
         """
         for request_id in preempted:
             self._preempt(request_id, times.scheduled)
@@ -235,8 +235,7 @@ class LedgerBook:
         self._last_start = times.started
 
     def fork(self, parent_id: str, request_id: str) -> None:
-        """A request has waited for `parent_id`, with which it came, to compute the prompt of both, and
-        now goes on beside it: so far their time was the same."""
+        """Copies the time booked so far from a sibling, `parent_id`, which has computed the prompt of both."""
         parent = self._entries[parent_id]
         stalled_by = dict(parent.stalled_by) if parent.stalled_by else None
         self._entries[request_id] = replace(
@@ -245,7 +244,7 @@ class LedgerBook:
         self._running[request_id] = parent.admitted
 
     def close(self, request_id: str, now: float) -> Ledger:
-        """A request has ended."""
+        """Closes the ledger of a request that has ended."""
         entry = self._entries.pop(request_id)
         entry.book(entry.state.idle, now)
         self._leave(request_id, now)

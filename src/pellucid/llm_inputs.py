@@ -88,7 +88,7 @@ def params_for_each(
         params: for all prompts, or one for each; None is `default`.
         num_prompts: how many there are.
         default: None where parameters must be given.
-        kind: what the caller's method takes.
+        kind: the class of parameters that the caller's method takes.
 
     Raises:
         ValueError: another kind of parameters, or another number of them.
@@ -166,7 +166,7 @@ def _token_ids(name: str, token_ids: list[Any]) -> tuple[int, ...]:
 
 
 def _elements(name: str, value: Any) -> list[Any]:
-    """What an iterable or an array holds. Arrays of other libraries become lists of Python's integers."""
+    """The elements of an iterable or an array. Arrays of other libraries become lists of Python's integers."""
     if callable(to_list := getattr(value, "tolist", None)):
         value = to_list()
     if not isinstance(value, Iterable):

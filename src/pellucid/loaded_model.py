@@ -55,13 +55,13 @@ class LoadedModel:
 def load_model(
     config: EngineConfig, on_progress: Progress | None = None, backend: Backend | None = None
 ) -> LoadedModel:
-    """Finds the checkpoint, checks it, and puts its weights where the backend wants them.
+    """Finds the checkpoint, checks it, and loads its weights on the backend.
 
     Args:
-        backend: that runs another model already; left out, one is made.
+        backend: a backend that runs another model already; left out, a new one is made.
 
     Raises:
-        ValueError: the checkpoint, the tokenizer or a setting cannot be used, or memory lacks.
+        ValueError: the checkpoint, the tokenizer or a setting cannot be used, or there is too little memory.
         OSError: a file cannot be read.
     """
     location = find_model(config.model, config.revision)

@@ -41,11 +41,11 @@ class Signal:
 
 @final
 class AsyncTokenStream:
-    """What steps add to one request, for one reader. `AsyncLLMEngine.add_request` makes it.
+    """The deltas of one request, for one reader. `AsyncLLMEngine.add_request` makes it.
 
-    Iterate with `async for`; leaving an `async with` block aborts what is still under way. A reader
-    slower than the engine is given the tokens of several steps in one delta: nothing is lost, the
-    engine never waits, and what is unread is never more than the completions.
+    Iterate with `async for`; leaving an `async with` block aborts the request if it has not ended. A reader
+    slower than the engine gets the tokens of several steps in one delta: nothing is lost, the engine never
+    waits, and unread deltas take no more memory than the completions.
 
     Its fields belong to the event loop that it was made on; the engine's thread reaches them through
     that loop alone.
@@ -100,7 +100,7 @@ class AsyncTokenStream:
         return self
 
     async def __anext__(self) -> CompletionDelta:
-        """What was added to one completion since its last delta.
+        """What steps have added to one completion since its last delta.
 
         Raises:
             EngineStoppedError: the engine failed before the request ended.
@@ -116,13 +116,13 @@ class AsyncTokenStream:
     def call_back(
         self, on_delta: Callable[[CompletionDelta], bool], on_end: Callable[[], None]
     ) -> None:
-        """Calls back from now on, in the event loop's callback that brings the deltas of a step: for readers to
-        which the waking of a task for each delta is too slow.
+        """Calls `on_delta` and `on_end` from now on, in the event loop's callback that brings the deltas of a
+        step: for readers for which waking a task for each delta is too slow.
 
         Args:
             on_delta: is given each delta, unless an earlier one is unread. Returns whether it has read the delta;
                 otherwise `take` returns the delta. Must not raise.
-            on_end: nothing comes any more. Must not raise.
+            on_end: called after the last delta. Must not raise.
         """
         self._on_delta = on_delta
         self._on_end = on_end
@@ -134,11 +134,11 @@ class AsyncTokenStream:
 
     @property
     def has_news(self) -> bool:
-        """Whether something is unread, or nothing will come any more."""
+        """Whether a delta is unread, or the stream has ended."""
         return bool(self._unread) or self._ended
 
     def take(self) -> list[CompletionDelta]:
-        """What is unread now, without waiting: one delta at most for each completion.
+        """The unread deltas, without waiting: at most one for each completion.
 
         Raises:
             EngineStoppedError: nothing is unread, and the engine failed before the request ended.
@@ -161,7 +161,7 @@ class AsyncTokenStream:
         return self.output
 
     async def aclose(self) -> None:
-        """Ends the stream, and the request if it is still under way."""
+        """Ends the stream, and aborts the request if it has not ended."""
         if not self._ended:
             self._abort(self)
         self.end()
@@ -199,7 +199,7 @@ class AsyncTokenStream:
         self._changed.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """Nothing comes any more; with `error`, because the engine failed."""
+        """Marks the stream as ended; `error`: the engine failed with it."""
         if not self._ended:
             self._ended = True
             self._error = error

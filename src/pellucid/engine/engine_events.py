@@ -57,11 +57,11 @@ def hello(
     ceilings: Ceilings | None,
     age_us: int,
 ) -> Hello:
-    """What engine this is; made once for each.
+    """The event `hello`, which describes an engine; made once for each engine.
 
     Args:
-        weights: that a step reads.
-        plan: where the memory goes.
+        weights: the weights that a step reads.
+        plan: the memory plan.
         ceilings: of the machine; None: not measured.
         age_us: of the engine's bus, whose events are stamped from its beginning.
     """
@@ -114,7 +114,7 @@ def _layer_kind(layer: LayerConfig) -> Literal["full", "sliding", "recurrent"]:
 
 
 def report_progress(bus: EventBus, model: str | None, on_progress: Progress | None) -> Progress:
-    """A function that reports how far loading has come: to `on_progress`, and as the event `load`.
+    """A function that reports the progress of loading: to `on_progress`, and as the event `load`.
 
     Args:
         model: as the user named it; None: the bundled one.
@@ -134,10 +134,10 @@ def report_progress(bus: EventBus, model: str | None, on_progress: Progress | No
 def request_added(
     request: Request, parent_id: str, arrive_us: int, with_prompt: bool
 ) -> RequestAdded:
-    """A generation has been queued.
+    """The event of a generation that has been queued.
 
     Args:
-        parent_id: the caller's request that it is a completion of.
+        parent_id: the caller's request, of which this generation is a completion.
         arrive_us: since the engine's start.
         with_prompt: whether the token ids are wanted.
     """
@@ -154,7 +154,7 @@ def request_added(
 
 
 def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
-    """A ledger in whole microseconds, which add up as well."""
+    """The event of a ledger, in whole microseconds, which add up as well."""
     parts = {part: to_us(ledger.seconds(part)) for part in Part}
     return RequestLedger(
         req=request_id,
@@ -176,7 +176,7 @@ def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
 
 
 def token_source(index: int, num_tokens: int, num_drafts: int) -> TokenSource:
-    """Where a token of a step came from: drafts are right up to the last token, which no draft gave.
+    """Where a token of a step came from. All tokens but the last one were drafts.
 
     Args:
         index: of the token among the `num_tokens` that the request takes from the step.
@@ -195,7 +195,7 @@ def token_chosen(
     show: Callable[[int], str],
     itl_us: int | None,
 ) -> Token:
-    """A token of a request, which does not have it yet.
+    """The event of a sampled token, before it is appended to its request.
 
     Args:
         position: in the request's tokens, the prompt included.
@@ -230,13 +230,13 @@ def _final_probability(entry: TokenLogprob) -> float:
 
 
 class StepCosts:
-    """Counts what a step moves and computes.
+    """Counts the bytes and operations of a step.
 
     Args:
-        model_config: the formulas' shape.
-        weights: that a step reads.
-        plan: says how large a block is.
-        budget: tokens that a step may have.
+        model_config: the model's shape, for the formulas.
+        weights: the weights that a step reads.
+        plan: for the size of a block.
+        budget: most tokens of a step.
         ceilings: for predictions; None: not measured.
     """
 
@@ -257,7 +257,7 @@ class StepCosts:
     def step(
         self, works: Sequence[Work], times: StepTimes, idle_seconds: float, expert_bytes: int
     ) -> Step:
-        """A step that has ended, which read `expert_bytes` of experts' weights."""
+        """The event of a step that has ended and read `expert_bytes` of experts' weights."""
         flops = sum(work.flops for work in works)
         weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
         weight_bytes += expert_bytes

@@ -36,7 +36,7 @@ class SideEngine:
         """An engine for the model of the thread's engine.
 
         Raises:
-            ValueError: the memory does not allow a setting, or the draft model cannot be had.
+            ValueError: the memory does not allow a setting, or the draft model cannot be loaded.
         """
 
         def make() -> LLMEngine:

@@ -1,7 +1,7 @@
 """The attention lens: what one token attends to, from its query and the keys and values in the cache.
 
-Fused kernels keep no weights. So the query of one row is kept while a forward runs, and its one row of
-weights is computed again from the very keys that the kernel read.
+Fused kernels do not store attention weights. So the query of one row is stored while a forward runs, and the
+weights of this row are computed again from the same keys that the kernel read.
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class AttentionCall:
 
 
 class AttentionCapture:
-    """`Ops` that keep the query and the output of the last row of each attention.
+    """`Ops` that store the query and the output of the last row of each attention.
 
     Args:
-        ops: the backend's, which compute everything.
+        ops: the backend's ops, which compute everything.
 
     Attributes:
         calls: one for each layer, in order.
@@ -96,7 +96,7 @@ def attention_weights(call: AttentionCall, k: Array) -> FloatArray:
 
 
 def attention_output(weights: FloatArray, v: Array) -> FloatArray:
-    """What weights [H, n] make of values v [n, K, D]: [H, D]."""
+    """The attention output [H, D] of weights [H, n] and values v [n, K, D]."""
     num_keys, num_kv_heads, head_dim = v.shape
     grouped = weights.reshape(num_kv_heads, -1, num_keys)
     output: FloatArray = np.einsum("kgn,nkd->kgd", grouped, v.astype(np.float64))

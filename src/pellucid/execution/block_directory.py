@@ -17,21 +17,21 @@ SUFFIX = ".kv"
 _FORMAT_NAME = re.compile(r"[0-9a-f]{32}")
 _BLOCK_NAME = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
 _PARTIAL_NAME = re.compile(r"\.[0-9a-f]{64}\.\d+-\d+\.partial")
-# Removing starts above the bound and goes on to this fraction of it, so that it is rarely needed.
+# Files are removed when they exceed the bound, until this fraction of it is left, so that it happens rarely.
 _KEPT_FRACTION = 0.875
-# Others write too: the directory is counted anew after this fraction of the bound was written here.
+# Other processes write too: files are counted again after this process has written this fraction of the bound.
 _COUNTED_FRACTION = 1 / 16
 _ABANDONED_SECONDS = 3600  # age of a partial file whose writer must have died
 
 
 class BlockDirectory:
-    """Files named after block hashes, in a folder for each format; the least recently used go first.
+    """Files named after block hashes, in a folder for each format; the least recently used are removed first.
 
-    Nothing here trusts a file to stay: others may remove it at any moment. Files and folders that are
-    not named as ours are never touched.
+    Another process may remove any file at any time. Files and folders with other names than those of this
+    class are never touched.
 
     Args:
-        root: made if it is not there, for this user alone.
+        root: created for this user alone if it does not exist.
         fingerprint: of the format; names the folder.
         file_bytes: of every file in that folder.
         max_bytes: of all files of all formats. Other processes may pass it by a sixteenth each
@@ -67,10 +67,10 @@ class BlockDirectory:
         return self.path(block_hash).exists()
 
     def read(self, block_hash: bytes) -> BlockBytes | None:
-        """All bytes of a file, which counts as used now; None if it is not there.
+        """All bytes of a file, and marks it as used now; None if there is no such file.
 
         Raises:
-            DamagedBlockError: it has another size than all of them have.
+            DamagedBlockError: it does not have the size of block files.
             ForeignBlockError: it is a link, a folder or the like.
         """
         path = self.path(block_hash)
@@ -95,7 +95,7 @@ class BlockDirectory:
         return data
 
     def write(self, block_hash: bytes, parts: Iterable[bytes | memoryview]) -> None:
-        """Makes a file appear, whole, under its name; then removes what is too much.
+        """Writes a file under a temporary name and renames it; then removes files beyond the bound.
 
         Raises:
             OSError: it cannot be written.

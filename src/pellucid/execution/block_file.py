@@ -29,12 +29,12 @@ class DamagedBlockError(Exception):
 
 
 class ForeignBlockError(Exception):
-    """A sound file of something else: another version, model or prefix; or no file of ours at all."""
+    """An undamaged file with other contents: another version, model or prefix; or not a block file."""
 
 
 @dataclass(frozen=True)
 class BlockFileFormat:
-    """What the files of one model and cache format have in common.
+    """The common properties of the files of one model and cache format.
 
     Args:
         fingerprint: 32 bytes.

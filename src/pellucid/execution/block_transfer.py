@@ -28,18 +28,19 @@ from pellucid.scheduling.scheduler_output import (
 
 
 class PrefixStore(Protocol):
-    """Where blocks are kept that are to outlive the pool. Its calls do not wait for a disk."""
+    """Stores blocks beyond their lives in the pool. Its calls do not wait for a disk."""
 
     def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
-        """Whether saving this block is of use: it is not there yet, and there is room to take it.
+        """Whether this block should be saved: it is not stored yet, and the queue has room for it.
 
         Args:
-            num_blocks: that there has to be room for: the pieces of a snapshot, of which this is the first.
+            num_blocks: blocks that the queue must have room for; for a snapshot, the number of its pieces, of
+                which this is the first.
         """
         ...
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
-        """Takes a block."""
+        """Queues a block to be saved."""
         ...
 
     def start_reading(
@@ -53,12 +54,12 @@ class PrefixStore(Protocol):
 
 
 class BlockTransfer:
-    """Moves blocks within a KV cache, and between it and what lies outside.
+    """Moves blocks within a KV cache, and between the cache, the swap file and the prefix store.
 
     Args:
-        kv_cache: whose blocks are meant.
-        prefix_store: None where scheduling has none.
-        swap_file: the slots of swapped blocks; None where scheduling has no swap slots.
+        kv_cache: holds the blocks.
+        prefix_store: None if scheduling has none.
+        swap_file: the slots of swapped blocks; None if scheduling has no swap slots.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class BlockTransfer:
         self._swap_file = swap_file
 
     def run(self, ops: Sequence[BlockOp]) -> None:
-        """Does the work, in order.
+        """Runs operations in order.
 
         Raises:
             OSError: the swap file cannot be read or written.
@@ -116,7 +117,7 @@ class BlockTransfer:
                     self._write_state(state_slot, pieces)
 
     def _save_state(self, slot: int, block_hash: bytes, token_ids: tuple[int, ...]) -> None:
-        """Gives a snapshot to the prefix store, if it takes all pieces."""
+        """Saves a snapshot in the prefix store, if the store has room for all pieces."""
         assert self._prefix_store is not None
         cache = self._kv_cache
         hashes = piece_hashes(block_hash, num_pieces(cache.bytes_per_state, cache.bytes_per_block))

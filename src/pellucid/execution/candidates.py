@@ -37,7 +37,7 @@ def check_finite(peak: float) -> None:
 class Candidates:
     """N tokens with float64 logits; the softmax of these is their distribution.
 
-    Each stage of sampling takes one and returns another. Arrays are never written to.
+    Each stage of sampling takes Candidates and returns new ones. Arrays are never written to.
 
     Attributes:
         token_ids: [N] ascending.
@@ -66,7 +66,7 @@ class Candidates:
 
     @cached_property
     def odds(self) -> Odds:
-        """What truncation and the draw are decided by; N >= 1."""
+        """The odds that decide truncation and the draw; N >= 1."""
         return Odds.of(self.logits, 1.0) if self.scaled is None else self.scaled
 
     @property
@@ -95,7 +95,7 @@ class Candidates:
         return float(self.logits[index] - self._peak - self._softmax[1]) if found else -np.inf
 
     def mass(self, token_ids: IntArray) -> float:
-        """Probability of some of the candidates together; all of `token_ids` are among them."""
+        """Probability of some of the candidates together. All of `token_ids` must be candidates."""
         places = token_ids
         if self.token_ids[-1] != len(self) - 1:  # else each id is its own place
             places = np.searchsorted(self.token_ids, token_ids)
@@ -120,7 +120,7 @@ class Candidates:
         return Candidates(self.token_ids[chosen], self.logits[chosen], scaled)
 
     def truncate(self, chosen: Mask) -> "Candidates":
-        """Those of a mask [N], with the weights that they have among all of these."""
+        """The candidates of a mask [N]; their odds are those that they have among all candidates."""
         return Candidates(self.token_ids[chosen], self.logits[chosen], self.odds.keep(chosen))
 
     def indices(self, token_ids: Iterable[int]) -> IntArray:

@@ -1,4 +1,4 @@
-"""Drafts compared with the model: what both distributions say of them, and what Leviathan's rule would accept.
+"""Drafts compared with the model: their probabilities under both distributions, and Leviathan's acceptance rule.
 
 Computed only if a subscriber watches: it takes a pass over the logits of each draft.
 """

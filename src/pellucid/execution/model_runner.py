@@ -40,8 +40,8 @@ class StepResult:
         sampled: the sampled tokens, in order.
         beam_candidates: the candidates of beams, which get no token.
         observations: the observations of sampled tokens, where a subscriber wants them.
-        draft_targets: of the same requests, for each draft the model's distribution, given the drafts before
-            it; none from the first draft on whose parameters leave no token.
+        draft_targets: for the same requests, the model's distribution for each draft, given the drafts before
+            it. The list ends before the first draft for which the parameters leave no token.
         errors: the errors of requests that failed.
         expert_bytes: as in `ComputedStep`.
     """
@@ -68,7 +68,7 @@ class ModelRunner:
 
     Args:
         decoder: the model.
-        kv_cache: the arrays behind the block ids of the scheduler.
+        kv_cache: the arrays that the scheduler's block ids index.
         block_size: tokens per block.
         sampler: chooses tokens.
         block_transfer: copies, saves and loads blocks; left out, it only copies within `kv_cache`.
@@ -136,8 +136,8 @@ class ModelRunner:
         computed: ComputedStep,
         watches: Callable[[str], bool] | None = None,
     ) -> StepResult:
-        """Samples tokens and computes log-probabilities from the rows of logits of a step. An error here
-        concerns one request alone.
+        """Samples tokens and computes log-probabilities from the rows of logits of a step. An error fails one
+        request alone.
 
         Args:
             computed: the result of `execute`.
@@ -214,7 +214,7 @@ class ModelRunner:
                     self._choose(request, computed, first + number, row, result, observe)
                 )
             except Exception:
-                break  # without drafts this would be an error of the next step, and then it will be
+                break  # the next step, which computes this row again, reports the error
         if observe and request.draft_token_ids:
             targets = self._draft_targets(request, computed.rows[first:])
             result.draft_targets[request.request_id] = targets
@@ -234,7 +234,7 @@ class ModelRunner:
         return self.sampler.distribution(logits, row)
 
     def _draft_targets(self, request: Request, logits: Array) -> list[Candidates]:
-        """The distribution that each draft is compared with, also behind wrong drafts.
+        """The distribution that each draft is compared with, wrong drafts and those after them included.
 
         Args:
             logits: [>= drafts, V] from the row of the last known token on.
@@ -245,7 +245,7 @@ class ModelRunner:
             try:
                 targets.append(self.distribution(request, logits[number], drafts))
             except Exception:
-                break  # parameters that leave no token behind a wrong draft: nothing to compare
+                break  # after a wrong draft the parameters may leave no token: nothing to compare
         return targets
 
     def _choose(

@@ -16,9 +16,9 @@ import numpy.typing as npt
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 
-# Weights of less than 2^MIN_EXPONENT count as zero: the noise has no token of such a weight win.
+# Weights below 2^MIN_EXPONENT count as zero: no noise lets a token of such a weight win.
 MIN_EXPONENT = -100
-# Of the likeliest token's weight, the unit in which masses are counted. A vocabulary of 2^22 tokens
+# The unit of masses, as a share of the likeliest token's weight. A vocabulary of 2^22 tokens
 # keeps sums below 2^53, where float64 adds whole numbers exactly in any order.
 MASS_UNIT = 2.0**-30
 _LARGEST = float(np.finfo(np.float32).max)
@@ -39,7 +39,7 @@ _POLYNOMIAL = tuple(
 
 
 def sharpness(temperature: float) -> float:
-    """log2(e) / temperature, what differences of logits are multiplied with; a float32."""
+    """log2(e) / temperature, by which differences of logits are multiplied; a float32."""
     return float(np.float32(min(math.log2(math.e) / temperature, _LARGEST)))
 
 

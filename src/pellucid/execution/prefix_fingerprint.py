@@ -10,14 +10,13 @@ from pellucid.config import EngineConfig, ModelConfig
 def prefix_fingerprint(
     config: EngineConfig, model_config: ModelConfig, weights: bytes, backend: Backend
 ) -> bytes:
-    """32 bytes that differ wherever the contents of a block could differ for the same tokens, if only
-    in a bit, or be laid out otherwise.
+    """32 bytes that differ if any bit of a block could differ for the same tokens, or if its layout differs.
 
     Args:
         config: formats of weights, activations and cache, and the block size matter.
         model_config: all of it matters.
         weights: `loading.checksums.weights_identity`.
-        backend: who computes, and on which instructions.
+        backend: the backend, whose arithmetic and instruction set matter.
     """
     facts = (
         __version__,

@@ -14,7 +14,7 @@ from pellucid.execution.state_pieces import piece_hashes
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.scheduler_output import ReadSnapshot, SnapshotKey
 
-# The contents of a block, or behind those of blocks a snapshot of recurrent states, as a list of its pieces.
+# The contents of a block; after the blocks, a snapshot of recurrent states as a list of its pieces.
 Payload: TypeAlias = BlockBytes | ReadSnapshot
 
 _log = logging.getLogger(__name__)
@@ -26,9 +26,9 @@ class PrefixStoreCounts:
 
     found: int = 0
     saved: int = 0
-    dropped: int = 0  # not saved: more came than the disk could take
-    damaged: int = 0  # files that were not what had been written; removed
-    foreign: int = 0  # files that hold something else; left alone
+    dropped: int = 0  # not saved, because too many waited for the disk
+    damaged: int = 0  # files that had changed since they were written; removed
+    foreign: int = 0  # files with other contents; kept
 
 
 class _ToRead(NamedTuple):
@@ -40,16 +40,15 @@ class _ToRead(NamedTuple):
 class DiskPrefixStore:
     """Reads and saves blocks in the background.
 
-    A thread that reads, and one that writes, live as long as there is something to read or to write. So
-    nothing has to be closed for the process to end, and what was saved until then is written before it
-    does.
+    A reading and a writing thread live only while there is work for them. So the process can end without
+    `close`, and the blocks that were saved until then are still written.
 
     Args:
-        directory: where the files lie.
-        file_format: what they look like.
-        max_pending: blocks that may wait for the disk; one more is dropped.
-        report: told, from any thread, in a sentence what a person should know.
-        pieces_per_state: of the size of a block, in which snapshots of recurrent states are kept.
+        directory: the files.
+        file_format: their layout.
+        max_pending: most blocks that may wait for the disk; further blocks are dropped.
+        report: called, from any thread, with a warning for people.
+        pieces_per_state: pieces of the size of a block into which a snapshot of recurrent states is cut.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class DiskPrefixStore:
         self._read: list[tuple[int, list[Payload]]] = []  # read_id and what was found
 
     def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
-        """The contents of a block, verified; None if there is no sound file of it.
+        """The verified contents of a block; None if there is no undamaged file of it.
 
         Args:
             block_hash: of the block and all before it.
@@ -123,7 +122,7 @@ class DiskPrefixStore:
                 threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
 
     def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[Payload]]]:
-        """What was read since the last call: read_id, the contents of the first blocks, and a snapshot.
+        """The results of reads since the last call: read_id, the contents of the first blocks, and a snapshot.
 
         Args:
             max_seconds: how long to wait, if something is being read and nothing is there yet.
@@ -135,8 +134,8 @@ class DiskPrefixStore:
         return taken
 
     def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
-        """Whether `save` of so many blocks, of which this is the first, would be of use; counts what there is
-        no room for."""
+        """Whether to call `save` for so many blocks, of which this is the first: they are not stored yet, and
+        there is room. Counts dropped blocks."""
         with self._lock:
             if not self._saves or block_hash in self._pending:
                 return False
@@ -146,7 +145,7 @@ class DiskPrefixStore:
         return not self._directory.has(block_hash)
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
-        """Writes a block soon. The caller has asked `wants`, and does not change `data` any more."""
+        """Queues a block for writing. The caller has asked `wants`, and must not change `data` afterwards."""
         with self._lock:
             self._pending[block_hash] = (token_ids, data)
             if not self._is_writing:
@@ -196,7 +195,7 @@ class DiskPrefixStore:
     def _find_snapshot(
         self, keys: Sequence[BlockKey], snapshots: Sequence[SnapshotKey]
     ) -> list[Payload]:
-        """The deepest snapshot, behind the contents of the blocks before it; nothing, if none is there."""
+        """The contents of the blocks up to the deepest snapshot, then the snapshot; empty if there is none."""
         blocks: list[Payload] = []
         for num_keys, block_hash, token_ids in reversed(snapshots):
             hashes = piece_hashes(block_hash, self._pieces_per_state)
@@ -238,7 +237,7 @@ class DiskPrefixStore:
             return None
 
     def _give_up(self, error: OSError | MemoryError) -> None:
-        """A disk that is full or gone will not be better for the next block."""
+        """Stops saving: a disk that is full or gone would fail for the next block as well."""
         with self._lock:
             self._saves = False
             self._pending.clear()

@@ -19,7 +19,7 @@ _BITS = 32
 
 
 class RequestDraws:
-    """The settings of one request, made once, and its text as an array.
+    """The settings of one request's draws, made once, and its text as an array.
 
     Args:
         request: not a beam.
@@ -67,7 +67,7 @@ class RequestDraws:
         )
 
     def draw(self, row: int, num_drafts: int) -> Draw:
-        """The draw of the token behind prompt, output and the first `num_drafts` drafts.
+        """The draw of the token after prompt, output and the first `num_drafts` drafts.
 
         Args:
             row: of the step's logits.

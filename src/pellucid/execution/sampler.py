@@ -79,7 +79,7 @@ class Sampler:
         drawn: int | None = None,
         summarize: Summarize | None = None,
     ) -> tuple[SampledToken, TokenObservation]:
-        """Does what `sample` does, and observes the choice. Arguments and errors are the same.
+        """As `sample`, and observes the choice. Arguments and errors are the same.
 
         Args:
             summarize: of the backend that has drawn the token.
@@ -107,7 +107,7 @@ class Sampler:
     def beam_candidates(
         self, logits: Logits, row: SamplingRow, count: int
     ) -> tuple[BeamCandidate, ...]:
-        """The `count` best continuations for beam search, best first; of equals the lower token id.
+        """The `count` best continuations for beam search, best first; among equals the lower token id first.
 
         The masks and penalties of `row` act on the model's log-probabilities, which are not
         normalised again: transformers' order. Arguments and errors are otherwise those of `sample`.

@@ -12,7 +12,7 @@ from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
 
 @dataclass(frozen=True)
 class SamplingRow:
-    """All that the choice of one token depends on, besides the logits.
+    """All inputs of the choice of one token, besides the logits.
 
     Attributes:
         seed: the request's.
@@ -35,7 +35,7 @@ class SamplingRow:
 
     @classmethod
     def of(cls, request: Request, output_token_ids: Sequence[int]) -> "SamplingRow":
-        """What the token of a request after `output_token_ids` depends on."""
+        """The inputs for the token of a request after `output_token_ids`."""
         return cls(
             params=request.params,
             prompt_token_ids=request.prompt_token_ids,

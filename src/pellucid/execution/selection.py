@@ -9,7 +9,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.floating[Any]]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_SORTED_AT_MOST = 1024  # below, one sort costs less than further rounds of partitioning
+_SORTED_AT_MOST = (
+    1024  # at this size or below, one sort costs less than further rounds of partitioning
+)
 _CHUNK = 64  # values whose largest stands for all of them
 _SAMPLED = 64  # keys whose median is taken for the median of all
 
@@ -50,7 +52,7 @@ def shortest_prefix(keys: Keys, weights: FloatArray, target: float) -> Mask:
 
 
 def _last_key(keys: Keys, weights: FloatArray, target: float) -> tuple[float, float]:
-    """The largest key in the prefix, and what the weights of smaller keys lack to `target`.
+    """The largest key in the prefix, and the difference between `target` and the weights of smaller keys.
 
     Quickselect by weight: each round about halves what is undecided, so it is linear in N.
     """

@@ -25,12 +25,12 @@ def split_state(data: BlockBytes, bytes_per_block: int) -> list[BlockBytes]:
 
 
 def join_pieces(pieces: Sequence[BlockBytes], bytes_per_state: int) -> BlockBytes:
-    """What `split_state` cut."""
+    """The states that `split_state` cut into pieces."""
     return np.concatenate(pieces)[:bytes_per_state]
 
 
 def piece_hashes(block_hash: bytes, count: int) -> list[bytes]:
-    """The names of the pieces of the states behind a block; none is the hash of a block."""
+    """The keys of the pieces of the states at the end of a block; none is the hash of a block."""
     hashes: list[bytes] = []
     for index in range(count):
         person = f"states {index}".encode()[:16]

@@ -11,18 +11,18 @@ from pellucid.backends.ops import BlockBytes
 
 
 class SwapFile:
-    """Slots of one block each, in a file without a name: it goes with the process, whatever happens.
+    """Slots of one block each, in a file without a name: the system deletes it when the process ends.
 
     Args:
         num_slots: at least 1.
         bytes_per_block: of all layers.
-        directory: where the file lies; None takes the system's directory for temporary files.
+        directory: of the file; None: the system's directory for temporary files.
 
     Attributes:
-        close: gives the room back; nothing else may be called after it.
+        close: deletes the file; nothing else may be called after it.
 
     Raises:
-        OSError: there is no room for all slots. It is taken at once, so that no write can lack it.
+        OSError: there is no room for all slots. All room is reserved at once, so that no write can fail later.
     """
 
     def __init__(self, num_slots: int, bytes_per_block: int, directory: Path | None = None) -> None:
@@ -45,7 +45,7 @@ class SwapFile:
             rest, offset = rest[written:], offset + written
 
     def read(self, slot: int) -> BlockBytes:
-        """What was last written into a slot, [bytes_per_block]."""
+        """The block last written into a slot, [bytes_per_block]."""
         assert 0 <= slot < self.num_slots
         data = np.empty(self.bytes_per_block, np.uint8)
         rest, offset = data.data, slot * self.bytes_per_block

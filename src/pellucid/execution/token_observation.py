@@ -26,7 +26,7 @@ Summarize: TypeAlias = Callable[[Logits, RowQuestion], RowSummary | None]
 
 @dataclass(frozen=True)
 class FunnelStage:
-    """What one stage left.
+    """The tokens that one stage kept.
 
     Attributes:
         name: "logits" for the model's own distribution, else the stage's parameter.
@@ -42,14 +42,14 @@ class FunnelStage:
 
 @dataclass(frozen=True)
 class TokenObservation:
-    """A choice, seen from all sides.
+    """Why a token was chosen, for subscribers.
 
     Attributes:
         logprobs: of the token, and of the model's likeliest ones, in both distributions.
         entropy_bits: of the model's own distribution.
         rest: probability, by the model, of all tokens but the likeliest ones.
         funnel: each active stage, in order.
-        seconds: that the observation took.
+        seconds: time of the observation.
     """
 
     logprobs: TokenLogprobs
@@ -62,7 +62,7 @@ class TokenObservation:
 def observe_token(
     logits: Logits, passed: Sequence[tuple[str, Candidates]], token_id: int
 ) -> TokenObservation:
-    """Looks at a choice.
+    """Observes a choice from the sampler's own stages.
 
     Args:
         logits: [V] that it was made from.
@@ -90,7 +90,7 @@ def observe_drawn(
     token_id: int,
     summarize: Summarize,
 ) -> TokenObservation | None:
-    """What `observe_token` says of a token that a backend has drawn, from the backend's summary of the row.
+    """As `observe_token`, for a token that a backend has drawn, from the backend's summary of the row.
 
     Log-probabilities, entropy and masses agree with the definition to six digits: weights are float32.
 

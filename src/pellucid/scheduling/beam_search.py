@@ -1,4 +1,4 @@
-"""Beam search: which beams go on, which hypotheses are finished, and which request computes which beam.
+"""Beam search: which beams continue, which hypotheses are finished, and which request computes which beam.
 
 `BeamSearch` is the algorithm and knows tokens and log-probabilities only. It agrees with
 `GenerationMixin._beam_search` of transformers 5, for one prompt at a time.
@@ -20,7 +20,7 @@ class BeamCandidate:
     Attributes:
         logprob: in the model's own distribution.
         processed_logprob: the same after the request's masks and penalties, which transformers
-            applies to log-probabilities and does not normalise again. What the search adds up.
+            applies to log-probabilities and does not normalise again. The search adds these up.
     """
 
     token_id: int
@@ -36,7 +36,7 @@ class Beam:
         token_ids: its output so far.
         cumulative_logprob: sum of the model's own log-probabilities of these.
         cumulative_score: sum of their processed log-probabilities.
-        parent: which of the live beams before it extends.
+        parent: index of the live beam that it extends.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Beam:
     parent: int = 0
 
     def extended(self, candidate: BeamCandidate, parent: int) -> "Beam":
-        """This beam, the `parent`-th one, and one token more."""
+        """This beam, which has the index `parent`, extended by one token."""
         return Beam(
             (*self.token_ids, candidate.token_id),
             self.cumulative_logprob + candidate.logprob,
@@ -87,7 +87,7 @@ class BeamSearch:
 
     @property
     def done(self) -> bool:
-        """Whether nothing may be finished any more."""
+        """Whether the search has ended: no further hypothesis can be finished."""
         if not self.live:
             return True
         if len(self.finished) < self.params.beam_width:
@@ -102,7 +102,7 @@ class BeamSearch:
                 there are) by processed log-probability, best first.
         """
         assert not self.done and len(candidates) == len(self.live)
-        # Of equals the one of the better beam comes first, then the better candidate.
+        # Among equals, the extension of the better beam comes first, then the better candidate.
         ranked = heapq.merge(
             *map(self._extensions, range(len(self.live)), candidates),
             key=lambda beam: -beam.cumulative_score,
@@ -164,9 +164,8 @@ class Reassignment:
 class BeamGroup:
     """A search and its requests, one for each beam that may be live.
 
-    The first of them computes the prompt. A beam that goes on in one way only stays with its request,
-    so that no blocks change hands; what it goes on with besides is forked to requests whose own beams
-    have come to an end.
+    The first request computes the prompt. A beam with one extension stays with its request, so that no blocks
+    change owners. Further extensions of a beam are forked to requests whose own beams have ended.
 
     Args:
         search: at its beginning.
@@ -187,7 +186,7 @@ class BeamGroup:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its requests are finished: all at once, for one that fails takes the others along."""
+        """Whether its requests are finished: all end together, because one that fails ends the others."""
         return self.requests[0].status is RequestStatus.FINISHED
 
     @property
@@ -196,11 +195,11 @@ class BeamGroup:
         return all(request.request_id in self._candidates for request in self._live)
 
     def deliver(self, request: Request, candidates: Sequence[BeamCandidate]) -> None:
-        """Takes what may follow a request's beam."""
+        """Stores the candidates that may follow a request's beam."""
         self._candidates[request.request_id] = candidates
 
     def advance(self) -> Reassignment | None:
-        """Takes the search one token further; None if it is done by that."""
+        """Extends all beams by one token. Returns None if this ends the search."""
         before = self._live
         self.search.advance([self._candidates[request.request_id] for request in before])
         self._candidates.clear()

@@ -6,22 +6,24 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-FORGETTING = 0.9  # what an observation counts for after the next one
-PRIOR_TRIALS = 2.0  # what all requests say counts as much as so many trials of a request's own
+FORGETTING = 0.9  # weight of an observation after the next one
+PRIOR_TRIALS = 2.0  # the acceptance of all requests counts as many trials of a single request
 FIRST_ACCEPTANCE = 0.5
-# Of a step's time per row, what one more row takes, until steps of several sizes have been measured.
+# The time of one more row as a share of a step's time per row, until steps of several sizes are measured.
 FIRST_ROW_SHARE = 0.3
-# A plain step now and then, while all steps have drafts: what one takes changes with the depth.
+# While all steps have drafts, one plain step in so many: the time of a plain step changes with the depth.
 MAX_STEPS_WITH_DRAFTS = 32
-# Looking again, where drafts do not pay, at most this often and at most at this share of the time.
+# While drafts save no time, they are tried again at most this often, and at most for this share of the time.
 MIN_STEPS_BETWEEN_LOOKS = 48
 MAX_LOSS_SHARE = 0.003
 FIRST_LOSS, MAX_LOSS = 0.6, 8.0  # plain steps that drafts may lose at first, and after they won
-NUM_LOOKING = 2  # drafts of a look
-# Steps without a new decision, where drafts do not pay or none were found: deciding takes time as well.
+NUM_LOOKING = 2  # drafts of such a trial
+# Steps without a new decision while drafts save no time or none are found: deciding takes time as well.
 MAX_REST = 16
 MAX_REST_AFTER_MISSES = 8
-MAX_SURPRISE = 0.5  # of an estimate, that one measured step may change it by: steps are interrupted
+MAX_SURPRISE = (
+    0.5  # largest change of an estimate by one measured step, since steps may be interrupted
+)
 
 
 class Verdict(Enum):
@@ -35,11 +37,11 @@ class Verdict(Enum):
 
 
 class DraftOutcome(NamedTuple):
-    """What became of a request's drafts in a step.
+    """The result of a request's drafts in a step.
 
     Attributes:
-        num_drafts: that were verified: more than the right ones by 1 if one was wrong.
-        num_right: of these, tokens that the model chose as well.
+        num_drafts: drafts up to and including the first wrong one.
+        num_right: drafts that the model chose as well.
     """
 
     request_id: str
@@ -92,7 +94,7 @@ class StepSeconds:
 
 
 class DraftPolicy:
-    """Decides how many drafts are worth verifying.
+    """Decides how many drafts save time.
 
     Draft j of a request with acceptance a is right with probability a^j. It costs the time of one more
     row and of drafting it. Adding drafts in order of probability, as long as one brings more tokens per
@@ -102,8 +104,8 @@ class DraftPolicy:
     A model with recurrent states computes again, in the step after a wrong draft j, the j tokens up to the
     one that was drawn in its place. So draft j costs j rows more with the probability a^(j-1) - a^j.
 
-    What drafts have lost, by measured times, is bounded: a small share of the time beside what they
-    have won lately.
+    The time that drafts may lose is bounded: by a small share of the time, plus the time that they have won
+    lately, as measured.
 
     Args:
         max_drafts: for one request in one step.
@@ -183,19 +185,19 @@ class DraftPolicy:
         drafting_seconds: float,
         num_rested: int = 0,
     ) -> float:
-        """Takes note of a step of decodes.
+        """Records a step in which all requests decoded.
 
         Args:
-            outcomes: of requests that had drafts.
-            num_requests: that decoded.
-            num_drafts: of the step.
-            num_rows: of the step, drafts included.
-            seconds: that the step took, without drafting.
-            drafting_seconds: that deciding and proposing took.
-            num_rested: steps before this one, without drafts, that were not recorded.
+            outcomes: of the requests that had drafts.
+            num_requests: requests in the step.
+            num_drafts: drafts in the step.
+            num_rows: rows of the step, drafts included.
+            seconds: time of the step, without drafting.
+            drafting_seconds: time of deciding and proposing.
+            num_rested: steps without drafts before this one that were not recorded.
 
         Returns:
-            Seconds that drafts have won in this step, by measured times; negative if they lost.
+            Seconds that drafts have saved in this step, by measured times; negative if they took time.
         """
         self.step_seconds.record(num_rows, seconds)
         num_right = 0
@@ -239,7 +241,7 @@ class DraftPolicy:
         return (right + PRIOR_TRIALS * self.acceptance) / (all_ + PRIOR_TRIALS)
 
     def _row_seconds(self, num_requests: int) -> float:
-        """Of one draft: its row, and drafting it."""
+        """Time of one draft: its row, and making it."""
         most = num_requests * (1 + self._max_drafts)
         plain, largest = self.step_seconds(num_requests), self.step_seconds(most)
         assert plain is not None and largest is not None
@@ -248,7 +250,7 @@ class DraftPolicy:
     def _worthwhile(
         self, request_ids: Sequence[str], plain: float, allowance: float
     ) -> dict[str, int]:
-        """Drafts that pay, and that may all be wrong without losing more than is allowed."""
+        """The drafts that save time on average, and whose loss stays within the allowance if all are wrong."""
         row_seconds = self._row_seconds(len(request_ids))
         tokens, seconds = float(len(request_ids)), plain
         chosen: dict[str, int] = {}

@@ -23,14 +23,14 @@ Place: TypeAlias = tuple[int, int]  # group, index in the request's block table 
 
 @dataclass(slots=True)
 class _Read:
-    """Blocks that a waiting request has asked the prefix store for.
+    """Blocks that the prefix store reads for a waiting request.
 
     Attributes:
-        request_id: None: the request does not need them any more.
+        request_id: None: the request no longer needs them.
         keys: by place.
-        num_reserved: blocks that what is being read takes at most.
-        payloads: what was read, by place; None: the store is still reading.
-        snapshot: that was read; None: none.
+        num_reserved: most blocks of memory that the results can take.
+        payloads: the contents that were read, by place; None: the store is still reading.
+        snapshot: the snapshot that was read; None: there was none.
     """
 
     request_id: str | None
@@ -44,8 +44,8 @@ class SwappedStates(NamedTuple):
     """Recurrent states in the swap file.
 
     Attributes:
-        num_tokens: after which the states were these.
-        swap_slots: that hold them.
+        num_tokens: computed tokens of the request when they were swapped out.
+        swap_slots: the slots that hold them.
     """
 
     num_tokens: int
@@ -53,16 +53,16 @@ class SwappedStates(NamedTuple):
 
 
 class OffloadedBlocks:
-    """Owns the swap slots, and what requests are reading from the prefix store.
+    """Owns the swap slots, and the blocks that are being read from the prefix store.
 
-    A preempted request keeps in the swap file what it gave back. In the prefix store everyone finds what
-    anyone has computed: a request that waits asks for blocks once, and takes what was read when it is
-    admitted. Blocks that are being read or wait for their request lie in memory; their number is bounded.
-    Recurrent states take the room of as many blocks as their bytes fill.
+    The swap file holds blocks that preempted requests gave back, each for its own request. The prefix store
+    holds blocks for all requests: a waiting request asks for blocks once, and takes those that were read when
+    it is admitted. Blocks that are being read or wait for their request are in memory; their number is
+    bounded. Recurrent states count as the number of blocks that their bytes fill.
 
     Args:
-        num_swap_slots: blocks that the swap file holds; 0: there is none.
-        max_read_blocks: blocks on their way from the prefix store; 0: there is none.
+        num_swap_slots: blocks that the swap file holds; 0: there is no swap file.
+        max_read_blocks: most blocks that are being read or wait for their request; 0: there is no prefix store.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a request, rounded up.
     """
 
@@ -94,7 +94,7 @@ class OffloadedBlocks:
         return place in self._swapped.get(request_id, ())
 
     def swap_out(self, request_id: str, place: Place, block_id: int) -> SwapOut | None:
-        """Keeps what was a request's block at `place`, if a slot is free."""
+        """Swaps out a request's block at `place`, if a slot is free."""
         if not self._free_slots:
             return None
         slot = self._free_slots.pop()
@@ -102,7 +102,7 @@ class OffloadedBlocks:
         return SwapOut(block_id, slot)
 
     def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn | None:
-        """Fills a block with what was a request's block at `place`, if the swap file has it."""
+        """Swaps a request's block at `place` into another block, if the swap file has it."""
         if (slot := self._swapped.get(request_id, {}).pop(place, None)) is None:
             return None
         self._free_slots.append(slot)
@@ -111,7 +111,7 @@ class OffloadedBlocks:
     def swap_out_states(
         self, request_id: str, state_slot: int, num_tokens: int
     ) -> SwapOutState | None:
-        """Keeps a request's recurrent states after `num_tokens`, if slots are free for them and for a block."""
+        """Swaps out a request's recurrent states after `num_tokens`, if slots are free for them and for a block."""
         assert request_id not in self._swapped_states
         if len(self._free_slots) <= self.blocks_per_state:
             return None

@@ -58,7 +58,7 @@ class WaitingRequests:
     """The waiting requests: each caller's in order of key, and between callers the one whose turn it is.
 
     Args:
-        shares: says whose turn it is.
+        shares: decides which caller's request comes next.
     """
 
     def __init__(self, shares: FairShares) -> None:
@@ -159,7 +159,7 @@ def queue_key(request: Request) -> Key:
 
 
 class RequestQueues:
-    """Moves requests between the queues, and knows who holds blocks without running.
+    """Moves requests between the queues, and knows which requests hold blocks without running.
 
     An unfinished request is in one place: it is running, waiting, or reading blocks from the prefix
     store; it follows a sibling that computes its prompt; or it is parked, until it is given a token. All
@@ -172,7 +172,7 @@ class RequestQueues:
     Attributes:
         running: in order of key.
         waiting: the first one is admitted first.
-        siblings: who computes a prompt for whom.
+        siblings: which request computes the prompt of which others.
     """
 
     def __init__(self, kv_cache_manager: KVCacheManager, shares: FairShares) -> None:
@@ -199,7 +199,7 @@ class RequestQueues:
     # ---- arrival and end
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Takes in requests with the same prompt: the first waits, the others follow it."""
+        """Adds requests with the same prompt: the first waits, the others follow it."""
         for request in requests:
             self._shares.join(request)
         waiting = self.waiting.callers
@@ -210,7 +210,7 @@ class RequestQueues:
         self.queue(requests[0])
 
     def leave(self, request: Request) -> None:
-        """Takes a request out of its place. If others followed it, the next one leads them."""
+        """Removes a request that ends. If others followed it, the next one leads them."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         elif request in self.waiting:
@@ -227,7 +227,7 @@ class RequestQueues:
     # ---- moves
 
     def queue(self, request: Request) -> None:
-        """To `waiting`, from nowhere, from following or from being parked."""
+        """Moves a new, following or parked request to `waiting`."""
         self.waiting.push(request.queue_key, request)
         self.note_blocks(request)
 
@@ -237,7 +237,7 @@ class RequestQueues:
         self._reading[request.request_id] = request
 
     def finish_reading(self, request_id: str) -> None:
-        """Back to `waiting`."""
+        """Moves a request whose blocks have been read back to `waiting`."""
         self.queue(self._reading.pop(request_id))
 
     @property
@@ -246,24 +246,24 @@ class RequestQueues:
         return bool(self._reading) and not self.running and not self.waiting
 
     def admit(self, request: Request) -> None:
-        """From `waiting` to `running`."""
+        """Moves a request from `waiting` to `running`."""
         self.waiting.remove(request)
         self.run(request)
 
     def run(self, request: Request) -> None:
-        """To `running`, from following or from being parked."""
+        """Moves a following or parked request to `running`."""
         self._holders.pop(request.request_id, None)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=queue_key)
 
     def preempt(self, request: Request) -> None:
-        """From `running` to `waiting`, with its blocks."""
+        """Moves a request from `running` to `waiting`. It keeps its blocks."""
         self.running.remove(request)
         request.status = RequestStatus.WAITING
         self.queue(request)
 
     def park(self, request: Request) -> None:
-        """From `running`, or from following, to where it waits for a token."""
+        """Parks a running or following request until it is given a token."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         request.status = RequestStatus.WAITING
@@ -271,7 +271,7 @@ class RequestQueues:
         self.note_blocks(request)
 
     def recall(self, request: Request, has_seat: bool) -> None:
-        """From wherever it waits, with the blocks that it has now, to `running` or `waiting`."""
+        """Moves a parked or waiting request to `running` or `waiting`. It keeps its blocks."""
         self._parked.pop(request.request_id, None)
         self._reading.pop(request.request_id, None)
         if request in self.waiting:
@@ -294,7 +294,7 @@ class RequestQueues:
             self._holders.pop(request.request_id, None)
 
     def check_integrity(self) -> None:
-        """Every request is in one place, and every block with those who own it."""
+        """Asserts that every request is in one queue, and every block in the tables of its owners."""
         manager = self._kv_cache_manager
         manager.check_integrity()
         assert self.running == sorted(self.running, key=queue_key)

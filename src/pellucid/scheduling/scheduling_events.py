@@ -65,11 +65,11 @@ class NoEvents:
 
 
 class SchedulingEvents:
-    """Tells what the scheduler does. It asks `active` before it calls anything else here.
+    """Emits the scheduler's events. The scheduler checks `active` before it calls any other method.
 
     Args:
-        sink: where events go.
-        kv_cache_manager: whose blocks are told of.
+        sink: gets the events.
+        kv_cache_manager: owns the blocks that events describe.
     """
 
     def __init__(self, sink: EventSink, kv_cache_manager: KVCacheManager) -> None:
@@ -92,7 +92,7 @@ class SchedulingEvents:
     def snapshot(
         self, requests: Iterable[Request], as_of_seq: int, with_tokens: bool = False
     ) -> Snapshot:
-        """All requests and blocks now. From now on no change of a block goes unnoted, if steps are watched."""
+        """All requests and blocks now. If steps are watched, later events report every change of a block."""
         pool = self._manager.block_pool
         self._record(self._sink.wants(Level.STEP))
         blocked, reason = self._last_blocked or (None, None)
@@ -132,10 +132,10 @@ class SchedulingEvents:
         running: int,
         waiting: int,
     ) -> None:
-        """A step was booked: says twice a second, and when nothing is left, how the engine does.
+        """Records the results of a step. Emits `stat` twice a second, and when no request is left.
 
         Args:
-            num_output_tokens: that the requests of the step got.
+            num_output_tokens: output tokens of the step.
             now: seconds.
             running, waiting: requests.
         """
@@ -230,7 +230,7 @@ class SchedulingEvents:
     def blocked(
         self, request: Request, reason: str, num_lacking: int, running: Sequence[Request]
     ) -> None:
-        """The first that waits cannot be admitted; said once as long as the reason stays the same."""
+        """The first waiting request cannot be admitted; emitted once as long as the reason stays the same."""
         if self._last_blocked == (request.request_id, reason):
             return
         self._last_blocked = (request.request_id, reason)
@@ -264,11 +264,11 @@ class SchedulingEvents:
         self._tell(request, "admitted", num_new)
 
     def forked(self, request: Request) -> None:
-        """A request takes over what its sibling has computed."""
+        """A request has forked from the sibling that computed its prompt."""
         self._tell(request, "forked")
 
     def sampled(self, request: Request, num_tokens: int, now: float) -> None:
-        """A step has given a request `num_tokens` tokens, which it has now."""
+        """A step has appended `num_tokens` tokens to a request."""
         if (before := self._token_times.get(request.request_id)) is not None:
             self._gaps.append(now - before)
         elif request.num_output_tokens == num_tokens:
@@ -286,7 +286,7 @@ class SchedulingEvents:
     def gave_back(
         self, giver: Request, num_lost_tokens: int, num_freed: int, swapped: bool, cause: Request
     ) -> None:
-        """A request that does not run has given blocks to another one."""
+        """A request that does not run has given back blocks for another one."""
         self._sink.emit(
             Preempted(
                 req=giver.request_id,

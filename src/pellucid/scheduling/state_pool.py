@@ -30,14 +30,14 @@ class StateLog:
 
 
 class StatePool:
-    """Owns the slots. A slot holds the recurrent states of all layers: those of one request, those that a
-    request had before a step with drafts, or a snapshot: the states behind a full block of some text.
+    """Owns the slots. A slot holds the recurrent states of all layers: the current states of a request, a copy of
+    them from before a step with drafts, or a snapshot: the states at the end of a full block of some text.
 
     Args:
         num_slots: requests that can have states at a time; at least 1.
         num_snapshots: slots for snapshots, the last ones.
-        num_spares: slots for the states before steps with drafts. They and the slots of requests change
-            places.
+        num_spares: spare slots, for copies from before steps with drafts. After a wrong draft, a spare slot and
+            the slot of a request are exchanged.
 
     Attributes:
         log: records what happens to snapshots.
@@ -67,7 +67,7 @@ class StatePool:
         return self.num_spares - self._num_taken_spares
 
     def allocate(self) -> int:
-        """A free slot; there must be one. What it holds is undefined: a text begins with zeros."""
+        """A free slot; there must be one. Its contents are undefined: a forward starts a text with zeros."""
         assert self.num_free_slots > 0
         return self._free.pop()
 
@@ -76,7 +76,7 @@ class StatePool:
         self._free.append(slot)
 
     def allocate_spare(self) -> int:
-        """A slot for states before a step with drafts; there must be a free one."""
+        """A spare slot; there must be a free one."""
         assert self.num_free_spares > 0
         self._num_taken_spares += 1
         return self._free.pop()
@@ -100,10 +100,10 @@ class StatePool:
         return len(self._snapshots)
 
     def use(self, block_hash: bytes, request_id: str, num_tokens: int) -> int:
-        """The slot of a snapshot that is there, for a request that goes on from it.
+        """The slot of an existing snapshot, for a request that continues from it.
 
         Args:
-            num_tokens: that the block and all before it hold.
+            num_tokens: tokens up to the end of the block.
         """
         self._snapshots.move_to_end(block_hash)
         slot = self._snapshots[block_hash]
@@ -111,8 +111,8 @@ class StatePool:
         return slot
 
     def keep(self, block_hash: bytes, request_id: str, num_tokens: int) -> int | None:
-        """A slot for a new snapshot of a request's states after `num_tokens`, if need be the least recently
-        used one's; None: it is there already."""
+        """A slot for a new snapshot of a request's states after `num_tokens`; evicts the least recently used
+        snapshot if no slot is free. None: this snapshot exists already."""
         if block_hash in self._snapshots:
             self._snapshots.move_to_end(block_hash)
             return None
@@ -131,7 +131,7 @@ class StatePool:
             self.log.add("E", slot)
 
     def drop_snapshots(self) -> None:
-        """Forgets all snapshots, because what they hold is undefined."""
+        """Forgets all snapshots, because their contents are undefined."""
         for block_hash in list(self._snapshots):
             self.drop(block_hash)
 

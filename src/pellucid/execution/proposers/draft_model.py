@@ -12,7 +12,7 @@ from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 
 class DraftBlocks(Protocol):
-    """What gives blocks of the draft model's cache: the part of `KVCacheManager` that this takes."""
+    """Allocates blocks of the draft model's cache: the part of `KVCacheManager` that `DraftModel` needs."""
 
     def allocate(self, request: Request, num_tokens: int) -> bool: ...
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
@@ -21,11 +21,11 @@ class DraftBlocks(Protocol):
 
 
 class DraftModel(Proposer):
-    """Runs a model of its own over the requests' texts, all requests together.
+    """Runs a smaller model over the requests' texts, all requests together.
 
-    Each request has a twin here, with the same text, parameters, seed and index, so that a token that
-    both models give the same probability is drawn by both. The twin's blocks are of a pool of its own;
-    where they lack, twins of requests that are not asked for give theirs, and then there are no drafts.
+    Each request has a twin here: a `Request` with the same text, parameters, seed and index, so that both
+    models mostly draw the same token. The twins' blocks come from a separate pool. If too few are free, twins
+    of requests that get no drafts in this step give back theirs; if these are not enough, there are no drafts.
 
     Args:
         model_runner: of the draft model.
@@ -127,7 +127,7 @@ class DraftModel(Proposer):
         return twin
 
     def _read_texts(self, twins: Mapping[str, Request], wanted: Mapping[str, int]) -> list[str]:
-        """Makes room for texts and drafts, and computes texts up to their last token.
+        """Allocates blocks for texts and drafts, and computes texts up to their last token.
 
         Returns:
             Those that miss no more than can be computed together with the others' in one step.
@@ -165,7 +165,7 @@ class DraftModel(Proposer):
         self._blocks.forget(twin)
 
     def _step(self, twins: Sequence[Request]) -> dict[str, int]:
-        """The next token of each; those whose parameters leave none are left out."""
+        """The next token of each twin; twins whose parameters leave no token are left out."""
         scheduled = [
             self._scheduled(twin, twin.num_tokens - twin.num_computed_tokens, samples=True)
             for twin in twins

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-# Tokens of the end that have to agree, and beyond which more do not count.
+# The least number of tokens at the end that must agree, and the number beyond which more do not count.
 MIN_MATCH, MAX_MATCH = 2, 8
 MAX_TRIED = 8  # occurrences of the last two tokens, the latest first
 
@@ -20,7 +20,7 @@ class NgramIndex:
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
-        # Places are indices of the token behind a pair; 0 is none.
+        # A place is the index of the token after a pair; 0 is none.
         self._latest: dict[tuple[int, int], int] = {}
         self._before = [0, 0]  # for each place the one before it with the same pair
 
@@ -37,14 +37,14 @@ class NgramIndex:
             latest[pair] = place
 
     def find(self, end: Sequence[int]) -> tuple[int, int]:
-        """Where a text that ends like this goes on.
+        """Finds where the same last tokens occurred before.
 
         Args:
             end: the last tokens of a text, or all of it; may be `token_ids`, whose own end is not found.
 
         Returns:
-            How many tokens agree, and the index of the token behind them: of the latest `MAX_TRIED` places the
-            latest of those where most agree. (0, 0) if there is none.
+            How many tokens agree, and the index of the token after them: among the latest `MAX_TRIED` places,
+            the latest one where most tokens agree. (0, 0) if there is none.
         """
         if len(end) < MIN_MATCH:
             return 0, 0

@@ -1,5 +1,5 @@
 """The prompt-lookup proposer: drafts the tokens that followed the last occurrence of the same n-gram (Saxena
-2023), and goes on behind an edit where a text departs from a passage that it copies."""
+2023), and continues in a passage that a text copies after the text has edited it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -79,12 +79,12 @@ class GrowingText(NgramIndex):
         self._copied_end = 0  # index of the first token that departs from the passage
 
     def find_continuation(self) -> tuple[int, int]:
-        """Where the text has gone on from an end like its own.
+        """Finds where the text's last tokens occurred before.
 
         Returns:
-            How many tokens agree, and the index of the token behind them. If no n-gram agrees shortly after the
-            text has departed from a passage: 0, and where the passage probably goes on. (0, 0) if there is
-            neither.
+            How many tokens agree, and the index of the token after them. If no n-gram agrees shortly after the
+            text has departed from a passage: 0, and the index at which the passage probably continues. (0, 0)
+            if there is neither.
         """
         length, place = self.find(self.token_ids)
         if length >= ENOUGH:
@@ -94,7 +94,7 @@ class GrowingText(NgramIndex):
         return length, place
 
     def _behind_edit(self) -> int:
-        """Where the passage goes on: at its next token that equals the text's last one, if it is near (tokens were
+        """Where the passage continues: at its next token that equals the text's last one, if it is near (tokens were
         inserted or removed), else as if each token had been replaced by one. 0 if the edit is too long."""
         text, end, distance = self.token_ids, len(self), self._distance
         while (

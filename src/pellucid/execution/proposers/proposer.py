@@ -18,15 +18,15 @@ class Proposer(ABC):
 
         Args:
             requests: running, with output.
-            max_drafts: by request id, the most drafts that are of use, at least 1.
+            max_drafts: by request id, the most drafts that can be used, at least 1.
 
         Returns:
             Draft token ids by request id. A request may be left out; drafts beyond `max_drafts` are dropped.
         """
 
     def distributions(self, request_id: str) -> Sequence[Candidates]:
-        """What each of a request's last drafts was drawn from; empty: the proposer draws none, or no subscriber
-        watches the request."""
+        """The distribution from which each of a request's last drafts was drawn; empty: the proposer draws no
+        tokens, or no subscriber watches the request."""
         return ()
 
     def forget(self, requests: Sequence[Request]) -> None:
