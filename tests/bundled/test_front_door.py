@@ -92,7 +92,7 @@ TYPED = [
     refused(f'run /no/such/model "{FRANCE}"', "no such file or directory: /no/such/model"),
     refused(f'run llama3.2 "{FRANCE}"', "no such file or directory: llama3.2", "owner/name"),
     refused("run qwen3:0.6b", "no such file or directory: qwen3:0.6b", "owner/name"),
-    refused("run prompt.txt", "prompt.txt: is no model", "-f prompt.txt"),
+    refused("run prompt.txt", "prompt.txt: is not a model", "-f prompt.txt"),
     refused("run models/tiny/model.safetensors hi", "name its directory: models/tiny"),
     refused("run Once upon a time", 'in quotes: "Once upon a time"'),
     refused(f"run {HUB_MODEL} why is the sky blue", 'in quotes: "why is the sky blue"'),

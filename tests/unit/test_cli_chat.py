@@ -137,7 +137,7 @@ def test_quit_leaves_the_rest_unread(pellucid: CommandLine) -> None:
         ("/temperature warm", ("temperature='warm'", "number")),
         ("/temperature -1", ("temperature=-1.0", "at least 0")),
         ("/max-tokens 1.5", ("max_tokens='1.5'", "number")),
-        ("/reset now", ("/reset now", "nothing more")),
+        ("/reset now", ("/reset now", "takes no argument")),
         ("/undo", ("/undo", "no turn")),
         ("/load /no/such/file", ("/no/such/file", "No such file")),
         ("/save /no/such/file", ("/no/such/file", "No such file")),

@@ -191,7 +191,10 @@ def test_tools_that_are_refused(tools: Any, error: str) -> None:
             {"chat_template_kwargs": {"a b": 1}},
             "chat_template_kwargs: 'a b' is not the name of a variable",
         ),
-        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs: tools is a parameter"),
+        (
+            {"chat_template_kwargs": {"tools": []}},
+            "chat_template_kwargs: tools must be passed by itself",
+        ),
         (
             {"chat_template_kwargs": {"enable_thinking": "false"}},
             "chat_template_kwargs.enable_thinking='false': must be True or False",

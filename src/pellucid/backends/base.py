@@ -48,17 +48,17 @@ class Weights(ABC):
 
     @abstractmethod
     def expect(self, num_bytes: int) -> None:
-        """Says that matrices of `num_bytes` in all are about to come. Until `Backend.compile`, those
-        that are views of mapped files may be read when `matrix` has returned."""
+        """Announces matrices of `num_bytes` in all. Until `Backend.compile`, matrices that are views of mapped
+        files may be read after `matrix` has returned."""
 
     @property
     def waiting_bytes(self) -> int:
-        """Of files, that matrices made so far are yet to be read from."""
+        """Bytes of files that have not been read yet for the matrices made so far."""
         return 0
 
     def read(self) -> int:
-        """Reads some of what waits, on all threads. Returns what is left of `waiting_bytes`;
-        `Backend.compile` reads all."""
+        """Reads some of the waiting bytes, on all threads. Returns the rest of `waiting_bytes`.
+        `Backend.compile` reads all of them."""
         return 0
 
     @abstractmethod
@@ -71,24 +71,24 @@ class Weights(ABC):
         """A handle for `embed`, `linear` and `logits` from weight [N, M] and bias [N]. A `MatrixStack`
         is a sequence of such.
 
-        The kind of the weight decides how it is kept: floats stay what they are or become the
-        backend's dtype, integers stay the integers that they are.
+        The weight's format decides how it is stored: floats keep their format or become the backend's dtype;
+        integers keep theirs.
 
         Args:
             rounds_activations: whether the backend may round rows where they meet weights of fewer bits.
         """
 
     def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
-        """As `matrix`, for one of many of which a step reads a few."""
+        """As `matrix`, for a matrix of an expert: a step reads only a few of them."""
         return self.matrix(weight, bias)
 
     def table(self, rows: RowTable) -> Matrix:
-        """A handle for `embed` from a matrix that stays where it is."""
+        """A handle for `embed` from a matrix that stays in its file."""
         return TableInFile(rows)
 
     @property
     def expert_reads(self) -> "ExpertReads | None":
-        """What steps have read of experts that are in a file; None: they are in memory."""
+        """The experts' bytes that steps have read from a file; None: experts are in memory."""
         return None
 
     @abstractmethod
@@ -97,12 +97,12 @@ class Weights(ABC):
 
     @abstractmethod
     def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
-        """What `quantize_matrix` gives, bit for bit."""
+        """The result of `quantize_matrix`, bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """How the tokens of one completion are drawn; `execution/sampling_order.py` defines what that means.
+    """How the tokens of one completion are drawn; `execution/sampling_order.py` defines the parameters.
 
     Attributes:
         sharpness: log2(e) / temperature, a float32; 0 for the largest logit, greedily.
@@ -147,7 +147,7 @@ class Draw(NamedTuple):
 
 
 class RowQuestion(NamedTuple):
-    """What an observer of a token asks of its row of logits.
+    """The arguments of `summarize`: what an observer of a token wants to know about its row of logits.
 
     Attributes:
         token: that was chosen.
@@ -180,7 +180,7 @@ class RowSummary(NamedTuple):
         weighted: sum of d e^d.
         rank: of the token asked for: 1 for the largest logit; of equal ones the lower id comes first.
         is_kept: whether all truncations keep that token.
-        everything: the whole row; then what each truncation leaves, in their order.
+        everything: the whole row; then the tokens that each truncation keeps, in order.
         likeliest: token ids in order of rank, and whether they are kept.
     """
 
@@ -198,7 +198,7 @@ class RowSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class StepLogits:
-    """What a step computed.
+    """The results of a step's forward.
 
     Attributes:
         rows: [R, V] of the rows `ForwardBatch.logits_indices`.
@@ -216,8 +216,8 @@ class StepLogits:
 
 @dataclass(frozen=True)
 class StepWeights:
-    """What a step reads of weights, however many tokens it has: each matrix once. Of the experts it
-    reads those that its tokens choose: `StepLogits.expert_bytes`.
+    """The weights that a step reads, whatever its number of tokens: each matrix once. Of the experts, a step
+    reads only those that its tokens choose: `StepLogits.expert_bytes`.
 
     Args:
         layer_bytes: of all layers without their experts, scales and zero points included.
@@ -237,7 +237,7 @@ class StepWeights:
 
 
 class StepDecoder(Protocol):
-    """What computes a step for the engine.
+    """Computes steps for the engine.
 
     Attributes:
         draws_tokens: whether `step` notes where logits are largest and draws tokens from them; else the
@@ -249,7 +249,7 @@ class StepDecoder(Protocol):
     def draws_tokens(self) -> bool: ...
 
     def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
-        """A row of logits [V] for an observer; None where a logit is not finite, and without `draws_tokens`."""
+        """Summarizes a row of logits [V]; None if a logit is not finite, or without `draws_tokens`."""
         ...
 
     @property
@@ -281,7 +281,7 @@ class CompiledDecoder(ABC):
 
     @abstractmethod
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
-        """Memory for what lies between the ops of the largest step, without its logits."""
+        """Memory for the activations between the ops of the largest step, without its logits."""
 
     @abstractmethod
     def step(
@@ -299,14 +299,14 @@ class CompiledDecoder(ABC):
 
 
 class NativeThreads(NamedTuple):
-    """What native code runs on: the kernels of one level of instructions, and a pool of threads."""
+    """The kernels of one instruction set, and the pool of threads on which they run."""
 
     kernels: "Kernels"
     pool: "ThreadPool"
 
 
 class Backend(ABC):
-    """One way to compute. Models see its `ops`, loading its `weights`, the engine the rest.
+    """An implementation of the ops. Models use its `ops`, loading its `weights`, the engine the rest.
 
     Attributes:
         name: as in `EngineConfig.backend`.
@@ -321,12 +321,12 @@ class Backend(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What the bits of results depend on beside inputs: who computes, in which version, on which
-        instructions."""
+        """Everything besides the inputs that the bits of results depend on: the backend, its version, the
+        instruction set."""
 
     @property
     def native_threads(self) -> "NativeThreads | None":
-        """The native kernels and the threads that compute here; None: the backend has none."""
+        """The native kernels and threads of this backend; None: it has none."""
         return None
 
     @abstractmethod
@@ -356,7 +356,7 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, decoder: Decoder, config: ModelConfig) -> CompiledDecoder:
-        """What runs `decoder` best here and gives the same logits; called once its weights are there.
+        """The fastest form of `decoder` on this backend, with the same logits; called once its weights are loaded.
 
-        A backend that keeps what happens between ops out of Python does so here.
+        A backend that runs a whole forward outside of Python prepares that here.
         """

@@ -14,7 +14,7 @@ class BatchSlice:
 
     Args:
         batch: a batch of these rows alone.
-        logits_rows: where the rows of its logits stand among those of the whole batch.
+        logits_rows: where its rows of logits are among those of the whole batch.
     """
 
     batch: ForwardBatch

@@ -26,11 +26,11 @@ def make_backend(
 
     Args:
         config: `backend`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
-        model: what is to run, for native kernels do not take every shape; None: nothing in particular.
+        model: the model to run, because native kernels do not support every shape; None: any model.
         isa: level of the native kernels, for tests; None: as the variable PELLUCID_ISA says, else the best.
 
     Raises:
-        ValueError: a setting asks for what this machine or this build does not have.
+        ValueError: this machine or this build does not support a setting.
     """
     if config.experts == "mapped" and model is not None and not _has_experts(model):
         raise ValueError(f"experts='mapped': {model.architecture} has no experts")
@@ -51,7 +51,7 @@ def make_backend(
         )
     _check_threads(config.num_threads, os.cpu_count() or 1)
     # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
-    # second thread costs more than it gives unless the machine is idle, so it has to be asked for.
+    # second thread costs more than it gains unless the machine is idle, so one thread is the default.
     threadpool_limits(config.num_threads or 1, user_api="blas")
     return NumpyBackend(quantize_activations=config.quantize_activations)
 
@@ -61,7 +61,7 @@ def _has_experts(model: ModelConfig) -> bool:
 
 
 def _why_not_native(model: ModelConfig | None, isa: str) -> str | None:
-    """Why native kernels are not the choice, None if they are: portable ones are if asked for."""
+    """Why native kernels are not chosen; None if they are. Portable kernels are chosen only on request."""
     try:
         from pellucid.backends.cpu_backend import unsupported_shape
         from pellucid.backends.native import kernel_levels

@@ -29,12 +29,12 @@ from pellucid.backends.thread_limiter import ThreadLimiter
 from pellucid.backends.tracing import Trace, symbolic_batch
 from pellucid.config import ModelConfig
 
-# Rows that a program computes at a time; a longer step is cut. It bounds the memory for what lies
+# Rows that a program computes at a time; a longer step is cut. This bounds the memory for activations
 # between ops, keeps most of it in cache, and is enough to read the weights once for many rows.
 MAX_ROWS = 512
 
-# Threads must wake and then meet some tens of times, which takes about as long as one of them takes
-# to go through a few megabytes of weights: smaller steps stay on the caller's thread.
+# Waking threads, and their tens of barriers, take about as long as one thread takes to read a few
+# megabytes of weights: smaller steps stay on the caller's thread.
 SMALL_STEP_BYTES = 4 << 20
 
 MAX_HEAD_DIM = 512
@@ -103,7 +103,7 @@ class CpuBackend(Backend):
         return make_cpu_kv_cache(config, num_blocks, block_size, dtype, num_state_slots)
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> ProgramDecoder:
-        """`decoder` as one native call per step. Allocates what a step needs between ops."""
+        """`decoder` as one native call per step. Allocates the memory between ops."""
         trace = Trace()
         handles: Any = TracedKVCache(config)  # a cache only as far as forward looks
         logits: Any = decoder.forward(symbolic_batch(trace), handles)
@@ -123,7 +123,7 @@ class CpuBackend(Backend):
 
 
 def unsupported_shape(config: ModelConfig) -> str | None:
-    """What of a model the native kernels do not take, None if they take all of it."""
+    """The property of a model that the native kernels do not support; None if they support the model."""
     for attention in config.attentions:
         if attention.head_dim % 8 != 0 or not 8 <= attention.head_dim <= MAX_HEAD_DIM:
             return (

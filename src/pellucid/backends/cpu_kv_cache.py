@@ -15,7 +15,7 @@ from pellucid.kv_groups import kv_groups, kv_places
 
 @dataclass(frozen=True)
 class CpuKVLayer:
-    """One layer of a cache; `cache` is None while a forward is traced, for whatever cache will be given.
+    """One layer of a cache. While a forward is traced, `cache` is None: the cache is an argument of each step.
 
     Args:
         group: of the layers with which it shares block tables.
@@ -66,7 +66,7 @@ class CpuKVCache:
         max_seq_len = cache.num_blocks * cache.block_size
         if any(
             group.window is not None for group in kv_groups(config)
-        ):  # its blocks behind windows are free
+        ):  # its blocks that have left their windows are free
             max_seq_len = max(max_seq_len, config.context_length)
         self.layers: Sequence[CpuKVLayer | CpuStateLayer] = _layers(config, max_seq_len, self)
 
@@ -117,7 +117,7 @@ class CpuKVCache:
 
 
 class TracedKVCache:
-    """What a traced forward takes for its cache: handles without memory behind them."""
+    """The cache of a traced forward: handles without memory."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.layers = _layers(config, config.context_length)
@@ -141,7 +141,7 @@ def _layers(
 
 
 class NativeKVGroup(NamedTuple):
-    """A group of layers, as the native cache takes it.
+    """A group of layers in the form of the native cache.
 
     Attributes:
         window: keys that a token sees; 0: all before it.

@@ -69,26 +69,26 @@ class CpuWeights(Weights):
         self._kernels = kernels
         self._pool = pool
         self._activations = "native" if quantize_activations else "f32"
-        # Where matrices go that are being loaded, and who packs them meanwhile.
+        # The memory of matrices that are being loaded, and the packer that fills it.
         self._memory: WeightBuffer | None = None
         self._packer: WeightPacker | None = None
         self._expert_file = _expert_file() if maps_experts else None
 
     def expect(self, num_bytes: int) -> None:
-        """Until `finish`, matrices that are views of mapped files are packed behind their caller's back."""
+        """Until `finish`, matrices that are views of mapped files are packed on another thread."""
         self._memory, self._packer = WeightBuffer(num_bytes), WeightPacker()
 
     @property
     def waiting_bytes(self) -> int:
-        """Of files, that are yet to be packed."""
+        """Bytes of files that have not been packed yet."""
         return 0 if self._packer is None else self._packer.waiting_bytes
 
     def read(self) -> int:
-        """Packs some of what waits. Returns what is left of `waiting_bytes`."""
+        """Packs some of the waiting matrices. Returns the rest of `waiting_bytes`."""
         return 0 if self._packer is None else self._packer.help(self._pool)
 
     def finish(self) -> None:
-        """Packs all that waits."""
+        """Packs all waiting matrices."""
         while self.read() > 0:
             pass
         self._memory = self._packer = None  # the matrices keep their memory
@@ -108,7 +108,7 @@ class CpuWeights(Weights):
         return self._pack(weight, own_bias, activations)
 
     def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> LinearWeights:
-        """As `matrix`, in the file if there is one."""
+        """As `matrix`, in the file of experts if there is one."""
         own_bias = None if bias is None else self.vector(bias)
         return self._pack(weight, own_bias, self._activations, self._expert_file)
 

@@ -14,8 +14,8 @@ UniformMatrix: TypeAlias = npt.NDArray[Any] | QuantizedMatrix
 
 @dataclass(frozen=True)
 class JoinedMatrix:
-    """The rows of several matrices [N_i, K], behind each other: where a file stores q, k and v, which a
-    decoder has as one matrix, in different formats.
+    """The rows of several matrices [N_i, K], one after the other: for q, k and v that a file stores in different
+    formats and a decoder uses as one matrix.
 
     Args:
         parts: at least two; neighbours differ in format.

@@ -94,7 +94,7 @@ class NumpyDecoder(CompiledDecoder):
         return StepWeights(layers, head, "f32")
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
-        """About what the arrays take that live at once where they are widest: in the MLP."""
+        """An estimate of the arrays that exist at once in the MLP, where they are widest."""
         widest = max(
             part.intermediate_size
             for layer in self._config.layers

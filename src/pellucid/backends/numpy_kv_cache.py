@@ -19,7 +19,7 @@ class StoredRows(Protocol):
     """The keys or the values of one layer, [*slots, K, D] in some format.
 
     Attributes:
-        arrays: the memory behind them; the first axes of each are those of the slots.
+        arrays: the memory of the rows; the first axes of each are those of the slots.
     """
 
     @property
@@ -62,7 +62,7 @@ MakeRows = Callable[[int, int, int], StoredRows]  # num_slots, K, D
 
 
 def rows_of_format(dtype: str, compute_dtype: npt.DTypeLike) -> MakeRows:
-    """What makes rows of zeros in the format `dtype`, as in `EngineConfig.kv_cache_dtype`.
+    """A function that makes rows of zeros in the format `dtype`, as in `EngineConfig.kv_cache_dtype`.
 
     "f32" is the compute precision, so f64 where that is f64.
 

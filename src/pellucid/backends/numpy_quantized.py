@@ -18,7 +18,7 @@ class NumpyQuantizedMatrix:
     """Integer weights [N, K], ready for products with int8 activations.
 
     Args:
-        matrix: the weights as they came.
+        matrix: the weights as they were loaded.
         codes: code - zero point [groups, group_size, N], zero beyond K; in a float dtype that holds every
             sum of products of a group exactly, in whatever order a BLAS adds them.
         bias: [N] in the backend's dtype.

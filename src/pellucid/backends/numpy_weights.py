@@ -36,7 +36,7 @@ NumpyStack: TypeAlias = Sequence[NumpyWeight]
 
 
 class NumpyWeights(Weights):
-    """Makes each array when its weight comes.
+    """Makes the array of each weight when it is loaded.
 
     Args:
         dtype: what floats become.

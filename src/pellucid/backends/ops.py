@@ -1,9 +1,9 @@
 """The ops contract: the functions that a decoder may call on arrays of T tokens, and the forward batch.
 
-Letters in shapes: T tokens of the step, B requests, R rows whose logits are wanted, G groups of layers that
+Letters in shapes: T tokens of the step, B requests, R rows whose logits are needed, G groups of layers that
 share block tables, H query heads, K kv-heads, D head dim, E experts, V vocabulary. Decoders use `+`, slicing and
-`.reshape`; everything else is an op. Every op computes each row the same way whatever other rows stand beside it:
-that is what makes a request's answer independent of its batch.
+`.reshape`; everything else is an op. Every op computes each row the same way whatever other rows are in the step:
+this makes a request's answer independent of its batch.
 """
 
 from abc import ABC, abstractmethod
@@ -38,9 +38,7 @@ class ForwardBatch:
     slot_mapping: IntArray  # [G, T] block_id * block_size + offset, where the token's K and V go
     query_start: IntArray  # [B + 1] rows of request b are query_start[b] .. query_start[b + 1]
     seq_lens: IntArray  # [B] positions in the cache once this step has stored its own
-    block_tables: (
-        IntArray  # [G, B, blocks of the longest], -1 beyond a request's own and behind windows
-    )
+    block_tables: IntArray  # [G, B, blocks of the longest], -1 after a request's last block and for blocks out of the window
     logits_indices: IntArray  # [R] rows of T
     state_slots: (
         IntArray  # [B] where a request's recurrent states are; not read without such layers
@@ -65,9 +63,9 @@ class ForwardBatch:
 
 
 class KVCache(Protocol):
-    """The arrays behind the blocks and behind the slots of recurrent states, one handle per layer. Only ops
-    look inside; others move blocks and states whole. A block holds keys and values of the layers of one
-    group (`kv_groups.py`)."""
+    """The arrays of blocks and of slots of recurrent states, one handle per layer. Only ops read inside a block or
+    a state; all other code moves whole ones. A block holds keys and values of the layers of one group
+    (`kv_groups.py`)."""
 
     @property
     def layers(self) -> Sequence[KVLayer | StateLayer]: ...
@@ -81,7 +79,7 @@ class KVCache(Protocol):
         ...
 
     def copy_state(self, source_slot: int, target_slot: int) -> None:
-        """Makes slot `target_slot` hold the states that slot `source_slot` holds, of all layers."""
+        """Copies the states of all layers from slot `source_slot` to slot `target_slot`."""
         ...
 
     @property
@@ -90,24 +88,24 @@ class KVCache(Protocol):
         ...
 
     def read_state(self, slot: int) -> BlockBytes:
-        """What a slot of recurrent states holds, [bytes_per_state], a copy."""
+        """A copy of the contents of a slot of recurrent states, [bytes_per_state]."""
         ...
 
     def write_state(self, slot: int, data: BlockBytes) -> None:
-        """Makes a slot hold, bit for bit, what `read_state` gave."""
+        """Writes the result of `read_state` into a slot, bit for bit."""
         ...
 
     def copy_block(self, source_id: int, target_id: int) -> None:
-        """Makes block `target_id` hold what block `source_id` holds."""
+        """Copies block `source_id` to block `target_id`."""
         ...
 
     def read_block(self, block_id: int) -> BlockBytes:
-        """What a block holds, [bytes_per_block], a copy. Only a cache of the same model,
-        format, block size and backend can make sense of it."""
+        """A copy of the contents of a block, [bytes_per_block]. Only a cache of the same model, format, block size
+        and backend can use it."""
         ...
 
     def write_block(self, block_id: int, data: BlockBytes) -> None:
-        """Makes a block hold, bit for bit, what `read_block` gave.
+        """Writes the result of `read_block` into a block, bit for bit.
 
         Args:
             data: [bytes_per_block]; may be read-only.
@@ -118,15 +116,15 @@ class KVCache(Protocol):
         """Keys and values [block_size, K, D] of one layer, as attention reads them. From any thread.
 
         Args:
-            data: what `read_block` gave of a block of the layer's group.
+            data: the result of `read_block` for a block of the layer's group.
         """
         ...
 
 
 class Parameters(Protocol):
-    """Where a decoder gets its weights: it names each one and says the shape that it needs.
+    """Gives a decoder its weights, by name and shape.
 
-    Names are ours ("layers.0.qkv_proj"); loading knows what the checkpoint calls them.
+    Names are pellucid's ("layers.0.qkv_proj"); loading knows the checkpoint's names.
     """
 
     def matrix(
@@ -140,13 +138,13 @@ class Parameters(Protocol):
         """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
 
         Args:
-            parts: rows of each of the matrices that it joins, which checkpoints may hold apart.
+            parts: rows of each of the matrices that it joins, which checkpoints may store separately.
         """
         ...
 
     def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
-        """As `matrix`, for the scores of experts: kept in the checkpoint's floats, whatever the other
-        matrices become, and multiplied with rows that are not rounded."""
+        """As `matrix`, for the scores of experts: it keeps the checkpoint's float format even if other matrices
+        are quantized, and is multiplied with rows that are not rounded."""
         ...
 
     def experts(
@@ -180,7 +178,7 @@ class Decoder(Protocol):
 
 
 class Ops(ABC):
-    """What a decoder computes with. Arrays in and out are [T, ...] in the backend's own dtype."""
+    """The functions with which a decoder computes. Arrays in and out are [T, ...] in the backend's own dtype."""
 
     @abstractmethod
     def embed(self, token_ids: IntArray, table: Matrix, scale: float = 1.0) -> Array:

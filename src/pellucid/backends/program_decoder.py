@@ -82,10 +82,10 @@ class ProgramDecoder(CompiledDecoder):
     Args:
         trace: of the decoder's forward.
         logits: what it returned.
-        program: empty; is made from the trace.
+        program: an empty program, which is built from the trace.
         quantize_activations: whether rows are rounded where they meet weights of fewer bits.
         before_step: is called once before every step.
-        summarizer: of rows of logits, for observers.
+        summarizer: summarizes rows of logits for observers.
     """
 
     draws_tokens = True
@@ -141,7 +141,7 @@ class ProgramDecoder(CompiledDecoder):
         return "bf16" if weight_format == "bf16" else "int8"
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
-        """What the program allocated: longer steps are cut."""
+        """Bytes that the program has allocated; longer steps are cut."""
         return self._program.scratch_bytes
 
     def step(
@@ -168,8 +168,8 @@ class ProgramDecoder(CompiledDecoder):
         return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
 
     def profile(self, batch: ForwardBatch, kv_cache: CpuKVCache) -> list[tuple[str, float]]:
-        """Runs a step of at most `max_rows` rows; the name and the seconds of each stage, that is of
-        what runs between two meetings of the threads, in order."""
+        """Runs a step of at most `max_rows` rows. Returns the name and the seconds of each stage (the work between
+        two barriers of the threads), in order."""
         names = self._program.stage_names
         seconds = np.zeros(len(names))
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
@@ -203,7 +203,7 @@ class ProgramDecoder(CompiledDecoder):
 def row_summary(
     summarizer: RowSummarizer, logits: Array, question: RowQuestion
 ) -> RowSummary | None:
-    """A row of logits [V] for an observer; None where a logit is not finite."""
+    """Summarizes a row of logits [V]; None if a logit is not finite."""
     found = summarizer.summarize(logits, *question)
     if found is None:
         return None

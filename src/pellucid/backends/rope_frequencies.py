@@ -24,7 +24,7 @@ Frequencies: TypeAlias = npt.NDArray[np.float64]  # [dim / 2], radians per posit
 
 
 def depends_on_length(rope: RopeConfig) -> bool:
-    """Whether `rope_frequencies` gives something else for another length."""
+    """Whether `rope_frequencies` depends on the length."""
     return isinstance(rope.scaling, DynamicRopeScaling | LongRopeScaling)
 
 

@@ -28,7 +28,7 @@ class RowTable(Protocol):
 
 @dataclass(frozen=True)
 class MatrixRows:
-    """The rows of a matrix whose arrays are views of a file, or lie in memory."""
+    """The rows of a matrix whose arrays are views of a file, or in memory."""
 
     matrix: UniformMatrix
 
@@ -45,7 +45,7 @@ class MatrixRows:
 
 @dataclass(frozen=True)
 class TableInFile:
-    """What `Weights.table` gives `Ops.embed`."""
+    """The handle that `Weights.table` makes for `Ops.embed`."""
 
     rows: RowTable
 

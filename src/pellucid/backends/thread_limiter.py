@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 
 def count_usable_threads() -> int:
-    """How many threads this process may keep busy at the moment."""
+    """How many threads this process may keep busy now."""
     return cpu_info().num_threads
 
 
@@ -40,7 +40,7 @@ class ThreadLimiter:
         self._next_look = clock() + SECONDS_BETWEEN_LOOKS
 
     def update(self) -> None:
-        """Looks at the limits every few seconds. A RuntimeWarning says when the number of threads changes."""
+        """Reads the limits every few seconds. A RuntimeWarning says when the number of threads changes."""
         now = self._clock()
         if now < self._next_look:
             return

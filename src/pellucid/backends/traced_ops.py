@@ -41,7 +41,7 @@ def look_up(token_ids: SymbolicIndices, table: TableInFile, scale: float) -> Sym
 def linear(
     x: SymbolicArray, weight: LinearWeights | JoinedWeights, notes_largest: bool = False
 ) -> SymbolicArray:
-    """x @ weight.T + bias; of logits, where they are largest may be noted."""
+    """x @ weight.T + bias; for logits, the place of the largest may be recorded as well."""
     rows = x.rows
     joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
     x.trace.weights[rows].extend(joined.parts)
@@ -283,5 +283,5 @@ def logits(x: SymbolicArray, weight: LinearWeights, softcap: float | None) -> Sy
 
 
 def _draw(logits: SymbolicArray, width: int) -> None:
-    """Tokens are drawn where logits have been noted to be largest."""
+    """Draws tokens; the place of the largest logit of each row has been recorded before."""
     logits.trace.record_effect("draw", [logits], lambda to, x, _: to.program.draw(x[0], width))

@@ -50,7 +50,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Heads:
-    """The shape of an attention, and how long a sequence it may meet."""
+    """The shape of an attention, and the longest sequence that it supports."""
 
     num_heads: int
     num_kv_heads: int
@@ -59,7 +59,7 @@ class Heads:
 
 
 class ProgramBuilder:
-    """A program that is being made, and the attention in it."""
+    """A program that is being built, and its attention."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -97,9 +97,9 @@ class Instruction:
         name: of the op.
         inputs: what it reads.
         output: what it writes; None where that is the KV cache.
-        emit: puts it into a program.
+        emit: appends it to a program.
         can_overwrite: whether the output may take the place of the first input.
-        accumulate: like `emit`, but adds to what stands in the output's place; where the op can.
+        accumulate: as `emit`, but adds to the output instead of overwriting it; None if the op cannot.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Instruction:
 
 @dataclass(frozen=True, eq=False)
 class SymbolicIndices:
-    """An array of a step's batch, which a decoder hands on without looking inside."""
+    """An array of a step's batch, which a decoder passes to ops without reading it."""
 
     trace: "Trace"
     name: str  # in ForwardBatch
@@ -205,7 +205,7 @@ class Trace:
         can_overwrite: bool = False,
         accumulate: Emit | None = None,
     ) -> SymbolicArray:
-        """Adds an instruction and returns what it gives, [rows, *shape].
+        """Adds an instruction and returns its result, [rows, *shape].
 
         Args:
             rows: left out, those of the first input.
@@ -270,7 +270,7 @@ class SymbolicBatch(ForwardBatch):
 
 
 def symbolic_batch(trace: Trace) -> ForwardBatch:
-    """What a traced forward takes for its batch."""
+    """The batch of a traced forward."""
     arrays: dict[str, Any] = {
         name: SymbolicIndices(trace, name) for name in ForwardBatch.__dataclass_fields__
     }
@@ -288,14 +288,14 @@ class Placed:
 
     Args:
         instructions: in order.
-        places: where a value lies that has no memory of its own.
+        places: for a value without its own memory, the columns of another value where it is stored.
     """
 
     instructions: tuple[Instruction, ...]
     places: Mapping[Value, Operand]
 
     def resolve(self, operand: Operand) -> Operand:
-        """The same columns in memory that is not another value's."""
+        """The columns in the value that owns the memory."""
         while (place := self.places.get(operand.value)) is not None:
             operand = Operand(place.value, place.column + operand.column, operand.width)
         return operand
@@ -306,7 +306,7 @@ def place(instructions: Sequence[Instruction], result: Value | None) -> Placed:
 
     Args:
         instructions: of a trace.
-        result: what the program gives, which lies alone.
+        result: the program's result, which has its own memory.
     """
     places: dict[Value, Operand] = {}
     kept: list[Instruction] = []

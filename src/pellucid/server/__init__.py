@@ -1,6 +1,6 @@
 """The HTTP server: the protocols that clients speak, in front of one engine.
 
-A call's way: `http_protocol` bounds what a connection may send, `access` decides who may enter,
+The path of a call: `http_protocol` limits what a connection may send, `access` checks the host and the API key,
 `endpoint` reads the body and sends the reply, a module of `protocols` turns the body into a
-`GenerationRequest` and its tokens into a reply, and `generation` alone talks to the engine.
+`GenerationRequest` and tokens into a reply, and `generation` is the only module that calls the engine.
 """

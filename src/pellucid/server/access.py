@@ -21,11 +21,11 @@ class Access:
     """Gives each call an id and a caller, in `scope["pellucid"]`, or refuses it.
 
     The Host must be one of this machine's names or an allowed one, unless keys protect the server: a web
-    page whose host name was pointed to 127.0.0.1 (DNS rebinding) may not enter. A browser says by Origin
-    which page calls: pages of other hosts must be allowed.
+    page whose host name resolves to 127.0.0.1 (DNS rebinding) is refused. The Origin header names the page
+    that makes a browser's call: pages of other hosts must be allowed.
 
     Args:
-        app: what comes behind.
+        app: the application that gets the calls that are let through.
         config: the server's.
     """
 

@@ -9,22 +9,19 @@ from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, overloaded
 
 RATE_WINDOW = 32  # ends of requests from which the time until there is room is estimated
-KEPT_SHARE = (
-    0.5  # of each limit: divided among the callers by weight; the rest is for those who come first
-)
+KEPT_SHARE = 0.5  # share of each limit that is divided among the callers by weight; the rest is first come, first served
 
 
 class Admission:
     """Counts the completions and the prompt tokens of all calls, and refuses what goes beyond the limits.
 
-    Refusing early is what keeps the waiting time of those bounded that were admitted. Where there are keys, half of
-    each limit is divided among the callers by their weights, and is kept free for them: a caller with very many
-    requests cannot take all places.
+    Refusing calls early bounds the waiting time of admitted requests. If there are keys, half of each limit is
+    reserved for the callers, divided by their weights: a caller with very many requests cannot take all places.
 
     Args:
         limits: see `Limits`.
         clock: seconds, monotonic.
-        callers: all that there are; empty: there are no keys.
+        callers: all callers; empty: there are no keys.
     """
 
     def __init__(
@@ -38,7 +35,7 @@ class Admission:
         self.num_refused = 0
 
     def admit(self, caller: Caller, num_completions: int) -> "Place":
-        """Takes a place for the completions of one call. Leave it when they have ended.
+        """Reserves a place for the completions of one call. The caller leaves it when they have ended.
 
         Raises:
             ApiError: 429 with the numbers.
@@ -75,7 +72,7 @@ class Admission:
         return overloaded(message, self._seconds_until_room())
 
     def _seconds_until_room(self) -> float:
-        """At the rate at which calls ended lately; one second if nothing is known."""
+        """An estimate by the rate at which calls ended lately; one second if none has ended."""
         if len(self._ends) < 2:
             return 1.0
         return min(60.0, (self._clock() - self._ends[0]) / len(self._ends))
@@ -102,11 +99,11 @@ class Quota:
         }
 
     def most(self, caller: str) -> int:
-        """What a caller could take if the others used nothing."""
+        """The most that a caller can take if the other callers use nothing."""
         return self.limit - sum(kept for name, kept in self._kept.items() if name != caller)
 
     def room(self, caller: str) -> int:
-        """What a caller can take now."""
+        """The amount that a caller can take now."""
         kept_for_others = sum(
             max(0, kept - self._used_by[name])
             for name, kept in self._kept.items()
@@ -120,7 +117,7 @@ class Quota:
         self._used_by[caller] += count
 
     def describe(self, caller: str) -> str:
-        """What of it is the caller's, if there are others."""
+        """The caller's part in words, if there are other callers."""
         if len(self._kept) < 2:
             return ""
         return f", {self._used_by[caller]} of them this key's, which can have {self.most(caller)} at most"
@@ -128,7 +125,7 @@ class Quota:
 
 @dataclass
 class Place:
-    """What one call holds of an `Admission`."""
+    """The part of an `Admission` that one call holds."""
 
     _admission: Admission
     caller: str

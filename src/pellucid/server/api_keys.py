@@ -15,7 +15,7 @@ INFERENCE_KEY, ADMIN_KEY = "PELLUCID_API_KEY", "PELLUCID_ADMIN_KEY"  # in the en
 
 
 class Role(Enum):
-    """What a caller may see: its own requests, or everything."""
+    """Whether a caller may see its own requests or everything."""
 
     INFERENCE = "inference"
     ADMIN = "admin"
@@ -26,8 +26,8 @@ class Caller:
     """The sender of a call.
 
     Attributes:
-        name: of the key; callers of one name see each other's requests, and have one share of the engine and
-            one prefix cache.
+        name: of the key; callers with the same name see each other's requests, and have one share of the engine
+            and one prefix cache.
         weight: of this share.
     """
 
@@ -43,10 +43,10 @@ ANYONE = Caller("anyone", Role.ADMIN)  # where there are no keys
 
 
 class ApiKeys:
-    """The keys of a server. Only their hashes are kept.
+    """The keys of a server. Only their hashes are stored.
 
     Args:
-        keys: each key and whose it is.
+        keys: each key and its owner.
 
     Raises:
         ValueError: a key is too short to be a secret, or two callers have the same.
@@ -75,7 +75,7 @@ class ApiKeys:
         return bool(self._callers)
 
     def find(self, key: str) -> Caller | None:
-        """Whose key it is. Takes the same time whatever the key is like."""
+        """The owner of a key. Takes the same time for every key."""
         digest = _digest(key)
         found = None
         for known, caller in self._callers.items():

@@ -14,11 +14,11 @@ from pellucid.server.request_records import RequestRecords
 
 
 class CacheOutcome(Enum):
-    """What became of the earlier prompt."""
+    """What the prefix cache had of the earlier prompt."""
 
     REUSED = "reused"  # all of it that fills blocks
     DIFFERS = "differs"  # the prompts part before its end
-    EVICTED = "evicted"  # they agree, and its blocks were needed by others
+    EVICTED = "evicted"  # the prompts agree, but its blocks were evicted
     NOT_FOUND = "not found"  # no such call is remembered, or it is another caller's
 
 
@@ -28,7 +28,7 @@ class CacheComparison:
 
     Attributes:
         changed: the first aspect of the call that differs, if one does; otherwise it is the conversation.
-        missed_tokens: of the earlier prompt, from where they part.
+        missed_tokens: tokens of the earlier prompt from the first different one on.
         reusable_tokens: of the earlier prompt.
     """
 
@@ -60,7 +60,7 @@ def compare_with(
             CacheOutcome.DIFFERS, next(changed, None), len(theirs) - num_equal, len(theirs)
         )
     block_size = generation.block_size
-    # The last token of a prompt is always computed: its logits are wanted.
+    # The last token of a prompt is always computed: its logits are needed.
     findable = min(num_equal, len(own.token_ids) - 1) // block_size * block_size
     found = generation.outputs[0].num_cached_tokens
     outcome = CacheOutcome.REUSED if found >= findable else CacheOutcome.EVICTED

@@ -62,7 +62,7 @@ def arms_of(body: CompareBody, dtype: str) -> tuple[Arm, ...]:
 
 @dataclass
 class ArmTotals:
-    """What an arm has done so far.
+    """Totals of an arm so far.
 
     Attributes:
         pass_tok: tokens that went through the model.
@@ -190,7 +190,7 @@ class CompareRoutes:
         deadline: float,
         outputs: list[RequestOutput],
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Runs an arm; `outputs` gets what its requests become, and what they are if time runs out."""
+        """Runs an arm; `outputs` gets the outputs of its requests, incomplete ones if time runs out."""
         service = self.serving.service
         own = service.engine.config
         num_requests = body.batch if body.kind == "batch" else 1
@@ -251,7 +251,7 @@ class CompareRoutes:
             await engine.close()
 
     async def _warm_up(self, engine: SideEngine) -> None:
-        """First steps allocate; no arm shall pay for that."""
+        """Runs first steps, which allocate memory, so that no arm's times include that."""
         params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
         if engine.config.max_model_len is None or engine.config.max_model_len > 2:
             await engine.add_request([0], params, "warm-up")
@@ -288,7 +288,7 @@ def _summary(arm: Arm, totals: ArmTotals, outputs: Sequence[RequestOutput]) -> d
 
 
 def _agreement(arms: Sequence[Sequence[RequestOutput]]) -> dict[str, Any]:
-    """How far the answers of the arms agree with those of the first one, as far as all of them got."""
+    """Compares the answers of the arms with those of the first one, up to the shortest answer."""
     same, first_difference, largest = 0, None, 0.0
     for others in zip(*arms, strict=True):
         completions = [output.outputs[0] for output in others]

@@ -1,4 +1,4 @@
-"""Finds a completion that is under way or remembered, by its name."""
+"""Finds an unfinished or remembered completion by its name."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pellucid.server.request_records import COMPLETION_NAME, CallRecord
 
 @dataclass(frozen=True)
 class RememberedCompletion:
-    """A completion that is under way, or that the server remembers.
+    """A completion that is unfinished, or that the server remembers.
 
     Attributes:
         name: the engine's.
@@ -46,17 +46,17 @@ class RememberedCompletion:
         return [*self.prompt_token_ids[:end], *self.output_token_ids[:num_outputs]]
 
     def prompt(self, end: int) -> EncodedPrompt:
-        """As the engine takes it: the prompt, or its first `end` tokens if that is less."""
+        """The prompt in the engine's form, or its first `end` tokens if it is longer."""
         prompt = self.record.prompts[self.prompt_index]
         token_ids = tuple(self.prompt_token_ids[:end])
         return EncodedPrompt(None, prompt.is_chat, token_ids, prompt.end_token_ids, 0.0, 0.0)
 
 
 def find_completion(service: GenerationService, caller: Caller, name: str) -> RememberedCompletion:
-    """A completion that is under way or remembered.
+    """An unfinished or remembered completion.
 
     Args:
-        caller: who asks; another caller's completion is as if it were not there.
+        caller: who asks; completions of other callers are not found.
         name: the engine's, or the id of the reply for its first completion.
 
     Raises:

@@ -24,7 +24,7 @@ class Limits:
         max_strings: stop strings of one call, and as many bad words.
         max_string_chars: length of each of them.
         max_logit_bias: entries of a logit_bias, and of allowed_token_ids.
-        text_workers: texts that are turned into tokens and back at the same time, without an answer.
+        text_workers: threads for routes that only turn text into tokens and back.
 
     Raises:
         ValueError: a limit is not above 0.
@@ -59,16 +59,16 @@ class ServerConfig:
     Args:
         host: address to listen on.
         port: 0 takes a free one.
-        model_names: what clients may call the model; the first is what the server calls it. `*` stands
+        model_names: names by which clients may call the model; replies use the first one. `*` stands
             for any characters. Left out, the model's own name.
-        api_keys: who may enter; without keys everyone who reaches the port may do everything.
+        api_keys: the keys that are accepted; without keys everyone who reaches the port may do everything.
         allow_anyone: listen on an address that other machines reach although there are no keys.
-        allowed_hosts: values of the Host header that are answered besides those of this machine.
+        allowed_hosts: values of the Host header that are accepted besides those of this machine.
         allowed_origins: web pages that may call from a browser, as "https://chat.example".
         keep_billing_block: show the model the block of Claude Code's system prompt that changes with every
             request, so that no prompt of it is found in the cache.
         otlp_endpoint: address of an OpenTelemetry collector that gets spans and durations; None: they are not made.
-        keepalive_seconds: silence after which a stream is sent a sign of life.
+        keepalive_seconds: seconds without a frame after which a stream gets a keepalive.
         stall_seconds: time without a step, while requests are unfinished, after which /health fails.
         limits: see `Limits`.
 
@@ -115,7 +115,7 @@ class ServerConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone reaches the address."""
+        """Whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:

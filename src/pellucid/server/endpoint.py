@@ -30,15 +30,15 @@ class Call:
     """One call of a client.
 
     Attributes:
-        request_id: ours, never the client's: it names the call in errors, logs and the engine.
-        caller: whose key it came with.
-        path: as it was routed.
-        path_params: what the route's pattern found in it.
-        query: what follows it; of several of one name the last.
-        headers: by name in small letters; of several of one name the last.
-        body: whole.
-        warnings: what the reply says about fields that have no effect.
-        resources: what is closed when the call ends, however it ends.
+        request_id: chosen by the server, never by the client: it names the call in errors, logs and the engine.
+        caller: the owner of the call's key.
+        path: without the query.
+        path_params: the variable parts of the path, by name.
+        query: parameters by name; the last one of several with the same name.
+        headers: by name in small letters; the last one of several with the same name.
+        body: the whole body.
+        warnings: the reply's warnings about fields that have no effect.
+        resources: closed when the call ends, however it ends.
     """
 
     request_id: str
@@ -63,17 +63,17 @@ class Reply:
 
 
 class StreamedReply(Protocol):
-    """A reply that is sent as it is made."""
+    """A reply that is sent while it is generated."""
 
     @property
     def media_type(self) -> str: ...
 
     def keepalive(self) -> bytes:
-        """Makes a frame without meaning, sent when there was nothing to send for some time."""
+        """Makes a frame that clients ignore, sent after some time without other frames."""
 
     async def send_to(self, sender: "ReplySender") -> None:
-        """Writes whole frames of the protocol, and returns after the last one. Does not raise: a failure is
-        a frame too."""
+        """Writes complete frames of the protocol, and returns after the last one. Does not raise: a failure is
+        a frame as well."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class Endpoint:
     """An ASGI application for one route.
 
     Args:
-        handler: from the call to its reply; a call whose client goes away cancels it.
+        handler: makes the reply to a call; cancelled when the client disconnects.
         limits: of the body, and of the time to send it.
         clock: watches the streams of all routes.
-        role: what a caller needs.
+        role: the role that a caller needs.
     """
 
     def __init__(
@@ -209,12 +209,12 @@ class _ClientGoneError(Exception):
 
 
 class ReplySender:
-    """Sends one reply, and knows when it last did.
+    """Sends one reply, and records when it last sent something.
 
     Attributes:
         status: None: nothing was sent.
         body_writer: writes frames of a reply that has started.
-        given_up: is done once the client has taken nothing for too long.
+        given_up: done when the client has not taken anything for too long.
     """
 
     def __init__(self, call: Call, send: Send, body_writer: BodyWriter, is_head: bool) -> None:
@@ -270,12 +270,12 @@ class ReplySender:
 
 
 class StreamClock:
-    """Sends each silent stream of a server its keepalive, and gives up clients that take nothing.
+    """Sends keepalives on streams without other frames, and closes streams whose clients take nothing.
 
-    One task does so for all streams, and ends when there are none.
+    One task does this for all streams, and ends when there are none.
 
     Args:
-        keepalive_seconds: silence after which a stream is sent its keepalive, a quarter less at the soonest.
+        keepalive_seconds: seconds without a frame after which a stream gets a keepalive; up to a quarter earlier.
         write_seconds: time in which a client must take what was sent to it.
     """
 
@@ -289,10 +289,10 @@ class StreamClock:
         """Begins to watch a stream that has started.
 
         Args:
-            keepalive: makes a frame without meaning.
+            keepalive: makes a frame that clients ignore.
 
         Returns:
-            What ends it.
+            A function that stops watching.
         """
         self._keepalives[sender] = keepalive
         if self._ticking is None or self._ticking.done():
@@ -317,7 +317,7 @@ class StreamClock:
 
 
 def _call_line(call: Call, method: str, status: int | None, seconds: float) -> str:
-    """What the log says of a call: no key, and nothing of what was asked or answered."""
+    """The log line of a call, without keys, prompts and answers."""
     return json.dumps(
         {
             "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -335,7 +335,7 @@ def _call_line(call: Call, method: str, status: int | None, seconds: float) -> s
 async def _unless_gone(
     receive: Receive, sender: ReplySender, work: Coroutine[Any, Any, None]
 ) -> None:
-    """Does `work`, unless the client goes away or takes nothing before it is done: then it is cancelled.
+    """Awaits `work`. Cancels it if the client disconnects, or takes nothing for too long.
 
     Raises:
         _ClientGoneError: the client no longer waits for the reply.
@@ -359,6 +359,6 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _cancel(task: "asyncio.Future[Any]") -> None:
-    """Ends a task; what it raises is of no interest any more."""
+    """Cancels a task, and ignores the exception that it raises."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

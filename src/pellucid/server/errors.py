@@ -14,13 +14,13 @@ from pellucid.prompts import PromptTooLongError
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """What a caller is told instead of an answer.
+    """An error reply.
 
     Attributes:
         status: of HTTP.
         message: names the field, the value and what is allowed.
         param: the field, if it is one.
-        code: for programs: OpenAI's names where it has one.
+        code: for programs; OpenAI's name where OpenAI has one.
         headers: of the reply.
         prompt_too_long: the prompt's tokens and the most that are allowed, if that is the reason.
     """
@@ -37,7 +37,7 @@ class ApiError(Exception):
 
 
 class ErrorShape(Enum):
-    """Whose form an error has."""
+    """The protocol whose form an error has."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -99,7 +99,7 @@ _ANTHROPIC_TYPES = {
 
 
 def refused(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A call that asks for what cannot be served."""
+    """A call that asks for something the server does not do: status 400."""
     return ApiError(400, message, param, code)
 
 
@@ -107,8 +107,8 @@ def rule_refused(error: ValueError, field: str) -> ApiError:
     """A rule for answers that cannot be compiled.
 
     Args:
-        error: what the engine says, which knows the rule as `structured_outputs`.
-        field: by which the client gave it.
+        error: the engine's error, which names the field `structured_outputs`.
+        field: the field by which the client gave the rule.
     """
     name, _, what = str(error).partition(": ")
     if not name.startswith("structured_outputs"):
@@ -118,7 +118,7 @@ def rule_refused(error: ValueError, field: str) -> ApiError:
 
 
 def overloaded(message: str, retry_after: float) -> ApiError:
-    """There is no room now; "try again in" is what Codex CLI reads."""
+    """There is no room now: status 429. Codex CLI reads the words "try again in"."""
     seconds = max(1, round(retry_after))
     return ApiError(
         429,
@@ -133,7 +133,7 @@ def not_serving(message: str) -> ApiError:
 
 
 def error_of(error: Exception) -> ApiError:
-    """What a caller is told about an exception. Of our own mistakes it sees nothing but that."""
+    """The error reply for an exception. It gives no details of internal errors."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, PromptTooLongError):

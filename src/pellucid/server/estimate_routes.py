@@ -102,7 +102,7 @@ class EstimateRoutes:
         )
 
     async def _machine(self, call: Call) -> MachineFacts:
-        """The machine that is asked for; given ceilings replace its own."""
+        """The requested machine; ceilings in the query replace its own."""
         name = call.query.get("machine", "this")
         if name != "this" and name not in MACHINES:
             known = ", ".join(("this", *MACHINES))
@@ -125,7 +125,8 @@ class EstimateRoutes:
         )
 
     async def _this_machine(self) -> MachineFacts:
-        """Measured once, when nothing runs: it takes the engine's threads for a second or two."""
+        """This machine, measured once while no request runs: measuring takes the engine's threads for a second or
+        two."""
         async with self._one_at_a_time:
             if self._measured is None:
                 service = self.serving.service

@@ -16,7 +16,7 @@ from pellucid.server.streaming import SSE_KEEPALIVE
 
 LEVELS = {level.name.lower(): level for level in Level}
 EVENT_NAMES = frozenset(event.ev for event in Event.__subclasses__())
-OPEN_EVENTS = (Hello, Load, Stat, Gap)  # of no request: everyone may hear them
+OPEN_EVENTS = (Hello, Load, Stat, Gap)  # about no request: every caller may get them
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class EventRoutes:
     async def events(self, call: Call) -> GeneratedReply:
         """Events from now on, or from where `Last-Event-ID` says that a reader left off.
 
-        A reader that does not go on from somewhere gets a snapshot first, and so does one that has missed
-        events. `level` is stat, step or token; `ev` names the events that are wanted, `req` the requests
-        whose tokens are wanted, between commas. A caller that is no admin hears of its own requests.
+        A new reader gets a snapshot first, and so does one that has missed events. `level` is stat, step or
+        token. `ev` names the events to send, and `req` the requests whose tokens to send, separated by commas. A
+        caller without the role admin gets only events of its own requests.
         """
         level = _level(call)
         after = call.headers.get("last-event-id")
@@ -52,7 +52,7 @@ class EventRoutes:
         return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
 
     async def snapshot(self, call: Call) -> Reply:
-        """All requests and blocks after the step under way; at level token with the tokens so far."""
+        """All requests and blocks after the current step; at level token with the tokens so far."""
         snapshot = await self._snapshot(call, _level(call))
         return json_reply(snapshot.fields_as_dict())
 
@@ -86,7 +86,7 @@ class EventRoutes:
         return replace(snapshot, requests=own, blocks=())
 
     def _may_hear(self, call: Call, event: Event) -> bool:
-        """An admin hears everything; others what concerns their own requests, or no request."""
+        """Admins get all events, other callers those of their own requests and those about no request."""
         if call.caller.role is Role.ADMIN:
             return True
         if isinstance(event, OPEN_EVENTS):

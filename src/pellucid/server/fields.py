@@ -29,8 +29,8 @@ class Field:
 
     Attributes:
         name: as clients send it.
-        treatment: what becomes of it.
-        note: what it does here; of a refused one, what to do instead.
+        treatment: how the server treats it.
+        note: what it does here; for a refused field, what to do instead.
     """
 
     name: str
@@ -63,9 +63,9 @@ class FieldTable(Generic[Body]):
         title: of its section in the docs.
         body: the honoured fields and their types.
         fields: every field, the honoured ones included.
-        unknown: what becomes of others: refused where a typing error would pass unseen, accepted
-            with a warning where clients add fields from week to week.
-        objects: the tables of those fields that are objects with fields of their own.
+        unknown: treatment of other fields: refused to catch typing errors, or accepted with a warning where
+            clients often add fields.
+        objects: the tables of fields that are objects.
         example: a body without the model's name.
     """
 
@@ -77,7 +77,7 @@ class FieldTable(Generic[Body]):
     example: Mapping[str, Any] = field(default_factory=dict)
 
     def decode(self, data: bytes, warnings: list[str]) -> Body:
-        """The request of a body.
+        """Decodes a body.
 
         Args:
             data: JSON.

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What a call of any protocol asks of the engine.
+    """The completions that a call of any protocol asks for.
 
     Attributes:
         prompts: each gets its own completions.
@@ -38,7 +38,7 @@ class GenerationRequest:
         priority: lower is sooner.
         cache_salt: the client's; callers with different keys never share cached prompts anyway.
         aspects: see `CallRecord`.
-        rule_field: the field by which the client gave `params.structured_outputs`.
+        rule_field: the client's field that became `params.structured_outputs`.
         continues: as in `LLMEngine.add_prepared`.
     """
 
@@ -55,7 +55,7 @@ class GenerationRequest:
         return len(self.prompts) * self.params.num_results
 
     def check(self, limits: Limits) -> None:
-        """Raises an ApiError for more than a caller may ask for. The engine checks everything else."""
+        """Raises an ApiError for a request beyond the limits. The engine checks everything else."""
         params = self.params
         if not self.prompts:
             raise refused("prompt: must not be an empty list", "prompt")
@@ -82,9 +82,9 @@ class GenerationService:
     """Admits requests, encodes their prompts, and runs them on the engine.
 
     Args:
-        engine: for this server alone.
+        engine: used by this server alone.
         limits: see `Limits`.
-        callers: all that there are; empty: there are no keys.
+        callers: all callers; empty: there are no keys.
 
     Attributes:
         records: what happened to the latest calls.
@@ -92,7 +92,7 @@ class GenerationService:
         under_way: by the id of their call.
         metrics: of requests that have ended.
         on_ended: called with each request that has ended.
-        is_draining: new requests are refused; those under way end by themselves.
+        is_draining: new requests are refused; unfinished ones run to their ends.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class GenerationService:
             except ValueError as error:
                 raise rule_refused(error, request.rule_field) from None
             generation.streams.append(stream)
-            if generation.is_cancelled:  # while it was on its way
+            if generation.is_cancelled:  # while it was being queued
                 self.engine.abort(stream.request_id)
         return generation
 
     async def work_on_text(self, work: Callable[[], Result]) -> Result:
-        """Does what takes long for a long text, off the event loop."""
+        """Runs work that takes long for a long text on a thread, off the event loop."""
         async with self._texts:
             return await asyncio.to_thread(work)
 
@@ -193,7 +193,7 @@ class GenerationService:
 
     @property
     def seconds_without_step(self) -> float:
-        """For how long requests are unfinished and no step has ended; 0 without requests."""
+        """Seconds since the last step ended, while requests are unfinished; 0 without requests."""
         if not self.under_way:
             return 0.0
         last = max(self.engine.last_step_time or 0.0, self._busy_since)
@@ -206,7 +206,7 @@ class RequestsAhead:
 
     Attributes:
         own: of the same caller.
-        others: of other callers, about: as if all requests were equally long, and all weights equal.
+        others: of other callers; an estimate, as if all requests were equally long and all weights equal.
     """
 
     own: int
@@ -225,12 +225,12 @@ class RequestsAhead:
 
 @dataclass(eq=False)
 class Generation:
-    """A request under way.
+    """An unfinished request.
 
     Attributes:
         prompts: encoded, in their order.
-        streams: what the engine adds to the completions of each prompt.
-        is_cancelled: a call asked for its end.
+        streams: the deltas of each prompt's completions.
+        is_cancelled: whether a call has cancelled it.
     """
 
     _service: GenerationService
@@ -247,7 +247,7 @@ class Generation:
 
     @property
     def place_in_line(self) -> float:
-        """What the scheduler orders the waiting requests of a caller by."""
+        """The key by which the scheduler orders the waiting requests of a caller."""
         arrivals = (prompt.arrival_time for prompt in self.prompts)
         return min(arrivals, default=math.inf) + PRIORITY_SECONDS * self.request.priority
 
@@ -266,7 +266,7 @@ class Generation:
 
     @property
     def queue_position(self) -> int | None:
-        """Requests that are admitted before it, about; None: it runs or has run."""
+        """An estimate of the requests that are admitted before it; None: it runs or has run."""
         ahead = self.requests_ahead
         return None if ahead is None else ahead.own + ahead.others
 
@@ -290,7 +290,7 @@ class Generation:
         return self.outputs
 
     def cancel(self) -> None:
-        """Ends the completions after the step under way, with finish_reason "abort"."""
+        """Ends the completions after the current step, with finish_reason "abort"."""
         self.is_cancelled = True
         for stream in self.streams:
             self._service.engine.abort(stream.request_id)
@@ -308,13 +308,13 @@ class Generation:
 
 
 def check_ended_well(finish_reason: str | None, stop_reason: object) -> None:
-    """Raises an ApiError for an answer that failed on its way."""
+    """Raises an ApiError for an answer that failed while it was generated."""
     if finish_reason == "error":
         raise ApiError(500, f"the request failed: {stop_reason}", code="generation_failed")
 
 
 def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelta:
-    """A finished answer as the one delta that brings all of it."""
+    """A finished answer as a single delta."""
     return CompletionDelta(
         request_id,
         completion.index,

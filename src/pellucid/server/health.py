@@ -13,8 +13,8 @@ class Health:
     serving: Serving
 
     async def health(self, call: Call) -> Reply:
-        """Fails when the engine has failed, or when requests are unfinished and no step ends: an open
-        port alone says nothing."""
+        """Fails when the engine has failed, or when requests are unfinished and no step ends. An open port alone
+        does not show that."""
         service = self.serving.service
         stalled = service.seconds_without_step
         limit = self.serving.config.stall_seconds

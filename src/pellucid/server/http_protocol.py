@@ -14,12 +14,12 @@ EXTENSION = "pellucid"  # of ASGI: each scope has a body_writer by this name
 class BodyWriter:
     """Writes chunks of a reply's body to its connection without waiting.
 
-    ASGI's `send` is a coroutine, so a token would cost the waking of a task: more than to write its frame.
-    `send` begins and ends the reply.
+    ASGI's `send` is a coroutine, so each token would have to wake a task, which takes longer than writing its
+    frame. `send` begins and ends the reply.
 
     Attributes:
-        is_paused: the client has not taken what was sent; what is written meanwhile is held in memory.
-        on_writable: called when the client has taken it.
+        is_paused: the client has not taken the earlier chunks; further chunks are held in memory.
+        on_writable: called when the client has taken them.
         last_time: when the last chunk was written, on the event loop's clock.
     """
 
@@ -49,7 +49,7 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
     class BoundedHttpProtocol(HttpToolsProtocol):
         """Closes a connection whose request line and headers are too long or too slow.
 
-        httptools itself holds whatever comes until a header ends.
+        httptools itself holds all received bytes until a header ends.
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

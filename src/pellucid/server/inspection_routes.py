@@ -251,7 +251,7 @@ class InspectionRoutes:
                 raise not_serving(str(error)) from None
 
     def _completion(self, call: Call) -> RememberedCompletion:
-        """The completion that the path names; another caller's is as if it were not there."""
+        """The completion that the path names; completions of other callers are not found."""
         return find_completion(self.serving.service, call.caller, call.path_params["id"])
 
     def _position(self, call: Call, completion: RememberedCompletion, low: int, high: int) -> int:

@@ -92,8 +92,8 @@ class _Load:
 
     Args:
         emit: gets an event for each change of a request.
-        salt: the load's requests share cached prompts with each other alone, so that a load that is sent
-            again does not find its own prompts.
+        salt: the load's requests share cached prompts only with each other, so that a repeated load does not find
+            the prompts of the first one.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class _Load:
         }
 
     async def run(self) -> None:
-        """Runs all of it, or as much as there is time for."""
+        """Sends all requests, or as many as there is time for."""
         writer = await self._writer()
         prompts = [writer.write(request) for request in self._planned]
         self._start = time.monotonic()
@@ -125,7 +125,7 @@ class _Load:
             await asyncio.wait_for(self._send_all(prompts), MAX_SECONDS)
 
     async def _writer(self) -> PromptWriter:
-        """What writes prompts of about the lengths asked for, fitted to how many tokens our words have."""
+        """Makes the writer of prompts. It fits the number of words to the model's tokens per word."""
         examples = []
         for count in EXAMPLE_WORDS:
             text = words(f"{self._traffic.seed} example", count)
@@ -223,7 +223,7 @@ class _Load:
 
 
 async def _run_all(coroutines: list[Coroutine[Any, Any, None]]) -> None:
-    """Waits for all; cancelled, it cancels them and waits for their ends."""
+    """Waits for all tasks; if cancelled, cancels them and waits for their ends."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)

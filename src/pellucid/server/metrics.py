@@ -1,7 +1,7 @@
 """Counts requests, tokens and times for /metrics, by vLLM's names with vLLM's meaning.
 
-Requests are counted when they end, from the times that the engine notes anyway: nothing is done for a
-token while it is made.
+Requests are counted when they end, from the times that the engine records anyway, so that counting does no
+work per token.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ COUNTERS = {
 
 
 class Metrics:
-    """Counts what has ended since the server started."""
+    """Counts requests that have ended since the server started."""
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()

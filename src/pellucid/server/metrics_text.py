@@ -74,7 +74,7 @@ class _Collector:
             yield family
 
     def _drafts(self, speculation: SpeculationStatistics) -> Iterator[Metric]:
-        """What drafts have brought. What vLLM calls a draft is all drafts of a request in a step."""
+        """Counters of drafts. What vLLM calls a draft is all drafts of a request in a step."""
         prefix = "vllm:spec_decode_num"
         yield self._counter(
             f"{prefix}_drafts", "Times that a request had drafts", speculation.num_rounds

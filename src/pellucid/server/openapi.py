@@ -34,7 +34,7 @@ class Operation:
     Attributes:
         path: with the names of its parts in braces.
         handler: its docstring describes the operation; the first paragraph is the summary.
-        needs_admin: whether a key for inference does not suffice.
+        needs_admin: whether the route needs an admin's key.
     """
 
     method: str
@@ -52,7 +52,7 @@ class OpenApi:
     """The handler of the route.
 
     Args:
-        operations: all that the server has.
+        operations: all operations of the server.
         tables: of fields; their titles are method and path.
         model: a name of the model, for examples.
     """
@@ -123,7 +123,7 @@ def openapi_document(
 
 
 def _describe(schema: dict[str, Any], table: FieldTable[Any]) -> None:
-    """Adds to a body's schema what its table says."""
+    """Adds the notes of a table of fields to the schema of a body."""
     properties = schema["properties"]
     for field in table.fields:
         if field.treatment is Treatment.HONOURED:

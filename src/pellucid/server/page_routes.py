@@ -1,4 +1,4 @@
-"""/page: the live page and its files. They hold no secrets and need no key; what the page then asks for does."""
+"""/page: the live page and its files. They hold no secrets and need no key; the routes that the page calls do."""
 
 from pellucid.page_files import page_files, security_policy
 from pellucid.server.endpoint import Call, Handler, Reply, StreamedReply
@@ -25,7 +25,7 @@ class PageRoutes:
         return Reply(self._index.encode(), 200, "text/html; charset=utf-8", self._headers)
 
     def index_for_browsers(self, other: Handler) -> Handler:
-        """A handler that gives the page to those who ask for HTML, and what `other` replies to the rest."""
+        """A handler that sends the page to clients that accept HTML, and the reply of `other` to all others."""
 
         async def root(call: Call) -> Reply | StreamedReply:
             wants_page = "text/html" in call.headers.get("accept", "")

@@ -40,7 +40,7 @@ class CompletionRecord:
 
     Attributes:
         change: its latest state and the cause.
-        prefix: what it found in the cache when it was admitted first.
+        prefix: the part of its prompt that was found in the cache when it was first admitted.
     """
 
     change: RequestStateChanged | None = None
@@ -51,12 +51,12 @@ class CompletionRecord:
 
 @dataclass
 class PromptRecord:
-    """One prompt of a call, and what the engine made of it.
+    """One prompt of a call, and its completions.
 
     Attributes:
         token_ids: of the prompt.
         is_chat, end_token_ids: as in `EncodedPrompt`.
-        seed: that its completions are drawn with; None: the engine does not have it yet.
+        seed: of its completions; None: the prompt has not been queued yet.
         outputs: token ids of its completions, once the call has ended.
     """
 
@@ -76,7 +76,7 @@ class CallRecord:
     """What happened to one call.
 
     Attributes:
-        owner: who may see it.
+        owner: the caller that may see it.
         path: of its route.
         prompts: in their order.
         params: how its completions are chosen; None: not known.
@@ -123,7 +123,7 @@ class RequestRecords:
         self._forget_oldest()
 
     def keep_outputs(self, call_id: str, outputs: Sequence[RequestOutput]) -> None:
-        """A call has ended: remembers the tokens of its completions.
+        """Stores the tokens of the completions of a call that has ended.
 
         Args:
             outputs: of its prompts, in their order; fewer if it ended before all were queued.
@@ -143,8 +143,8 @@ class RequestRecords:
             self._num_tokens -= oldest.num_tokens
 
     def find(self, name: str, caller: Caller) -> CallRecord | None:
-        """A call by its id, with or without what its protocol puts before it; None if it is not there or
-        another caller's."""
+        """A call by its id, with or without its protocol's prefix; None if it is not remembered or belongs to
+        another caller."""
         self.read()
         record = self._records.get(name.rpartition("_")[2].rpartition("-")[2])
         return record if record is not None and caller.may_see(record.owner) else None

@@ -19,7 +19,7 @@ from pellucid.server.telemetry import Telemetry
 _log = logging.getLogger("pellucid.server")
 
 BACKLOG = 2048
-GOODBYE_SECONDS = 5.0  # for replies that are being sent when nothing is generated any more
+GOODBYE_SECONDS = 5.0  # for sending the last replies after all requests have ended
 
 
 def run_server(
@@ -30,7 +30,7 @@ def run_server(
     """Serves until SIGINT or SIGTERM; the engine is shut down afterwards.
 
     Args:
-        engine: for this server alone.
+        engine: used by this server alone.
         config: the server's settings.
         on_listening: called with the URL once connections are accepted.
 
@@ -51,7 +51,7 @@ def run_server(
 
 
 def _start_telemetry(serving: Serving) -> Callable[[], None]:
-    """Tells a collector of each request from now on, if there is one; what ends that."""
+    """Starts sending telemetry to the collector, if one is configured. Returns a function that stops it."""
     endpoint = serving.config.otlp_endpoint
     if endpoint is None:
         return lambda: None
@@ -61,7 +61,7 @@ def _start_telemetry(serving: Serving) -> Callable[[], None]:
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """A socket that accepts connections from now on; they wait until the server runs."""
+    """A listening socket. Connections are accepted from now on and wait until the server runs."""
     try:
         found = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -98,12 +98,11 @@ def make_uvicorn_config(config: ServerConfig, app: object) -> uvicorn.Config:
 
 
 class DrainingServer(uvicorn.Server):
-    """Goes on answering while the requests under way end: new ones are told 503, not refused a
-    connection.
+    """Keeps accepting connections while unfinished requests end, and answers new requests with a 503.
 
     Args:
         config: uvicorn's.
-        service: whose requests are waited for.
+        service: has the unfinished requests.
     """
 
     def __init__(self, config: uvicorn.Config, service: GenerationService) -> None:

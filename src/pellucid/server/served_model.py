@@ -19,9 +19,9 @@ class ServedModel:
     """The one model of a server.
 
     Args:
-        names: what clients may call it, the first one foremost; `*` stands for any characters. Left out,
-            the model's own name.
-        engine: that runs it.
+        names: names by which clients may call it; replies use the first one. `*` stands for any characters. Left
+            out, the model's own name.
+        engine: runs the model.
 
     Attributes:
         created: when the server started, in seconds since 1970.
@@ -94,7 +94,7 @@ class ServedModel:
         }
 
     def details(self) -> dict[str, Any]:
-        """What else is known of it, for pages of details."""
+        """Further facts about the model, for routes with details."""
         config = self._model_config
         attention = config.attentions[0]
         return {

@@ -38,10 +38,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TextTemplate:
-    """A frame, or a part of one, that differs from a template in a text alone, as those of most tokens do.
+    """A frame, or a part of one, that differs from a template only in one text, as the frames of most tokens do.
 
     Args:
-        template: JSON, or a frame of it, with the string `PLACE` in each place of the text.
+        template: JSON, or a frame of JSON, with the string `PLACE` where the text goes.
     """
 
     __slots__ = ("_parts",)
@@ -61,31 +61,31 @@ class StreamWriter(ABC):
     media_type = "text/event-stream"
 
     def first(self) -> bytes:
-        """What comes before the completions."""
+        """The frames before the completions."""
         return b""
 
     @abstractmethod
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
-        """What a delta adds to a completion of a prompt; empty: nothing that the client would see."""
+        """The frames of a delta of one completion; empty: the delta has nothing that the client would see."""
 
     def last(self) -> bytes:
-        """What comes after all completions."""
+        """The frames after all completions."""
         return b""
 
     @abstractmethod
     def failure(self, error: ApiError, request_id: str) -> bytes:
-        """The end of a stream that fails on its way: the status was sent long ago."""
+        """The last frames of a stream that fails after its status was sent."""
 
     def keepalive(self) -> bytes:
-        """Means nothing; sent when there was nothing to send for some time."""
+        """A frame that clients ignore, sent after some time without other frames."""
         return SSE_KEEPALIVE
 
 
 class CompletionsReply:
     """The reply that streams the completions of a request.
 
-    The callback of the event loop that brings the deltas of all requests of a step writes their frames. If the client
-    takes less than the engine makes, the engine's stream keeps and merges the deltas, until the client can take them.
+    The event loop's callback that brings the deltas of a step also writes their frames. If the client is slower than
+    the engine, the engine's stream merges the deltas until the client can take them.
 
     Args:
         generation: the request.
@@ -200,13 +200,13 @@ class _DeltaWriter:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the prompts of a request have come.
+    """Progress of the prompts of a request.
 
     Attributes:
-        total: their tokens.
+        total: tokens of the prompts.
         cache: of these, found in the prefix cache.
         processed: of these, computed or found.
-        time_ms: since the request came.
+        time_ms: since the request arrived.
         queue_position: requests that are admitted before it; None: it runs.
     """
 

@@ -42,7 +42,7 @@ class Telemetry:
                 ("time_per_output_token", "Between tokens after the first, on average"),
             )
         }
-        # The engine's clock has an epoch of its own
+        # The engine's clock has its own epoch
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     @classmethod
@@ -161,14 +161,14 @@ class Telemetry:
 
 
 def _end(output: RequestOutput) -> float:
-    """When the engine was done with a prompt; of one that was aborted, now."""
+    """When the last completion of a prompt ended; now, if it was aborted."""
     return (
         time.monotonic() if output.metrics.finished_time is None else output.metrics.finished_time
     )
 
 
 def _phases(output: RequestOutput) -> list[tuple[str, float, float]]:
-    """Name, begin and end of what happened to a prompt, as far as it came."""
+    """Name, beginning and end of each phase that a prompt has reached."""
     metrics = output.metrics
     if (started := metrics.first_scheduled_time) is None:
         return [("queue", metrics.arrival_time, _end(output))]

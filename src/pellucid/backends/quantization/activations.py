@@ -40,7 +40,7 @@ def quantize_activations(x: npt.NDArray[Any], group_size: int) -> QuantizedRows:
 
     Args:
         x: [T, K].
-        group_size: inputs that share a scale. Zeros stand for what the last group lacks.
+        group_size: inputs that share a scale. The last group is filled up with zeros.
     """
     num_rows, num_inputs = x.shape
     num_groups = -(-num_inputs // group_size)

@@ -121,14 +121,14 @@ INT4_G128 = IntegerFormat("int4-g128", 4, LARGE_GROUP)
 INT4_ZP = IntegerFormat("int4-zp", 4, GROUP, has_zero_points=True)
 INT4_G128_ZP = IntegerFormat("int4-g128-zp", 4, LARGE_GROUP, has_zero_points=True)
 
-# What weights are quantized to.
+# The formats to which weights are quantized.
 FORMATS: Mapping[str, IntegerFormat] = {
     each.name: each for each in (INT8, INT8_CHANNEL, INT4, INT4_G128, INT4_ZP, INT4_G128_ZP)
 }
 
-# For weights that were quantized elsewhere: their numbers as they are, codes perhaps in more bits.
-# Nothing is quantized to these. First GGUF's blocks, whose scales are products or whose grids begin
-# anywhere; then codebooks; then the groups of AWQ and GPTQ.
+# Formats of weights that were quantized elsewhere: their numbers are unchanged, their codes may take more
+# bits. Nothing is quantized to these formats. First GGUF's blocks, whose scales are products or which have
+# minimums; then codebooks; then the groups of AWQ and GPTQ.
 INT8_MIN = IntegerFormat("int8-min", 8, GROUP, has_minimums=True)
 INT4_MIN = IntegerFormat("int4-min", 4, GROUP, has_minimums=True)
 INT5_K = IntegerFormat("int5-k", 5, GROUP, ScaleKind.PRODUCT, has_minimums=True)

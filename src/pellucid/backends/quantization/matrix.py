@@ -21,7 +21,7 @@ class QuantizedMatrix:
         scales: f16, int8 or uint8 [N, groups], or f32 [N] for one scale per output.
         zero_points: uint8 [N, groups], where the format has them.
         minimums: f16 or int8 [N, groups], where the format has them.
-        scale_factors: f16 [N, blocks], what int8 scales are multiplied with.
+        scale_factors: f16 [N, blocks], by which int8 scales are multiplied.
         minimum_factors: f16 [N, blocks], likewise.
     """
 
@@ -120,7 +120,7 @@ class QuantizedMatrix:
 def empty_matrix(
     weight_format: IntegerFormat, num_outputs: int, num_inputs: int
 ) -> QuantizedMatrix:
-    """A matrix whose arrays are to be filled."""
+    """A matrix with arrays for the caller to fill."""
     arrays = {
         name: np.empty(shape, dtype)
         for name, (dtype, shape) in weight_format.arrays(num_outputs, num_inputs).items()
@@ -129,7 +129,7 @@ def empty_matrix(
 
 
 def concatenate_rows(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
-    """The rows of matrices in one format, behind each other."""
+    """The rows of matrices in one format, one after the other."""
     first = matrices[0]
     assert all(matrix.format == first.format for matrix in matrices)
     arrays = {

@@ -21,8 +21,8 @@ _CHUNK = 1 << 15  # weights at a time: all temporaries stay in a core's cache
 _LARGEST_INT8 = 127
 _LARGEST_INT4 = 15
 _SYMMETRIC_ZERO_POINT = 8
-# How many steps the weights reach beyond the grid: above 0 the outermost are clipped to its end, for
-# the sake of a finer grid for the others.
+# How many steps the weights reach beyond the grid. Above 0, the outermost weights are clipped, and the other
+# weights get a finer grid.
 _SYMMETRIC_STEPS = (-0.9, -0.4, 0.0, 0.4, 0.9, 1.6, 2.4)
 _ZERO_POINT_STEPS = (-1.6, -0.8, 0.0, 0.8, 1.6, 2.4)
 
@@ -78,7 +78,7 @@ def check_scales(matrix: QuantizedMatrix, weight: npt.NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class QuantizationError:
-    """How far a matrix moved.
+    """The rounding errors of a quantized matrix.
 
     Args:
         relative_rms: root of the mean squared error over that of the mean squared weight.
