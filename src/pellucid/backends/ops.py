@@ -38,7 +38,7 @@ class ForwardBatch:
     slot_mapping: IntArray  # [G, T] block_id * block_size + offset, where the token's K and V go
     query_start: IntArray  # [B + 1] rows of request b are query_start[b] .. query_start[b + 1]
     seq_lens: IntArray  # [B] positions in the cache once this step has stored its own
-    block_tables: IntArray  # [G, B, blocks of the longest], -1 after a request's last block and for blocks out of the window
+    block_tables: IntArray  # [G, B, blocks of the longest], -1: no block, or one out of the window
     logits_indices: IntArray  # [R] rows of T
     state_slots: (
         IntArray  # [B] where a request's recurrent states are; not read without such layers
