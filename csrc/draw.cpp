@@ -194,8 +194,8 @@ class Row {
   }
 
   // Calls f(columns) for the parts of columns [begin, end) in which one bound on logits tells the
-  // tokens that are likelier than `token`: an equal logit is likelier before `token`, and not
-  // behind it.
+  // tokens that are likelier than `token`: an equal logit is likelier before `token`, and not after
+  // it.
   template <class F>
   void for_likelier(std::int64_t token, std::int64_t begin, std::int64_t end, F&& f) const {
     float above[kGroupTokens];

@@ -94,7 +94,7 @@ void q5_1(const std::uint8_t* block, std::int64_t index, const WeightTarget& tar
   unpack_fifth_bits(block + 2 * kScaleBytes, 0, bytes(target.weights) + index * kSmallBlock);
 }
 
-// Unpacks the header of a Q4_K or Q5_K block, and returns the address behind it. GGUF subtracts
+// Unpacks the header of a Q4_K or Q5_K block, and returns the address after it. GGUF subtracts
 // minimums, so their sign changes here.
 const std::uint8_t* unpack_k_head(const std::uint8_t* block, std::int64_t index,
                                   const WeightTarget& target) {

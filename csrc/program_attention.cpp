@@ -146,7 +146,7 @@ void ProgramAttention::add_attention(RowSet rows, KVPlace place, View q, Attenti
   program_.add_preparation(
       [place, limits = limits_, window = options.sliding_window](const Step& step) {
         check_layer(step, place, limits.num_kv_heads, limits.head_dim);
-        // Blocks behind the window of a group may be those of other requests.
+        // Blocks that have left the window of a group may belong to other requests.
         const std::int64_t kept = step.kv_cache->shape().group(place.group).window;
         require(kept == 0 || (window > 0 && window <= kept), "sliding_window=", window, ": group ",
                 place.group, " of the cache keeps ", kept, " keys");

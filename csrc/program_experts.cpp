@@ -86,7 +86,7 @@ struct Experts {
   std::int64_t width() const { return gate().num_outputs(); }
 
   bool is_shared() const { return plan().num_slots() <= kMaxSharedSlots; }
-  // Panels of gate and up, which lie behind each other as items.
+  // Panels of gate and up; as items, those of up follow those of gate.
   std::int64_t num_inner_panels() const { return gate().num_panels() + up().num_panels(); }
   std::int64_t num_groups() const { return static_cast<std::int64_t>(plan().groups().size()); }
 
@@ -138,7 +138,7 @@ struct Experts {
     kernels.elementwise.gated_activate[static_cast<int>(function)](gate_up, width(), gate_up);
   }
 
-  // What stands behind an item, where the panels of `matrices` are the items of each group.
+  // The weights from an item on, where the panels of `matrices` are the items of each group.
   WeightSpan weights_from(std::int64_t item,
                           std::initializer_list<const std::vector<Weights>*> matrices) const {
     if (!is_shared()) return {};
@@ -264,7 +264,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
         if (!experts->has_one_input()) prepare(experts->up(), to.up);
       });
 
-  // Before the plan is made nobody knows which weights come next.
+  // Before the plan is made, the next weights are unknown.
   const Program::FindWeights find_nothing = [](const Step&, const Worker&) { return WeightSpan{}; };
   program.add_phase(
       "plan experts", {weights.buffer},

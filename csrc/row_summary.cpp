@@ -398,7 +398,7 @@ class Row {
   // The tokens that are kept so far.
   Prefix kept() const {
     Prefix sum{};
-    // Tokens that equal the last one are kept before it, and not behind it.
+    // Tokens with the same logit as the last one are kept before it, and not after it.
     const std::int64_t split = last_ + 1;
     if (last_ >= 0) {
       const float or_equal = std::nextafter(logits_[last_], -kInfinity);

@@ -27,8 +27,8 @@ int nameless_file(const std::string& directory) {
   return file;
 }
 
-// Reserves space on disk behind the first `begin` bytes of a file. Space that is only promised
-// would end the process when it is written. Returns the number of an error, or 0.
+// Reserves space on disk after the first `begin` bytes of a file. Without that, a write to a full
+// disk would kill the process. Returns the number of an error, or 0.
 int reserve(int file, off_t begin, off_t num_bytes) {
 #if defined(__APPLE__)
   fstore_t space = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, num_bytes, 0};
