@@ -57,7 +57,7 @@ class Checkpoint:
         return self._files[name].tensors[name]
 
     def memory_bytes(self, name: str) -> int:
-        """What the tensor `name` takes."""
+        """Bytes of the tensor `name` in memory."""
         return self.info(name).num_bytes
 
     def path(self, name: str) -> Path:
@@ -77,7 +77,7 @@ class Checkpoint:
         return self._files[name].array(name)
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         self._files[name].release(name)
 
     def codes(self, name: str) -> npt.NDArray[Any]:

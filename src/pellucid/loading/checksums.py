@@ -22,7 +22,7 @@ _PATTERNS = ("*.safetensors", "*.json")
 def verify_checksums(directory: Path) -> None:
     """Compares each file that SHA256SUMS lists with its digest, if there is a SHA256SUMS.
 
-    A flipped bit inside a weight is a valid weight: only this check can see it. A listed file that is
+    A flipped bit turns a weight into another valid weight: only this check can find it. A listed file that is
     missing is skipped: downloads leave out files that loading does not read, and loading reports a
     missing file that it does read.
 
@@ -67,14 +67,14 @@ def weights_identity(path: Path) -> bytes:
     """32 bytes that differ between checkpoints: of each file its name, size, time of change, and 64
     samples of 4 KiB, spread evenly from its beginning to its end.
 
-    A checkpoint that was copied without its times counts as another one. Not noticed is a file whose
-    weights were changed in place, between the samples, and whose time was then set back.
+    A copy of a checkpoint with new file times counts as another checkpoint. A change is missed only if weights
+    were changed in place between the samples and the file's time was set back.
 
     Args:
         path: a directory in Hugging Face layout, a GGUF file, or a part of a split one.
 
     Raises:
-        ValueError: a file is none that can be read to its end.
+        ValueError: a file is not a regular file.
         OSError: a file cannot be read.
     """
     files = [path.with_name(name) for name in part_names(path.name)]

@@ -47,13 +47,13 @@ def make_decoder(
     on_progress: Progress | None = None,
     quantization: str = "none",
 ) -> MadeDecoder:
-    """Checks the weights of a checkpoint and puts them where `backend` wants them.
+    """Checks the weights of a checkpoint and loads them on `backend`.
 
     Args:
         model: the checkpoint.
         backend: makes the weights' handles and runs the decoder.
         on_progress: called with (bytes read, bytes in all) after each tensor.
-        quantization: as in `EngineConfig`: what matrices become.
+        quantization: as in `EngineConfig`: the format of matrices in memory.
 
     Raises:
         ValueError: a tensor is missing, damaged or left over, or is quantized otherwise already; the
@@ -82,7 +82,7 @@ def make_decoder(
 def finish_weights(
     model: StoredModel, weights: Weights, on_progress: Progress | None = None
 ) -> None:
-    """Has `weights` read what `make_decoder` left to it. Other arguments are those of `make_decoder`."""
+    """Reads the weights that `make_decoder` has not read yet. Other arguments are those of `make_decoder`."""
     total = bytes_to_read(model.tensors, model.names)
     while waiting := weights.read():
         if on_progress is not None:

@@ -15,8 +15,8 @@ def open_regular(path: Path) -> BufferedReader:
     """Opens a file for reading.
 
     Raises:
-        ValueError: there is no such file, or it is none that ends: reading a FIFO waits for a writer, and
-            a device such as /dev/zero may never end. Or it is a pointer of Git LFS, without the content.
+        ValueError: there is no such file; or it is not a regular file (reading a FIFO waits for a writer, and a
+            device such as /dev/zero never ends); or it is a pointer of Git LFS, without the content.
         OSError: it cannot be read.
     """
     try:
@@ -41,7 +41,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     """The content of a file of at most `max_bytes` bytes.
 
     Raises:
-        ValueError: the file is longer, or is none that `open_regular` opens.
+        ValueError: the file is longer, or as `open_regular`.
         OSError: it cannot be read.
     """
     with open_regular(path) as file:
@@ -55,7 +55,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 class MappedFile:
-    """A read-only view of a file that is not empty. The file must not be cut short while it is open.
+    """A read-only view of a file that is not empty. The file must not be truncated while it is open.
 
     Args:
         path: the file.
@@ -71,9 +71,8 @@ class MappedFile:
         self.bytes = np.frombuffer(self._map, np.uint8)
 
     def release(self, start: int, end: int) -> None:
-        """Gives back the memory behind these bytes, once they have been copied to where they are used.
-
-        They may be read again, then from the file. Otherwise a model would take its memory twice.
+        """Frees the memory of these bytes of the file after they have been copied elsewhere. Otherwise a model
+        would take its memory twice. They may be read again, then from the file.
         """
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # neighbours may share the outer pages
         last = end // mmap.PAGESIZE * mmap.PAGESIZE

@@ -36,7 +36,7 @@ _CHUNK_BYTES = 1 << 17  # of blocks at a time: all temporaries stay in a core's 
 
 
 def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
-    """The matrix behind rows of blocks.
+    """The matrix that rows of blocks store.
 
     Args:
         rows: [N, bytes of a row].

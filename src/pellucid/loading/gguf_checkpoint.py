@@ -69,7 +69,7 @@ class GgufCheckpoint:
         return self._files[name].rows(name)
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         self._files[name].release(name)
 
 

@@ -40,7 +40,7 @@ def read_gguf_architecture(checkpoint: GgufCheckpoint) -> str:
 def read_gguf_metadata(
     checkpoint: GgufCheckpoint, float_tensors: Mapping[str, Any]
 ) -> GgufMetadata:
-    """What a family reads its facts from.
+    """The metadata from which a family reads its facts.
 
     Args:
         checkpoint: the files.
@@ -70,7 +70,7 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     """The facts of a GGUF file.
 
     Raises:
-        ValueError: a key is missing, has a value that we do not support, or is one that we do not know.
+        ValueError: a key is missing, unknown, or has a value that is not supported.
     """
     family = find_gguf_family(metadata)
     assert family.gguf is not None
@@ -85,7 +85,7 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
 
 
 def read_gguf_sampling_params(checkpoint: GgufCheckpoint) -> SamplingParams:
-    """`SamplingParams()` with what `general.sampling.*` says instead."""
+    """The default sampling parameters of a GGUF file, from `general.sampling.*`."""
     names = {
         "temp": "temperature",
         "top_k": "top_k",

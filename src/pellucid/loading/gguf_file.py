@@ -52,7 +52,7 @@ class GgufTensorInfo:
         type: how its numbers are stored.
         shape: in NumPy's order, rows first; GGUF's own order is the reverse.
         start: byte of the file.
-        end: byte behind it.
+        end: the byte after its last one.
     """
 
     type: GGMLQuantizationType
@@ -66,7 +66,7 @@ class GgufTensorInfo:
 
 
 class GgufFile:
-    """A GGUF file, mapped into memory. It must not be cut short while it is open.
+    """A GGUF file, mapped into memory. It must not be truncated while it is open.
 
     Args:
         path: the file.
@@ -89,7 +89,7 @@ class GgufFile:
         return self._file.bytes[info.start : info.end].reshape(*info.shape[:-1], -1)
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         self._file.release(self.tensors[name].start, self.tensors[name].end)
 
 
@@ -236,7 +236,7 @@ class _Header:
             raise self._error(f"{what} is not UTF-8: {error}") from None
 
     def _strings(self, count: int, key: str) -> list[str]:
-        """As many calls of `_string`, which would take half a second for a large vocabulary and its merges."""
+        """Reads many strings in one loop: calls of `_string` would take half a second for a large vocabulary."""
         view, at, limit = self._view, self._at, min(self._file_bytes, MAX_HEADER_BYTES)
         read_length = struct.Struct("<Q").unpack_from
         strings = []

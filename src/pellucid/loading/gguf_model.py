@@ -23,7 +23,7 @@ def open_gguf(path: Path) -> StoredModel:
     """Opens a GGUF file, or all parts of a split one, and checks what can be checked without reading weights.
 
     Raises:
-        ValueError: it is damaged, or not a model that we run.
+        ValueError: it is damaged, or not a supported model.
     """
     checkpoint = GgufCheckpoint(path)
     read_gguf_architecture(checkpoint)

@@ -65,7 +65,7 @@ class GgufTensors:
         return self._checkpoint.info(name)
 
     def memory_bytes(self, name: str) -> int:
-        """What the matrix `name` takes: codes of 2 and 3 bits become 4."""
+        """Bytes of the matrix `name` in memory: codes of 2 and 3 bits take 4 bits."""
         info = self.info(name)
         if info.type not in BLOCK_TYPES:
             return info.num_bytes
@@ -105,7 +105,7 @@ class GgufTensors:
         return MatrixRows(self.tensor(name))
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         self._checkpoint.release(name)
 
 

@@ -45,7 +45,7 @@ _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _WORDS_LLAMA3 = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
 _WORDS_QWEN2 = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_MARKS}|{_SPACES}"
-# Words may begin with capitals, then go on in small letters.
+# Words may begin with capitals and continue in small letters.
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED_WORDS = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+",
@@ -75,7 +75,7 @@ _DEEPSEEK3 = (
 
 @dataclass(frozen=True)
 class _Splitting:
-    """What llama.cpp's name of a pre-tokenizer stands for.
+    """How the pre-tokenizer with one of llama.cpp's names splits text.
 
     Args:
         patterns: each cuts what the one before left.
@@ -118,8 +118,8 @@ _SPECIAL_TOKENS = {
     "mask_token": "mask_token_id",
 }
 _SPACE = "▁"
-# Each way to split a token in two may be a merge. SentencePiece's own tokens have at most 16 characters
-# unless its trainer is told otherwise.
+# Every split of a token into two parts may be a merge. SentencePiece's tokens have at most 16 characters by
+# default.
 _MAX_SCORED_CHARACTERS = 256
 
 
@@ -324,9 +324,10 @@ def _sentencepiece_bpe(
 def _merges_from_scores(
     scored: Iterable[tuple[str, float]], tokens: Sequence[str], ids: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """The merges that SentencePiece's scores stand for: the best token first, in all ways to split it.
+    """The merges that SentencePiece's scores stand for: all splits of each token, the token with the best score
+    first.
 
-    The order among the ways is transformers' (convert_slow_tokenizer.py, `generate_merges`).
+    The order of the splits is transformers' (convert_slow_tokenizer.py, `generate_merges`).
 
     Args:
         scored: tokens that merges may end in, with their scores.
@@ -352,7 +353,7 @@ def _merges_from_scores(
 def _post_processor(
     metadata: JsonObject, hf_tokenizer: Tokenizer, special_tokens: Mapping[str, str], adds_bos: bool
 ) -> processors.TemplateProcessing | None:
-    """Puts BOS before a text, or EOS behind it."""
+    """Adds BOS before a text, or EOS after it."""
     adds = {
         "bos_token": metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos),
         "eos_token": metadata.boolean("tokenizer.ggml.add_eos_token", False),

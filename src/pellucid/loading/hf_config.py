@@ -33,7 +33,7 @@ def read_model_config(directory: Path) -> ModelConfig:
 
 
 def read_default_sampling_params(directory: Path) -> SamplingParams:
-    """`SamplingParams()` with what generation_config.json in `directory` says instead.
+    """The default sampling parameters of the checkpoint in `directory`, from generation_config.json.
 
     `do_sample: false` means temperature 0. A key that is missing or null changes nothing.
 

@@ -15,7 +15,7 @@ def read_json_object(path: Path, max_bytes: int = _MAX_BYTES) -> JsonObject:
     """Reads a file that holds one JSON object.
 
     Raises:
-        ValueError: the file is missing or too large, is not JSON, or holds something else than an object.
+        ValueError: the file is missing, too large, not JSON, or does not hold an object.
         OSError: it cannot be read.
     """
     data = read_bytes(path, max_bytes)

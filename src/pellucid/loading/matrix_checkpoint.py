@@ -63,7 +63,7 @@ class MatrixCheckpoint(ABC, Generic[MatrixT]):
         return MatrixRows(self.tensor(name))
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         for array in self._arrays(name):
             self._checkpoint.release(array)
 

@@ -13,7 +13,7 @@ from pellucid.loading.gguf_blocks import (
 
 
 class NativeBlocks:
-    """Reads blocks on all cores; types that native code does not know are left to NumPy."""
+    """Reads blocks on all cores; types that native code does not support are read by NumPy."""
 
     def __init__(self) -> None:
         self._pool = ThreadPool(cpu_info().num_threads)

@@ -31,7 +31,7 @@ def open_stored_model(path: Path) -> StoredModel:
         path: a directory in Hugging Face layout, perhaps of `pellucid quantize`, or a GGUF file.
 
     Raises:
-        ValueError: a file is missing or damaged, or the checkpoint is not one that we run.
+        ValueError: a file is missing or damaged, or the checkpoint is not supported.
     """
     if not path.is_dir():
         # Imported here: directories do not need the gguf library, which takes a while.

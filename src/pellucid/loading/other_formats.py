@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from fnmatch import fnmatch
 
-# Patterns of file names, what the files are, and the way on. The first that matches counts.
+# Patterns of file names, what the files are, and what to do instead. The first match counts.
 _FORMATS = (
     (
         ("adapter_config.json", "adapter_model.*"),
@@ -34,7 +34,7 @@ _FORMATS = (
 
 
 def recognize_files(names: Collection[str]) -> str | None:
-    """What files are that hold no model in Hugging Face layout, and what to do about it.
+    """The kind of files that do not hold a model in Hugging Face layout, and what to do instead.
 
     Args:
         names: of the files of a directory or repository.

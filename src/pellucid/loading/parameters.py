@@ -40,11 +40,11 @@ class CheckpointParameters:
 
     Args:
         checkpoint: the tensors.
-        names: what they are called.
-        config: what config.json says of them.
+        names: their names in the checkpoint.
+        config: the checkpoint's configuration.
         weights: makes the handles.
-        weight_format: what all matrices are quantized to; None keeps each as it is stored.
-        on_progress: called after each tensor; not counted are bytes that `weights` is yet to read.
+        weight_format: the format to which all matrices are quantized; None: each keeps its stored format.
+        on_progress: called after each tensor; bytes that `weights` has not read yet are not counted.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CheckpointParameters:
         self._unread = {name for name in checkpoint if not self._names.unused.fullmatch(name)}
         self._total_bytes = bytes_to_read(checkpoint, names)
         self._done_bytes = 0
-        self._in_use: list[str] = []  # tensors behind the weight at hand
+        self._in_use: list[str] = []  # tensors of the current weight
 
     def matrix(
         self,
@@ -236,13 +236,13 @@ class CheckpointParameters:
             yield self._source(own, tuple(own_shape), False, name)
 
     def release(self) -> None:
-        """Gives back the memory of the tensors read so far; `matrix` and `vector` do it themselves."""
+        """Frees the memory of the tensors read so far; `matrix` and `vector` do so by themselves."""
         for name in self._in_use:
             self._checkpoint.release(name)
         self._in_use.clear()
 
     def check_all_used(self) -> None:
-        """To be called once the decoder is built.
+        """Checks that no tensor is left over. Call it after the decoder has been built.
 
         Raises:
             ValueError: the checkpoint holds tensors that the decoder did not ask for, so it is
@@ -380,7 +380,7 @@ def _largest_exponent(tensor: UniformMatrix) -> int:
 
 
 class KeptParameters:
-    """Keeps the handles that `Parameters` gives, so that a second decoder gets the same ones.
+    """Stores the handles that `Parameters` makes, so that a second decoder gets the same ones.
 
     Args:
         source: is asked once for each weight.

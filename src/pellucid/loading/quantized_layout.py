@@ -1,7 +1,7 @@
 """The file layout of `pellucid quantize`, which docs/quantization.md defines: reading it.
 
-The weights are ours, not the family's: joined, not transposed, under the decoders' names, so that they
-are mapped from disk as they are. config.json and the metadata of each safetensors file say so.
+The tensors are those of pellucid's decoders, not the family's: joined, not transposed, under the decoders' names,
+so that they can be mapped from disk as they are. config.json and the metadata of each safetensors file say so.
 """
 
 import json
@@ -40,7 +40,7 @@ FORMAT_KEY, VERSION_KEY, SHAPES_KEY = "pellucid_format", "pellucid_version", "pe
 
 
 def quantization_config(weight_format: IntegerFormat) -> dict[str, Any]:
-    """What config.json says under `CONFIG_KEY`."""
+    """The value of `CONFIG_KEY` in config.json."""
     return {"quant_method": QUANT_METHOD, "format": weight_format.name, "version": VERSION}
 
 
@@ -84,7 +84,7 @@ def _method_name(method: Any) -> str:
 
 
 def _similar_format(quantization: JsonObject) -> str:
-    """The format of `EngineConfig.quantization` that takes about as many bits."""
+    """The format of `EngineConfig.quantization` with about as many bits."""
     values = quantization.values
     bits = values.get("bits", values.get("w_bit"))
     has_8_bits = "8" in str(values.get("quant_method")) or values.get("load_in_8bit") is True
@@ -123,7 +123,7 @@ class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
         self._format = weight_format
 
     def memory_bytes(self, name: str) -> int:
-        """What the tensor `name` takes."""
+        """Bytes of the tensor `name` in memory."""
         return self.info(name).num_bytes
 
     def tensor(self, name: str) -> UniformMatrix:
@@ -149,7 +149,7 @@ class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
 
 
 def _read_shapes(file: SafetensorsFile, weight_format: IntegerFormat) -> dict[str, tuple[int, int]]:
-    """[N, K] of each matrix in `file`, by the file's own account."""
+    """[N, K] of each matrix in `file`, from its metadata."""
     expected = {FORMAT_KEY: weight_format.name, VERSION_KEY: str(VERSION)}
     for key, value in expected.items():
         if (actual := file.metadata.get(key)) != value:

@@ -12,7 +12,7 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.loading.checkpoint import INDEX_FILE, SINGLE_FILE
 from pellucid.loading.quantized_layout import file_metadata
 
-MAX_FILE_BYTES = 1 << 30  # what is held in memory before it is written
+MAX_FILE_BYTES = 1 << 30  # bytes held in memory before they are written
 
 
 class QuantizedWriter:
@@ -52,7 +52,7 @@ class QuantizedWriter:
         self._close_full_file()
 
     def finish(self) -> None:
-        """Closes the last file and gives all of them their names."""
+        """Closes the last file and renames all files."""
         self._close_file()
         num_files = len(self._names_by_file)
         if num_files == 1:

@@ -81,7 +81,7 @@ class RandomParameters:
         )
 
     def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
-        """Bf16 numbers, of which a few rows stand for all."""
+        """Bf16 numbers; a few rows are repeated for all."""
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         return self._weights.table(
             _RepeatedRows(_random_bf16(rng, _TABLE_ROWS, num_columns), num_rows)

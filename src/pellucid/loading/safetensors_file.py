@@ -53,12 +53,11 @@ class TensorInfo:
 class SafetensorsFile:
     """A safetensors file. Its tensors are read-only views of its pages, read when they are used.
 
-    The file must not be cut short while it is open.
+    The file must not be truncated while it is open.
 
     Raises:
-        ValueError: the file is missing or damaged. The header is checked against the length of the
-            file, so that truncation, holes, overlaps and shapes that do not fit are seen; values
-            are not.
+        ValueError: the file is missing or damaged. The header is checked against the length of the file, which
+            finds truncation, holes, overlaps and wrong shapes, but not wrong values.
     """
 
     def __init__(self, path: Path):
@@ -83,7 +82,7 @@ class SafetensorsFile:
         return self._array(name, _ALL_DTYPES)
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         self._file.release(self.tensors[name].start, self.tensors[name].end)
 
     def _array(self, name: str, dtypes: Mapping[str, np.dtype[Any]]) -> npt.NDArray[Any]:

@@ -26,7 +26,7 @@ class StoredTokenizer:
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: its source, None if the model has none.
         tool_chat_template: the one for conversations with tools, if it is another one.
-        response_template: what answers mean, unchecked; None if the files do not say.
+        response_template: describes the parts of answers, unchecked; None if the files have none.
     """
 
     hf_tokenizer: Tokenizer

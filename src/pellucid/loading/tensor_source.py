@@ -13,7 +13,7 @@ from pellucid.backends.row_table import RowTable
 
 
 class TensorFacts(Protocol):
-    """What is known of a tensor before it is read."""
+    """Facts about a tensor that are known before it is read."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -37,7 +37,7 @@ class TensorSource(Protocol):
     def info(self, name: str) -> TensorFacts: ...
 
     def memory_bytes(self, name: str) -> int:
-        """What `tensor` of a matrix takes once it is no view of the file."""
+        """Bytes of a matrix in memory, once it is no longer a view of the file."""
         ...
 
     def path(self, name: str) -> Path:
@@ -57,7 +57,7 @@ class TensorSource(Protocol):
         ...
 
     def release(self, name: str) -> None:
-        """Gives back the memory behind the tensor `name`, which may be read again."""
+        """Frees the memory of the tensor `name`, which may be read again from its file."""
         ...
 
 

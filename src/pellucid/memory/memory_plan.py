@@ -118,8 +118,8 @@ class MemoryPlan:
 
     Args:
         weights: of the decoder, as loading counted them.
-        scratch: what lies between the ops of the largest step, its logits, and blocks on their way to
-            the prefix cache on disk.
+        scratch: activations between the ops of the largest step, its logits, and blocks that wait to be written
+            to the prefix cache on disk.
         bytes_per_block: of the layers of a group, K and V, scales and padding included.
         num_blocks: of the KV cache, for all groups.
         block_needs: how many of them a request holds.
@@ -157,7 +157,7 @@ class MemoryPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Positions that the KV cache holds, if nothing of them is behind a window."""
+        """Positions that the KV cache holds, if none of them has left a window."""
         return self.num_blocks // len(self.block_needs.windows) * self.block_size
 
     @property
@@ -168,7 +168,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """What the model and its backend ask for, in bytes. See `MemoryPlan`.
+    """The memory that the model and its backend need, in bytes. See `MemoryPlan`.
 
     Args:
         windows: of each group of layers (`kv_groups`).
@@ -186,7 +186,7 @@ class MemoryNeeds:
 
     @property
     def fixed(self) -> int:
-        """What a step and its requests take beside the KV cache."""
+        """Bytes that a step and its requests take besides the KV cache."""
         return self.scratch + self.states
 
 
@@ -197,18 +197,18 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 def plan_memory(
     config: EngineConfig, needs: MemoryNeeds, max_model_len: int, available: int | None
 ) -> MemoryPlan:
-    """Gives the KV cache what the user says, or else what is left.
+    """Gives the KV cache the size that the user sets, or else the remaining memory.
 
-    What is left: `available` without scratch, recurrent states and margin, but no more than `max_num_seqs` sequences of
-    `max_model_len` tokens can use. Such a cache costs nothing until it is used: its memory is the
-    system's zeros, and blocks are touched one by one.
+    The remaining memory is `available` without scratch, recurrent states and margin, but no more than `max_num_seqs`
+    sequences of `max_model_len` tokens can use. An unused cache costs nothing: the system provides its memory block by
+    block, when tokens are stored.
 
     Args:
-        config: `num_kv_blocks` wins over `kv_cache_memory` (bytes), which wins over what is left;
-            `memory_utilization` is the share of `available` of which something can be left.
+        config: `num_kv_blocks` takes precedence over `kv_cache_memory` (bytes), and that over the remaining memory;
+            `memory_utilization` is the share of `available` that the engine may use.
         needs: bytes.
         max_model_len: tokens of the longest sequence.
-        available: bytes that the process can still take, its weights being loaded.
+        available: bytes that the process can still take after its weights have been loaded.
 
     Raises:
         ValueError: not one sequence of `max_model_len` tokens would fit, or the cache asked for would

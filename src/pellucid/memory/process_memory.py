@@ -13,10 +13,10 @@ def available_memory(root: Path = Path("/")) -> int | None:
     overcommit, what the limits of the process's cgroups (v2 or v1) leave, and `ulimit -v`.
 
     Args:
-        root: where /proc and /sys are found; tests give a tree of their own.
+        root: parent of /proc and /sys; tests pass another tree.
 
     Returns:
-        None where the system does not say.
+        None if the system does not report it.
     """
     meminfo = _meminfo(root)
     limits = [
@@ -34,7 +34,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def give_back_free_memory() -> None:
-    """Returns memory that is free, and that the C library keeps for later, to the system (glibc only)."""
+    """Returns free memory that the C library keeps for later to the system (glibc only)."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 

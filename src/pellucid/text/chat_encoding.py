@@ -27,7 +27,7 @@ class ChatEncoder:
     as if it were one string, so messages without such text get the ids of the plain rendering.
 
     Text that becomes a control token only together with its surroundings is not found: one half at
-    the end of a message, the other at the start of what the template puts behind it.
+    the end of a message, the other at the start of the template's text after it.
 
     Args:
         encoder: text to ids.

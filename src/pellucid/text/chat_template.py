@@ -29,7 +29,7 @@ _WORKER_ENVIRONMENT = ("DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ
 
 @dataclass(frozen=True)
 class ChatTemplateLimits:
-    """What templates may use.
+    """Limits for templates.
 
     Args:
         seconds: processor time for one conversation; on Windows time by the clock. With the model's load and a
@@ -72,7 +72,7 @@ class ChatTemplate:
 
     Args:
         source: the template, in Jinja as transformers understands it.
-        special_tokens: what the template sees by names such as `bos_token` and `eos_token`.
+        special_tokens: the template's variables `bos_token`, `eos_token` and so on.
         model: the model's name for error messages.
         workers: render it; left out, it has workers of its own.
 
@@ -103,7 +103,7 @@ class ChatTemplate:
         return self.workers.limits
 
     def mentions(self, name: str) -> bool:
-        """Whether a word stands in the template: a variable that does not changes nothing."""
+        """Whether the template contains a word: a variable that it does not mention has no effect."""
         return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
 
     def render(
@@ -118,10 +118,10 @@ class ChatTemplate:
         """The conversation as the model's prompt.
 
         Args:
-            messages: as the template is to see them, the oldest first.
-            add_generation_prompt: end with what opens the assistant's answer.
+            messages: in the template's form, the oldest first.
+            add_generation_prompt: end with the text that opens the assistant's answer.
             tools: functions that the model may call.
-            variables: what else the template is to see.
+            variables: further variables of the template.
             time_left: shared with earlier renderings of the conversation; left out, the limits' seconds.
 
         Raises:
@@ -166,10 +166,10 @@ class ChatTemplate:
 
 
 class TemplateWorkers:
-    """The processes that render a tokenizer's templates: its own and those that requests bring.
+    """The processes that render a tokenizer's template, and templates that requests bring.
 
-    A process starts when all others are busy, stays for later conversations, and is replaced after a template that
-    had to be ended.
+    A process starts when all others are busy, and stays for later conversations. It is replaced if a template had
+    to be killed.
 
     Args:
         limits: what a rendering may use.
@@ -188,8 +188,8 @@ class TemplateWorkers:
             seconds: by the clock, from when a worker is free.
 
         Raises:
-            TimeoutError: it took longer, or more than the request's seconds of processor time.
-            EOFError: it ended the worker.
+            TimeoutError: the template took longer, or more than the request's seconds of processor time.
+            EOFError: the template ended the worker.
         """
         with self._places:
             try:

@@ -10,7 +10,7 @@ def compact_tokenizer(data: bytes) -> bytes:
     the library would make a list: a third of the bytes and four fifths of the time.
 
     Args:
-        data: the content of a tokenizer.json; what is none comes back as it is.
+        data: the content of a tokenizer.json; other content is returned as it is.
     """
     try:
         content = json.loads(data)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class IncrementalDetokenizer:
     """The text of one request's output, token by token. One per request; the engine calls it.
 
-    The pieces together are what the output adds to the prompt: decode(prompt + output) less
-    decode(prompt), so a continuation keeps its leading space. If the prompt ends within a character, the
-    output that completes it begins with this character.
+    The joined pieces are the text that the output adds to the prompt: decode(prompt + output) without
+    decode(prompt). So a continuation keeps its leading space. If the prompt ends within a character, the output
+    that completes it begins with this character.
 
     Each token stands for bytes (`Tokenizer.token_bytes`), so this is an incremental UTF-8 decoder: bytes
     that can still become a character are held back, and U+FFFD stands for those that cannot (Unicode 16,

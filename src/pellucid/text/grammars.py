@@ -15,9 +15,9 @@ MAX_CACHED = 64  # compiled grammars
 
 
 class GrammarMatcher:
-    """The rule of one answer. What it says is a function of the answer's tokens alone.
+    """The rule of one answer. Its masks are a function of the answer's tokens alone.
 
-    It keeps the tokens that it was asked about last, so that asking about one more costs one step.
+    It stores the tokens of the last call, so that a call with one more token costs one step.
 
     Args:
         matcher: llguidance's, of this answer alone.
@@ -165,7 +165,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """The tokens as llguidance asks for them."""
+    """The tokens in llguidance's form."""
 
     def __init__(self, tokenizer: "Tokenizer", eos_token_id: int) -> None:
         self.eos_token_id = eos_token_id

@@ -11,11 +11,11 @@ MAX_CHARACTER_BYTES = 4  # of a character in UTF-8
 
 @dataclass(frozen=True, slots=True)
 class ReasoningState:
-    """What is known after some tokens of an answer.
+    """The state after some tokens of an answer.
 
     Attributes:
         is_open: the next token is reasoning, unless it belongs to the text that ends reasoning.
-        node: of the text that would end (or begin) reasoning, how much has come: a node of its automaton.
+        node: how much of a text that ends (or begins) reasoning has arrived: a node of its automaton.
         num_tokens: tokens that are reasoning for certain.
         undecided: tokens that may turn out to be the beginning of the text that ends reasoning: for each, the
             number of bytes from its first byte on.
@@ -35,7 +35,7 @@ class ReasoningState:
 
 
 class ReasoningTokens:
-    """Tells which tokens of the answers to one prompt are reasoning. Without state of an answer.
+    """Tells which tokens of the answers to one prompt are reasoning. It holds no state of an answer.
 
     Args:
         marks: the texts around reasoning.
@@ -76,13 +76,13 @@ class ReasoningTokens:
 class ThinkingBudget:
     """The budget of one answer: when its reasoning has used the budget up, the text that ends reasoning is forced.
 
-    What it says is a function of the answer's tokens alone. It keeps the states of the tokens that it was
-    asked about last, so that asking about one more costs one step.
+    The forced token is a function of the answer's tokens alone. The states after the tokens of the last call are
+    stored, so that a call with one more token costs one step.
 
     Args:
         tokens: tells which tokens are reasoning.
         num_tokens: the budget, over all regions of reasoning of the answer.
-        next_token_ids: by node of the automaton of the texts that end reasoning: the token that goes on from there.
+        next_token_ids: the token that continues a text that ends reasoning, by node of these texts' automaton.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class StopStringMatcher:
     Args:
         stop: the stop strings.
         include_in_output: let the matched stop string out as well. Nothing needs to be held back then.
-        reasoning: pass on what stands in reasoning, and the white space behind it, without looking for stop
+        reasoning: pass on the text of reasoning, and the white space after it, without looking for stop
             strings; None: look everywhere.
 
     Attributes:
@@ -133,7 +133,7 @@ class StopStringMatcher:
 class _ReasoningFinder:
     """Tells which characters of a text are reasoning, one after the other.
 
-    The text that closes reasoning and the white space behind it count as reasoning. The text that opens
+    The text that closes reasoning and the white space after it count as reasoning. The text that opens
     reasoning is known by its last character only.
     """
 

@@ -22,7 +22,7 @@ class ForeignMatrix:
     Args:
         arrays: their names; the first holds the codes.
         shape: [N, K], or [experts, N, K].
-        format: what it becomes; None: bf16.
+        format: the weight's format in memory; None: bf16.
         read: the matrix, of [experts * N, K].
     """
 

@@ -29,7 +29,7 @@ class ForeignCheckpoint(MatrixCheckpoint[ForeignMatrix]):
             )
 
     def memory_bytes(self, name: str) -> int:
-        """What the tensor `name` takes in the format that it becomes."""
+        """Bytes of the tensor `name` in memory, in the format to which it is converted."""
         if (matrix := self._matrices.get(name)) is None:
             return self._checkpoint.memory_bytes(name)
         num_rows, num_inputs = math.prod(matrix.shape[:-1]), matrix.shape[-1]
@@ -38,6 +38,6 @@ class ForeignCheckpoint(MatrixCheckpoint[ForeignMatrix]):
         return matrix.format.num_bytes(num_rows, num_inputs)
 
     def tensor(self, name: str) -> UniformMatrix:
-        """The tensor `name`: codes of a format of ours, or floats."""
+        """The tensor `name`: codes of one of pellucid's formats, or floats."""
         matrix = self._matrices.get(name)
         return self._checkpoint.tensor(name) if matrix is None else matrix.read()

@@ -22,7 +22,7 @@ def read_foreign_config(config: JsonObject) -> FindMatrices | None:
     another quantization_config.
 
     Raises:
-        ValueError: a setting that is not read. The message names its key.
+        ValueError: a setting is not supported. The message names its key.
     """
     quantization = config.optional_object("quantization_config")
     if quantization is None:

@@ -25,7 +25,7 @@ from pellucid.loading.foreign.arrays import FLOATS, Arrays, Matrices, modules_wi
 
 Codes: TypeAlias = npt.NDArray[np.uint8]
 
-# The formats of 4 bits by their inputs in a group. Groups of a multiple of 128 become several.
+# The formats of 4 bits, by inputs per group. A group of a multiple of 128 inputs becomes several groups.
 SYMMETRIC = {each.group_size: each for each in (INT4, INT4_G64, INT4_G128)}
 ASYMMETRIC = {each.group_size: each for each in (INT4_ZP, INT4_G64_ZP, INT4_G128_ZP)}
 

@@ -25,7 +25,7 @@ class CallSyntax:
     Attributes:
         trigger: the text with which a call begins, and nothing else.
         begin: what comes before the arguments, the trigger included; {name} is the function's name.
-        end: what comes behind them.
+        end: the text after the arguments.
         argument: for models that write each argument by itself; None for a JSON object.
     """
 
@@ -37,14 +37,14 @@ class CallSyntax:
 
 @dataclass(frozen=True)
 class CallGrammar:
-    """What a valid call of one tool looks like.
+    """The form of a valid call of one tool.
 
     Attributes:
         name: the function's.
         trigger: as in `CallSyntax`; `begin` begins with it.
         begin: text before the arguments.
         parameters: the JSON schema of the arguments.
-        end: text behind the arguments.
+        end: the text after the arguments.
         argument: for arguments that are not a JSON object.
     """
 
@@ -75,7 +75,7 @@ def call_grammar(
         or_json: with `must_call`, the answer may instead be JSON by this schema.
 
     Returns:
-        None if only `must_call` can be enforced: the trigger is text behind a special token that other text may follow
+        None if only `must_call` can be enforced: the trigger is text after a special token that other text may follow
         too (harmony's channels).
     """
     specials = _Specials(special_token_ids)

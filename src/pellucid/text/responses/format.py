@@ -38,7 +38,7 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """What the text of a model's answers means.
+    """How the text of a model's answers is divided into reasoning, content and tool calls.
 
     Attributes:
         name: "checkpoint", a family's name, or "text".
@@ -77,7 +77,7 @@ class ResponseFormat:
         return ResponseParser(self.template, prompt, tools, dropped)
 
     def reasoning_marks(self, prompt: str) -> ReasoningMarks | None:
-        """What tells reasoning from the rest of an answer, without a parser.
+        """The texts around reasoning in an answer, for code without a parser.
 
         Args:
             prompt: as for `parser`.
@@ -101,7 +101,7 @@ class ResponseFormat:
         several: bool = True,
         or_json: Mapping[str, Any] | None = None,
     ) -> StructuredOutputsParams | None:
-        """What makes every tool call of an answer valid, for `SamplingParams.structured_outputs`.
+        """A rule under which every tool call of an answer is valid, for `SamplingParams.structured_outputs`.
 
         Args:
             tools: those that may be called, at least one.

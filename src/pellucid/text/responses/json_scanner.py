@@ -30,7 +30,7 @@ class ValueEnd:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEnd:
-    """`end` is the offset behind the object within the text that was pushed."""
+    """`end` is the offset after the object within the text that was pushed."""
 
     end: int
 
@@ -152,7 +152,7 @@ class JsonScanner:
                     self._state = _State.AFTER_VALUE
                     break
             elif self._depth == 0 and (character in ",}]" or character.isspace()):
-                end = position  # behind a number, true, false or null
+                end = position  # after a number, true, false or null
                 self._state = _State.AFTER_VALUE
                 break
         if end > start:
