@@ -79,16 +79,23 @@ class LlamaCpp:
             context = llama_cpp.llama_init_from_model(self._model, parameters)
             if not context:
                 raise OSError("llama.cpp cannot make a context")
-            prompt = random_tokens(depth)
-            for sequence in range(batch):
-                for start in range(0, depth, BATCH):
-                    chunk = prompt[start : start + BATCH]
-                    tokens = [(t, start + i, sequence) for i, t in enumerate(chunk)]
-                    self._decode(context, tokens, last_only=True)
+            self._fill(context, batch, depth)
             self._contexts[batch, depth] = context
             if llama_cpp.llama_model_is_hybrid(self._model) and depth:
                 self._states[batch, depth] = [_state(context, each) for each in range(batch)]
         return self._contexts[batch, depth]
+
+    def _fill(self, context: object, batch: int, depth: int) -> None:
+        """Gives each sequence the same `depth` tokens: computed for the first, copied to the others."""
+        prompt = random_tokens(depth)
+        for start in range(0, depth, BATCH):
+            chunk = prompt[start : start + BATCH]
+            tokens = [(token, start + i, 0) for i, token in enumerate(chunk)]
+            self._decode(context, tokens, last_only=True)
+        if depth and batch > 1:
+            state = _state(context, 0)
+            for sequence in range(1, batch):
+                _set_state(context, sequence, state)
 
     def _decode(
         self, context: object, tokens: list[tuple[int, int, int]], last_only: bool = False
@@ -115,9 +122,7 @@ class LlamaCpp:
         for sequence in range(batch):
             if not llama_cpp.llama_memory_seq_rm(memory, sequence, depth, -1):
                 llama_cpp.llama_memory_seq_rm(memory, sequence, -1, -1)
-                state = self._states[batch, depth][sequence]
-                if not llama_cpp.llama_state_seq_set_data(context, state, len(state), sequence):
-                    raise RuntimeError("llama.cpp cannot read the state that it saved")
+                _set_state(context, sequence, self._states[batch, depth][sequence])
         return context
 
 
@@ -127,6 +132,12 @@ def _state(context: object, sequence: int) -> ctypes.Array[ctypes.c_uint8]:
     state = (ctypes.c_uint8 * size)()
     llama_cpp.llama_state_seq_get_data(context, state, size, sequence)
     return state
+
+
+def _set_state(context: object, sequence: int, state: ctypes.Array[ctypes.c_uint8]) -> None:
+    """Makes a sequence hold what was kept of one."""
+    if not llama_cpp.llama_state_seq_set_data(context, state, len(state), sequence):
+        raise RuntimeError("llama.cpp cannot read the state that it saved")
 
 
 if __name__ == "__main__":

@@ -223,6 +223,11 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
         load_decoder(path, EXACT)
 
 
+def cut_experts(suffix: str, axis: int) -> Edit:
+    name = f"model.layers.0.mlp.experts.{suffix}"
+    return lambda arrays: arrays.update({name: np.delete(arrays[name], -1, axis)})
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -234,6 +239,10 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
             lambda a: a["model.layers.0.mlp.experts.down_proj_scales"].__setitem__((0, 0, 0), 255),
             "down_proj .* scale of exponent 254: allowed are exponents up to 200",
         ),
+        (cut_experts("gate_up_proj_blocks", 0), "X"),
+        (cut_experts("gate_up_proj_blocks", 2), "X"),
+        (cut_experts("down_proj_blocks", 3), "X"),
+        (cut_experts("down_proj_scales", 1), "X"),
     ],
 )
 def test_damaged_experts_of_gpt_oss(edit: Edit, message: str, tmp_path: Path) -> None:

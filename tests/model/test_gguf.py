@@ -446,6 +446,28 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
         load_decoder(file, OPS)
 
 
+def test_truncated_experts_are_named(tmp_path: Path) -> None:
+    file = write_both(tmp_path, "gpt-oss", other_types={"_exps": Type.MXFP4})
+    load_decoder(file, OPS)
+    data, tensors = file.read_bytes(), GgufFile(file).tensors
+    block = GGML_QUANT_SIZES[Type.MXFP4][1]
+    experts = [info for info in tensors.values() if info.type == Type.MXFP4]
+    last = max(experts, key=lambda info: info.start)
+    for missing in (1, block, last.num_bytes - 1):
+        file.write_bytes(data[: last.end - missing])
+        with pytest.raises(ValueError, match=r"model\.gguf: damaged GGUF file: tensor blk\.\d"):
+            load_decoder(file, OPS)
+
+
+def test_experts_that_the_facts_do_not_count_are_named(tmp_path: Path) -> None:
+    write_both(tmp_path, "gpt-oss")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_local_experts": 4}))
+    file = write_gguf(tmp_path / "four.gguf", tmp_path)
+    with pytest.raises(ValueError, match=r"four\.gguf: tensor blk\.0\.\S+ .* has shape \[5, "):
+        load_decoder(file, OPS)
+
+
 def test_unread_types_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"one\.gguf: tensor t\.weight has type IQ2_XXS: supported"

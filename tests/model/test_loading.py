@@ -309,6 +309,57 @@ K_PROJ = "model.layers.2.self_attn.k_proj.weight"
             lambda weights: weights.update({K_PROJ: np.ones((32, 64), np.int8)}),
             f"tensor {K_PROJ} has dtype I8: supported are BF16, F16, F32, F64",
         ),
+        # Of recurrent states, sinks, routers and layers' embeddings.
+        (
+            "lfm2",
+            with_shape("model.layers.0.conv.conv.weight", 64, 1, 4),
+            "conv.conv.weight (our layers.0.conv.weight) has shape [64, 1, 4]: config.json asks for [64, 1, 3]",
+        ),
+        (
+            "qwen3.5",
+            with_shape("model.layers.0.linear_attn.A_log", 5),
+            "linear_attn.A_log (our layers.0.delta_decay.weight) has shape [5]: config.json asks for [4]",
+        ),
+        (
+            "qwen3.5",
+            with_shape("model.layers.0.linear_attn.conv1d.weight", 192, 1, 4),
+            "has shape [192, 1, 4]: config.json asks for [224, 1, 4]",
+        ),
+        (
+            "qwen3-next",
+            without("model.layers.0.linear_attn.dt_bias"),
+            "(our layers.0.delta_step.bias) is missing",
+        ),
+        (
+            "gpt-oss",
+            with_shape("model.layers.1.self_attn.sinks", 2),
+            "self_attn.sinks (our layers.1.attention_sinks.weight) has shape [2]: config.json asks for [4]",
+        ),
+        (
+            "gpt-oss",
+            with_value("model.layers.0.mlp.router.bias", (4,), np.nan),
+            "mlp.router.bias (our layers.0.router.bias) holds nan at [4]",
+        ),
+        (
+            "lfm2-moe",
+            with_value("model.layers.1.feed_forward.gate.weight", (5, 1), np.inf),
+            "feed_forward.gate.weight (our layers.1.router.weight) holds inf at [5, 1]",
+        ),
+        (
+            "qwen3.5-moe",
+            without("model.layers.3.mlp.experts.5.down_proj.weight"),
+            "(our layers.3.experts.down_proj.weight) is missing",
+        ),
+        (
+            "gemma4",
+            with_shape("model.embed_tokens_per_layer.weight", 320, 64),
+            "has shape [320, 64]: config.json asks for [320, 80]",
+        ),
+        (
+            "gemma4-moe",
+            with_shape("model.layers.0.experts.gate_up_proj", 5, 80, 48),
+            "has shape [5, 80, 48]: config.json asks for [6, 80, 48]",
+        ),
     ],
 )
 def test_bad_tensor(family: str, edit: Edit, message: str, tmp_path: Path) -> None:
