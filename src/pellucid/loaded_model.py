@@ -116,10 +116,6 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
         if str(error).startswith("model="):
             raise type(error)(f"draft_{error}") from error
         raise
-    if draft.config.states:
-        raise ValueError(
-            f"draft_model={name!r}: has recurrent states, which cannot be restored after a wrong draft"
-        )
     sizes = draft.config.vocab_size, model.config.vocab_size
     if sizes[0] != sizes[1]:
         raise ValueError(

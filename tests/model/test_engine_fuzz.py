@@ -18,11 +18,12 @@ from support.traces import TraceSpace, check_trace, make_trace, with_room_for_gr
 
 # Without a window, with windows, keys that depend on the prompt's length, layers that rotate on bases of
 # their own or not at all, norms behind the parts of a layer, keys and values that layers share, experts,
-# sinks, and recurrent states.
+# sinks, recurrent states, and recurrent states beside experts.
 FAMILIES = (
-    *("llama", "gemma2", "llama-dynamic", "gemma3"),
-    *("smollm3", "olmo3", "gemma4", "qwen3-moe", "gpt-oss", "lfm2"),
+    *("llama", "gemma2", "llama-dynamic", "gemma3", "smollm3", "olmo3"),
+    *("gemma4", "qwen3-moe", "gpt-oss", "lfm2", "qwen3.5-moe"),
 )
+DRAFT_FAMILIES = ("llama", "lfm2")  # without recurrent states, and with them; one tokenizer for all
 
 
 def make_engine(
@@ -39,12 +40,10 @@ def make_engine(
 
 @pytest.mark.traces(24)
 def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_path: Path) -> None:
-    models = []
+    models = {}
     for family in FAMILIES:
-        directory = tmp_path / family
-        directory.mkdir()
-        write_checkpoint(directory, family)
-        models.append(load_model(EngineConfig(model=str(directory), backend="numpy")))
+        directory = write_checkpoint(tmp_path / family, family)
+        models[family] = load_model(EngineConfig(model=str(directory), backend="numpy"))
 
     space = TraceSpace(
         vocab_size=VOCAB_SIZE,
@@ -56,12 +55,11 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_p
         },
         prefix_cache_dir=str(tmp_path / "blocks"),
     )
-    draft = models[0]  # of another family than the others, with the same tokenizer
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
-        counts += check_trace(
-            make_trace(seed, space), partial(make_engine, models[seed % len(models)], draft)
-        )
+        model = models[FAMILIES[seed % len(FAMILIES)]]
+        draft = models[DRAFT_FAMILIES[seed % len(DRAFT_FAMILIES)]]
+        counts += check_trace(make_trace(seed, space), partial(make_engine, model, draft))
     print(dict(counts))
     if counts["traces"] >= 24:
         assert all(counts[what] > 0 for what in ("cached", "preempted", "abort", "error")), counts

@@ -1,20 +1,23 @@
 """Recurrent states through the whole engine: heads that prompts share, restarts, the swap file and drafts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pellucid.config import EngineConfig
-from pellucid.engine import LLMEngine
+from pellucid.engine import LLMEngine, kv_storage
 from pellucid.events import BlockOps, EventRecord, Level, PrefixMatched, StateOps
 from pellucid.execution.state_pieces import join_pieces, split_state
-from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.formulas import state_bytes
+from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import BlockOp, CopyState
-from support.checkpoints import write_checkpoint
+from support.checkpoints import Weights, write_checkpoint
 from support.traces import ScriptedProposer
 
 BLOCK_SIZE = 16
@@ -174,3 +177,60 @@ def test_states_are_moved_bit_for_bit(model: LoadedModel) -> None:
     cache.copy_state(1, 2)
     assert (cache.read_state(2) == cache.read_state(1)).all()
     assert (cache.read_state(0) == data).all()
+
+
+def disturb(weights: Weights) -> None:
+    """A model that is often of another opinion."""
+    rng = np.random.default_rng(1)
+    for tensor in weights.values():
+        if tensor.ndim == 2:
+            tensor += (0.05 * tensor.std() * rng.normal(size=tensor.shape)).astype(tensor.dtype)
+
+
+@pytest.mark.parametrize(("backend", "family"), [("cpu", "qwen3.5"), ("numpy", "lfm2")])
+@pytest.mark.parametrize("num_slots", [3, 1])
+def test_a_draft_model_with_states_goes_on_behind_wrong_drafts(
+    backend: str, family: str, num_slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its drafts are what it says behind the text so far, whatever drafts it has computed before."""
+    write_checkpoint(tmp_path / "model", family)
+    write_checkpoint(tmp_path / "draft", family, edit_weights=disturb)
+    knobs = {"speculation": "draft", "num_draft_tokens": 4, "max_num_batched_tokens": 40}
+    config = EngineConfig(
+        model=str(tmp_path / "model"), draft_model=str(tmp_path / "draft"), backend=backend, **knobs
+    )
+    model = load_model(config)
+    draft = load_draft_model(config, model)
+    assert draft is not None and draft.config.states
+    monkeypatch.setattr(kv_storage, "MAX_SPARE_BYTES", num_slots * state_bytes(draft.config))
+    running = LLMEngine(replace(config, max_num_seqs=3), model, draft=draft)
+    rounds: list[tuple[list[int], list[int]]] = []  # a text, and its drafts
+    proposer = running._speculation._proposer
+    propose = proposer.propose
+
+    def record(requests: Sequence[Request], most: Mapping[str, int]) -> Mapping[str, Sequence[int]]:
+        drafts = propose(requests, most)
+        texts = {request.request_id: request.token_ids(0, 999) for request in requests}
+        rounds.extend((list(texts[name]), list(own)) for name, own in drafts.items() if own)
+        return drafts
+
+    monkeypatch.setattr(proposer, "propose", record)
+    greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    outputs = [running.add_request(prompt, greedy) for prompt in PROMPTS]
+    while running.has_unfinished_requests:
+        running.step()
+    assert running.speculation is not None
+    assert 0 < running.speculation.num_right < running.speculation.num_drafts
+    plain = engine(model)
+    expected = [plain.add_request(prompt, greedy) for prompt in PROMPTS]
+    while plain.has_unfinished_requests:
+        plain.step()
+    assert answers(outputs) == answers(expected)
+
+    fresh = engine(draft, enable_prefix_caching=False)
+    for text, drafts in rounds:
+        params = replace(greedy, max_tokens=len(drafts))
+        output = fresh.add_request(text, params)
+        while fresh.has_unfinished_requests:
+            fresh.step()
+        assert output.outputs[0].token_ids == drafts

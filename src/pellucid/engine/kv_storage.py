@@ -65,6 +65,7 @@ class KVStorage:
         max_extra_logits: rows of logits that a step may have beside one for each request.
         draft_kv_cache: the draft model's, with as many blocks; None: there is no draft model.
         state_slots: the slots of recurrent states; None: the model has none.
+        draft_state_slots: the same of the draft model.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
     """
 
@@ -77,12 +78,16 @@ class KVStorage:
     max_extra_logits: int
     draft_kv_cache: KVCache | None = None
     state_slots: StateSlots | None = None
+    draft_state_slots: StateSlots | None = None
     blocks_per_state: int = 0
 
     def state_pool(self) -> StatePool | None:
         """The scheduler's record of the slots of recurrent states; None: the model has none."""
-        slots = self.state_slots
-        return None if slots is None else StatePool(slots.requests, slots.snapshots, slots.spares)
+        return None if self.state_slots is None else StatePool(*self.state_slots)
+
+    def draft_state_pool(self) -> StatePool | None:
+        """The same for the draft model."""
+        return None if self.draft_state_slots is None else StatePool(*self.draft_state_slots)
 
     def offloaded_blocks(self) -> OffloadedBlocks:
         """The scheduler's record of blocks outside of the pool."""
@@ -138,13 +143,15 @@ def make_kv_storage(
         scratch += 2 * max_pending * bytes_per_block
     state_slots = _state_slots(config, model, has_drafts)
     num_states = 1 if state_slots is None else sum(state_slots)
+    draft_state_slots = None if draft is None else _draft_state_slots(config, draft)
+    num_draft_states = 1 if draft_state_slots is None else sum(draft_state_slots)
     draft_weights = draft_bytes_per_block = 0
     if draft is not None:
         draft_weights = draft.weight_bytes
         draft_bytes_per_block = backend.kv_bytes_per_block(
             draft.config, config.block_size, config.kv_cache_dtype
         )
-        scratch += _scratch_bytes(config, draft, 0)
+        scratch += _scratch_bytes(config, draft, 0) + num_draft_states * state_bytes(draft.config)
     plan = plan_memory(
         config,
         MemoryNeeds(
@@ -168,7 +175,11 @@ def make_kv_storage(
             scratch=scratch + draft_bytes_per_block * plan.num_blocks,
         )
         draft_kv_cache = backend.make_kv_cache(
-            draft.config, plan.num_blocks, config.block_size, config.kv_cache_dtype
+            draft.config,
+            plan.num_blocks,
+            config.block_size,
+            config.kv_cache_dtype,
+            num_draft_states,
         )
     kv_cache = backend.make_kv_cache(
         model.config,
@@ -196,6 +207,7 @@ def make_kv_storage(
         max_extra_logits,
         draft_kv_cache,
         state_slots,
+        draft_state_slots,
         blocks_per_state,
     )
 
@@ -212,6 +224,15 @@ def _state_slots(config: EngineConfig, model: LoadedModel, has_drafts: bool) -> 
     if has_drafts and config.use_kv_cache:
         num_spares = min(most, max(1, MAX_SPARE_BYTES // num_bytes))
     return StateSlots(most, num_snapshots, num_spares)
+
+
+def _draft_state_slots(config: EngineConfig, draft: LoadedModel) -> StateSlots | None:
+    """Slots for as many requests as may have drafts of the draft model, and a spare one for each."""
+    if not draft.config.states:
+        return None
+    fitting = MAX_SPARE_BYTES // state_bytes(draft.config)
+    num_slots = min(config.max_num_seqs, max(1, fitting))
+    return StateSlots(num_slots, 0, num_slots)
 
 
 def _other_formats(config: EngineConfig, model: LoadedModel) -> dict[str, int]:

@@ -132,6 +132,7 @@ class LLMEngine:
                     enable_prefix_caching=False,
                     windows=[group.window for group in kv_groups(draft.config)],
                     max_chunk=config.max_num_batched_tokens,
+                    state_pool=storage.draft_state_pool(),
                 ),
                 config.max_num_batched_tokens,
                 draft.config.context_length,

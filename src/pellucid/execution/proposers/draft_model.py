@@ -8,7 +8,7 @@ from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import BlockOp, ScheduledRequest
 
 
 class DraftBlocks(Protocol):
@@ -16,6 +16,9 @@ class DraftBlocks(Protocol):
 
     def allocate(self, request: Request, num_tokens: int) -> bool: ...
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
+    def state_slot(self, request: Request) -> int: ...
+    def keep_states(self, request: Request) -> None: ...
+    def take_block_ops(self) -> tuple[BlockOp, ...]: ...
     def rewind(self, request: Request, num_tokens: int) -> int: ...
     def forget(self, request: Request) -> None: ...
 
@@ -26,6 +29,9 @@ class DraftModel(Proposer):
     Each request has a twin here: a `Request` with the same text, parameters, seed and index, so that both
     models mostly draw the same token. The twins' blocks come from a separate pool. If too few are free, twins
     of requests that get no drafts in this step give back theirs; if these are not enough, there are no drafts.
+
+    Recurrent states of the draft model are kept before the first draft is computed. A twin whose drafts were
+    wrong goes back there, and its text is computed from there on.
 
     Args:
         model_runner: of the draft model.
@@ -68,6 +74,17 @@ class DraftModel(Proposer):
             if (num_drafts := min(max_drafts[name], room)) > 0:
                 wanted[name] = num_drafts
                 twins[name] = self._twin(request)
+        try:
+            return self._draft(twins, wanted)
+        except BaseException:
+            for name in twins:  # what was computed of them is undefined
+                self._forget(name)
+            raise
+
+    def _draft(
+        self, twins: Mapping[str, Request], wanted: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        """The drafts of those twins whose texts can be computed."""
         # Drafts that the twins hold are wrong until they are drawn again.
         ready = {name: twins[name] for name in self._read_texts(twins, wanted)}
         drafts: dict[str, list[int]] = {name: [] for name in ready}
@@ -80,6 +97,7 @@ class DraftModel(Proposer):
                 for name, twin in ready.items()
                 if len(drafts[name]) < wanted[name] and twin.num_computed_tokens < twin.num_tokens
             }
+            self._keep_states([twin for name, twin in ready.items() if len(drafts[name]) == 1])
         return drafts
 
     def forget(self, requests: Sequence[Request]) -> None:
@@ -122,8 +140,7 @@ class DraftModel(Proposer):
             twin.draws = None  # it has taken note of the wrong ones
         twin.output_token_ids = list(known)
         num_computed = min(twin.num_computed_tokens, twin.num_prompt_tokens + num_right)
-        if num_computed < twin.num_computed_tokens:
-            twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
+        twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
         return twin
 
     def _read_texts(self, twins: Mapping[str, Request], wanted: Mapping[str, int]) -> list[str]:
@@ -164,6 +181,12 @@ class DraftModel(Proposer):
         _, twin = self._twins.pop(name)
         self._blocks.forget(twin)
 
+    def _keep_states(self, twins: Sequence[Request]) -> None:
+        """Keeps the recurrent states of twins whose next step computes a draft."""
+        for twin in twins:
+            self._blocks.keep_states(twin)
+        self._model_runner.transfer(self._blocks.take_block_ops())
+
     def _step(self, twins: Sequence[Request]) -> dict[str, int]:
         """The next token of each twin; twins whose parameters leave no token are left out."""
         scheduled = [
@@ -181,8 +204,13 @@ class DraftModel(Proposer):
         return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
 
     def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:
-        start = twin.num_computed_tokens
-        block_tables = self._blocks.block_tables(twin)
         return ScheduledRequest(
-            twin, start, num_tokens, 0, 0, (twin,) if samples else (), block_tables
+            twin,
+            twin.num_computed_tokens,
+            num_tokens,
+            0,
+            0,
+            (twin,) if samples else (),
+            self._blocks.block_tables(twin),
+            self._blocks.state_slot(twin),
         )
