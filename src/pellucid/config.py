@@ -11,7 +11,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swish"]
 Gate = Literal["identity", "sigmoid", "silu", "gelu_tanh"]
 Router = Literal["softmax", "softmax_chosen", "sigmoid"]
 
-# A request counts as having arrived so much sooner for each level of its priority.
+# Each level of priority counts as so many seconds of earlier arrival.
 PRIORITY_SECONDS = 10.0
 
 QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp", "int4-g128-zp")
@@ -87,7 +87,7 @@ RopeScaling = (
 
 @dataclass(frozen=True)
 class RopeGrowth:
-    """What multiplies cos and sin at position p: 1 + beta ln(1 + floor(p / period)).
+    """The factor of cos and sin at position p: 1 + beta ln(1 + floor(p / period)).
 
     Queries whose whole heads are rotated grow with it, which sharpens attention over long texts (Llama 4).
     """

@@ -139,7 +139,7 @@ class LLM:
             sampling_params: as in `generate`. An answer without `max_tokens` may fill the context.
             use_tqdm: as in `generate`.
             chat_template: a template in place of the model's own, in Jinja.
-            add_generation_prompt: end with what opens the assistant's answer; None: unless the final
+            add_generation_prompt: end with the text that opens the assistant's answer; None: unless the final
                 message is continued.
             continue_final_message: let the answer continue the final message.
             tools: functions that the model may call, in OpenAI's form.
@@ -171,7 +171,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Searches for likely completions of prompts.
 
-        Arguments and errors are those of `generate`, but for the kind of parameters.
+        Arguments and errors are those of `generate`, except for the class of `params`.
 
         Returns:
             One output for each prompt, in their order. `outputs` has the completions found, best first,
@@ -190,9 +190,9 @@ class LLM:
     def stream(
         self, prompt: PromptInput, sampling_params: SamplingParams | None = None
     ) -> "TokenStream":
-        """Starts one request, and gives its completion while it is made.
+        """Starts one request, and returns its completion piece by piece.
 
-        Several streams may be open; reading one of them moves all of them on.
+        Several streams may be open; reading one of them advances all of them.
 
         Raises:
             ValueError: as `generate`; more than one prompt; or `best_of` above n, since the best
@@ -210,9 +210,9 @@ class LLM:
         return TokenStream(self._shared, encoded, self._with_seed(params), given.cache_salt)
 
     def close(self) -> None:
-        """Aborts what is under way, writes what is on its way to `prefix_cache_dir`, frees the model.
+        """Aborts unfinished requests, writes the blocks that wait for `prefix_cache_dir`, and frees the model.
 
-        Calls after it raise ValueError. Called twice it does nothing.
+        Later calls of other methods raise ValueError. A second `close` does nothing.
         """
         with DeferredInterrupt(), self._shared as shared:
             shared.close()

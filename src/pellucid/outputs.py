@@ -166,8 +166,8 @@ class KVCacheUsage:
 
     Attributes:
         num_blocks: all.
-        num_used_blocks: of requests under way.
-        num_cached_blocks: free ones that can still be found by later prompts.
+        num_used_blocks: blocks of unfinished requests.
+        num_cached_blocks: free blocks that later prompts can still find.
     """
 
     num_blocks: int
@@ -181,15 +181,15 @@ class KVCacheUsage:
 
 @dataclass
 class SpeculationStatistics:
-    """What drafts have brought, since the engine started.
+    """Counters of drafts since the engine started.
 
     Attributes:
-        num_rounds: times that a request had drafts in a step.
-        num_drafts: tokens that were guessed and scheduled.
-        num_right: of these, tokens that became output.
-        right_by_position: of these, first drafts, second ones and so on.
-        seconds: of all steps of decodes, drafting included.
-        won_seconds: that these steps would have taken more without drafts, by measured times.
+        num_rounds: how many times a request had drafts in a step.
+        num_drafts: drafts that were scheduled.
+        num_right: of these, drafts that became output.
+        right_by_position: of these, the numbers of first drafts, second drafts and so on.
+        seconds: time of all decode steps, drafting included.
+        won_seconds: time that drafts have saved, by measured times.
         reason: why the next step has drafts, or none.
     """
 

@@ -35,7 +35,7 @@ class Number:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What limits a step.
+    """The limits of a machine.
 
     Attributes:
         provenance: "M" where the ceilings were measured, "E" where they are a data sheet's.
@@ -59,7 +59,7 @@ MACHINES = {
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of the model.
+    """The requests for which the model's speed and cost are estimated.
 
     Attributes:
         prompt, output: tokens of each request.
@@ -82,7 +82,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class ModelFormats:
-    """How weights and KV cache are kept.
+    """The formats of weights and KV cache.
 
     Attributes:
         quantization, kv_cache_dtype: as in `EngineConfig`.

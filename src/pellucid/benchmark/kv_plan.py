@@ -39,7 +39,7 @@ def plan_kv_cache(
     for workload in workloads:
         _check_limits(workload, engine_config, config)
     block_size = engine_config.block_size
-    # What comes before a workload's depth is stored in one step.
+    # The positions before a workload's depth are stored in one step.
     most = max(workload.num_positions for workload in workloads)
     needs = block_needs(config, block_size, max(most, engine_config.max_num_batched_tokens))
     num_blocks = {

@@ -8,7 +8,7 @@ from pellucid.backends.base import Arithmetic
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine does at best, with `num_threads` threads; measured, not looked up.
+    """The ceilings of this machine with `num_threads` threads, as measured.
 
     Args:
         isa: level of the instructions that the ceilings were measured with.

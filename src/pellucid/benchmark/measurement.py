@@ -10,7 +10,7 @@ from pellucid.benchmark.workloads import Workload
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of a workload has to do at least, as `formulas` count it."""
+    """The least bytes and operations of one run of a workload, by `formulas`."""
 
     num_steps: int
     num_bytes: int

@@ -6,7 +6,7 @@ from pellucid.benchmark.machine import Machine
 
 
 def measure_machine(backend: Backend, num_threads: int | None) -> Machine:
-    """The ceilings for what runs on `backend`. Takes a second or two, and a quarter of a gigabyte.
+    """Measures the ceilings for code that runs on `backend`. Takes a second or two, and a quarter of a gigabyte.
 
     Args:
         backend: one with native threads is measured with these and their instructions.

@@ -39,8 +39,7 @@ OnRun = Callable[[int, int], None]  # (runs done, runs in all)
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a workload: how long it took, what its steps were, and the bytes of experts' weights that
-    all of them read."""
+    """One run of a workload: its time, its steps, and the bytes of experts' weights that the steps read."""
 
     seconds: float
     steps: tuple[tuple[ScheduledRequest, ...], ...]
@@ -48,8 +47,8 @@ class Run:
 
 
 class Session:
-    """A model with one KV cache for all workloads, filled with random keys and values: a request at
-    depth 8192 then costs what it costs, without 8192 tokens computed before.
+    """A model with one KV cache for all workloads, filled with random keys and values: so a request at
+    depth 8192 can be measured without computing 8192 tokens first.
 
     Args:
         model: what runs.
@@ -88,7 +87,7 @@ class Session:
         self._runner = ModelRunner(model.decoder, self.kv_cache, block_size, Sampler())
 
     def memory_plan(self) -> MemoryPlan:
-        """Where the memory goes: the cache is what the largest workload needs."""
+        """The memory plan; the KV cache has the size that the largest workload needs."""
         return MemoryPlan(
             weights=self._model.weight_bytes,
             scratch=self._model.decoder.scratch_bytes(self._config.max_num_batched_tokens),
@@ -120,7 +119,7 @@ class Session:
         )
 
     def warm_up(self, workload: Workload) -> None:
-        """Touches what the first run of a workload would pay for."""
+        """Runs first steps, so that the first measured run does not include allocations."""
         self._run(workload, NUM_WARM_UP_STEPS)
 
     def run(self, workload: Workload) -> Run:
@@ -128,7 +127,7 @@ class Session:
         return self._run(workload, math.inf)
 
     def cost(self, run: Run) -> Cost:
-        """What the steps of a run had to move and to compute."""
+        """The bytes and operations of the steps of a run."""
         config = self._model.config
         kv_bytes = formulas.KVBytes(config, self.memory_plan().bytes_per_position)
         num_bytes, flops = float(run.expert_bytes), 0

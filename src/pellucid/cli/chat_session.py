@@ -28,8 +28,8 @@ class Command:
     """A line that begins with /.
 
     Attributes:
-        argument: how /help names what follows, in brackets if it may be left out; empty for nothing.
-        act: gets what follows, if something may.
+        argument: the name of the argument in /help, in brackets if it is optional; empty: there is none.
+        act: called with the argument, if the command has one.
     """
 
     argument: str
@@ -47,7 +47,7 @@ class ChatSession:
     Args:
         llm: with prefix caching, which finds the history again.
         params: of the first answer.
-        system: what the model is told before the first turn.
+        system: the system message.
         think: whether the model reasons before it answers; None leaves it to the chat template.
         verbose: whether times and speeds follow each answer.
         quiet: whether the progress of a long prefill is not shown.
@@ -111,7 +111,7 @@ class ChatSession:
         return last is not None and last.outputs[0].finish_reason == "abort"
 
     def handle(self, line: str) -> None:
-        """Does what a line says: a command, or a turn.
+        """Runs a line: a command, or a turn.
 
         Raises:
             ValueError: the command or the message cannot be served; nothing changed.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pellucid.outputs import RequestOutput
 
 REFERENCE_LENGTH = 512  # tokens: the length at which speeds are quoted, if the text gets there
-MEDIAN_WIDTH = 9  # neighbouring tokens whose median speaks for a length: one late step does not
+MEDIAN_WIDTH = 9  # neighbouring tokens over whose times the median is taken, so that one late step does not count
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Arm:
 
     @property
     def expected_token_passes(self) -> int:
-        """What the formula says of `num_processed_tokens`."""
+        """`num_processed_tokens` by the formula."""
         return formulas.token_passes(
             len(self.output.prompt_token_ids), self.num_output_tokens, self.use_kv_cache
         )

@@ -12,7 +12,7 @@ class Conversation:
     """A system message, or none, and turns: a user's message and its answer.
 
     Attributes:
-        system: what the model is told before the first turn.
+        system: the system message.
         turns: pairs (user's message, answer), the oldest first.
     """
 
@@ -20,7 +20,7 @@ class Conversation:
     turns: list[tuple[str, str]] = field(default_factory=list)
 
     def messages(self, question: str | None = None) -> list[Message]:
-        """Everything said, and `question` after it."""
+        """All messages so far, and `question`."""
         messages = []
         if self.system is not None:
             messages.append({"role": "system", "content": self.system})

@@ -70,7 +70,7 @@ class Phase:
 
 @dataclass
 class Explanation:
-    """Everything that was heard of one request.
+    """The events of one request.
 
     Attributes:
         request_id: of a generation.
@@ -78,8 +78,8 @@ class Explanation:
         added: its beginning.
         ledger: its end; None if it was not recorded.
         prefix: what it found at its first admission.
-        states: what became of it.
-        preemptions: each time that it had to make room.
+        states: its changes of state.
+        preemptions: its preemptions.
         steps: that it took part in.
     """
 
@@ -140,7 +140,7 @@ class Explanation:
 
 
 def explain_request(events: Iterable[Event], request_id: str | None = None) -> Explanation:
-    """Gathers what a recording says of one request.
+    """Collects the events of one request from a recording.
 
     Args:
         events: in their wire form and order.

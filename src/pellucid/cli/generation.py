@@ -32,12 +32,12 @@ def load(
     quiet: bool = False,
     shows_memory: bool = True,
 ) -> "tuple[LLM, SamplingParams]":
-    """Loads a model, showing how far it has come and what memory it may take.
+    """Loads a model, and shows the progress and the memory plan.
 
     Args:
         model: as `EngineConfig.model`.
         settings: other fields of `EngineConfig`.
-        given: fields of `SamplingParams`; what is left out takes the model's own defaults.
+        given: fields of `SamplingParams`; fields left out take the model's own defaults.
         bus: carries the events.
         quiet: whether nothing is shown.
         shows_memory: whether the memory plan is.
@@ -64,7 +64,7 @@ class Interrupt:
 
 @contextmanager
 def noting_interrupt() -> Iterator[Interrupt]:
-    """Turns the first Ctrl-C into a wish, so that the step at hand ends and the engine stays whole.
+    """Records the first Ctrl-C instead of raising, so that the current step ends and the engine stays usable.
     A second one is a KeyboardInterrupt."""
     interrupt = Interrupt()
 

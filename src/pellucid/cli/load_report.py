@@ -24,7 +24,7 @@ per token after the first one, on average over an answer; from sending a request
 
 @dataclass(frozen=True)
 class Load:
-    """What was asked of whom, and what came of it."""
+    """A load: its traffic, its server and its results."""
 
     url: str
     model: str
@@ -72,7 +72,7 @@ def _cells(spread: "Spread | None") -> tuple[str, ...]:
 
 
 def _lines(result: "LoadResult") -> list[tuple[str, str]]:
-    """What there is to say besides the table: label and text."""
+    """The lines besides the table: label and text."""
     num_done, num_sent = len(result.completed), len(result.outcomes)
     lines = [("completed", f"{num_done} of {num_sent} requests in {seconds(result.seconds)}")]
     rates = f"{result.per_second(num_done):.2f} requests/s"

@@ -42,7 +42,7 @@ def ablate(
         on_part: told what comes next.
 
     Raises:
-        ValueError: the context is too short, or memory lacks.
+        ValueError: the context is too short, or there is too little memory.
     """
     longest = max_model_len(config, model.config)
     requests = mixed_requests(num_requests, model.config.vocab_size, longest)

@@ -8,7 +8,7 @@ from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
 
-NUM_SEATS = 8  # of a static batch, and of the continuous one that it is compared with
+NUM_SEATS = 8  # requests that run together, in a static and in a continuous batch
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,6 @@ def measure_batching(
 
 
 def quartiles(requests: Sequence[MixedRequest]) -> list[MixedRequest]:
-    """The requests that are longer than a quarter and than three quarters of all."""
+    """The requests at the first and third quartiles of length."""
     by_length = sorted(requests, key=lambda request: request.num_tokens)
     return [by_length[len(requests) * quarter // 4] for quarter in (1, 3)]

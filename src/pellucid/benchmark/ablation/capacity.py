@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pellucid.benchmark.ablation.requests import MixedRequest
 from pellucid.formulas import BlockNeeds
 
-NUM_CONTEXTS = 4  # the memory that is shared out: room for this many whole contexts
+NUM_CONTEXTS = 4  # the memory has room for this many whole contexts
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """One way to share out the same memory.
+    """One way to divide the same memory.
 
     Args:
         name: for people.

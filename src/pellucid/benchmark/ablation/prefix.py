@@ -25,10 +25,10 @@ class PrefixResult:
 
     Args:
         num_prompt_tokens: of every prompt.
-        num_cached_tokens: of a prompt that came again but for its end, found.
-        off: to the first token, prefix caching off.
-        unseen: with it on, of a prompt that shares nothing: what looking costs.
-        seen: of a prompt that came again but for its end.
+        num_cached_tokens: tokens found in the cache for a prompt whose beginning was computed before.
+        off: time to first token with prefix caching off.
+        unseen: with prefix caching on, for a prompt that shares nothing: includes the cost of looking up.
+        seen: with prefix caching on, for a prompt whose beginning was computed before.
     """
 
     num_prompt_tokens: int
@@ -92,7 +92,7 @@ class FirstToken:
 
 
 def first_token(engine: LLMEngine, prompt_token_ids: Sequence[int]) -> FirstToken:
-    """Of a request that is alone."""
+    """Time to first token of a request that runs alone."""
     start = time.perf_counter()
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     output = engine.add_request(list(prompt_token_ids), params)

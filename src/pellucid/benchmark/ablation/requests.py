@@ -17,7 +17,7 @@ SHORTEST_OUTPUT, LONGEST_OUTPUT = 16, 128
 
 @dataclass(frozen=True)
 class MixedRequest:
-    """A prompt of chance, and how many tokens to answer it with."""
+    """A prompt of random tokens, and the number of output tokens."""
 
     prompt_token_ids: tuple[int, ...]
     num_output_tokens: int
@@ -29,7 +29,7 @@ class MixedRequest:
 
 @dataclass(frozen=True)
 class Times:
-    """Of a set of requests, which were all there at the start; seconds."""
+    """Times, in seconds, of a set of requests that all wait at the start."""
 
     total: float
     median_first_token: float

@@ -15,14 +15,14 @@ class Outcome:
     """One request. Times are in seconds after the start of the load.
 
     Attributes:
-        due: when it should have been sent; equal to `sent` where requests wait for each other.
-        sent: when it was.
-        chunk_times: when each piece of the answer came.
-        ended: when the reply was over.
+        due: when it should have been sent; equal to `sent` if requests wait for each other.
+        sent: when it was sent.
+        chunk_times: when each piece of the answer arrived.
+        ended: when the reply ended.
         num_output_tokens: as the server counts them; pieces, if it does not say.
         num_prompt_tokens, num_cached_tokens: as the server counts them; None if it does not say.
-        failure: in a few words; None: the answer is whole.
-        message: what the server said of the failure.
+        failure: the cause in a few words; None: the answer is complete.
+        message: the server's error message.
     """
 
     due: float
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ServiceLevel:
-    """What a request must keep to count for goodput, in seconds; None: any time will do.
+    """The times within which a request counts for goodput, in seconds; None: no limit.
 
     Attributes:
         first_token: most from sending to the first token.
@@ -75,7 +75,8 @@ class ServiceLevel:
         return self.first_token is not None or self.inter_token is not None
 
     def is_met_by(self, outcome: Outcome) -> bool:
-        """A failed request meets nothing; an answer of one token has no time between tokens."""
+        """Whether a request meets the limits. A failed request does not; an answer of one token has no time between
+        tokens."""
         if outcome.failure is not None:
             return False
         times = (
@@ -107,7 +108,7 @@ class LoadResult:
 
     Args:
         outcomes: of all requests that were sent.
-        level: what goodput counts.
+        level: the limits for goodput.
     """
 
     def __init__(self, outcomes: Iterable[Outcome], level: ServiceLevel) -> None:
@@ -127,7 +128,7 @@ class LoadResult:
         return Counter(each.failure for each in self.outcomes if each.failure is not None)
 
     def message_of(self, failure: str) -> str:
-        """What the server said of the first failure of a kind."""
+        """The server's message for the first failure of a kind."""
         return next(each.message for each in self.outcomes if each.failure == failure)
 
     def spreads(self) -> dict[str, Spread | None]:
@@ -166,7 +167,7 @@ class LoadResult:
 
     @property
     def largest_delay(self) -> float:
-        """Of sending a request after it was due: this program's own slowness."""
+        """The largest delay between the time when a request was due and the time when it was sent."""
         return max((outcome.sent - outcome.due for outcome in self.outcomes), default=0.0)
 
 

@@ -37,14 +37,14 @@ async def first_model(client: ServerClient) -> str:
 
 @dataclass
 class Reply:
-    """A streamed answer as far as it has come."""
+    """A streamed answer so far."""
 
     chunk_times: list[float] = field(default_factory=list)
     has_ended: bool = False
     usage: dict[str, Any] = field(default_factory=dict)
 
     def take(self, data: str, now: float) -> None:
-        """Notes one event.
+        """Records one event of the stream.
 
         Raises:
             ServerError: the event says that the request failed.
@@ -87,7 +87,7 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """A model behind a server, and how it is asked.
+    """A model of a server, and the form of requests to it.
 
     Attributes:
         api: a key of PATHS.
@@ -143,10 +143,10 @@ async def send_load(
 ) -> None:
     """Sends all requests as they are due and ends when the last reply has ended.
 
-    Cancelled, it notes the requests under way as aborted.
+    If cancelled, it records the unfinished requests as aborted.
 
     Args:
-        note: is given the outcome of each request when that has ended, whatever it is.
+        note: called with the outcome of each request when the request has ended.
     """
     # Prompts are written before the clock starts.
     planned = [(request, writer.write(request)) for request in traffic.requests()]

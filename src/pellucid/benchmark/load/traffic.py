@@ -19,7 +19,7 @@ WORDS = (
     "village", "wall", "water", "wheel", "window", "winter", "wood",
 )
 # fmt: on
-EXAMPLE_WORDS = (16, 64)  # of the prompts that show how many tokens our words are
+EXAMPLE_WORDS = (16, 64)  # words of the prompts from which tokens per word are estimated
 Z_OF_95 = 1.6448536269514722  # of the standard normal distribution
 LONGEST_OF_95 = 4  # a log-normal length is drawn again above so many times its 95th percentile
 
@@ -90,7 +90,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is asked of a server.
+    """The requests that are sent to a server.
 
     Attributes:
         num_requests: in all.
@@ -128,7 +128,7 @@ class Traffic:
 
     def requests(self) -> list[PlannedRequest]:
         """In the order of their arrival; the same for the same seed."""
-        # One source of chance each: another rate leaves the lengths as they are.
+        # Separate generators of random numbers: another rate does not change the lengths.
         arrivals, lengths = (random.Random(f"{self.seed} {what}") for what in ("due", "lengths"))
         due, planned = 0.0, []
         for index in range(self.num_requests):
@@ -148,7 +148,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class PromptWriter:
-    """Writes prompts of about so many tokens for a tokenizer that is known by two examples alone.
+    """Writes prompts of about a given number of tokens. Two examples are all that it knows of the tokenizer.
 
     Attributes:
         tokens_per_word: of our words.

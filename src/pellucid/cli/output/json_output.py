@@ -52,7 +52,7 @@ def request_object(
 
 
 def speculation_object(engine: "LLMEngine") -> dict[str, Any] | None:
-    """What drafts have brought, over all requests of the engine; null if speculation is off."""
+    """The counters of drafts, over all requests of the engine; null if speculation is off."""
     statistics = engine.speculation
     if statistics is None:
         return None

@@ -40,7 +40,7 @@ def machine_name() -> str:
 
 
 def memory_facts(plan: "MemoryPlan") -> list[str]:
-    """What an engine's memory is for, and how much text the KV cache holds."""
+    """The parts of an engine's memory, and how much text the KV cache holds."""
     room = f"{counted(plan.num_blocks, 'block')} of {plan.block_size} tokens"
     if plan.num_contexts:
         room += f", {plan.num_contexts} x {plan.max_model_len} tokens"
@@ -99,7 +99,7 @@ def expert_facts(size: int, read: int, found: int) -> str:
 
 
 def _speculation(statistics: "SpeculationStatistics") -> str:
-    """What drafts have brought, and whether they paid."""
+    """The counters of drafts, and the time that they saved or cost."""
     if not statistics.num_rounds:
         return f"speculation: no drafts ({statistics.reason})"
     return (

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from pellucid.progress import is_live
 
-EXIT_FAILED = 1  # the request failed on its way
+EXIT_FAILED = 1  # the request failed while it ran
 EXIT_USAGE = 2  # what was asked for cannot be served
 EXIT_INTERRUPTED = 128 + 2  # what a shell reports for SIGINT
 EXIT_BROKEN_PIPE = 128 + 13  # ... and for SIGPIPE
@@ -89,7 +89,7 @@ class AnswerWriter:
     def __init__(self) -> None:
         self.is_live = is_live(sys.stdout)
         self._column = 0  # of the cursor
-        self._word = ""  # under way: what stands between the last space and the cursor
+        self._word = ""  # the incomplete word between the last space and the cursor
 
     def write(self, text: str, style: str = "") -> None:
         """Writes a piece at once.

@@ -91,7 +91,7 @@ def option_names(option: Any) -> str:
 
 
 def option_default(option: Any) -> str:
-    """What holds if an option is left out; empty if there is nothing to say."""
+    """The value of an option that is left out; empty if the help need not say it."""
     if isinstance(option.show_default, str):
         return option.show_default
     is_unset = option.default is None or isinstance(option.default, bool)

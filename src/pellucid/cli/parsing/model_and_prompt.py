@@ -115,7 +115,7 @@ class ModelName:
 
 @dataclass(frozen=True)
 class ModelAndPrompt:
-    """`[MODEL] [PROMPT]` in any of the ways in which people say it.
+    """`[MODEL] [PROMPT]` in any of the forms that users type.
 
     A single word is a model if it looks like one, else it is the prompt. Where nothing else is the
     prompt, stdin is.
@@ -300,7 +300,7 @@ def _typed(context: typer.Context, name: str) -> bool:
 
 
 def _path(word: str) -> Path | None:
-    """The path, if something is there."""
+    """The path, if it exists."""
     try:
         path = Path(word).expanduser()
         return path if word and path.exists() else None

@@ -1,7 +1,7 @@
 """Defaults of options: environment variables and the configuration file.
 
-The command line wins over an environment variable, which wins over the file, which wins over the
-built-in default.
+The command line takes precedence over an environment variable, that over the file, and that over the built-in
+default.
 """
 
 import inspect
@@ -98,7 +98,7 @@ def settings_of(verb: Callable[..., None]) -> dict[str, Setting]:
 
 
 def settings_kind(option: Any, verb: Callable[..., None]) -> str | None:
-    """What a value of an option must be, in words; None if the option has a parser of its own."""
+    """The type of an option's value in words; None if the option has its own parser."""
     setting = settings_of(verb).get(option.name)
     return None if setting is None or setting.parsed else _MUST_BE[setting.kind][1]
 
@@ -129,7 +129,7 @@ def read_config(
         settings: by verb, and by name.
 
     Raises:
-        ValueError: the file is no TOML, or a key or value in it is none of ours; says which.
+        ValueError: the file is not TOML, or a key or value in it is unknown; the message names it.
         OSError: the file cannot be read.
     """
     content = _load(path)
