@@ -14,7 +14,7 @@ VERSION = 1
 
 
 class Level(IntEnum):
-    """How much a subscriber wants to hear; each level includes those below it."""
+    """The level of detail of events; each level includes those below it."""
 
     STAT = 0  # the engine and each request: a handful of events per request
     STEP = 1  # each step and the blocks it moves
@@ -27,14 +27,14 @@ class Event:
 
     Attributes:
         ev: the name on the wire.
-        level: who hears it.
+        level: subscribers at this level and above get it.
     """
 
     ev: ClassVar[str]
     level: ClassVar[Level] = Level.STAT
 
     def fields_as_dict(self) -> dict[str, Any]:
-        """What the event says, without the envelope, as JSON has it."""
+        """The event's fields as in JSON, without the envelope."""
         return _fields_as_json(self)
 
 
@@ -45,7 +45,7 @@ class EventRecord:
     Attributes:
         seq: 0, 1, 2 ... without gaps over all events of an engine, whatever their level.
         t_us: since the engine's start, monotonic.
-        step: the engine's step that was under way or had ended last; 0 before the first.
+        step: the engine's current step, or between steps the last one; 0 before the first.
     """
 
     seq: int
@@ -114,8 +114,8 @@ class HelloLimits:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Event):
-    """What engine this is. The first event that a subscriber gets, and repeated to all whenever
-    another one comes: the same `boot_id` says the same thing."""
+    """Describes the engine. It is the first event that a subscriber gets, and is sent to all again whenever another
+    subscriber joins: events with the same `boot_id` are identical."""
 
     ev: ClassVar[str] = "hello"
 
@@ -133,7 +133,7 @@ class Hello(Event):
 
 @dataclass(frozen=True, slots=True)
 class Load(Event):
-    """How far loading has come."""
+    """The progress of loading."""
 
     ev: ClassVar[str] = "load"
 
@@ -146,7 +146,7 @@ class Load(Event):
 
 @dataclass(frozen=True, slots=True)
 class Warn(Event):
-    """Something a person should know of, though work goes on.
+    """A warning for people; the engine continues.
 
     Attributes:
         code: one word for machines.
@@ -172,7 +172,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Stat(Event):
-    """How the engine does, twice a second while it steps and has subscribers.
+    """Speeds and counts of the engine, twice a second while it steps and has subscribers.
 
     Attributes:
         running, waiting: requests.
@@ -204,7 +204,7 @@ class Stat(Event):
 
 @dataclass(frozen=True, slots=True)
 class Gap(Event):
-    """Events that a reader has missed, being too slow. Only an `EventFeed` makes it.
+    """Events that a reader has missed because it was too slow. Only an `EventFeed` makes it.
 
     Attributes:
         from_seq, to_seq: the first and the last of them.
@@ -263,12 +263,12 @@ class RequestAdded(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestStateChanged(Event):
-    """A generation has got into another state, or stays in the one it is in for another reason.
+    """A generation has changed its state, or stays in its state for another reason.
 
     Attributes:
         reason: why, in a word: "admitted", "no_blocks", "no_seats", "behind_own_requests",
             "behind_other_callers", "computed", "max_tokens" ...
-        need_blocks: blocks that it lacks or was given.
+        need_blocks: blocks that it was given, or that are missing for it.
         free_blocks: blocks that are free now.
         blocked_by: who holds what it needs; after a preemption, for whom.
         finish: at the end, why it ended.
@@ -293,7 +293,7 @@ MissWhy = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatched(Event):
-    """What a generation, being admitted, found computed already, and why not more.
+    """The part of its text that a generation found in the prefix cache on admission, and why not more.
 
     Attributes:
         hit_tok: positions found, `loaded_tok` of them on disk.
@@ -302,7 +302,8 @@ class PrefixMatched(Event):
         diff_at_tok: the first position whose token differs from that block's.
         diff_ids: the tokens there: ours, theirs.
         evicted_ago: blocks evicted since the one that is missed.
-        snapshot_at_tok: if recurrent states lack, up to where the blocks are there: a snapshot is taken there.
+        snapshot_at_tok: if a snapshot of recurrent states is missing, the end of the cached blocks: a snapshot is
+            taken there.
     """
 
     ev: ClassVar[str] = "req.prefix"
@@ -435,14 +436,14 @@ BlockOpRow = tuple[str, int, int | str | None, int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class BlockOps(Event):
-    """What happened to blocks since the last event of this kind, in order, and what that left.
+    """The changes of blocks since the last event of this kind, in order, and the counts after them.
 
     Attributes:
         used: blocks with an owner.
         cached: blocks without an owner that can still be found.
         free: blocks without an owner and without contents.
         waste_tok: slots of used blocks that hold no token.
-        groups: of each op, the group of layers whose block table changes; left out: group 0. Blocks behind
+        groups: for each op, the group of layers whose block table changes; left out: group 0. Blocks that leave
             the window of a group are released (R), and their entries of the table are empty.
     """
 
@@ -549,7 +550,7 @@ class SnapshotRequest:
     Attributes:
         out_tok: output tokens so far.
         computed_tok: positions whose keys and values are in the cache.
-        blocks: its block table, of group 0 if there are several; -1 where a block was freed behind the window.
+        blocks: its block table, of group 0 if there are several; -1 for a block that left the window and was freed.
         tables: its block tables of all groups, if there are several.
         reason: why it waits, if the engine has said so.
         max_new_tok, params: as in `req.add`.
@@ -573,8 +574,8 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Event):
-    """All requests and blocks at one moment, for those who have not heard what led there. Nobody is
-    sent it: `LLMEngine.snapshot` gives it.
+    """All requests and blocks at one moment, for readers without the earlier events. It is not emitted:
+    `LLMEngine.snapshot` returns it.
 
     Attributes:
         as_of_seq: the last event that it includes; -1: none.

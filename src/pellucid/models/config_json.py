@@ -1,5 +1,5 @@
-"""Reads config.json: what families share. A missing key means what it means in transformers' configuration
-of the family, except for sizes, which have no default here: a guess would only be wrong later."""
+"""Reads the keys of config.json that families share. A missing key gets the default of transformers' configuration
+of the family, except for sizes, which have no default: a guess would only be wrong later."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -60,7 +60,7 @@ def llama_like(
     attention: Mapping[str, Any] = _NOTHING_MORE,
     mlp_bias: bool = False,
 ) -> ModelConfig:
-    """Llama and what descends from it.
+    """The configuration of Llama and of families that derive from it.
 
     Args:
         config: config.json.

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 (dense): Llama that rotates neighbours in a head instead of its halves."""
+"""ERNIE 4.5 (dense): Llama whose rope rotates pairs of neighbouring dimensions instead of pairs of the two halves."""
 
 from functools import partial
 from typing import Any

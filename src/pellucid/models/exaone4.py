@@ -1,5 +1,5 @@
-"""EXAONE 4: OLMo's norms behind each part, norms of each head's q and k; where some layers have a window,
-the full ones do not rotate."""
+"""EXAONE 4: OLMo's norms after attention and the MLP, norms of each head's q and k. If some layers have a window,
+full layers do not rotate."""
 
 from collections.abc import Sequence
 from typing import Any

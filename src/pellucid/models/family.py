@@ -24,7 +24,7 @@ QKV = "layers.{i}.qkv_proj"
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """Where checkpoints hold one weight of ours.
+    """Where checkpoints store one of pellucid's weights.
 
     Args:
         hf: modules in Hugging Face layout whose rows follow each other; "{i}" is the layer, "{e}" the
@@ -58,7 +58,7 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one weight of ours is made of a checkpoint's.
+    """How one of pellucid's weights is made from a checkpoint's tensors.
 
     Args:
         sources: the checkpoint's modules whose rows follow each other; "{i}" is the layer, "{e}" the
@@ -178,7 +178,7 @@ _NOTHING = re.compile("(?!)")
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of the models of a family.
+    """The record of a family.
 
     Args:
         architectures: in config.json; all are read the same way.

@@ -1,7 +1,7 @@
-"""Gemma 2 and 3: Llama with a norm behind each part of a layer as well.
+"""Gemma 2 and 3: Llama with norms before and after attention and the MLP.
 
-Gemma 2 caps scores and logits; Gemma 3 norms q and k of each head, and rotates layers with a window on
-another base than full ones. Checkpoints store how far norms are from 1.
+Gemma 2 caps scores and logits. Gemma 3 norms q and k of each head, and its layers with a window have another
+rope base than full layers. Checkpoints store the norms' weights minus 1.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Gemma 4: layers normed as in Gemma 3's, with wider heads and fewer kv-heads where all tokens are seen.
+"""Gemma 4: Gemma 3's norms, with wider heads and fewer kv-heads in the layers that see all tokens.
 
-The last layers of some sizes read the keys and values of earlier ones. Small sizes have an embedding of each
-token for each layer, in a table that is looked up only. The 26B-A4B has experts beside the MLP.
+The last layers of some sizes read the keys and values of earlier layers. Small sizes have a separate embedding of
+each token for each layer, in a table of which a step reads single rows. The 26B-A4B has experts beside the MLP.
 """
 
 import math
@@ -154,7 +154,7 @@ class Gemma4Decoder:
         embeddings = None if self.layer_embeddings is None else self.layer_embeddings(x, batch)
         for i, (layer, kv_layer) in enumerate(zip(self.layers, kv_cache.layers, strict=True)):
             if i == self.first_without_kv:
-                # Later layers keep nothing of a token: they are for rows whose logits are wanted.
+                # Later layers store no keys and values, so only rows whose logits are needed pass through them.
                 x = x[batch.logits_indices]
                 embeddings = None if embeddings is None else embeddings[batch.logits_indices]
                 batch = batch.logits_batch()

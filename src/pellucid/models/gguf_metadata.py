@@ -114,7 +114,7 @@ class GgufMetadata:
         return name in self.shapes
 
     def model_values(self) -> dict[str, Any]:
-        """What config.json of every family says."""
+        """The values that config.json has in every family."""
         if not self.has_tensor("token_embd.weight"):
             raise ValueError(f"{self.values.path}: tensor token_embd.weight is missing")
         return {
@@ -127,7 +127,7 @@ class GgufMetadata:
 
 
 def num_layers(metadata: GgufMetadata) -> int:
-    """The layers of the model: those that draft stand behind them in `block_count`."""
+    """The number of the model's layers. `block_count` also counts layers for drafts, which follow them."""
     count, num_drafting = metadata.integer(BLOCK_COUNT), metadata.get(DRAFTING_COUNT, 0)
     most = min(count - 1, MAX_DRAFTING)
     if type(num_drafting) is not int or not 0 <= num_drafting <= most:

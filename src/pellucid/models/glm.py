@@ -1,4 +1,4 @@
-"""GLM-4: Llama that rotates neighbours in the first half of a head; the later one has Gemma's norms."""
+"""GLM-4: Llama whose rope rotates pairs of neighbours in the first half of a head; GLM-4-0414 has Gemma's norms."""
 
 from functools import partial
 from typing import Any

@@ -1,6 +1,6 @@
 """Granite 3 and 4: Llama whose embeddings, scores, residuals and logits are multiplied by constants.
 
-The multiplier r of what a layer adds, x + r f(norm(x)), needs no op. With x = r u the layer is u + f(norm(x)),
+The multiplier r of a residual, x + r f(norm(x)), needs no op. With x = r u the layer is u + f(norm(x)),
 and RMSNorm of r u with epsilon e is RMSNorm of u with e / r^2: the decoder computes u.
 """
 

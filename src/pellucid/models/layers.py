@@ -37,7 +37,7 @@ class Attention:
             self.q_rope = replace(facts.rope, growth=facts.query_growth)
         hidden = config.hidden_size
         q_width, kv_width = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
-        # A gate for each number of the heads' outputs stands behind the queries.
+        # In each head, a gate for each number of its output follows the query.
         gated_q_width = 2 * q_width if facts.gated_output else q_width
         prefix = f"layers.{layer}"
         self.has_kv = facts.shared_kv_layer is None

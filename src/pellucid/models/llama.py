@@ -1,7 +1,7 @@
 """Llama, whose decoder runs every family that differs from it by facts of the checkpoint alone.
 
-Biases, norms of q and k, windows, partial, scaled or missing rotations of single layers all stand in
-`ModelConfig`.
+`ModelConfig` has these facts: biases, norms of q and k, windows, and partial, scaled or missing rotations of single
+layers.
 """
 
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: norms behind each part of a layer and none before, and norms of q and k over all heads.
+"""OLMo 2 and 3: Llama with norms after attention and the MLP instead of before, and norms of q and k over all heads.
 
 OLMo 3 has windows, and scales the rotations of its full layers alone.
 """
@@ -41,7 +41,7 @@ from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
 
 
 class PostNormLayer:
-    """One layer: attention, then the MLP, each normed behind and added to its input."""
+    """One layer: attention, then the MLP; the output of each is normed and added to its input."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         self.ops = ops
@@ -60,7 +60,7 @@ class PostNormLayer:
 
 
 class PostNormDecoder(LlamaDecoder):
-    """Llama's embedding, norm and head around layers that norm behind each part."""
+    """Llama's embedding, norm and head around layers with norms after attention and the MLP."""
 
     layer_class = PostNormLayer
 

@@ -24,7 +24,7 @@ def _read_qwen3(config: JsonObject) -> ModelConfig:
 def qwen_like(
     config: JsonObject, head_dim: int | None, attention: Mapping[str, Any]
 ) -> ModelConfig:
-    """What Qwen's families share. Arguments are those of `llama_like`."""
+    """The configuration that Qwen's families share. Arguments are those of `llama_like`."""
     return llama_like(
         config,
         max_position=32_768,

@@ -1,7 +1,7 @@
 """Qwen3.5 (and 3.6), its mixture of experts, and Qwen3-Next: three of four layers are gated delta nets.
 
-The others have attention whose output is gated. Norms but the one of the delta net are stored as their
-distance from 1.
+The other layers have attention with a gated output. Checkpoints store the weights of norms minus 1, except those of
+the delta nets' norms.
 """
 
 from collections.abc import Mapping

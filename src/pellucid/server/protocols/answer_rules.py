@@ -15,13 +15,13 @@ _STRUCTURED_OUTPUTS = ("json", "regex", "choice", "grammar", "json_object")
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """What the text of each answer must be.
+    """The required form of each answer's text.
 
     Attributes:
-        field: the field that demands it, for errors.
+        field: the field that requires it, for errors.
         params: the rule.
         has_calls: the text may be calls of tools; otherwise all of it is content.
-        begins_anew: the text does not go on with what the prompt has begun, such as reasoning.
+        begins_anew: the text does not continue a part that the prompt has begun, such as reasoning.
     """
 
     field: str

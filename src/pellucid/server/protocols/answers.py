@@ -34,7 +34,7 @@ class AnswerForm:
     """How the answers of one request are read.
 
     Attributes:
-        tokenizer: the model's: it knows the form of its answers.
+        tokenizer: the model's; it has the response format.
         tools: those that the model was offered.
         is_continued: the answer continues a message, which may be long.
         is_plain: all of it is text.
@@ -114,7 +114,7 @@ class Block:
         name: of a call's function.
 
     Attributes:
-        parts: of its text. Joined when somebody asks: to add to a text copies it.
+        parts: of its text; joined on demand, because appending to a string copies it.
     """
 
     __slots__ = ("call_id", "index", "kind", "name", "parts")
@@ -135,7 +135,7 @@ class Block:
 
 
 class Change(Enum):
-    """What happens to a block."""
+    """How a block changes."""
 
     OPENED = "opened"
     GREW = "grew"
@@ -146,7 +146,7 @@ class BlockEvent(msgspec.Struct, gc=False):
     """One change of one block. Every token makes one: a struct is made in less time than a tuple with names.
 
     Attributes:
-        text: what it grew by.
+        text: the added text.
     """
 
     change: Change
@@ -155,7 +155,7 @@ class BlockEvent(msgspec.Struct, gc=False):
 
 
 class AnswerBlocks:
-    """Reads one answer as it comes, and makes blocks of it: a block ends where something of another kind begins.
+    """Splits one answer into blocks while it arrives: a block ends where a part of another kind begins.
 
     Args:
         parser: None: all of it is text.
@@ -192,7 +192,7 @@ class AnswerBlocks:
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
     def read(self, delta: CompletionDelta) -> list[BlockEvent]:
-        """What a delta changes for certain; the last delta brings all that was held back."""
+        """The certain changes of a delta; the last delta also releases all text that was held back."""
         if self._parser is None and self._reasoning is None and self.open_block is not None:
             if not delta.text:
                 return []

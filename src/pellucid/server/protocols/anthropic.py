@@ -255,10 +255,10 @@ class Messages:
 def conversation_of(
     body: ConversationFields, tokenizer: Tokenizer, warnings: list[str], keeps_billing: bool = False
 ) -> ChatPrompt:
-    """The conversation of a call in the form that all our protocols share.
+    """The conversation of a call in the form that all protocols share.
 
-    Messages stay where they are, system messages in mid-conversation too: moved to the front they would
-    change the prompt from its beginning, and nothing of it would be found in the cache.
+    Messages keep their order, system messages within the conversation included. Moved to the front, they would
+    change the prompt from its beginning, and the prefix cache would find nothing of it.
 
     Raises:
         ApiError: a block is not served.
@@ -516,7 +516,7 @@ class _Writer(StreamWriter):
 def _diagnostics(
     earlier_id: str | None, generation: Generation, serving: Serving
 ) -> dict[str, Any]:
-    """What a message says about the cache if its client asked."""
+    """The diagnostics of the cache in a message, if the client asked for them."""
     if earlier_id is None:
         return {}
     found = compare_with(earlier_id, generation, serving.service.records)
@@ -532,7 +532,7 @@ def _diagnostics(
 
 
 def _opened(block: Block) -> dict[str, Any]:
-    """A block without what it grows by."""
+    """A block without its text."""
     return _content_block(Block(block.index, block.kind, block.call_id, block.name))
 
 

@@ -1,6 +1,6 @@
 """Messages as clients send them back: keys that a model does not read are left out, with a warning.
 
-Clients repeat an assistant's message with all that their own library noted in it.
+Clients send back an assistant's message with all keys that their library added.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _PART_KEYS = frozenset({"type", "text"})
 
 
 def readable_messages(messages: Sequence[Any], warnings: list[str]) -> list[Any]:
-    """Copies of messages without the keys that nobody reads.
+    """Copies of messages without the keys that are not read.
 
     Args:
         messages: as a client sent them. What is wrong with them otherwise is left for their check.

@@ -219,7 +219,7 @@ class Durations(msgspec.Struct, kw_only=True):
 
 @dataclass
 class Added:
-    """What a line brings."""
+    """The new content of a line."""
 
     text: str = ""
     reasoning: str = ""
@@ -461,7 +461,7 @@ class _Lines(StreamWriter):
         finish_reason: str | None = None,
         logprobs: list[TokenLogprob] | None = None,
     ) -> bytes:
-        """A JSON object of what a line has behind model and time."""
+        """The fields of a line after model and time, as a JSON object."""
         fields = {**self._form(added), "done": finish_reason is not None}
         if logprobs:
             fields["logprobs"] = logprobs
@@ -502,7 +502,7 @@ def _sampling_params(body: CommonFields, defaults: SamplingParams) -> SamplingPa
 
 
 def _message(message: Any, index: int) -> Any:
-    """Ollama's message in the form that all our protocols share."""
+    """Ollama's message in the form that all protocols share."""
     if not isinstance(message, dict):
         return message  # refused where all messages are checked
     if message.get("images"):

@@ -335,7 +335,7 @@ class _Choice:
         return message
 
     def _added(self, events: Sequence[BlockEvent]) -> ChatDelta:
-        """What changes of blocks add to the message."""
+        """The delta of a message for changes of blocks."""
         added = ChatDelta()
         for event in events:
             block = event.block
@@ -382,7 +382,7 @@ class _Choice:
 
 
 def _growth(kind: BlockKind, text: str) -> ChatDelta:
-    """What a text or a reasoning adds to a message by growing."""
+    """The delta of a message for added text of content or reasoning."""
     if kind is BlockKind.TEXT:
         return ChatDelta(content=text)
     return ChatDelta(reasoning_content=text, reasoning=text)

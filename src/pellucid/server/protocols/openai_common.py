@@ -52,7 +52,7 @@ STREAM_OPTION_FIELDS = FieldTable(
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """Fields that both routes honour. What is left out takes the model's own defaults."""
+    """Fields that both routes honour. Fields that are left out take the model's own defaults."""
 
     model: str | None = None
     n: int | None = None
@@ -89,7 +89,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     thinking_budget: int | None = None
 
     def check_stream(self) -> None:
-        """Raises an ApiError for fields that a whole reply has no place for."""
+        """Raises an ApiError for fields that apply to streams only."""
         for name in ("stream_options", "return_progress"):
             if getattr(self, name) and not self.stream:
                 raise refused(f"{name}: needs stream=true", name)
@@ -266,7 +266,7 @@ class Timings(msgspec.Struct):
 
 
 def timings_of(outputs: Sequence[RequestOutput]) -> Timings | UnsetType:
-    """The timings of a request with one prompt; those of several overlap and say nothing."""
+    """The timings of a request with one prompt; those of several prompts overlap and have no meaning."""
     if len(outputs) != 1:
         return UNSET
     output = outputs[0]
@@ -296,7 +296,7 @@ def _ratio(amount: float, per: float) -> float:
 
 
 def prompt_progress(progress: Progress) -> dict[str, Any]:
-    """llama.cpp's object, and what it waits behind."""
+    """llama.cpp's object of progress, with the position in the queue."""
     return {
         "total": progress.total,
         "cache": progress.cache,

@@ -268,7 +268,7 @@ class Responses:
 def conversation_of(
     body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
 ) -> ChatPrompt:
-    """The conversation of a call in the form that all our protocols share.
+    """The conversation of a call in the form that all protocols share.
 
     Raises:
         ApiError: an item is not served.
@@ -458,7 +458,7 @@ class _Writer(StreamWriter):
         return self._event("response.failed", response=response)
 
     def _read(self, delta: CompletionDelta) -> "list[tuple[BlockEvent, Sequence[TokenLogprob]]]":
-        """What a delta changes, with the log-probabilities of the tokens of added text."""
+        """The changes of a delta, with the log-probabilities of the tokens of added text."""
         if self._logprobs is None:
             return [(event, ()) for event in self._blocks.read(delta)]
         return self._logprobs.read(delta, self._blocks)
@@ -627,7 +627,7 @@ class _Writer(StreamWriter):
         return self._numbered_event(kind.encode(), msgspec.json.encode(fields))
 
     def _numbered_event(self, kind: bytes, fields: bytes) -> bytes:
-        """An event with the fields of a JSON object, behind the two that every event has."""
+        """An event: the two fields that every event has, then those of a JSON object."""
         number, self._num_events = self._num_events, self._num_events + 1
         start = b'{"type":"%b","sequence_number":%d,' % (kind, number)
         return sse_event(kind, start + fields[1:])

@@ -1,4 +1,4 @@
-"""How much a model may reason, by the fields of all protocols: efforts and budgets in tokens."""
+"""Limits of reasoning in the fields of all protocols: efforts, switches, and budgets in tokens."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ EFFORT_BUDGETS = {"none": 0, "minimal": 512, "low": 2048}
 def effort_variables(
     effort: str | None, field: str, tokenizer: Tokenizer, warnings: list[str]
 ) -> dict[str, Any]:
-    """What the chat template is told of an effort.
+    """Variables of the chat template for an effort.
 
     Args:
         effort: the client's; None: it gave none.
@@ -44,7 +44,7 @@ def effort_budget(effort: str | None, tokenizer: Tokenizer) -> int | None:
 def switch_variables(
     wanted: bool | None, field: str, tokenizer: Tokenizer, warnings: list[str]
 ) -> dict[str, Any]:
-    """What the chat template is told of a switch for reasoning; arguments as those of `effort_variables`."""
+    """Variables of the chat template for a switch of reasoning; arguments as those of `effort_variables`."""
     if wanted is None:
         return {}
     if tokenizer.chat_template_mentions("enable_thinking"):
@@ -55,7 +55,7 @@ def switch_variables(
 
 
 def switch_budget(wanted: bool | None, tokenizer: Tokenizer) -> int | None:
-    """0 if a model is not to reason and its template cannot be told so; None: no limit."""
+    """0 if reasoning is switched off and the template has no variable for that; None: no limit."""
     knows_reasoning = tokenizer.response_format.knows_reasoning
     if wanted is not False or tokenizer.chat_template_mentions("enable_thinking"):
         return None
@@ -90,6 +90,6 @@ def given_budget(
 
 
 def with_budget(params: SamplingParams, *budgets: int | None) -> SamplingParams:
-    """With the smallest of the budgets that there are."""
+    """The parameters with the smallest of the given budgets."""
     limits = [budget for budget in budgets if budget is not None]
     return replace(params, thinking_token_budget=min(limits)) if limits else params
