@@ -121,7 +121,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP.
 
-    Runs until Ctrl-C, and finishes unfinished requests before it ends; a second Ctrl-C aborts them.
+    Runs until Ctrl-C. Unfinished requests then run to their ends; a second Ctrl-C aborts them.
     """
     missing = [package for package in NEEDED if find_spec(package) is None]
     if missing:
