@@ -274,6 +274,32 @@ def _lfm2_1_2b() -> ModelConfig:
     return _with_recurrence(model, convolution, full)
 
 
+def _lfm2_8b_a1b() -> ModelConfig:
+    """LFM2-8B-A1B: convolutions in 18 of its 24 layers, experts in all layers but the first two."""
+    model = _llama_like(
+        architecture="Lfm2MoeForCausalLM",
+        vocab_size=65_536,
+        hidden_size=2048,
+        intermediate_size=7168,
+        num_layers=24,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=64,
+        max_position_embeddings=128_000,
+        norm_eps=1e-5,
+        rope_theta=1e6,
+        qk_norm="head",
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_ids=(7,),
+    )
+    model = _with_recurrence(model, ShortConvolutionConfig(2048, 3), (2, 6, 10, 14, 18, 21))
+    experts = ExpertsConfig(32, 4, 1792, "silu", router="sigmoid", selection_bias=True)
+    dense, sparse = model.layers[:2], model.layers[2:]
+    layers = (*dense, *(replace(layer, mlp=None, experts=experts) for layer in sparse))
+    return replace(model, layers=layers)
+
+
 def _qwen35_0_8b() -> ModelConfig:
     """The text model of Qwen3.5-0.8B: three of four layers are gated delta nets."""
     model = _llama_like(
@@ -352,6 +378,23 @@ SHAPES: Mapping[str, ModelConfig] = {
         intermediate_size=3072,
         num_layers=28,
         num_heads=16,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        norm_eps=1e-6,
+        rope_theta=1e6,
+        qk_norm="head",
+        tie_word_embeddings=True,
+        bos_token_id=151_643,
+        eos_token_ids=(151_645,),
+    ),
+    "qwen3-4b": _llama_like(
+        architecture="Qwen3ForCausalLM",
+        vocab_size=151_936,
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_layers=36,
+        num_heads=32,
         num_kv_heads=8,
         head_dim=128,
         max_position_embeddings=40_960,
@@ -507,8 +550,24 @@ SHAPES: Mapping[str, ModelConfig] = {
         qk_norm="width",
         eos_token_ids=(50_279,),
     ),
+    "mixtral-8x7b": _llama_like(  # Mixtral-8x7B-v0.1
+        architecture="MixtralForCausalLM",
+        vocab_size=32_000,
+        hidden_size=4096,
+        experts=ExpertsConfig(8, 2, 14_336, "silu"),
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=32_768,
+        norm_eps=1e-5,
+        rope_theta=1e6,
+        bos_token_id=1,
+        eos_token_ids=(2,),
+    ),
     "gpt-oss-20b": _gpt_oss_20b(num_layers=24),
     "lfm2-1.2b": _lfm2_1_2b(),
+    "lfm2-8b-a1b": _lfm2_8b_a1b(),
     "qwen3.5-0.8b": _qwen35_0_8b(),
     "qwen3-30b-a3b": _qwen3_30b_a3b(num_layers=48),
     "qwen3-30b-a3b-24-layers": _qwen3_30b_a3b(num_layers=24),  # of 48, for machines of 16 GB

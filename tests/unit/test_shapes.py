@@ -12,6 +12,7 @@ PUBLISHED_PARAMETERS = {
     "smollm2-135m": 134_515_008,
     "qwen2.5-0.5b": 494_032_768,
     "qwen3-0.6b": 596_049_920,
+    "qwen3-4b": 4_022_468_096,
     "llama-3.2-1b": 1_235_814_400,
     "phi-3-mini": 3_821_079_552,
     "mistral-7b": 7_248_023_552,
@@ -26,7 +27,10 @@ PUBLISHED_PARAMETERS = {
     "granite-3.3-2b": 2_533_539_840,
     "olmoe-1b-7b": 6_919_161_856,
     "qwen3-30b-a3b": 30_532_122_624,
+    "mixtral-8x7b": 46_702_792_704,
     "lfm2-1.2b": 1_170_340_608,
+    # With the bias of each expert's choice, which transformers counts as no parameter.
+    "lfm2-8b-a1b": 8_339_929_856 + 22 * 32,
     "qwen3.5-0.8b": 752_393_024,  # of the text model
     "gpt-oss-20b": 20_914_757_184,
 }
