@@ -245,7 +245,7 @@ class LLM:
                     raise
                 raise ValueError(re.sub(r"^prompt\b", name, str(error))) from error
             self.engine.check_request(encoded, own, name, priority, salt)
-            batch.waiting.append(_Wanted(encoded, own, priority, salt))
+            batch.waiting.append(_UnqueuedRequest(encoded, own, priority, salt))
         bar = progress_bar("generate", batch.describe) if shows_progress else nullcontext()
         with bar as show, DeferredInterrupt() as interrupt:
             try:
@@ -265,7 +265,7 @@ class LLM:
         return batch.outputs
 
 
-class _Wanted(NamedTuple):
+class _UnqueuedRequest(NamedTuple):
     """A request that is not queued yet."""
 
     prompt: EncodedPrompt
@@ -287,7 +287,7 @@ class _Batch:
     def __init__(self, max_unfinished: int) -> None:
         self._max_unfinished = max_unfinished
         self._num_tokens = 0
-        self.waiting: deque[_Wanted] = deque()
+        self.waiting: deque[_UnqueuedRequest] = deque()
         self.unfinished: dict[str, RequestOutput] = {}  # by request id
         self.outputs: list[RequestOutput] = []
 

@@ -15,7 +15,7 @@ from pellucid.server.fields import (
     Treatment,
     honoured,
     not_served,
-    warn_of_others,
+    warn_of_unknown_keys,
     without_effect,
 )
 from pellucid.server.protocols.tables import FIELD_TABLES
@@ -144,7 +144,9 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 def test_keys_that_are_read_without_a_table_are_said_once() -> None:
     warnings: list[str] = []
     for _ in range(2):
-        warn_of_others({"a": 1, "b": 2, "c": None, "d": False, "e": {}}, {"a"}, "tools", warnings)
+        warn_of_unknown_keys(
+            {"a": 1, "b": 2, "c": None, "d": False, "e": {}}, {"a"}, "tools", warnings
+        )
     assert warnings == ["tools: b has no effect"]
 
 

@@ -103,7 +103,7 @@ def advance(manager: KVCacheManager, request: Request, num_tokens: int) -> bool:
             return False
         request.num_computed_tokens = end
         manager.seal(request, start)
-        manager.free_behind_windows(request)
+        manager.free_out_of_window(request)
         manager.check_integrity()
     return True
 

@@ -133,7 +133,7 @@ class AsyncTokenStream:
         return self._ended and not self._unread and self._error is None
 
     @property
-    def has_news(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether a delta is unread, or the stream has ended."""
         return bool(self._unread) or self._ended
 

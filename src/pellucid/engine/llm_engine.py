@@ -347,7 +347,7 @@ class LLMEngine:
         """
         times = self._recorder.begin_step(self.clock())
         output = self._executor.schedule(times.started)
-        self._recorder.book(output, self.scheduler.running, self._completions.unfinished)
+        self._recorder.record_work(output, self.scheduler.running, self._completions.unfinished)
         result = self._executor.run(output.scheduled, times)
         self._completions.fail(result.errors)
         new = self._completions.append(result, times.sampled)

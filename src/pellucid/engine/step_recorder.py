@@ -88,7 +88,7 @@ class StepRecorder:
         self._times = StepTimes(now)
         return self._times
 
-    def book(
+    def record_work(
         self,
         output: SchedulerOutput,
         running: Sequence[Request],

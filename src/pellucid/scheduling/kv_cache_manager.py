@@ -346,7 +346,7 @@ class KVCacheManager:
             own.parts_at = found.num_sealed_blocks * self.block_size
             if any(found.blocks):
                 num_tokens = found.num_blocks * self.block_size
-                block_hash = self._hash_behind(own, num_tokens)
+                block_hash = self._snapshot_hash(own, num_tokens)
                 own.snapshot_slot = self.state_pool.use(block_hash, request.request_id, num_tokens)
         return found.num_blocks * self.block_size
 
@@ -405,7 +405,7 @@ class KVCacheManager:
         if self.takes_snapshots and request.num_computed_tokens % self.block_size == 0:
             self._take_snapshot(request)
 
-    def free_behind_windows(self, request: Request) -> None:
+    def free_out_of_window(self, request: Request) -> None:
         """Gives back the blocks that no later token of a request sees."""
         for table in self._tables_of(request):
             if table.window is not None:
@@ -848,7 +848,7 @@ class KVCacheManager:
         num_blocks = -(-self._last_snapshot_at(request) // (most * self.block_size))
         return max(self._snapshot_blocks, num_blocks) * self.block_size
 
-    def _hash_behind(self, own: RequestTables, num_tokens: int) -> bytes:
+    def _snapshot_hash(self, own: RequestTables, num_tokens: int) -> bytes:
         """The key of a snapshot: the hash of the block that ends after a request's first `num_tokens`."""
         return own.tables[0].key(num_tokens // self.block_size - 1).block_hash
 
@@ -863,7 +863,7 @@ class KVCacheManager:
         is_wanted = num_tokens in (own.parts_at, self._last_snapshot_at(request))
         if not (in_output or is_wanted or num_tokens % self._snapshot_interval(request) == 0):
             return
-        block_hash = self._hash_behind(own, num_tokens)
+        block_hash = self._snapshot_hash(own, num_tokens)
         slot = self.state_pool.keep(block_hash, request.request_id, num_tokens)
         if slot is None:
             return
@@ -872,7 +872,7 @@ class KVCacheManager:
             self._save_snapshot(own, num_tokens)
         else:
             if own.latest_snapshot is not None:
-                self.state_pool.drop(self._hash_behind(own, own.latest_snapshot))
+                self.state_pool.drop(self._snapshot_hash(own, own.latest_snapshot))
             own.latest_snapshot = num_tokens
 
     def _save_snapshot(self, own: RequestTables, num_tokens: int) -> None:
@@ -1066,7 +1066,7 @@ class KVCacheManager:
         if swapped is not None and swapped.num_tokens == num_tokens:
             self._block_ops.append(SwapInState(swapped.swap_slots, own.state_slot))
             return
-        block_hash = self._hash_behind(own, num_tokens)
+        block_hash = self._snapshot_hash(own, num_tokens)
         if block_hash in self.state_pool:
             own.snapshot_slot = self.state_pool.use(block_hash, request.request_id, num_tokens)
             return

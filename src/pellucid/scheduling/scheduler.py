@@ -625,7 +625,7 @@ class Scheduler:
         request.num_processed_tokens += scheduled.num_scheduled_tokens
         self.kv_cache_manager.seal(request, start)
         if self.kv_cache_manager.has_windows:
-            self.kv_cache_manager.free_behind_windows(request)
+            self.kv_cache_manager.free_out_of_window(request)
 
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)

@@ -129,7 +129,7 @@ class FieldTable(Generic[Body]):
             warnings.append(f"{shown}: has no effect: {note}")
 
 
-def warn_of_others(
+def warn_of_unknown_keys(
     given: Mapping[str, Any], known: Collection[str], where: str, warnings: list[str]
 ) -> None:
     """Adds a warning for each key of an object that is read without a table, once for each kind of object.

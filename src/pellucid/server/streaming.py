@@ -126,18 +126,18 @@ class CompletionsReply:
         self, sender: ReplySender, progress: Callable[["Progress"], bytes]
     ) -> None:
         """Sends the progress of the prompts until the first token, some times a second."""
-        has_news = asyncio.Event()
+        arrived = asyncio.Event()
 
         def on_delta(delta: CompletionDelta) -> bool:
-            has_news.set()
+            arrived.set()
             return False
 
         for stream in self._generation.streams:
-            stream.call_back(on_delta, has_news.set)
-        while not any(stream.has_news for stream in self._generation.streams):
+            stream.call_back(on_delta, arrived.set)
+        while not any(stream.is_readable for stream in self._generation.streams):
             sender.write(progress(progress_of(self._generation)))
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(has_news.wait(), PROGRESS_SECONDS)
+                await asyncio.wait_for(arrived.wait(), PROGRESS_SECONDS)
 
 
 class _DeltaWriter:

@@ -90,10 +90,10 @@ class GrowingText(NgramIndex):
         if length >= ENOUGH:
             self._distance, self._copied_end = len(self) - place, len(self)
         elif not length and self._distance:
-            place = self._behind_edit()
+            place = self._after_edit()
         return length, place
 
-    def _behind_edit(self) -> int:
+    def _after_edit(self) -> int:
         """Where the passage continues: at its next token that equals the text's last one, if it is near (tokens were
         inserted or removed), else as if each token had been replaced by one. 0 if the edit is too long."""
         text, end, distance = self.token_ids, len(self), self._distance

@@ -21,7 +21,7 @@ from pellucid.server.fields import (
     Treatment,
     honoured,
     not_served,
-    warn_of_others,
+    warn_of_unknown_keys,
     without_effect,
 )
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
@@ -267,7 +267,7 @@ def conversation_of(
     messages: list[Any] = []
     for block in body.system if isinstance(body.system, list) else ():
         if isinstance(block, dict):
-            warn_of_others(block, _BLOCK_KEYS["text"] | {"type"}, "system", warnings)
+            warn_of_unknown_keys(block, _BLOCK_KEYS["text"] | {"type"}, "system", warnings)
     if body.system is not None and (system := _system_text(body.system, keeps_billing)):
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
@@ -313,7 +313,7 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
         at = f"{name}.content[{index}]"
         kind = block.get("type") if isinstance(block, dict) else None
         if kind in _BLOCK_KEYS:
-            warn_of_others(block, _BLOCK_KEYS[kind] | {"type"}, "messages", warnings)
+            warn_of_unknown_keys(block, _BLOCK_KEYS[kind] | {"type"}, "messages", warnings)
         if kind == "text":
             texts.append(_text(block, at))
         elif kind == "thinking":
@@ -385,7 +385,7 @@ def _tools(
         if tool.get("type", "custom") != "custom":
             warnings.append(f"tools[{index}]: has no effect: {tool['type']!r} is the vendor's own")
             continue
-        warn_of_others(tool, _TOOL_KEYS, "tools", warnings)
+        warn_of_unknown_keys(tool, _TOOL_KEYS, "tools", warnings)
         function = {
             "name": tool.get("name"),
             "description": tool.get("description"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pellucid.conversation import KEYS_BY_ROLE
-from pellucid.server.fields import warn_of_others
+from pellucid.server.fields import warn_of_unknown_keys
 
 # Left in, so that they are refused: without them the conversation would be another one
 _REFUSED = frozenset({"audio", "function_call", "images"})
@@ -57,5 +57,5 @@ def _kept(
     given: Mapping[str, Any], known: "frozenset[str]", where: str, warnings: list[str]
 ) -> dict[str, Any]:
     known = known | _REFUSED
-    warn_of_others(given, known, where, warnings)
+    warn_of_unknown_keys(given, known, where, warnings)
     return {key: value for key, value in given.items() if key in known and value is not None}

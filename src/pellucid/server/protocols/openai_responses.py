@@ -27,7 +27,7 @@ from pellucid.server.fields import (
     Treatment,
     honoured,
     not_served,
-    warn_of_others,
+    warn_of_unknown_keys,
     without_effect,
 )
 from pellucid.server.generation import Generation, GenerationRequest, whole_delta
@@ -309,7 +309,7 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
         raise refused(f"{name}: must be an object", name)
     kind = item.get("type", "message")
     if kind in _ITEM_KEYS:
-        warn_of_others(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
+        warn_of_unknown_keys(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
     if kind == "message":
         message = {"role": item.get("role"), "content": _text(item.get("content"), name)}
         last = messages[-1] if messages else {}
@@ -383,7 +383,7 @@ def _functions(
             )
             continue
         keys = ("name", "description", "parameters", "strict")
-        warn_of_others(tool, {"type", *keys}, "tools", warnings)
+        warn_of_unknown_keys(tool, {"type", *keys}, "tools", warnings)
         given = {key: tool[key] for key in keys if tool.get(key)}
         functions.append({"type": "function", "function": given})
     return shown_tools(functions, tokenizer, warnings)
