@@ -284,7 +284,8 @@ def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | No
         return None
     if config.swap_space < bytes_per_block:
         raise ValueError(
-            f"swap_space={config.swap_space}: must hold a block of {bytes_per_block} bytes"
+            f"swap_space={config.swap_space}: must hold a block of {bytes_per_block} bytes;"
+            " give a number of bytes, or text such as '4GiB'"
         )
     try:
         return SwapFile(config.swap_space // bytes_per_block, bytes_per_block)
