@@ -30,9 +30,7 @@ def _counts(text: str) -> list[int]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random traces")
     group.addoption("--traces", type=int, metavar="N", help="traces that each fuzz test runs")
-    group.addoption(
-        "--minutes", type=float, metavar="M", help="runs traces for so long, however many they are"
-    )
+    group.addoption("--minutes", type=float, metavar="M", help="runs traces for so long in all")
     group.addoption(
         "--first-trace", type=_seed, default=0, metavar="SEED", help="of the first; or 'drawn'"
     )
@@ -74,7 +72,8 @@ def trace_seeds(request: pytest.FixtureRequest) -> Iterable[int]:
     first = request.config.getoption("first_trace")
     minutes = request.config.getoption("minutes")
     if minutes is not None:
-        end = time.monotonic() + 60 * minutes
+        tests = sum(item.get_closest_marker("traces") is not None for item in request.session.items)
+        end = time.monotonic() + 60 * minutes / tests
         return itertools.takewhile(lambda _: time.monotonic() < end, itertools.count(first))
     count = request.config.getoption("traces")
     if count is None:
