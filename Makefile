@@ -22,7 +22,7 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-oracle format stub clean \
+.PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle format stub clean \
   wheel test-wheel versus lint check-page test-page
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
+	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
 	@echo 'make wheel        a wheel for this Python in dist/, which other machines install without a compiler'
@@ -121,6 +122,9 @@ test-page: $(VENV)/.page
 test-integrations: $(VENV)/.integrations
 	$(VENV)-integrations/bin/python -m pytest -W default tests/integrations
 
+test-vendors: $(VENV)/.vendors
+	$(VENV)-vendors/bin/python tests/vendors/run_vendor_tests.py
+
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
@@ -150,7 +154,7 @@ stub: $(VENV)/.dev
 	$(BIN)/python -m nanobind.stubgen -q -m pellucid._native -o src/pellucid/_native.pyi
 
 clean:
-	rm -rf $(VENV) $(VENV)-integrations build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-integrations $(VENV)-vendors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Each stamp says that one step is done for the files it depends on.
 $(VENV)/.created:
@@ -190,14 +194,23 @@ $(PAGE_TOOLS)/.package-lock.json: tests/page/package-lock.json
 	cd tests/page && npm ci --silent
 	@touch $@
 
+# $(call environment_beside,DIR,PIP ARGUMENTS): an environment with packages of its own, which sees those of $(VENV) behind them.
+define environment_beside
+	@$(PYTHON) -m venv --clear $(1)
+	@$(1)/bin/python -m pip -qq --disable-pip-version-check $(2)
+	@$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
+	  > $$($(1)/bin/python -c "import site; print(site.getsitepackages()[0])")/zz-development.pth
+	@touch $@
+endef
+
+# requirements.txt names all packages, those that others need too: pip need not look for any.
 $(VENV)/.integrations: $(VENV)/.dev tests/integrations/requirements.txt
 	@echo "setting up $(VENV)-integrations: LiteLLM, LangChain, lm-eval, schemathesis (some minutes)"
-	@$(PYTHON) -m venv --clear $(VENV)-integrations
-	@$(VENV)-integrations/bin/python -m pip -qq --disable-pip-version-check install --require-hashes \
-	  -r tests/integrations/requirements.txt
-	@$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
-	  > $$($(VENV)-integrations/bin/python -c "import site; print(site.getsitepackages()[0])")/zz-development.pth
-	@touch $@
+	$(call environment_beside,$(VENV)-integrations,install --require-hashes --no-deps -r tests/integrations/requirements.txt)
+
+$(VENV)/.vendors: $(VENV)/.dev tests/vendors/requirements.txt
+	@echo "setting up $(VENV)-vendors: what the vendors' tests import"
+	$(call environment_beside,$(VENV)-vendors,install -r tests/vendors/requirements.txt)
 
 $(VENV)/.oracle: $(VENV)/.dev
 	@echo "setting up $(VENV): torch and transformers"

@@ -1,7 +1,6 @@
 """Runs the API tests of the openai and anthropic packages, from their source distributions, against this server.
 
-    pip install -r tests/vendors/requirements.txt
-    python tests/vendors/run_vendor_tests.py           prints what passed, and what the server refused and why
+    make test-vendors           prints what passed, and what the server refused and why
 
 The vendors run these tests against a mock of their API (Prism), which answers every request with an example. Here
 the requests go to the bundled model, and the packages' own types check its answers. The tests of routes that the
