@@ -4,8 +4,9 @@
 
 The server streams answers of a model that takes no processor time and `--step-ms` for a step, so that every stream
 gets one token in each step. The clients are one process that only reads. Prints the processor time of both threads
-by the kernel's count, from the moment when all streams have begun to the end of the last one; and before, that of a
-server that only writes as many bytes to as many connections.
+by the kernel's count, from the moment when all streams have begun to the end of the last one, with what the end of a
+call costs; and before, that of a server that only writes as many bytes to as many connections. Before each measurement
+as many short streams warm the server up.
 """
 
 import argparse
@@ -34,6 +35,7 @@ PROMPT = "Tell me a story."
 MESSAGES = [{"role": "user", "content": PROMPT}]
 END_OF_REPLY = b"\r\n0\r\n\r\n"  # of a chunked body
 FRAME = b"x" * 250
+NUM_WARMING_TOKENS = 4
 
 
 def body_of(protocol: str, num_tokens: int) -> tuple[str, dict[str, Any]]:
@@ -106,11 +108,13 @@ class Clients:
             self._num_open -= 1
 
 
-async def start_clients(port: int, protocol: str, args: argparse.Namespace) -> Process:
-    """Starts the clients; returns when all streams have begun."""
+async def start_clients(
+    port: int, protocol: str, args: argparse.Namespace, num_tokens: int
+) -> Process:
+    """Starts the clients of streams of so many tokens; returns when all streams have begun."""
     clients = await asyncio.create_subprocess_exec(
         *(sys.executable, __file__, "--client", f"{port}", "--protocols", protocol),
-        *("--streams", f"{args.streams}", "--tokens", f"{args.tokens}"),
+        *("--streams", f"{args.streams}", "--tokens", f"{num_tokens}"),
         stdout=asyncio.subprocess.PIPE,
     )
     assert clients.stdout is not None
@@ -129,7 +133,8 @@ async def microseconds_of_writing(args: argparse.Namespace) -> float:
             transport.write(b"begun")
 
     server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", 0)
-    clients = await start_clients(server.sockets[0].getsockname()[1], "chat", args)
+    port = server.sockets[0].getsockname()[1]
+    clients = await start_clients(port, "chat", args, args.tokens)
     start = time.thread_time()
     for _ in range(args.tokens):
         await asyncio.sleep(args.step_ms / 1e3)
@@ -175,7 +180,10 @@ async def measure(args: argparse.Namespace) -> None:
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
         serving_task = asyncio.create_task(server.serve(sockets=[listener]))
         for protocol in args.protocols.split(","):
-            clients = await start_clients(listener.getsockname()[1], protocol, args)
+            port = listener.getsockname()[1]
+            warming = await start_clients(port, protocol, args, NUM_WARMING_TOKENS)
+            assert await warming.wait() == 0, "the clients failed"
+            clients = await start_clients(port, protocol, args, args.tokens)
             begun = sum(
                 len(output.outputs[0].token_ids)
                 for generation in serving.service.under_way.values()

@@ -4,8 +4,10 @@ Requests are counted when they end, from the times that the engine records anywa
 work per token.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -28,26 +30,31 @@ REQUEST_SECONDS = (
 )
 TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 
-
 FloatArray: TypeAlias = NDArray[np.float64]
 
 
 class Histogram:
-    """Counts of values up to each bound. Values come many at a time."""
+    """Counts of values up to each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = np.array(bounds)
-        self._counts = np.zeros(len(bounds) + 1, np.int64)
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def add(self, values: FloatArray) -> None:
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_all(self, values: FloatArray) -> None:
+        """As `add` of each: faster for dozens of values, and slower for one."""
         places = np.searchsorted(self._bounds, values)
-        self._counts += np.bincount(places, minlength=len(self._counts))
+        for place, count in enumerate(np.bincount(places).tolist()):
+            self._counts[place] += count
         self._sum += float(values.sum())
 
     def buckets(self) -> list[tuple[str, float]]:
         names = [*(f"{bound:g}" for bound in self._bounds), "+Inf"]
-        return list(zip(names, self._counts.cumsum().astype(float).tolist(), strict=True))
+        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
 
     @property
     def sum(self) -> float:
@@ -120,8 +127,8 @@ class Metrics:
             )
         if len(output.outputs) == 1:
             gaps = np.diff(np.array(metrics.token_times))
-            self.histograms["vllm:inter_token_latency_seconds"].add(gaps)
+            self.histograms["vllm:inter_token_latency_seconds"].add_all(gaps)
 
     def _add(self, name: str, value: float | None) -> None:
         if value is not None:
-            self.histograms[name].add(np.array([value], np.float64))
+            self.histograms[name].add(value)
