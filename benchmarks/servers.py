@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from options import end_on_sigterm, note
 from set_up_engines import ROOT, run, set_up, write_weights
@@ -41,10 +42,12 @@ class Load:
     ttft_slo: float
     itl_slo: float
 
-    def bench(self, url: str, rate: float) -> dict[str, object]:
-        """What `pellucid bench-serve --json` says of a server at a rate."""
+    def bench(self, url: str, rate: float, num_requests: int | None = None) -> dict[str, Any]:
+        """What `pellucid bench-serve --json` says of a server at a rate; of so many requests as arrive in `seconds`."""
+        if num_requests is None:
+            num_requests = max(8, round(rate * self.seconds))
         words = ["bench-serve", url, "--api", "completions", "--json", "--rate", f"{rate}"]
-        words += ["--num-requests", f"{max(8, round(rate * self.seconds))}"]
+        words += ["--num-requests", f"{num_requests}"]
         words += ["--prompt-tokens", self.prompt_tokens, "--output-tokens", self.output_tokens]
         words += ["--ttft-slo", f"{self.ttft_slo}", "--itl-slo", f"{self.itl_slo}"]
         words += ["--timeout", f"{TIMEOUT}"]
@@ -131,13 +134,19 @@ def measure(engine: str, weights: Path, args: argparse.Namespace, load: Load) ->
         return {}
     found: dict[float, dict] = {}
     with serving(command, port) as url:
-        load.bench(url, 1.0)  # warms up
+        load.bench(url, 4.0, num_requests=4)  # warms up
         for rate in args.rates:
             found[rate] = load.bench(url, rate)
             note(f"{engine}: {rate:g} requests/s: goodput {found[rate]['goodput']:.2f}")
-            if found[rate]["goodput"] < 0.25 * rate:
+            if found[rate]["goodput"] < 0.25 * arrivals_per_second(found[rate]):
                 break
     return found
+
+
+def arrivals_per_second(measured: dict[str, Any]) -> float:
+    """Of the requests that were sent: the more there are, the closer to the rate of the Poisson process."""
+    due = [request["due"] for request in measured["requests"]]
+    return (len(due) - 1) / (max(due) - min(due))
 
 
 def main() -> None:
@@ -171,12 +180,17 @@ def print_table(found: dict[str, dict[float, dict]], args: argparse.Namespace) -
         f"{args.shape}, {args.file_type}; prompts of {args.prompt_tokens} tokens, answers of"
         f" {args.output_tokens}; good: first token within {args.ttft_slo:g} s, {args.itl_slo:g} s a token\n"
     )
-    print(f"| requests/s | {' | '.join(f'{engine}: good/s, TTFT p50' for engine in found)} |")
+    print(
+        f"| requests/s, arrived | {' | '.join(f'{engine}: good/s, TTFT p50' for engine in found)} |"
+    )
     print(f"| ---: |{' ---: |' * len(found)}")
     for rate in args.rates:
         cells = [_cell(by_rate.get(rate)) for by_rate in found.values()]
         if any(cells):
-            print(f"| {rate:g} | {' | '.join(cells)} |")
+            arrived = next(
+                arrivals_per_second(each[rate]) for each in found.values() if rate in each
+            )
+            print(f"| {rate:g}, {arrived:.2f} | {' | '.join(cells)} |")
     best = {
         engine: max(each["goodput"] for each in by_rate.values())
         for engine, by_rate in found.items()

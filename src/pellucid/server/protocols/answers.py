@@ -191,13 +191,19 @@ class AnswerBlocks:
         """All blocks of a kind, joined."""
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
+    def read_plain(self, delta: CompletionDelta) -> str | None:
+        """The text that a delta adds to an answer of one block of text, without the events that `read` makes: most
+        tokens need none. None: the answer has a parser, or no block yet, and `read` must read the delta."""
+        if self.open_block is None or self._parser is not None or self._reasoning is not None:
+            return None
+        self.open_block.parts.append(delta.text)
+        return delta.text
+
     def read(self, delta: CompletionDelta) -> list[BlockEvent]:
         """The certain changes of a delta; the last delta also releases all text that was held back."""
-        if self._parser is None and self._reasoning is None and self.open_block is not None:
-            if not delta.text:
-                return []
-            self.open_block.parts.append(delta.text)
-            return [BlockEvent(Change.GREW, self.open_block, delta.text)]
+        if (text := self.read_plain(delta)) is not None:
+            assert self.open_block is not None
+            return [BlockEvent(Change.GREW, self.open_block, text)] if text else []
         events: list[BlockEvent] = []
         if self._reasoning is not None:
             for token_id in delta.token_ids:

@@ -282,6 +282,10 @@ class _Choice:
         self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
     ) -> bytes | None:
         self.num_tokens += len(delta.token_ids)
+        if self._template_block is not None and delta.finish_reason is None:
+            text = self._blocks.read_plain(delta)
+            if text is not None:
+                return self._template.of(text) if text else None
         events = self._blocks.read(delta)
         if len(events) == 1 and delta.finish_reason is None:
             (event,) = events
