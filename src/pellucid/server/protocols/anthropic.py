@@ -448,6 +448,15 @@ class _Writer(StreamWriter):
         return msgspec.json.encode(message)
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        block = self._blocks.open_block
+        if block is not None and delta.finish_reason is None:
+            text = self._blocks.read_plain(delta)
+            if text is not None:
+                self._num_tokens += len(delta.token_ids)
+                return self._growth(block, text) if text else b""
+        return self._events(delta)
+
+    def _events(self, delta: CompletionDelta) -> bytes:
         events = []
         if self._num_tokens == 0:  # now it is known what was found in the cache
             events.append(_event("message_start", message=self._message(0)))
@@ -472,13 +481,16 @@ class _Writer(StreamWriter):
             return _event("content_block_start", index=block.index, content_block=_opened(block))
         if event.change is Change.CLOSED:
             return _event("content_block_stop", index=block.index)
+        return self._growth(block, event.text)
+
+    def _growth(self, block: Block, text: str) -> bytes:
         template = self._templates.get(block.index)
         if template is None:
             kind, field = _DELTA_FIELDS[block.kind]
             delta = {"type": kind, field: TextTemplate.PLACE}
             template = TextTemplate(_event("content_block_delta", index=block.index, delta=delta))
             self._templates[block.index] = template
-        return template.of(event.text)
+        return template.of(text)
 
     def _message(self, num_tokens: int) -> dict[str, Any]:
         return {

@@ -428,6 +428,10 @@ class _Lines(StreamWriter):
 
     def _line_of(self, delta: CompletionDelta) -> bytes | None:
         """None: nothing that the client would see."""
+        if delta.finish_reason is None and delta.logprobs is None:
+            text = self._blocks.read_plain(delta)
+            if text is not None:
+                return self._text_line(text) if text else None
         added = Added()
         for event in self._blocks.read(delta):
             if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
@@ -450,9 +454,14 @@ class _Lines(StreamWriter):
         logprobs: list[TokenLogprob] | None = None,
     ) -> bytes:
         if finish_reason is None and not (logprobs or added.reasoning or added.calls):
-            fields = self._text_template.of(added.text)
-        else:
-            fields = self._fields(added, finish_reason, logprobs)
+            return self._text_line(added.text)
+        return self._dated(self._fields(added, finish_reason, logprobs))
+
+    def _text_line(self, text: str) -> bytes:
+        return self._dated(self._text_template.of(text))
+
+    def _dated(self, fields: bytes) -> bytes:
+        """The line of an object, with model and time."""
         return b'%b%b",%b\n' % (self._start, _time().encode(), fields[1:])
 
     def _fields(

@@ -437,6 +437,11 @@ class _Writer(StreamWriter):
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
         self._num_tokens += len(delta.token_ids)
+        block = self._blocks.open_block
+        if block is not None and delta.finish_reason is None and self._logprobs is None:
+            text = self._blocks.read_plain(delta)
+            if text is not None:
+                return self._growth_frame(block, text, ()) if text else b""
         changes = self._read(delta)
         if delta.finish_reason is not None:
             changes += ((change, ()) for change in self._blocks.close())
