@@ -10,10 +10,10 @@ from pellucid.scheduling.request import Key, Request, RequestStatus
 
 
 class RequestHeap:
-    """A heap of requests, the smallest key first. Removing a request from the middle is O(1) on average:
+    """A heap of requests, the smallest key first.
 
-    `remove` only marks its entry as invalid. Invalid entries are dropped when they come to the top, or all at
-    once when they are the majority.
+    Removing a request from the middle is O(1) on average: `remove` only marks its entry as invalid. Invalid
+    entries are dropped when they come to the top, or all at once when they are the majority.
     """
 
     def __init__(self) -> None:

@@ -464,11 +464,11 @@ class Scheduler:
     def _gives(self, giver: Request, request: Request, claims: Claims | None) -> bool:
         """Whether a request gives its blocks, and its seat if it runs, to the first waiting request.
 
-        Among requests of a caller those with later keys give, and running ones only if their priority is worse.
-        Requests of another caller give if it has a larger claim than the caller of the waiting request will
-        have. Of these, running ones give only to a request that has not started, and only after a step of their
-        own: so no requests preempt each other in turn. And they give only if their caller has had as many
-        tokens computed, by its weight.
+        Among requests of one caller, those with later keys give, and running ones only if their priority is worse.
+        A request of another caller gives if this caller's claim is larger than the claim that the waiting
+        request's caller will have. If it runs, it gives only to a request that has not started, and only after it
+        has been computed in a step, so that no requests preempt each other in turn; and only if its caller's
+        virtual time is not the smaller one.
         """
         is_running = giver.status is RequestStatus.RUNNING
         if claims is None or giver.caller == request.caller:
