@@ -4,25 +4,13 @@
 import { followTheme } from "./draw/hues.js";
 import { html, render, useEffect, useSignal } from "./html.js";
 import { isHelpOpen, KeySheet, listenToKeys, useKeys } from "./parts/controls.js";
-import { percent } from "./parts/format.js";
-import { Badge } from "./parts/numbers.js";
+import { Badge, percent } from "./parts/numbers.js";
+import { useReadableSeq } from "./parts/panel.js";
 import { TimeBar } from "./parts/time_bar.js";
 import { createSession } from "./state/session.js";
 
-/**
- * The views in the order of their keys. Each file exports `View` and is loaded when it is first shown.
- * @type {[string, string, () => Promise<{View: (props: {session: Session}) => any}>][]}
- */
-const VIEWS = [
-  ["generate", "Generate", () => import("./views/generate.js")],
-  ["timeline", "Timeline", () => import("./views/timeline.js")],
-  ["cache", "Cache", () => import("./views/cache.js")],
-  ["compare", "Compare", () => import("./views/compare.js")],
-  ["speculate", "Speculate", () => import("./views/speculate.js")],
-  ["serve", "Serve", () => import("./views/serve.js")],
-  ["plan", "Plan", () => import("./views/plan.js")],
-  ["learn", "Learn", () => import("./views/learn.js")],
-];
+/** The views in the order of their keys. The file of each exports `View` and is loaded when it is first shown. */
+const VIEWS = ["Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn"].map((title) => [title.toLowerCase(), title]);
 
 const session = createSession();
 
@@ -52,7 +40,6 @@ function App() {
     <main id="main" tabindex="-1" class=${`view-${known}`}><${CurrentView} key=${known} name=${known} /></main>
     <${TimeBar} session=${session} />
     <${KeySheet} settings=${settings} />
-    <p class="spoken" aria-live="polite">${session.spoken.value}</p>
   `;
 }
 
@@ -67,8 +54,7 @@ function CurrentView({ name }) {
   const loaded = useSignal(/** @type {any} */ (null));
   const failed = useSignal("");
   useEffect(() => {
-    const found = VIEWS.find(([each]) => each === name);
-    found?.[2]().then(
+    import(`./views/${name}.js`).then(
       (module) => (loaded.value = module),
       (error) => (failed.value = String(error)),
     );
@@ -80,9 +66,8 @@ function CurrentView({ name }) {
 /** @param {{view: string}} props */
 function Header({ view }) {
   const { store, cursor, route, source, settings } = session;
-  cursor.version.value;
+  const row = store.rowAt(store.stats, useReadableSeq(cursor));
   const hello = store.hello;
-  const row = store.rowAt(store.stats, cursor.seq.value);
   const looking = row < 0 ? -1 : store.stats.get("obs_frac", row);
   return html`<header class="top">
     <a class="logo" href="#generate"><i></i>pellucid</a>
@@ -123,7 +108,7 @@ function engineName({ model, device }) {
 /** What stands between header and view when something is wrong with the stream. */
 function Notice() {
   const { source, settings, store, cursor } = session;
-  cursor.version.value;
+  useReadableSeq(cursor);
   const key = useSignal("");
   const status = source.status.value;
   if (status === "refused" && source.isLive) {

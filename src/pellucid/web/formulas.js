@@ -1,6 +1,5 @@
 // @ts-check
-// Formulas for bytes, operations, times and speed-ups: those of formulas.py, and no other file repeats them.
-// A multiply and an add count as two operations.
+// Formulas for bytes, operations, times and speed-ups: those of formulas.py.
 
 /** @type {Formula} */
 export const cachedTokens = {
@@ -95,6 +94,9 @@ export const expectedTokens = {
   },
   source: "Leviathan et al. 2023, arXiv:2211.17192",
 };
+
+/** @type {Formula} */
+export const someWrong = { text: "1 − aᵏ", inputs: expectedTokens.inputs, of: ({ a, k }) => 1 - a ** k };
 
 /** @type {Formula} */
 export const draftSpeedup = {

@@ -5,6 +5,6 @@ import htm from "htm";
 import { h } from "preact";
 
 export const html = htm.bind(h);
-export { Fragment, render } from "preact";
-export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-export { batch, computed, effect, signal, untracked, useComputed, useSignal, useSignalEffect } from "@preact/signals";
+export { render } from "preact";
+export { useEffect, useId, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+export { computed, effect, signal, untracked, useSignal } from "@preact/signals";

@@ -100,8 +100,7 @@ declare global {
   /** What the page asks of the worker: to read the stream of a server, or a recorded trace. */
   type WorkerOrder =
     | { kind: "live"; url: string; key: string; level: string; req: string }
-    | { kind: "trace"; url: string }
-    | { kind: "file"; file: File };
+    | { kind: "trace"; url: string };
   type StreamStatus = "connecting" | "open" | "ended" | "lost" | "refused";
 
   /** The address: the view, and what it is asked for. */

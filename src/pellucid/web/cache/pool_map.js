@@ -6,9 +6,8 @@ import { Picture } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html, useSignal, useRef } from "../html.js";
 import { Choice, Select, TableButton, upTo } from "../parts/controls.js";
-import { count as counted, inBytes, percent } from "../parts/format.js";
-import { Badge, Fact, Facts, Num } from "../parts/numbers.js";
-import { Empty, Legend, Panel, RequestName, useReply, Why } from "../parts/panel.js";
+import { Badge, count as counted, Fact, Facts, inBytes, Num, percent } from "../parts/numbers.js";
+import { Empty, Legend, Panel, RequestName, useReadableSeq, useReply, Why } from "../parts/panel.js";
 import { quoted } from "../parts/token_text.js";
 import { COPIED, LOADED, SEALED, SWAPPED_IN } from "../state/pool.js";
 
@@ -41,7 +40,7 @@ function shownBlocks(pool) {
 /** @param {{session: Session, asTable: {value: boolean}}} props */
 export function PoolMap({ session, asTable }) {
   const { store, cursor, selection } = session;
-  const seq = cursor.seq.value;
+  const seq = useReadableSeq(cursor);
   const kv = store.hello?.kv;
   if (!kv) {
     return html`<${Panel} title="The block pool"><${Empty}><p>Keys and values live in blocks of a pool that is planned before the model loads. It appears here as soon as the engine says how large it is.</p><//><//>`;
@@ -57,7 +56,8 @@ export function PoolMap({ session, asTable }) {
     }
   }
   const chosen = selection.block.value;
-  const isKept = (/** @type {number} */ block) => pool.owners[block] === 0 && (pool.flags[block] & SEALED) !== 0;
+  /** @param {number} block */
+  const isKept = (block, of = pool) => of.owners[block] === 0 && (of.flags[block] & SEALED) !== 0;
   const requestOf = (/** @type {number} */ block) => store.byNumber[pool.lastOwner[block]];
   /** @param {number} block */
   const state = (block) => {
@@ -69,12 +69,13 @@ export function PoolMap({ session, asTable }) {
   const cameBy = (block) =>
     pool.flags[block] & COPIED ? "copied on write" : pool.flags[block] & SWAPPED_IN ? "came back from the swap file" : pool.flags[block] & LOADED ? "read from disk" : "";
   const shown = shownBlocks(pool);
-  let grid = layout(600, shown);
+  const grid = useRef(layout(600, shown));
   const looks = useRef(new Int32Array(0)); // of each block, as it was drawn
   /** @param {Surface} surface */
   const draw = ({ ctx, width, palette, isFresh }) => {
-    grid = layout(width, shown);
-    const { size, gap, columns } = grid;
+    const pool = store.pool.at(cursor.seq.value);
+    grid.current = layout(width, shown);
+    const { size, gap, columns } = grid.current;
     const cell = size - gap;
     if (isFresh) looks.current = new Int32Array(shown).fill(-1);
     for (let block = 0; block < shown; block++) {
@@ -89,7 +90,7 @@ export function PoolMap({ session, asTable }) {
       if (fill === 0) continue;
       const colour = hue(palette, pool.lastOwner[block]);
       const height = Math.max(1, Math.round(cell * fill));
-      if (isKept(block)) {
+      if (isKept(block, pool)) {
         if (size > 6) hatch(ctx, x, y + cell - height, cell, height, colour);
         else {
           ctx.globalAlpha = 0.45;
@@ -127,23 +128,27 @@ export function PoolMap({ session, asTable }) {
     <${Picture}
       label=${label}
       draw=${draw}
-      inputs=${[seq, chosen, shown]}
+      inputs=${[chosen, shown]}
+      follows=${cursor.seq}
       keeps=${`${chosen} ${shown}`}
       height=${(/** @type {number} */ width) => layout(width || 600, shown).height}
       asTable=${asTable}
       cells=${/** @type {Cells} */ ({
         count: shown,
-        columns: grid.columns,
+        get columns() {
+          return grid.current.columns;
+        },
         describe: (block) =>
           `Block ${block}: ${state(block)}, ${pool.fill[block]} of ${pool.blockTokens} tokens${requestOf(block) ? `, ${requestOf(block).name}` : ""}`,
-        rect: (block) => ({
-          x: (block % grid.columns) * grid.size, y: Math.floor(block / grid.columns) * grid.size, width: grid.size - grid.gap,
-          height: grid.size - grid.gap,
-        }),
-        hit: (x, y) => {
-          const column = Math.floor(x / grid.size);
-          const block = Math.floor(y / grid.size) * grid.columns + column;
-          return column < grid.columns && block >= 0 && block < shown ? block : -1;
+        rect(block) {
+          const { size, gap, columns } = grid.current;
+          return { x: (block % columns) * size, y: Math.floor(block / columns) * size, width: size - gap, height: size - gap };
+        },
+        hit(x, y) {
+          const { size, columns } = grid.current;
+          const column = Math.floor(x / size);
+          const block = Math.floor(y / size) * columns + column;
+          return column < columns && block >= 0 && block < shown ? block : -1;
         },
         choose: (block) => (selection.block.value = block === chosen ? -1 : block),
       })}
@@ -182,7 +187,7 @@ export function PoolMap({ session, asTable }) {
           and ${percent(counts.cached / Math.max(1, pool.numBlocks))} is kept for prompts to come. Both can be given to new requests: kept blocks are evicted, the longest unused first.
         <//>`}
     <${Chosen} session=${session} pool=${pool} block=${chosen} state=${state} cameBy=${cameBy} />
-    <${Recent} session=${session} />
+    <${Recent} session=${session} seq=${seq} />
   <//>`;
 }
 
@@ -205,15 +210,15 @@ const OPS = {
   A: "taken", F: "filled", S: "shared", R: "released", C: "copied on write", H: "sealed", E: "evicted", O: "swapped out", I: "swapped in", L: "read from disk",
 };
 
-/** @param {{session: Session}} props */
-function Recent({ session }) {
-  const { store, cursor, selection } = session;
-  const recent = store.pool.recent(cursor.seq.value, 10);
+/** @param {{session: Session, seq: number}} props */
+function Recent({ session, seq }) {
+  const { store, selection } = session;
+  const recent = store.pool.recent(seq, 10);
   if (recent.length === 0) return null;
   return html`<ol class="ops" aria-label="what happened to blocks last">
-    ${recent.map(({ index, op, block, a, b }) => {
+    ${recent.map(({ op, block, a, b }) => {
       const request = op === "A" || op === "S" || op === "L" ? a : op === "C" ? b : -1;
-      return html`<li key=${index}>
+      return html`<li>
         <button class="chip" onClick=${() => (selection.block.value = block)}>
           ${OPS[op]} <b>${block}</b>${op === "F" && ` to ${a}`}${op === "C" && ` from ${a}`}${request >= 0 && store.byNumber[request] && ` · ${store.byNumber[request].name}`}
         </button>
@@ -239,7 +244,7 @@ export function Contents({ session, asTable }) {
   const head = useSignal(0);
   const which = useSignal("k");
   const block = selection.block.value;
-  const pool = store.pool.at(cursor.seq.value);
+  const pool = store.pool.at(useReadableSeq(cursor));
   const fill = block >= 0 && block < pool.numBlocks ? store.pool.newest.fill[block] : 0;
   const wanted = source.isLive && block >= 0 && fill > 0 ? `/v1/kv/blocks/${block}?layer=${layer.value}&head=${head.value}` : "";
   const { reply, problem } = useReply(api, wanted, { wait: 80, inputs: [fill] });

@@ -4,9 +4,8 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { count as counted, inBytes, inTime } from "../parts/format.js";
-import { Badge, Fact, Facts } from "../parts/numbers.js";
-import { Empty, Panel, RequestName, useReply, Why } from "../parts/panel.js";
+import { Badge, count as counted, Fact, Facts, inBytes, inTime } from "../parts/numbers.js";
+import { Empty, Panel, RequestName, useReadableSeq, useReply, Why } from "../parts/panel.js";
 import { visible } from "../parts/token_text.js";
 import { ENDED } from "../state/store.js";
 
@@ -15,7 +14,7 @@ const BLOCKS_SHOWN = 64; // blocks of a table
 /** @param {{session: Session}} props */
 export function BlockTable({ session }) {
   const { store, cursor, selection } = session;
-  const seq = cursor.seq.value;
+  const seq = useReadableSeq(cursor);
   const kv = store.hello?.kv;
   const request = session.request.value;
   if (!kv || !request) {
@@ -93,8 +92,9 @@ const REASONS = {
 /** @param {{session: Session}} props */
 export function Missed({ session }) {
   const { store, cursor, runs } = session;
+  const seq = useReadableSeq(cursor);
   const request = session.request.value;
-  const prefix = request?.prefix && request.prefix.seq <= cursor.seq.value ? request.prefix : null;
+  const prefix = request?.prefix && request.prefix.seq <= seq ? request.prefix : null;
   const other = prefix?.near_req ? store.requests.get(prefix.near_req) : undefined;
   const at = prefix?.diff_at_tok ?? prefix?.miss_at_tok ?? -1;
   const own = request?.added?.prompt_ids ?? [];
@@ -201,7 +201,7 @@ function runsOf(nodes) {
 /** @param {{session: Session}} props */
 export function PrefixTree({ session }) {
   const { store, cursor, api, source, selection } = session;
-  cursor.version.value;
+  useReadableSeq(cursor);
   const row = store.kv.end - 1;
   const kept = row < store.kv.first ? 0 : store.kv.get("cached", row);
   const inputs = [kept, store.requests.size, store.hello?.boot_id];

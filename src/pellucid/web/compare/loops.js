@@ -1,10 +1,9 @@
 // @ts-check
 // A comparison as its events tell it, and its arms as short code that would run, the line lit that computed the token looked at.
 
-import { signal } from "@preact/signals-core";
 import { lastAtMost } from "../draw/lines.js";
-import { html } from "../html.js";
-import { count, inBytes } from "../parts/format.js";
+import { html, signal } from "../html.js";
+import { count, inBytes } from "../parts/numbers.js";
 import { Empty, Panel } from "../parts/panel.js";
 import { createStreamed } from "../state/api.js";
 

@@ -1,6 +1,5 @@
 // @ts-check
-// Colours and patterns. Colour is the owner, pattern is the state, the same in every view: six hues, then they repeat, and the name tells them
-// apart. Canvases take the colours of the theme from the style sheet.
+// Colours and patterns of canvases: colours are those of the style sheet, six hues for requests, then they repeat.
 
 import { signal } from "@preact/signals-core";
 
@@ -49,25 +48,6 @@ export function hatch(ctx, x, y, width, height, colour, gap = 5) {
   }
   ctx.stroke();
   ctx.restore();
-}
-
-/**
- * Draws one tick for each of some moments.
- * @param {CanvasRenderingContext2D} ctx
- * @param {number[]} xs
- * @param {number} y
- * @param {number} height
- * @param {string} colour
- * @param {number} width of a tick
- */
-export function ticks(ctx, xs, y, height, colour, width = 2) {
-  ctx.fillStyle = colour;
-  let last = -Infinity;
-  for (const x of xs) {
-    if (x - last < 0.75) continue; // denser than pixels
-    ctx.fillRect(x, y, width, height);
-    last = x;
-  }
 }
 
 const NAMES = ["paper", "panel", "ink", "ink2", "ink3", "line", "line2", "water", "water2", "sun", "sun2", "coral", "coral2", "leaf"];

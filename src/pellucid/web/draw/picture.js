@@ -1,7 +1,7 @@
 // @ts-check
-// A picture on a canvas with its table twin: drawn once per frame when something changed, keyboard focus on cells, spoken text.
+// A picture on a canvas with its table twin: drawn in the frame in which something changed, keyboard focus on cells, spoken text.
 
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
+import { effect, html, untracked, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
 import { palette } from "./hues.js";
 
 const MAX_ROWS = 200; // of a table shown at once
@@ -9,8 +9,9 @@ const MAX_ROWS = 200; // of a table shown at once
 /**
  * @param {object} props
  * @param {string} props.label what the picture shows, one sentence with the numbers in it
- * @param {(surface: Surface) => void} props.draw reads its signals itself; called again when `inputs` change
+ * @param {(surface: Surface) => void} props.draw called again when `inputs` change, and when `follows` does
  * @param {any[]} props.inputs
+ * @param {{value: any}} [props.follows] a signal that only `draw` follows
  * @param {any} [props.keeps] while this stays the same, what was drawn stays, and `draw` draws what changed
  * @param {number | ((width: number) => number)} props.height in CSS pixels
  * @param {Cells} [props.cells]
@@ -18,49 +19,23 @@ const MAX_ROWS = 200; // of a table shown at once
  * @param {(index: number) => void} [props.onHover] a cell, or -1
  * @param {{value: boolean}} props.asTable signal: the table is shown instead
  */
-export function Picture({ label, draw, inputs, keeps, height, cells, twin, onHover, asTable }) {
-  const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
+export function Picture({ label, draw, inputs, follows, keeps, height, cells, twin, onHover, asTable }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
-  const width = useSignal(0);
   const focused = useSignal(-1);
-  const drawn = useRef(0);
-  const before = useRef(/** @type {any[]} */ ([]));
-
-  useLayoutEffect(() => {
-    if (!box.current) return undefined;
-    const observer = new ResizeObserver(([entry]) => {
-      width.value = Math.floor(entry.contentRect.width);
-    });
-    observer.observe(box.current);
-    return () => observer.disconnect();
-  }, []);
-
-  const tall = typeof height === "function" ? height(width.value) : height;
-  const colours = palette.value;
-  useEffect(() => {
-    if (!canvas.current || width.value === 0 || asTable.value) return undefined;
-    drawn.current = requestAnimationFrame(() => {
-      if (!canvas.current) return;
-      const ratio = devicePixelRatio || 1;
-      const [w, h] = [Math.round(width.value * ratio), Math.round(tall * ratio)];
-      if (canvas.current.width !== w) canvas.current.width = w;
-      if (canvas.current.height !== h) canvas.current.height = h;
-      const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
-      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      const now = [keeps, w, h, colours, focused.value];
-      const isFresh = keeps === undefined || now.some((each, index) => each !== before.current[index]);
-      before.current = now;
-      if (isFresh) ctx.clearRect(0, 0, width.value, tall);
-      draw({ ctx, width: width.value, height: tall, palette: colours, isFresh });
+  const { canvas, tall } = useCanvas({
+    box, height, follows,
+    inputs: [...inputs, focused.value, asTable.value],
+    keeps: keeps && `${keeps} ${focused.value}`,
+    draw(surface) {
+      draw(surface);
+      const { ctx, palette } = surface;
       const rect = focused.value >= 0 && cells ? cells.rect(focused.value) : null;
-      if (rect) {
-        ctx.strokeStyle = colours.ink;
-        ctx.lineWidth = 2;
-        ctx.strokeRect(rect.x - 1, rect.y - 1, rect.width + 2, rect.height + 2);
-      }
-    });
-    return () => cancelAnimationFrame(drawn.current);
-  }, [...inputs, width.value, tall, colours, focused.value, asTable.value]);
+      if (!rect) return;
+      ctx.strokeStyle = palette.ink;
+      ctx.lineWidth = 2;
+      ctx.strokeRect(rect.x - 1, rect.y - 1, rect.width + 2, rect.height + 2);
+    },
+  });
 
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
@@ -138,4 +113,52 @@ function TwinTable({ label, twin }) {
 export function useAsTable() {
   const asTable = useSignal(false);
   return useMemo(() => asTable, []);
+}
+
+/**
+ * A canvas as wide as a box; props are those of a Picture.
+ * @param {{box: {current: Element | null}, draw: (surface: Surface) => void, inputs: any[], follows?: {value: any}, keeps?: any,
+ *   height: number | ((width: number) => number)}} props
+ */
+export function useCanvas({ box, draw, inputs, follows, keeps, height }) {
+  const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
+  const width = useSignal(0);
+  const later = useRef(0);
+  const before = useRef(/** @type {any[]} */ ([]));
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => {
+      width.value = Math.floor(entry.contentRect.width);
+    });
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  const tall = typeof height === "function" ? height(width.value) : height;
+  const colours = palette.value;
+  const paint = () => {
+    cancelAnimationFrame(later.current);
+    if (!canvas.current || width.value === 0) return;
+    if (document.hidden) {
+      later.current = requestAnimationFrame(paint); // the next frame comes when the page is seen again
+      return;
+    }
+    const ratio = devicePixelRatio || 1;
+    const [w, h] = [Math.round(width.value * ratio), Math.round(tall * ratio)];
+    if (canvas.current.width !== w) canvas.current.width = w;
+    if (canvas.current.height !== h) canvas.current.height = h;
+    const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const now = [keeps, canvas.current, w, h, colours];
+    const isFresh = keeps === undefined || now.some((each, index) => each !== before.current[index]);
+    before.current = now;
+    if (isFresh) ctx.clearRect(0, 0, width.value, tall);
+    draw({ ctx, width: width.value, height: tall, palette: colours, isFresh });
+  };
+  const latest = useRef(paint);
+  latest.current = paint;
+  useLayoutEffect(paint, [...inputs, width.value, tall, colours]);
+  useEffect(() => follows && effect(() => {
+    follows.value;
+    untracked(() => latest.current());
+  }), [follows]);
+  return { canvas, tall };
 }

@@ -4,20 +4,35 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { count as counted, duration, inBytes } from "../parts/format.js";
-import { Badge, Fact, Facts } from "../parts/numbers.js";
-import { Empty, Panel, RequestName } from "../parts/panel.js";
+import { Badge, count as counted, duration, Fact, Facts, inBytes } from "../parts/numbers.js";
+import { Empty, Panel, RequestName, useReadableSeq } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
+import { ENDED } from "../state/store.js";
 
 const MAX_SHOWN = 4096; // tokens: of longer texts the end
 
+/** @param {Session} session @param {number} seq @returns {Focus | null} */
+export function focusOf({ store, selection, request: { value: request } }, seq) {
+  if (!request) return null;
+  const count = store.tokenCount(request, seq);
+  const promptIds = request.added?.prompt_ids ?? [];
+  const promptTok = request.added?.prompt_tok ?? promptIds.length;
+  const last = promptTok + count - 1;
+  const isChosen = selection.pos.value >= 0 && selection.pos.value <= last;
+  const pos = isChosen ? selection.pos.value : last;
+  const first = count > 0 ? store.token(request.tokens[0])?.pos ?? promptTok : promptTok;
+  const token = pos >= first && pos - first < count ? store.token(request.tokens[pos - first]) : null;
+  const state = store.stateAt(request, seq);
+  return { request, promptIds, promptTok, count, pos, isChosen, token, state, hasEnded: ENDED.has(state?.to ?? "") };
+}
+
 /**
- * @param {{session: Session, state: GenerateState,
- *   focus: Focus | null, read: Map<number, number> | undefined}} props
+ * @param {{session: Session, state: GenerateState, focus: Focus | null,
+ *   read: Map<number, number> | undefined}} props
  */
 export function Text({ session, state, focus, read }) {
-  const { store, runs, selection } = session;
+  const { runs } = session;
   useEffect(() => {
     if (focus && session.source.isLive) runs.learnTexts(focus.promptIds);
   }, [focus?.request.req, focus?.promptIds.length]);
@@ -26,7 +41,24 @@ export function Text({ session, state, focus, read }) {
       <${Empty}><p>Write a prompt and press <kbd>Enter</kbd>. Each token appears here as the engine chooses it; any client's request shows up as well.</p><//>
     <//>`;
   }
-  const { request, promptIds, promptTok, count } = focus;
+  const actions = html`<button class="quiet" aria-pressed=${state.withIds.value} onClick=${() => (state.withIds.value = !state.withIds.value)}>ids</button>`;
+  const about = `prompt ${counted(focus.promptTok)} tokens, then one at a time; the deeper the tint, the surer the model was`;
+  return html`<${Panel} title=${html`The text <${RequestName} request=${focus.request} />`} about=${about} actions=${actions}>
+    <${Tokens} session=${session} state=${state} read=${read} />
+    <${Ending} focus=${focus} />
+    <${Took} session=${session} focus=${focus} />
+  <//>`;
+}
+
+/**
+ * The text with each token as it comes.
+ * @param {{session: Session, state: GenerateState, read: Map<number, number> | undefined}} props
+ */
+function Tokens({ session, state, read }) {
+  const { store, runs, selection, cursor } = session;
+  const focus = focusOf(session, cursor.seq.value);
+  if (!focus) return null;
+  const { request, promptIds, count } = focus;
   /** @type {Piece[]} */
   const pieces = promptIds.map((id, pos) => ({ pos, id, text: runs.textOf(id), p: -1, isPrompt: true }));
   for (let index = 0; index < count; index++) {
@@ -39,20 +71,14 @@ export function Text({ session, state, focus, read }) {
     });
   }
   const shown = pieces.length > MAX_SHOWN ? pieces.slice(-MAX_SHOWN) : pieces;
-  const actions = html`<button class="quiet" aria-pressed=${state.withIds.value} onClick=${() => (state.withIds.value = !state.withIds.value)}>ids</button>`;
-  const about = `prompt ${counted(promptTok)} tokens, then one at a time; the deeper the tint, the surer the model was`;
-  return html`<${Panel} title=${html`The text <${RequestName} request=${request} />`} about=${about} actions=${actions}>
-    <${TokenText}
-      pieces=${shown}
-      chosen=${focus.pos}
-      read=${read}
-      isOpen=${!focus.hasEnded}
-      withIds=${state.withIds.value}
-      onChoose=${(/** @type {number} */ pos) => (selection.pos.value = pos)}
-    />
-    <${Ending} focus=${focus} />
-    <${Took} session=${session} focus=${focus} />
-  <//>`;
+  return html`<${TokenText}
+    pieces=${shown}
+    chosen=${focus.pos}
+    read=${read}
+    isOpen=${!focus.hasEnded}
+    withIds=${state.withIds.value}
+    onChoose=${(/** @type {number} */ pos) => (selection.pos.value = pos)}
+  />`;
 }
 
 /** @type {Record<string, string>} */
@@ -115,9 +141,10 @@ function Took({ session, focus }) {
 /** @param {{session: Session, focus: Focus | null}} props */
 export function Blocks({ session, focus }) {
   const { store, cursor, route } = session;
+  const seq = useReadableSeq(cursor);
   const kv = store.hello?.kv;
   if (!focus || !kv) return null;
-  const pool = store.pool.at(cursor.seq.value);
+  const pool = store.pool.at(seq);
   const { request, promptTok, count, hasEnded } = focus;
   const table = (pool.tables.get(request.number) ?? []).filter((block) => block >= 0);
   const kept = [];

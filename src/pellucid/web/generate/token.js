@@ -4,8 +4,7 @@
 import { entropyBits } from "../formulas.js";
 import { html, useEffect, useMemo } from "../html.js";
 import { Select, Slider, upTo } from "../parts/controls.js";
-import { count as counted, digits, percent } from "../parts/format.js";
-import { Badge } from "../parts/numbers.js";
+import { Badge, count as counted, digits, percent } from "../parts/numbers.js";
 import { Empty, Panel, Refused, useReply, Why } from "../parts/panel.js";
 import { quoted, visible } from "../parts/token_text.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";

@@ -6,7 +6,7 @@ import { hueVariable } from "../draw/hues.js";
 import { Picture, useAsTable } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { count, digits, inBytes, inPrefix, inTime } from "../parts/format.js";
+import { count, digits, inBytes, inPrefix, inTime } from "../parts/numbers.js";
 import { quoted } from "../parts/token_text.js";
 import { runText } from "./frame.js";
 

@@ -3,15 +3,18 @@
 
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { count, digits, inBytes, percent } from "../parts/format.js";
-import { Num } from "../parts/numbers.js";
+import { count, digits, inBytes, inTime, Num, percent } from "../parts/numbers.js";
 
 const LLAMA3_8B = { L: 32, Hkv: 8, d: 128, b: 2 };
 const LLAMA2_13B = { L: 40, Hkv: 40, d: 128, b: 2 };
+const LLAMA2_7B = { ...LLAMA2_13B, L: 32, Hkv: 32 };
+const WHOLE_PROMPT = { P: 8.03e9, q: 1e5, L: 32, Hq: 32, d: 128, pairs: formulas.attentionPairs.of({ start: 0, end: 1e5 }) };
 const GPT2 = { L: 12, Hkv: 12, d: 64, b: 2, n: 4096 };
 const WORKED = { N: 50, T: 200 };
 const LONG_PROMPT = { N: 1000, T: 100 };
 const WEIGHTS = 16.06e9; // bytes of Llama 3 8B in bf16
+const H100 = { F: 495e12, W: 2.35e12 }; // half of its peak, and 70 % of its bandwidth
+const seconds = (/** @type {number} */ flops) => formulas.stepTime.of({ flops, bytes: WEIGHTS, ...H100 });
 const USERS = { memory: 80e9, weights: WEIGHTS, n: 2048, kv: formulas.kvBytesPerToken.of(LLAMA3_8B) };
 
 /** @type {Correction[]} */
@@ -56,7 +59,7 @@ const CORRECTIONS = [
   {
     claim: "Guesses are rarely rejected.",
     verdict: "Some guess of a round is wrong more often than not.",
-    value: `${percent(1 - 0.8 ** 4)} of rounds at 80 % right`, formula: formulas.expectedTokens, inputs: { a: 0.8, k: 4 },
+    value: `${percent(formulas.someWrong.of({ a: 0.8, k: 4 }))} of rounds at 80 % right`, formula: formulas.someWrong, inputs: { a: 0.8, k: 4 },
   },
   {
     claim: "8 bits halve the cache, 4 bits quarter it.",
@@ -82,6 +85,28 @@ const CORRECTIONS = [
     claim: "4,096 tokens of 768 components: 3 million entries.",
     verdict: "That is the keys of one layer. Values are as many, and GPT-2 small has 12 layers.",
     value: `${inBytes(formulas.kvBytes.of(GPT2))} in 16 bits`, formula: formulas.kvBytes, inputs: GPT2,
+  },
+  {
+    claim: "A prompt takes two operations for each parameter and token.",
+    verdict: "Of a long one, attention is the larger half.",
+    value: `${percent(1 - (2 * WHOLE_PROMPT.P * WHOLE_PROMPT.q) / formulas.forwardFlops.of(WHOLE_PROMPT))} of the operations at 100,000 tokens, Llama 3 8B`,
+    formula: formulas.forwardFlops, inputs: WHOLE_PROMPT,
+  },
+  {
+    claim: "Prefill takes most of the time.",
+    verdict: "Only of long prompts with short answers. The timeline shows the share of each.",
+    value: `${inTime(seconds(2 * 8.03e9 * WORKED.N) * 1e6)} of ${inTime(seconds(0) * (WORKED.T + 1) * 1e6)} for 50 in, 200 out: Llama 3 8B, H100`,
+    formula: formulas.stepTime, inputs: { ...H100, bytes: WEIGHTS },
+  },
+  {
+    claim: "The cache is often larger than the weights.",
+    verdict: "Only past this many tokens, over all requests.",
+    value: `${count(WEIGHTS / USERS.kv)} tokens, Llama 3 8B`, formula: formulas.kvBytesPerToken, inputs: LLAMA3_8B,
+  },
+  {
+    claim: "A 7B model serves 32 requests from 20 GB, 60 a second.",
+    verdict: "If texts are short and answers have 50 tokens. A step of 10 ms then reads 2 TB a second.",
+    value: `${count((20e9 - 13.48e9) / 32 / formulas.kvBytesPerToken.of(LLAMA2_7B))} tokens each, Llama 2 7B`, formula: formulas.kvBytesPerToken, inputs: LLAMA2_7B,
   },
   {
     claim: "A smaller max_tokens makes answers faster.",
@@ -119,4 +144,8 @@ const QUESTIONS = [
   ["Why continuous batching?", "A seat is taken again when its answer ends, not when the slowest of a batch does."],
 ];
 
-export const Questions = () => html`<dl class="questions">${QUESTIONS.map(([asked, answer]) => html`<div><dt>${asked}</dt><dd>${answer}</dd></div>`)}</dl>`;
+/** @param {{session: Session}} props */
+export const Questions = ({ session: { store } }) => html`${store.stats.length > 0 &&
+  html`<p class="why"><b>Fun fact.</b> This engine has written up to <${Num} of="the most tokens a second" kind="M" from="stat.out_tok_s, the most"
+    value=${Math.max(...Array.from({ length: store.stats.length }, (_, row) => store.stats.get("out_tok_s", store.stats.first + row)))} unit="tokens/s" />. People read about five words a second.</p>`}
+<dl class="questions">${QUESTIONS.map(([asked, answer]) => html`<div><dt>${asked}</dt><dd>${answer}</dd></div>`)}</dl>`;

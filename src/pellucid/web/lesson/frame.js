@@ -1,9 +1,8 @@
 // @ts-check
 // The frame of a step: read, predict, run, check, and the grades; and how a step runs a text. The prediction comes before the run and cannot be changed after it.
 
-import { effect } from "@preact/signals-core";
-import { html, useSignal } from "../html.js";
-import { digits } from "../parts/format.js";
+import { effect, html, useSignal } from "../html.js";
+import { digits } from "../parts/numbers.js";
 import { Panel } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
 

@@ -4,7 +4,7 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { count, digits, inTime, percent } from "../parts/format.js";
+import { count, digits, inTime, percent } from "../parts/numbers.js";
 import { visible } from "../parts/token_text.js";
 import { emptySeats, newLoad, takeLoad } from "../serve/run.js";
 import { runText } from "./frame.js";

@@ -1,8 +1,7 @@
 // @ts-check
 // What a reader sets and presses: sliders, choices, the prompt, and the keys with their sheet.
 
-import { signal } from "@preact/signals-core";
-import { html, useEffect, useId, useRef } from "../html.js";
+import { html, signal, useEffect, useId, useRef } from "../html.js";
 
 /**
  * A slider with its value beside it.

@@ -1,8 +1,8 @@
 // @ts-check
-// Numbers that say where they come from: measured, counted or estimated, alone or in a table side by side. A click shows the formula and its inputs.
+// Numbers as people read them, three digits that count and the unit apart; and where they come from: measured, counted or estimated. A click shows the
+// formula and its inputs.
 
 import { html, useId, useRef, useSignal } from "../html.js";
-import { digits, inTime } from "./format.js";
 
 export const KINDS = { M: "measured", C: "counted", E: "estimated" };
 
@@ -105,3 +105,63 @@ export const counted = (from, note) => ({ kind: "C", from, note });
 
 /** A duration that may be missing. @param {number | undefined} us */
 export const maybeTime = (us) => (us === undefined ? undefined : inTime(us));
+
+const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+/** @param {number} value */
+export const count = (value) => GROUPED.format(Math.round(value));
+
+/**
+ * Three significant digits, no exponent.
+ * @param {number} value
+ */
+export function digits(value) {
+  if (!Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1000) return count(value);
+  return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
+}
+
+/**
+ * @param {number} us microseconds
+ * @returns {[string, string]} number and unit
+ */
+export function duration(us) {
+  if (us < 1000) return [digits(us), "µs"];
+  if (us < 1e6) return [digits(us / 1e3), "ms"];
+  if (us < 120e6) return [digits(us / 1e6), "s"];
+  return [digits(us / 60e6), "min"];
+}
+
+/**
+ * A share as percent: 97.1, 0.03, "< 0.01".
+ * @param {number} share
+ */
+export function percent(share) {
+  const value = share * 100;
+  if (value === 0 || value > 99.9999) return `${Math.round(value)} %`;
+  if (value < 0.01) return "< 0.01 %";
+  return `${value >= 99.95 && value < 100 ? "> 99.9" : value.toFixed(value < 1 ? 2 : 1)} %`;
+}
+
+/**
+ * A duration in a sentence.
+ * @param {number} us
+ */
+export const inTime = (us) => duration(us).join(" ");
+
+/** @param {number} value @param {string[]} units @param {number} base */
+function inUnits(value, units, base) {
+  let index = 0;
+  while (Math.abs(value) >= base && index < units.length - 1) {
+    value /= base;
+    index += 1;
+  }
+  return `${digits(value)} ${units[index]}`;
+}
+
+/** Bytes in a sentence. @param {number} value */
+export const inBytes = (value) => inUnits(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
+
+/** Operations or others with a prefix, in a sentence: 1.2 G. @param {number} value */
+export const inPrefix = (value) => inUnits(value, ["", "k", "M", "G", "T", "P"], 1000);

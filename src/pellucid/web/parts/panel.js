@@ -2,22 +2,53 @@
 // The parts that every view is made of: panels, explanations, legends, names of requests, and replies of the server.
 
 import { hueVariable } from "../draw/hues.js";
-import { html, useEffect, useId, useRef, useSignal } from "../html.js";
+import { effect, html, useEffect, useId, useRef, useSignal } from "../html.js";
 
 /**
  * A panel: a quiet heading, what it shows in small, and its contents.
- * @param {{title: any, about?: any, area?: string, actions?: any, children: any}} props `area`: its place in the view's grid;
- *   `actions`: buttons at the right of the heading
+ * @param {{title: any, about?: any, actions?: any, children: any}} props `actions`: buttons at the right of the heading
  */
-export function Panel({ title, about, area, actions, children }) {
+export function Panel({ title, about, actions, children }) {
   const id = useId();
-  return html`<section class="panel" aria-labelledby=${id} style=${area ? { gridArea: area } : undefined}>
+  return html`<section class="panel" aria-labelledby=${id}>
     <header>
       <h2 id=${id}>${title}</h2>
       ${about && html`<p class="about">${about}</p>`} ${actions && html`<div class="actions">${actions}</div>`}
     </header>
     ${children}
   </section>`;
+}
+
+const READ_MS = 250;
+let turn = 0;
+
+/** The cursor's seq for texts and figures: while events come, each component follows it four times a second, as fast as one reads. @param {Cursor} cursor */
+export function useReadableSeq({ seq, isLive, isPlaying }) {
+  const shown = useSignal(seq.peek());
+  useEffect(() => {
+    let timer = /** @type {any} */ (0);
+    let frame = 0;
+    let last = performance.now() - (turn = (turn + 0.382 * READ_MS) % READ_MS);
+    const show = () => {
+      frame = 0;
+      last = performance.now();
+      shown.value = seq.peek();
+    };
+    const stop = effect(() => {
+      seq.value;
+      clearTimeout(timer);
+      if (!isLive.value && !isPlaying.value) show();
+      else if (performance.now() - last >= READ_MS) frame ||= requestAnimationFrame(show); // the frame after that of pictures
+      else timer = setTimeout(show, READ_MS);
+    });
+    return () => {
+      clearTimeout(timer);
+      cancelAnimationFrame(frame);
+      stop();
+    };
+  }, []);
+  shown.value;
+  return seq.peek();
 }
 
 /**

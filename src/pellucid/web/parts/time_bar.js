@@ -1,22 +1,24 @@
 // @ts-check
 // The time bar: one cursor for all views. Steps of the engine, live or replayed.
 
-import { palette } from "../draw/hues.js";
-import { html, useEffect, useRef, useSignal } from "../html.js";
+import { useCanvas } from "../draw/picture.js";
+import { html, useRef } from "../html.js";
 import { SPEEDS } from "../state/session.js";
 import { Select } from "./controls.js";
-import { count, inTime } from "./format.js";
+import { count, inTime } from "./numbers.js";
+import { useReadableSeq } from "./panel.js";
 
 /** @param {{session: Session}} props */
 export function TimeBar({ session }) {
   const { store, cursor, source } = session;
-  cursor.version.value;
-  const row = cursor.stepRow.value;
+  const seq = useReadableSeq(cursor);
+  const row = store.rowAt(store.steps, seq);
   const { first, end } = store.steps;
   const step = row < 0 ? 0 : store.steps.get("step", row);
   const lastStep = end > first ? store.steps.get("step", end - 1) : store.head.step;
   const isLive = cursor.isLive.value;
   const isPlaying = cursor.isPlaying.value;
+  if (isPlaying) cursor.seq.value; // the slider glides
   const label = source.isLive ? "live" : "end";
   const status = source.status.value;
   return html`<footer class="time-bar" aria-label="Time">
@@ -32,9 +34,9 @@ export function TimeBar({ session }) {
       <button title="a step on (→)" aria-label="a step on" onClick=${() => cursor.move(1)}><${Icon} name="on" /></button>
       <button title="newest (End)" aria-label="newest" onClick=${cursor.goLive}><${Icon} name="last" /></button>
     </div>
-    <p class="where"><span>step ${count(step)}<small> / ${count(lastStep)}</small></span><small>${inTime(cursor.timeUs.value)}</small></p>
+    <p class="where"><span>step ${count(step)}<small> / ${count(lastStep)}</small></span><small>${inTime(cursor.timeUs.peek())}</small></p>
     <div class="scrub">
-      <${TimeStrip} session=${session} />
+      <${TimeStrip} store=${store} end=${end} />
       <input
         type="range"
         aria-label="step"
@@ -73,34 +75,19 @@ function Icon({ name }) {
 
 const HEIGHT = 18;
 
-/** What each step did: a bar as high as its tokens, prompts lighter than decoded tokens. @param {{session: Session}} props */
-function TimeStrip({ session }) {
-  const { store, cursor } = session;
-  const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
-  const width = useSignal(0);
-  const version = cursor.version.value;
-  const colours = palette.value;
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => {
-      width.value = Math.floor(entry.contentRect.width);
-    });
-    if (canvas.current) observer.observe(canvas.current);
-    return () => observer.disconnect();
-  }, []);
-  useEffect(() => {
-    const frame = requestAnimationFrame(() => {
-      if (!canvas.current || !width.value) return;
-      const ratio = devicePixelRatio || 1;
-      const wide = Math.round(width.value * ratio);
-      if (canvas.current.width !== wide) [canvas.current.width, canvas.current.height] = [wide, HEIGHT * ratio];
-      const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
-      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      ctx.clearRect(0, 0, width.value, HEIGHT);
-      const { first, end } = store.steps;
+/** What each step did: a bar as high as its tokens, prompts lighter than decoded tokens. @param {{store: Store, end: number}} props */
+function TimeStrip({ store, end }) {
+  const box = useRef(/** @type {HTMLCanvasElement | null} */ (null));
+  const { canvas } = useCanvas({
+    box,
+    height: HEIGHT,
+    inputs: [store.hello, end],
+    draw({ ctx, width, palette }) {
+      const { first } = store.steps;
       const count = end - first;
       if (count === 0) return;
-      const bars = Math.min(count, Math.floor(width.value / 3));
-      const each = width.value / bars;
+      const bars = Math.min(count, Math.floor(width / 3));
+      const each = width / bars;
       for (let bar = 0; bar < bars; bar++) {
         let prompt = 0;
         let decoded = 0;
@@ -117,15 +104,14 @@ function TimeStrip({ session }) {
         }
         const decodedHeight = decoded === 0 ? 0 : Math.min(HEIGHT, 4 + 2 * decoded);
         const promptHeight = prompt === 0 ? 0 : Math.min(HEIGHT, 6 + 2 * Math.log2(1 + prompt));
-        ctx.fillStyle = colours.line2;
+        ctx.fillStyle = palette.line2;
         ctx.fillRect(bar * each, HEIGHT - promptHeight, Math.max(1, each - 1), promptHeight);
-        ctx.fillStyle = colours.water;
+        ctx.fillStyle = palette.water;
         ctx.globalAlpha = 0.55;
         ctx.fillRect(bar * each, HEIGHT - decodedHeight, Math.max(1, each - 1), decodedHeight);
         ctx.globalAlpha = 1;
       }
-    });
-    return () => cancelAnimationFrame(frame);
-  }, [version, width.value, colours]);
-  return html`<canvas ref=${canvas} class="strip" aria-hidden="true"></canvas>`;
+    },
+  });
+  return html`<div ref=${box}><canvas ref=${canvas} class="strip" aria-hidden="true"></canvas></div>`;
 }

@@ -2,7 +2,7 @@
 // A text as its tokens: the prompt, then what the model chose, tinted by its probability. Arrow keys go from token to token.
 
 import { html, useId, useMemo, useRef } from "../html.js";
-import { percent } from "./format.js";
+import { percent } from "./numbers.js";
 
 const CHUNK = 64; // tokens that are redrawn together
 const BLOCK = 128; // tokens whose lines are laid out together, at most: a block ends where a line of the text does

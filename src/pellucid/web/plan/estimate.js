@@ -1,10 +1,8 @@
 // @ts-check
 // The server's estimate as the sliders ask for it, and what it says of memory, time and cost.
 
-import { computed, effect, signal } from "@preact/signals-core";
-import { html } from "../html.js";
-import { count, digits, duration, inBytes, percent } from "../parts/format.js";
-import { Badge, Fact, Facts } from "../parts/numbers.js";
+import { computed, effect, html, signal } from "../html.js";
+import { Badge, count, digits, duration, Fact, Facts, inBytes, percent } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
 
 const PAUSE_MS = 120; // of a slider, before the server is asked

@@ -5,8 +5,7 @@ import { logarithmic, powerTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
 import { stepTime } from "../formulas.js";
 import { html } from "../html.js";
-import { count, digits, inPrefix, inTime } from "../parts/format.js";
-import { Badge } from "../parts/numbers.js";
+import { Badge, count, digits, inPrefix, inTime } from "../parts/numbers.js";
 import { Empty, Legend, Panel, Why } from "../parts/panel.js";
 import { numberOf } from "./estimate.js";
 

@@ -6,8 +6,7 @@ import { linear, roundTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
 import { costPerMillion } from "../formulas.js";
 import { html, useSignal } from "../html.js";
-import { count, digits, inTime, percent } from "../parts/format.js";
-import { counted, FigureTable, maybeTime, measured } from "../parts/numbers.js";
+import { count, counted, digits, FigureTable, inTime, maybeTime, measured, percent } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
 import { emptySeats } from "./run.js";
 

@@ -3,8 +3,7 @@
 
 import { html, useEffect } from "../html.js";
 import { Choice } from "../parts/controls.js";
-import { count, digits, inTime, percent } from "../parts/format.js";
-import { Badge, counted, FigureTable, measured } from "../parts/numbers.js";
+import { Badge, count, counted, digits, FigureTable, inTime, measured, percent } from "../parts/numbers.js";
 import { Empty, Legend, Panel, RequestName, Why } from "../parts/panel.js";
 import { visible } from "../parts/token_text.js";
 import { acceptance } from "./run.js";

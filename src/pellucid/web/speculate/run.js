@@ -1,13 +1,11 @@
 // @ts-check
 // A run with and without drafts, and whether drafts paid: the measured speed-up beside the formula's, with a slider for each of its letters.
 
-import { signal } from "@preact/signals-core";
 import { newRun, take } from "../compare/loops.js";
 import * as formulas from "../formulas.js";
-import { html } from "../html.js";
+import { html, signal } from "../html.js";
 import { Slider } from "../parts/controls.js";
-import { count, digits, inTime } from "../parts/format.js";
-import { Fact, Facts, Num } from "../parts/numbers.js";
+import { count, digits, Fact, Facts, inTime, Num } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
 import { createStreamed } from "../state/api.js";
 

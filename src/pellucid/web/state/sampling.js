@@ -1,7 +1,6 @@
 // @ts-check
 // How logits become a distribution: the engine's sampling stages in their order, so that sliders redraw a step from its own logits.
-// docs/sampling.md defines each stage. Shares here are sums of 64-bit numbers, the engine's are of fixed-point masses: they agree to
-// about nine digits, and at the very edge of a nucleus may keep one token more or less.
+// docs/sampling.md defines each stage. Shares agree with the engine's to nine digits: at its very edge a nucleus may have one token more or less.
 
 /**
  * All stages that the parameters ask for; the first is the model's own distribution.

@@ -113,8 +113,6 @@ export function createSession() {
       if (chosen && chosen.seq <= seq) return chosen;
       return store.requestsAt(seq).at(-1) ?? null;
     }),
-    /** A sentence for people who do not see the screen; set it at most every two seconds. */
-    spoken: signal(""),
     /** What a view wants to find again when it is shown the next time, by the view's name. @type {Record<string, any>} */
     views: {},
   };
@@ -227,8 +225,6 @@ export function createCursor(store) {
     speed,
     /** Whether the newest event is shown. */
     isLive: computed(() => held.value === null),
-    timeOf,
-    seqAt,
     /**
      * Shows the moment of an event.
      * @param {number} at its seq
@@ -271,13 +267,6 @@ export function createCursor(store) {
         lastFrame = performance.now();
         requestAnimationFrame(frame);
       }
-    },
-    /** Plays from the beginning of what is kept. */
-    replay() {
-      hold(store.firstSeq);
-      isPlaying.value = true;
-      lastFrame = performance.now();
-      requestAnimationFrame(frame);
     },
   };
 }

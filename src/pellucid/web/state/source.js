@@ -97,15 +97,6 @@ export function createSource(store, cursor, settings) {
       name.value = path.split("/").at(-1) ?? path;
       worker.postMessage({ kind: "trace", url: new URL(`../${path}`, import.meta.url).href });
     },
-    /**
-     * Reads a recorded trace from the reader's disk.
-     * @param {File} file
-     */
-    openFile(file) {
-      clear();
-      name.value = file.name;
-      worker.postMessage({ kind: "file", file });
-    },
   };
 }
 

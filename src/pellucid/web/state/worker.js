@@ -15,12 +15,7 @@ self.onmessage = (message) => {
   current = new AbortController();
   /** @type {WorkerOrder} */
   const order = message.data;
-  const work =
-    order.kind === "live"
-      ? follow(order, current.signal)
-      : order.kind === "trace"
-        ? readTrace(order, current.signal)
-        : readLines(order.file.stream(), order.file.name, current.signal);
+  const work = order.kind === "live" ? follow(order, current.signal) : readTrace(order, current.signal);
   work.catch((error) => {
     if (!(error instanceof DOMException && error.name === "AbortError")) {
       tell("lost", String(error.message ?? error));
@@ -96,6 +91,7 @@ async function follow(order, signal) {
 }
 
 /**
+ * Reads a recording: an event a line, gzipped if it begins as gzip does.
  * @param {Extract<WorkerOrder, {kind: "trace"}>} order
  * @param {AbortSignal} signal
  */
@@ -106,18 +102,7 @@ async function readTrace(order, signal) {
     tell("refused", `${order.url}: status ${reply.status}`, reply.status);
     return;
   }
-  await readLines(reply.body, order.url, signal);
-}
-
-/**
- * Reads a recording: an event a line, gzipped if it begins as gzip does.
- * @param {ReadableStream<Uint8Array>} bytes
- * @param {string} name for messages
- * @param {AbortSignal} signal
- */
-async function readLines(bytes, name, signal) {
-  tell("connecting");
-  const reader = bytes.getReader();
+  const reader = reply.body.getReader();
   const first = await reader.read();
   const whole = new ReadableStream({
     start: (controller) => (first.value ? controller.enqueue(first.value) : undefined),
@@ -147,7 +132,7 @@ async function readLines(bytes, name, signal) {
       } catch {
         event = null;
       }
-      if (typeof event?.ev !== "string") throw new Error(`${name}: line ${number} is no event`);
+      if (typeof event?.ev !== "string") throw new Error(`${order.url}: line ${number} is no event`);
       poster.add(event);
     }
     if (done) break;

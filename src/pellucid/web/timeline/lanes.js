@@ -1,14 +1,12 @@
 // @ts-check
-// The span of time that is shown, and on its axis one lane for each request (queue hatched, prompt solid, a tick for each decode step, rounds of drafts,
-// preemptions outlined) and the steps of the engine, split into schedule, forward, sample and emit.
+// The span of time that is shown, and on its axis a lane for each request and the steps of the engine.
 
-import { signal } from "@preact/signals-core";
 import { hatch, hue, hueVariable } from "../draw/hues.js";
+import { roundTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
-import { html } from "../html.js";
-import { count, inTime, percent } from "../parts/format.js";
-import { Badge, Fact, Facts } from "../parts/numbers.js";
-import { Legend, Panel, Why } from "../parts/panel.js";
+import { html, signal, useRef } from "../html.js";
+import { Badge, count, Fact, Facts, inTime, percent } from "../parts/numbers.js";
+import { Legend, Panel, useReadableSeq, Why } from "../parts/panel.js";
 import { ENDED, STEP_KINDS } from "../state/store.js";
 
 export const MIN_SPAN = 500; // microseconds
@@ -46,7 +44,7 @@ export function wholeSpan(store) {
 }
 
 /**
- * The busy time at a moment: requests with no pause of a second between them.
+ * The busy time at a moment: requests with no pause of a second between them. While it lasts, there is room for what comes: the axis is stretched now and then.
  * @param {Store} store
  * @param {number} timeUs
  * @returns {Span}
@@ -61,7 +59,12 @@ export function busySpan(store, timeUs) {
     else break;
   }
   if (!busy) return wholeSpan(store);
-  return { from: busy.from, to: Math.max(busy.to, busy.from + MIN_SPAN) };
+  let length = Math.max(busy.to - busy.from, MIN_SPAN);
+  if (busy.to === store.head.t_us) {
+    const room = 2 ** Math.floor(Math.log2(length)) / 8;
+    length = Math.ceil(length / room) * room;
+  }
+  return { from: busy.from, to: busy.from + length };
 }
 
 /**
@@ -135,20 +138,6 @@ function scaleOf(span, width) {
   const gutter = gutterOf(width);
   const perUs = (width - gutter - 4) / (span.to - span.from);
   return (us) => gutter + Math.max(-8, Math.min((us - span.from) * perUs, width + 8));
-}
-
-/**
- * Moments for the axis: round ones, as many as fit.
- * @param {Span} span
- * @param {number} width
- */
-function axisTicks(span, width) {
-  const rough = (span.to - span.from) / Math.max(2, width / 110);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough) ?? rough;
-  const found = [];
-  for (let at = 0; at <= span.to - span.from; at += step) found.push(at);
-  return found;
 }
 
 const MAX_LANES = 64;
@@ -259,8 +248,8 @@ function countPasses(store, requests, seq) {
  */
 export function Lanes({ session, span, asTable, actions }) {
   const { store, cursor, selection } = session;
-  const seq = cursor.seq.value;
-  const now = cursor.timeUs.value;
+  const seq = useReadableSeq(cursor);
+  const now = cursor.timeUs.peek();
   const chosen = session.request.value;
   const all = store.requestsAt(seq).filter((request) => {
     const life = lifeOf(store, request);
@@ -271,15 +260,20 @@ export function Lanes({ session, span, asTable, actions }) {
   const height = requests.length === 0 ? 36 : Math.max(8, Math.min(36, Math.floor(MAX_HEIGHT / requests.length)));
   const gap = height > 20 ? 10 : height > 10 ? 3 : 1;
   const isLive = cursor.isLive.value;
-  let width = 600;
+  const drawnTo = useRef(0); // the end of the last step that was drawn
+  const wide = useRef(600);
 
   /** @param {Surface} surface */
   const draw = (surface) => {
-    const { ctx, palette } = surface;
-    width = surface.width;
+    const { ctx, width, palette, isFresh } = surface;
+    const seq = cursor.seq.value;
+    const now = cursor.timeUs.value;
+    wide.current = width;
     const x = scaleOf(span, width);
-    const gutter = gutterOf(width);
     const bottom = requests.length * height;
+    const [since, left] = partToDraw(surface, span, drawnTo.current, bottom);
+    ctx.save();
+    if (!isFresh) clipTo(ctx, left, width, bottom);
     drawAxis(surface, span, x, bottom);
     requests.forEach((request, lane) => {
       const top = lane * height;
@@ -287,23 +281,20 @@ export function Lanes({ session, span, asTable, actions }) {
         ctx.fillStyle = palette.water2;
         ctx.fillRect(0, top, width, height);
       }
-      if (height >= 12) {
+      if (height >= 12 && isFresh) {
         ctx.fillStyle = hue(palette, request.number);
         ctx.font = `600 12px ${palette.mono}`;
         ctx.textBaseline = "middle";
-        ctx.fillText(request.name, 4, top + height / 2, gutter - 8);
+        ctx.fillText(request.name, 4, top + height / 2, left - 8);
       }
     });
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(gutter, 0, width - gutter, bottom);
-    ctx.clip();
+    clipTo(ctx, left, width, bottom);
     const tall = height - gap;
     requests.forEach((request, lane) => {
       const y = lane * height + gap / 2;
       const colour = hue(palette, request.number);
       for (const phase of phasesOf(store, request, seq, now)) {
-        if (phase.to < span.from || phase.from > span.to) continue;
+        if (phase.to < since || phase.from > span.to) continue;
         const left = x(phase.from);
         const wide = Math.max(1, x(phase.to) - left);
         if (phase.state === "waiting") hatch(ctx, left, y, wide, tall, colour);
@@ -324,8 +315,18 @@ export function Lanes({ session, span, asTable, actions }) {
         ctx.fillRect(x(end.t_us), y - 1, 3, tall + 2);
       }
     });
-    const lastTick = new Float64Array(requests.length).fill(-Infinity);
-    eachPass(store, rowsIn(store, span, seq), (request, row, work) => {
+    // Ticks without a pixel between them become one bar.
+    const begun = new Float64Array(requests.length);
+    const last = new Float64Array(requests.length);
+    const drawTicks = (/** @type {number} */ lane) => {
+      if (!begun[lane]) return;
+      ctx.fillStyle = hue(palette, requests[lane].number);
+      ctx.globalAlpha = last[lane] > begun[lane] ? 0.6 : 1;
+      ctx.fillRect(begun[lane] - 2, lane * height + gap / 2, last[lane] - begun[lane] + 2, tall);
+      ctx.globalAlpha = 1;
+    };
+    const rows = rowsIn(store, { from: since, to: span.to }, seq);
+    eachPass(store, rows, (request, row, work) => {
       const lane = laneOf.get(request.number);
       if (lane === undefined) return;
       const y = lane * height + gap / 2;
@@ -340,23 +341,29 @@ export function Lanes({ session, span, asTable, actions }) {
         }
         return;
       }
-      if (right - lastTick[lane] < 0.75) return; // denser than pixels
-      lastTick[lane] = right;
+      if (right - last[lane] >= 3) {
+        drawTicks(lane);
+        begun[lane] = right;
+      }
+      last[lane] = right;
       ctx.fillStyle = hue(palette, request.number);
-      ctx.fillRect(right - 2, y, 2, tall);
       if (work === "round") drawRound(surface, draftOf(request, store.steps.get("step", row)), right - 2, y, tall);
     });
+    requests.forEach((_, lane) => drawTicks(lane));
     ctx.restore();
+    drawnTo.current = rows[1] > rows[0] ? store.steps.get("t_us", rows[1] - 1) : span.from;
     if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), bottom);
   };
 
   const counts = () => countPasses(store, all, seq);
-  const label = `${count(requests.length)} ${requests.length === 1 ? "request" : "requests"} in ${inTime(span.to - span.from)}.`;
+  const label = `${count(requests.length)} ${requests.length === 1 ? "request" : "requests"} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
   return html`<${Panel} title="Requests" about=${label} actions=${actions}>
     <${Picture}
       label=${label}
       draw=${draw}
-      inputs=${[seq, now, chosen?.req, span.from, span.to, requests.length]}
+      inputs=${[chosen?.req, span.from, span.to, requests[0], requests.length, isLive || seq]}
+      follows=${cursor.timeUs}
+      keeps=${isLive ? `${span.from} ${span.to} ${requests[0]?.number} ${requests.length} ${chosen?.req}` : undefined}
       height=${requests.length * height + AXIS}
       asTable=${asTable}
       cells=${/** @type {Cells} */ ({
@@ -364,7 +371,7 @@ export function Lanes({ session, span, asTable, actions }) {
         columns: 1,
         describe: (lane) =>
           `${requests[lane].name}: ${phasesOf(store, requests[lane], seq, now).map(({ state, from, to }) => `${state} ${inTime(to - from)}`).join(", ")}`,
-        rect: (lane) => ({ x: 1, y: lane * height + 1, width: width - 2, height: height - 2 }),
+        rect: (lane) => ({ x: 1, y: lane * height + 1, width: wide.current - 2, height: height - 2 }),
         hit: (_x, y) => (y >= 0 && y < requests.length * height ? Math.floor(y / height) : -1),
         choose: (lane) => (selection.req.value = requests[lane].req),
       })}
@@ -421,18 +428,43 @@ function drawRound({ ctx, palette }, draft, x, y, tall) {
 }
 
 /**
+ * Clears what is drawn anew: all, or what lies behind the last step that was drawn, and some pixels before.
+ * @param {Surface} surface
+ * @param {Span} span
+ * @param {number} drawnTo the end of that step
+ * @param {number} bottom
+ * @returns {[number, number]} the moment from which on steps are drawn, and the left end in pixels
+ */
+function partToDraw({ ctx, width, isFresh }, span, drawnTo, bottom) {
+  const gutter = gutterOf(width);
+  if (isFresh) return [span.from, gutter];
+  const perPixel = (span.to - span.from) / (width - gutter - 4);
+  const left = Math.max(gutter, Math.floor(scaleOf(span, width)(drawnTo)) - 8);
+  ctx.clearRect(left, 0, width, bottom);
+  return [drawnTo - 16 * perPixel, left];
+}
+
+/** @param {CanvasRenderingContext2D} ctx @param {number} left @param {number} width @param {number} bottom */
+function clipTo(ctx, left, width, bottom) {
+  ctx.beginPath();
+  ctx.rect(left, 0, width, bottom);
+  ctx.clip();
+}
+
+/**
  * @param {Surface} surface
  * @param {Span} span
  * @param {(us: number) => number} x
  * @param {number} bottom
  */
-function drawAxis({ ctx, width, palette }, span, x, bottom) {
+function drawAxis({ ctx, width, palette, isFresh }, span, x, bottom) {
   ctx.font = `11px ${palette.ui}`;
   ctx.textBaseline = "alphabetic";
-  for (const at of axisTicks(span, width)) {
+  for (const at of roundTicks(span.to - span.from, 10, Math.max(2, width / 110))) {
     const left = x(span.from + at);
     ctx.fillStyle = palette.line;
     ctx.fillRect(left, 0, 1, bottom);
+    if (!isFresh) continue;
     ctx.fillStyle = palette.ink3;
     const text = at === 0 ? "0" : `+${inTime(at)}`;
     if (left + ctx.measureText(text).width < width) ctx.fillText(text, left, bottom + 15);
@@ -463,10 +495,9 @@ export const STEP_PARTS = [
 export function Steps({ session, span, asTable }) {
   const { store, cursor } = session;
   const { steps } = store;
-  const seq = cursor.seq.value;
-  const now = cursor.timeUs.value;
+  const seq = useReadableSeq(cursor);
   const [first, end] = rowsIn(store, span, seq);
-  const current = cursor.stepRow.value;
+  const current = store.rowAt(steps, seq);
   const isLive = cursor.isLive.value;
   const sums = { sched_us: 0, fwd_us: 0, sample_us: 0, emit_us: 0 };
   let idle = 0;
@@ -476,33 +507,45 @@ export function Steps({ session, span, asTable }) {
   }
   const busy = sums.sched_us + sums.fwd_us + sums.sample_us + sums.emit_us;
   const num = end - first;
-  let x = scaleOf(span, 600);
+  const drawnTo = useRef(0); // the end of the last step that was drawn
+  const wide = useRef(600);
+  const x = (/** @type {number} */ us) => scaleOf(span, wide.current)(us);
   /** @param {Surface} surface */
   const draw = (surface) => {
-    const { ctx, width, palette } = surface;
-    x = scaleOf(span, width);
+    const { ctx, width, palette, isFresh } = surface;
+    wide.current = width;
+    const now = cursor.timeUs.value;
+    const x = scaleOf(span, width);
+    const [since, left] = partToDraw(surface, span, drawnTo.current, STEPS_HEIGHT);
+    ctx.save();
+    if (!isFresh) clipTo(ctx, left, width, STEPS_HEIGHT);
     drawAxis(surface, span, x, STEPS_HEIGHT);
-    STEP_PARTS.forEach(([field, , pattern, colour], part) => {
-      const top = field === "fwd_us" ? 2 : 12;
-      ctx.fillStyle = palette[colour];
-      ctx.globalAlpha = pattern === "hatched" ? 0.5 : 1;
-      let last = -Infinity;
-      for (let row = first; row < end; row++) {
-        const right = x(steps.get("t_us", row));
-        if (right - last < 0.5) continue; // denser than pixels
-        last = right;
-        let at = startOf(store, row);
-        for (let before = 0; before < part; before++) at += steps.get(STEP_PARTS[before][0], row);
+    const [from, to] = rowsIn(store, { from: since, to: span.to }, cursor.seq.value);
+    for (let row = from, next = from; row < to; row = next) {
+      // Steps that share a few pixels are drawn as one, with the sums of their parts.
+      const times = [0, 0, 0, 0];
+      const began = startOf(store, row);
+      do {
+        STEP_PARTS.forEach(([field], part) => (times[part] += steps.get(field, next)));
+        next += 1;
+      } while (next < to && x(steps.get("t_us", next)) - x(began) < 3);
+      let at = began;
+      STEP_PARTS.forEach(([field, , pattern, colour], part) => {
+        const top = field === "fwd_us" ? 2 : 12;
         const left = x(at);
-        const wide = x(at + steps.get(field, row)) - left;
+        const wide = x(at += times[part]) - left;
+        ctx.fillStyle = palette[colour];
+        ctx.globalAlpha = pattern === "hatched" ? 0.5 : 1;
         if (pattern === "hatched" && wide > 3) hatch(ctx, left, top, wide, STEPS_HEIGHT - 2 - top, palette[colour], 4);
         else ctx.fillRect(left, top, Math.max(0.4, wide), STEPS_HEIGHT - 2 - top);
-      }
-    });
-    ctx.globalAlpha = 1;
+      });
+      ctx.globalAlpha = 1;
+    }
+    ctx.restore();
+    drawnTo.current = to > from ? steps.get("t_us", to - 1) : span.from;
     if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), STEPS_HEIGHT);
   };
-  const label = `${count(num)} steps in ${inTime(span.to - span.from)}.`;
+  const label = `${count(num)} steps in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
   /** @param {number} row */
   const describe = (row) => `Step ${steps.get("step", row)}, ${STEP_KINDS[steps.get("kind", row)]}: ${STEP_PARTS.map(([field, name]) => `${name} ${inTime(steps.get(field, row))}`).join(", ")}`;
   const shown = current >= steps.first ? current : -1;
@@ -510,7 +553,9 @@ export function Steps({ session, span, asTable }) {
     <${Picture}
       label=${label}
       draw=${draw}
-      inputs=${[seq, now, span.from, span.to, num]}
+      inputs=${[span.from, span.to, isLive || seq]}
+      follows=${cursor.timeUs}
+      keeps=${isLive ? `${span.from} ${span.to}` : undefined}
       height=${STEPS_HEIGHT + AXIS}
       asTable=${asTable}
       cells=${/** @type {Cells} */ ({

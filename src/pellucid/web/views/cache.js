@@ -9,24 +9,19 @@ import { tableKey, useKeys } from "../parts/controls.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
-  const { selection, cursor, store } = session;
+  const { selection, store } = session;
   const asTable = useAsTable();
-  const pool = store.pool.at(cursor.seq.value);
   /** @param {number} by */
   const moveBlock = (by) => {
-    if (pool.numBlocks === 0) return;
-    selection.block.value = Math.max(0, Math.min(pool.numBlocks - 1, selection.block.value + by));
+    const { numBlocks } = store.pool.newest;
+    if (numBlocks > 0) selection.block.value = Math.max(0, Math.min(numBlocks - 1, selection.block.value + by));
   };
-  useKeys(
-    "Cache",
-    [
-      tableKey(asTable),
-      { keys: [","], says: "the block before", run: () => moveBlock(-1) },
-      { keys: ["."], says: "the next block", run: () => moveBlock(1) },
-      { keys: ["Escape"], says: "no block", run: () => (selection.block.value = -1) },
-    ],
-    [pool.numBlocks],
-  );
+  useKeys("Cache", [
+    tableKey(asTable),
+    { keys: [","], says: "the block before", run: () => moveBlock(-1) },
+    { keys: ["."], says: "the next block", run: () => moveBlock(1) },
+    { keys: ["Escape"], says: "no block", run: () => (selection.block.value = -1) },
+  ]);
   return html`
     <div class="column">
       <${PoolMap} session=${session} asTable=${asTable} />

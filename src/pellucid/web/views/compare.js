@@ -8,8 +8,7 @@ import { useAsTable } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
 import { Choice, focusOn, press, Prompt, Slider, submits, tableKey, useKeys } from "../parts/controls.js";
-import { count, digits, inBytes, inPrefix, inTime, percent } from "../parts/format.js";
-import { Badge, counted, FigureTable, measured } from "../parts/numbers.js";
+import { Badge, count, counted, digits, FigureTable, inBytes, inPrefix, inTime, measured, percent } from "../parts/numbers.js";
 import { Empty, NeedsServer, Panel, Refused, Why } from "../parts/panel.js";
 
 /** @type {Record<string, string>} */

@@ -1,12 +1,11 @@
 // @ts-check
 // Generate: the text as it appears, how each token was chosen, what it read, and what would have been with other parameters.
 
-import { Blocks, Text } from "../generate/text.js";
+import { Blocks, focusOf, Text } from "../generate/text.js";
 import { Attention, Choice as TokenChoice, useAttention } from "../generate/token.js";
 import { html, signal } from "../html.js";
 import { Choice, focusOn, press, Prompt, Slider, submits, useKeys } from "../parts/controls.js";
-import { NeedsServer, Panel, Refused } from "../parts/panel.js";
-import { ENDED } from "../state/store.js";
+import { NeedsServer, Panel, Refused, useReadableSeq } from "../parts/panel.js";
 
 /** Sentences of the lessons, for the bundled model and others. */
 const EXAMPLES = ["Once upon a time", "The capital of France is", "Today the weather is so", "The cat sat on the"];
@@ -47,26 +46,10 @@ function create({ store }) {
   };
 }
 
-/** @param {Session} session @returns {Focus | null} */
-function focusOf({ store, cursor, selection, request: { value: request } }) {
-  const seq = cursor.seq.value;
-  if (!request) return null;
-  const count = store.tokenCount(request, seq);
-  const promptIds = request.added?.prompt_ids ?? [];
-  const promptTok = request.added?.prompt_tok ?? promptIds.length;
-  const last = promptTok + count - 1;
-  const isChosen = selection.pos.value >= 0 && selection.pos.value <= last;
-  const pos = isChosen ? selection.pos.value : last;
-  const first = count > 0 ? store.token(request.tokens[0])?.pos ?? promptTok : promptTok;
-  const token = pos >= first && pos - first < count ? store.token(request.tokens[pos - first]) : null;
-  const state = store.stateAt(request, seq);
-  return { request, promptIds, promptTok, count, pos, isChosen, token, state, hasEnded: ENDED.has(state?.to ?? "") };
-}
-
 /** @param {{session: Session}} props */
 export function View({ session }) {
   const state = generateState(session);
-  const focus = focusOf(session);
+  const focus = focusOf(session, useReadableSeq(session.cursor));
   const attention = useAttention(session, state, focus);
   const { selection } = session;
   /** @param {number} by */

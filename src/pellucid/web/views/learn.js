@@ -37,7 +37,7 @@ export function View({ session }) {
   };
   return html`
     <nav class="steps" aria-label="Steps">
-      <p class="about">About 15 minutes. Each step is an experiment on ${session.source.isLive ? "this engine" : "a recorded engine"}.</p>
+      <p class="about">Interactive · about 15 minutes · intermediate. Each step is an experiment on ${session.source.isLive ? "this engine" : "a recorded engine"}.</p>
       <ol>
         ${STEPS.map((each, index) => {
           const state = all[each.id]?.checked !== undefined ? "done" : all[each.id]?.predicted !== undefined ? "begun" : "";
@@ -63,7 +63,7 @@ export function View({ session }) {
         onNext=${next}
       />`}
       ${open === "numbers" && html`<${Panel} title="The numbers, put right"><${Corrections} /><//>`}
-      ${open === "questions" && html`<${Panel} title="Questions"><${Questions} /><//>`}
+      ${open === "questions" && html`<${Panel} title="Questions"><${Questions} session=${session} /><//>`}
       ${open === "record" && html`<${Record} steps=${STEPS} all=${all} onForget=${() => (settings.lessons.value = {})} />`}
     </div>
   `;

@@ -4,7 +4,7 @@
 import { useAsTable } from "../draw/picture.js";
 import { html, useMemo } from "../html.js";
 import { Choice, focusOn, Select, Slider, tableKey, useKeys } from "../parts/controls.js";
-import { count } from "../parts/format.js";
+import { count } from "../parts/numbers.js";
 import { Empty, NeedsServer, Panel, Refused } from "../parts/panel.js";
 import { Memory, planState, Speed } from "../plan/estimate.js";
 import { Checked, measuredSteps, Roofline } from "../plan/roofline.js";

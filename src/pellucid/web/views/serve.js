@@ -4,8 +4,7 @@
 import { useAsTable } from "../draw/picture.js";
 import { html, useEffect } from "../html.js";
 import { Choice, press, Slider, submits, TableButton, tableKey, useKeys } from "../parts/controls.js";
-import { count } from "../parts/format.js";
-import { Badge } from "../parts/numbers.js";
+import { Badge, count } from "../parts/numbers.js";
 import { Empty, Legend, NeedsServer, Panel, Refused, RequestName, Why } from "../parts/panel.js";
 import { Figures, Lanes } from "../serve/lanes.js";
 import { causeOf, serveState } from "../serve/run.js";

@@ -4,7 +4,7 @@
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
 import { TableButton, tableKey, useKeys } from "../parts/controls.js";
-import { Empty, Panel } from "../parts/panel.js";
+import { Empty, Panel, useReadableSeq } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
 import { busySpan, Lanes, MIN_SPAN, moved, Steps, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
 import { download } from "../timeline/trace.js";
@@ -14,13 +14,13 @@ export function View({ session }) {
   const { store, cursor } = session;
   const { chosen } = timelineState(session);
   const asTable = useAsTable();
-  cursor.version.value;
+  useReadableSeq(cursor);
   const boundsNow = () => wholeSpan(store);
-  const spanNow = () => within(chosen.value ?? busySpan(store, cursor.timeUs.value), boundsNow());
+  const spanNow = () => (chosen.value ? within(chosen.value, boundsNow()) : busySpan(store, cursor.timeUs.peek()));
   const bounds = boundsNow();
   const span = spanNow();
   // Keys may come faster than the page is drawn: they start from what is chosen now, not from what was drawn last.
-  const zoom = (/** @type {number} */ by) => (chosen.value = zoomed(spanNow(), by, cursor.timeUs.value, boundsNow()));
+  const zoom = (/** @type {number} */ by) => (chosen.value = zoomed(spanNow(), by, cursor.timeUs.peek(), boundsNow()));
   const pan = (/** @type {number} */ by) => (chosen.value = moved(spanNow(), by, boundsNow()));
   const fit = () => (chosen.value = null);
   useKeys("Timeline", [
