@@ -1,6 +1,6 @@
 """The live page's speed in a browser: its first paint, and its frames beside 10,000 blocks and 200 tokens a second.
 
-    python benchmarks/page_speed.py [--seconds 60] [--view generate --view cache]
+    python benchmarks/page_speed.py [--seconds 60] [--view generate --view cache ...]
 
 A server of this script sends the page's own files and a stream of synthetic events, as many as a busy engine sends:
 eight requests decode at 25 steps a second, each token with ten candidates and its sampling stages, each step with its
@@ -34,7 +34,12 @@ FLAGS = (
     "--enable-precise-memory-info",
     "--js-flags=--expose-gc",
 )
-VIEWS = ("generate", "timeline", "cache")
+VIEWS = (
+    "empty",
+    "generate",
+    "timeline",
+    "cache",
+)  # empty: a page without anything, the machine's floor
 
 # From the start of a frame's callbacks until style, layout and paint are done; and tasks of more than 50 ms.
 WATCH = """() => {
@@ -253,14 +258,16 @@ def measure_start(page: Page, url: str, turns: int = 5) -> None:
 
 def measure_view(page: Page, url: str, view: str, seconds: float) -> None:
     page.goto("about:blank")
-    page.goto(f"{url}/#{view}")
+    if view != "empty":
+        page.goto(f"{url}/#{view}")
+    made_so_far = "0" if view == "empty" else "pellucid.store.tokens.end"
     page.wait_for_timeout(3000)  # modules are compiled, the first requests run
     heap = page.evaluate(HEAP)
     page.evaluate(WATCH)
-    tokens = page.evaluate("pellucid.store.tokens.end")
+    tokens = page.evaluate(made_so_far)
     page.wait_for_timeout(seconds * 1000)
     seen = page.evaluate("window.seen")
-    made = page.evaluate("pellucid.store.tokens.end") - tokens
+    made = page.evaluate(made_so_far) - tokens
     grown = page.evaluate(HEAP) - heap
     work, gaps = sorted(seen["work"]), sorted(seen["gaps"])
 
@@ -292,7 +299,7 @@ def main() -> None:
         page.on("pageerror", lambda error: print(f"error: {error}"))
         page.add_init_script(INTERACTIVE)
         measure_start(page, url)
-        for view in arguments.view or ("generate", "cache"):
+        for view in arguments.view or VIEWS:
             measure_view(page, url, view, arguments.seconds)
         browser.close()
     server.shutdown()

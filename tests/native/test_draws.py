@@ -169,6 +169,7 @@ def test_native_draws_are_the_defined_ones(vocab_size: int, isa: str) -> None:
         {"min_p": 0.02},
         {"top_k": 40, "top_p": 0.9},
         {"typical_p": 0.5},
+        {"temperature": 1e60},
     ],
 )
 def test_a_large_vocabulary_and_many_seeds(given: dict[str, Any], isa: str) -> None:

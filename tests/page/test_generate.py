@@ -155,9 +155,8 @@ def test_hostile_text_stays_text_live_and_in_a_trace(page: Any) -> None:
         "params": {"temp": 1, "top_k": 0, "top_p": 1, "min_p": 0, "rep": 1, "seed": 1},
     }  # fmt: skip
     lines = "\n".join(json.dumps(event) for event in (hello, added, token))
-    page.evaluate(
-        "text => pellucid.source.openFile(new File([text], '<b>hostile</b>.jsonl'))", lines
-    )
+    page.route("**/*hostile*.jsonl", lambda route: route.fulfill(body=lines))
+    page.evaluate("pellucid.source.open('traces/<b>hostile<i>.jsonl')")
     wait_until(page, "pellucid.source.status.value === 'ended'")
     for number in "12345678":
         page.keyboard.press(number)
@@ -166,4 +165,4 @@ def test_hostile_text_stays_text_live_and_in_a_trace(page: Any) -> None:
             page.locator("main img, main script, main iframe, header b:has-text('hostile')").count()
             == 0
         )
-    assert page.locator(".recorded").inner_text() == "recorded: <b>hostile</b>.jsonl"
+    assert page.locator(".recorded").inner_text() == "recorded: <b>hostile<i>.jsonl"

@@ -108,7 +108,7 @@ def observe_drawn(
     names = [stage.name for stage in stages]
     is_greedy = params.temperature == 0
     factor = sharpness(1.0 if is_greedy else params.temperature)
-    if factor == 0 or not SUMMARIZED_STAGES.issuperset(names):
+    if not SUMMARIZED_STAGES.issuperset(names):
         return None
     # Greedily, all truncations keep the likeliest token.
     truncation = (1, 1.0, 0.0) if is_greedy else (params.top_k, params.top_p, params.min_p)
