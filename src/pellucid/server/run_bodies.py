@@ -98,8 +98,8 @@ LOAD_FIELDS = FieldTable(
         output_tokens="likewise",
         prefix_tokens="of each shared prefix; 0: none",
         num_prefixes="each prompt begins with one of so many",
-        discipline="continuous: requests enter as they arrive; static: they wait for a full batch, and"
-        " nobody enters before all of it have left",
+        discipline="continuous: requests start as they arrive; static: they wait for a full batch, and no"
+        " request starts before the previous batch has ended",
         static_batch=f"requests of a static batch, 1..{MAX_BATCH}",
         seed="of arrivals, lengths and prompts",
         ttft_slo="most seconds to the first token for goodput",

@@ -156,7 +156,7 @@ CONVERSATION_FIELDS = (
     ),
     *not_served(
         container="there are no containers",
-        mcp_servers="the server calls nobody; give its functions as tools",
+        mcp_servers="the server calls no other servers; give their functions as tools",
     ),
 )
 MESSAGES_FIELDS = FieldTable(
