@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -189,6 +190,7 @@ class Row {
     summary.total = sums.total;
     summary.weighted = sums.weighted;
     summary.all = {vocab_size_, sums.scaled};
+    all_weight_ = sums.scaled;
     const std::int64_t token = question_.token;
     summary.rank = 1 + count_above(logits_, token, logits_[token], true) +
                    count_above(logits_ + token, vocab_size_ - token, logits_[token], false);
@@ -289,13 +291,21 @@ class Row {
     Prefix sum{};
     add_above(logits_, scaled_, vocab_size_, most, 0.0f, sum);
     collect(least, most);
-    Prefix all = sum;
-    for (const std::int32_t token : scratch_.tokens) all.add(alone(token));
-    if (enough(sum) || !enough(all)) {  // the sample was wrong
+    if (enough(sum) || !enough(with_collected(sum))) {
+      // The sample was wrong, as it is where few tokens hold most of the row. All tokens below the
+      // bound together hold less than what is not asked for.
       sum = Prefix{};
-      collect(-kInfinity, kInfinity);
+      const double rest =
+          std::max(0.0, 1.0 - share) * all_weight_ / static_cast<double>(vocab_size_);
+      collect(peak_ + static_cast<float>(std::log2(rest)) / question_.sharpness, kInfinity);
+      if (!enough(with_collected(sum))) collect(-kInfinity, kInfinity);
     }
     return cut_tokens(sum, enough);
+  }
+
+  Prefix with_collected(Prefix sum) const {
+    for (const std::int32_t token : scratch_.tokens) sum.add(alone(token));
+    return sum;
   }
 
   // Logits between which the prefix ends that holds `share` of the row, as a sample of it says.
@@ -333,19 +343,19 @@ class Row {
     std::vector<std::uint8_t>& marks = scratch_.marks;
     marks.resize(static_cast<std::size_t>(round_up(vocab_size_, sizeof(std::uint64_t))), 0);
     mark_between(logits_, vocab_size_, least, most, marks.data());
-    std::vector<std::int32_t>& tokens = scratch_.tokens;
-    tokens.resize(marks.size());
+    std::vector<std::int32_t>& marked = scratch_.marked;
+    marked.resize(marks.size());  // once: what it grows by is set to 0
     std::size_t count = 0;
     for (std::size_t i = 0; i < marks.size(); i += sizeof(std::uint64_t)) {
       std::uint64_t eight;
       std::memcpy(&eight, marks.data() + i, sizeof(eight));
       if (eight == 0) continue;
       for (std::size_t j = i; j < i + sizeof(eight); ++j) {  // without branches
-        tokens[count] = static_cast<std::int32_t>(j);
+        marked[count] = static_cast<std::int32_t>(j);
         count += marks[j];
       }
     }
-    tokens.resize(count);
+    scratch_.tokens.assign(marked.begin(), marked.begin() + static_cast<std::ptrdiff_t>(count));
   }
 
   // Finds where the prefix ends among the collected tokens; `sum` is that of all likelier ones.
@@ -415,6 +425,7 @@ class Row {
   const RowQuestion& question_;
   RowSummaryScratch& scratch_;
   const float* scaled_ = nullptr;  // [V] weights at the temperature
+  double all_weight_ = 0.0;        // of the row, at the temperature
   float least_weight_ = 0.0f;      // that min_p keeps
   std::int64_t last_ = -1;  // the least likely token that top_k and top_p keep; -1: they keep all
 };

@@ -57,6 +57,7 @@ struct RowSummaryScratch {
   std::vector<float> scaled;         // [V] at the temperature
   std::vector<Prefix> buckets;       // of a sample of tokens
   std::vector<std::uint8_t> marks;   // [V, in whole groups of 8] tokens that are collected
+  std::vector<std::int32_t> marked;  // [as marks] the same tokens first
   std::vector<std::int32_t> tokens;  // the collected ones
 };
 
