@@ -61,6 +61,15 @@ class ServerClient:
         """
         with self._errors():
             reply = await self._http.get(self.url + path)
+        return self._json_of(path, reply)
+
+    async def post(self, path: str, body: Any) -> Any:
+        """As `get`, with a body in JSON."""
+        with self._errors():
+            reply = await self._http.post(self.url + path, json=body)
+        return self._json_of(path, reply)
+
+    def _json_of(self, path: str, reply: httpx.Response) -> Any:
         self._check(path, reply)
         try:
             return reply.json()

@@ -21,7 +21,7 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import ANYONE
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call, Endpoint, GeneratedReply, StreamClock
-from pellucid.server.http_protocol import EXTENSION, BodyWriter, Outbox
+from pellucid.server.http_protocol import EXTENSION, BodyWriter
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
 
@@ -308,9 +308,7 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
     endpoint = Endpoint(handler, Limits(), StreamClock(15, write_seconds=0.05))
     scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
     scope["query_string"] = b""
-    scope["extensions"] = {
-        EXTENSION: {"body_writer": FullConnection(None, time.monotonic, Outbox())}
-    }
+    scope["extensions"] = {EXTENSION: {"body_writer": FullConnection(None, time.monotonic)}}
     asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
     assert events[:2] == ["http.response.start", "written"]
     assert events[2:] == ["frames closed", "resources closed"]

@@ -1,13 +1,15 @@
 """The load of bench-serve: lengths, arrivals, prompts, and the arithmetic of percentiles and goodput."""
 
+import asyncio
 import statistics
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel, Spread
-from pellucid.benchmark.load.sender import Reply
+from pellucid.benchmark.load.sender import Reply, Target
 from pellucid.benchmark.load.traffic import Lengths, PromptWriter, Traffic
 from pellucid.server_client import ServerClient, ServerError
 
@@ -121,6 +123,21 @@ def test_nothing_came() -> None:
     result = LoadResult([], ServiceLevel())
     assert (result.seconds, result.per_second(0), result.largest_delay) == (0.0, 0.0, 0.0)
     assert set(result.spreads().values()) == {None}
+
+
+def test_words_are_counted_by_replies_that_are_not_streamed() -> None:
+    """llama-cpp-python's server counts no tokens in streams: prompts once had four times the tokens asked for."""
+
+    class Server:
+        async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            assert path == "/v1/completions" and "stream" not in body
+            return {"usage": {"prompt_tokens": 4 * len(body["prompt"].split()) + 2}}
+
+    traffic = Traffic(1, Lengths.parse("p", "202"), Lengths.parse("o", "1"))
+    target = Target(cast(ServerClient, Server()), "m", api="completions")
+    writer = asyncio.run(target.prompt_writer(traffic))
+    assert (writer.tokens_per_word, writer.overhead) == (4, 2)
+    assert len(writer.write(traffic.requests()[0]).split()) == 50
 
 
 def test_a_reply_is_read_as_it_comes() -> None:

@@ -233,8 +233,7 @@ class ReplySender:
         self.body_writer.write(frame)
 
     async def writable(self) -> None:
-        """Sends what was written, and waits until the client has taken it."""
-        self.body_writer.flush()
+        """Waits until the client has taken what was sent."""
         if self.body_writer.is_paused:
             taken = Signal(asyncio.get_running_loop())
             self.body_writer.on_writable = taken.set
@@ -267,7 +266,6 @@ class ReplySender:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def end(self) -> None:
-        self.body_writer.flush()
         await self._send({"type": "http.response.body", "body": b""})
 
 

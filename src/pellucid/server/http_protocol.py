@@ -1,6 +1,5 @@
 """uvicorn's HTTP protocol with bounds on what comes before a body, and with a way to write parts of a reply at once."""
 
-import asyncio
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable
 from typing import Any
@@ -12,37 +11,11 @@ from pellucid.server.config import Limits
 EXTENSION = "pellucid"  # of ASGI: each scope has a body_writer by this name
 
 
-class Outbox:
-    """The connections with parts of replies that are not sent yet. Sends all of them in one callback of the event loop.
-
-    A step brings each stream a frame. To make all frames first and to send them then takes less processor time than
-    both for one stream after the other: the code and the data of each part stay in the processor's caches.
-    """
-
-    __slots__ = ("_writers",)
-
-    def __init__(self) -> None:
-        self._writers: list[BodyWriter] = []
-
-    def add(self, writer: "BodyWriter") -> None:
-        if not self._writers:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._writers.append(writer)
-
-    def _flush(self) -> None:
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.flush()
-
-
 class BodyWriter:
     """Writes chunks of a reply's body to its connection without waiting.
 
     ASGI's `send` is a coroutine, so each token would have to wake a task, which takes longer than writing its
-    frame. `send` begins and ends the reply; what was written must be flushed before the end.
-
-    Args:
-        outbox: of the server.
+    frame. `send` begins and ends the reply.
 
     Attributes:
         is_paused: the client has not taken the earlier chunks; further chunks are held in memory.
@@ -50,38 +23,20 @@ class BodyWriter:
         last_time: when the last chunk was written, on the event loop's clock.
     """
 
-    __slots__ = (
-        "_clock",
-        "_outbox",
-        "_transport",
-        "_unsent",
-        "is_paused",
-        "last_time",
-        "on_writable",
-    )
+    __slots__ = ("_clock", "_transport", "is_paused", "last_time", "on_writable")
 
-    def __init__(self, transport: Transport, clock: Callable[[], float], outbox: Outbox) -> None:
+    def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
         self._transport = transport
         self._clock = clock
-        self._outbox = outbox
-        self._unsent = b""
         self.is_paused = False
         self.on_writable: Callable[[], None] = _nothing
         self.last_time = clock()
 
     def write(self, data: bytes) -> None:
-        """Sends a part of the body when the callback of the event loop has ended."""
-        if not self._unsent:
-            self._outbox.add(self)
-        self._unsent += data
-
-    def flush(self) -> None:
-        """Sends now what was written, as a chunk (RFC 9112, section 7.1); does nothing if the client has gone."""
-        data, self._unsent = self._unsent, b""
-        if data:
-            self.last_time = self._clock()
-            if not self._transport.is_closing():
-                self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        """Sends a chunk (RFC 9112, section 7.1); does nothing if the client has gone."""
+        self.last_time = self._clock()
+        if not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def _nothing() -> None:
@@ -90,8 +45,6 @@ def _nothing() -> None:
 
 def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """The protocol of one server's connections: a class, because uvicorn makes one for each."""
-
-    outbox = Outbox()
 
     class BoundedHttpProtocol(HttpToolsProtocol):
         """Closes a connection whose request line and headers are too long or too slow.
@@ -107,7 +60,7 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._body_writer = BodyWriter(transport, self.loop.time, outbox)
+            self._body_writer = BodyWriter(transport, self.loop.time)
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:

@@ -104,12 +104,17 @@ class Target:
 
     async def ask(self, prompt: str, num_output_tokens: int) -> AsyncGenerator[str, None]:
         """The data of each event of the streamed reply."""
+        body = self._body(prompt, num_output_tokens)
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        async with aclosing(self.client.stream("POST", PATHS[self.api], body)) as events:
+            async for _, data in events:
+                yield data
+
+    def _body(self, prompt: str, num_output_tokens: int) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": num_output_tokens,
             "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
         }
         if self.api == "chat":
             body["messages"] = [{"role": "user", "content": prompt}]
@@ -117,23 +122,21 @@ class Target:
             body["prompt"] = prompt
         if self.ignore_eos:
             body["ignore_eos"] = True
-        async with aclosing(self.client.stream("POST", PATHS[self.api], body)) as events:
-            async for _, data in events:
-                yield data
+        return body
 
     async def prompt_writer(self, traffic: Traffic) -> PromptWriter:
-        """Asks two short questions: whether all is well, and how many tokens our words are.
+        """Asks two short questions: whether all is well, and how many tokens our words are. The replies are not
+        streamed, because some servers count tokens in whole replies alone.
 
         Raises:
             ServerError: the server does not answer them.
         """
         examples = []
         for num_words in EXAMPLE_WORDS:
-            reply = Reply()
-            async with aclosing(self.ask(words(f"{traffic.seed} example", num_words), 1)) as events:
-                async for data in events:
-                    reply.take(data, 0.0)
-            examples.append((num_words, reply.num_prompt_tokens))
+            body = self._body(words(f"{traffic.seed} example", num_words), 1)
+            reply = await self.client.post(PATHS[self.api], body)
+            usage = (reply.get("usage") if isinstance(reply, dict) else None) or {}
+            examples.append((num_words, usage.get("prompt_tokens")))
         counted = [(num_words, count) for num_words, count in examples if count is not None]
         return PromptWriter.fitted(traffic, counted) if len(counted) == 2 else PromptWriter(traffic)
 
