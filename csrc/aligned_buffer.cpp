@@ -13,7 +13,6 @@
 #include "rounding.h"
 
 namespace pellucid {
-namespace {}  // namespace
 
 AlignedBuffer::AlignedBuffer(std::size_t num_bytes) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;
