@@ -176,7 +176,7 @@ def test_what_is_not_served_is_refused(client: openai.OpenAI) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         (
             {"previous_response_id": "resp_1"},
-            "previous_response_id: is not served; the server keeps none",
+            "previous_response_id: is not served; the server stores none: send the items",
         ),
         ({"background": True}, "background: is not served"),
         ({"truncation": "auto"}, "truncation='auto'"),
