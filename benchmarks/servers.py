@@ -10,6 +10,7 @@ where it is on the PATH. `--engines vllm` adds vLLM, with the same weights in bf
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -76,6 +77,9 @@ def command_of(engine: str, weights: Path, file_type: str, port: int) -> list[st
             "false",
             "--flash_attn",
             "true",
+            # Its defaults are half of the processors, and logits of every token of a prompt.
+            *("--n_threads", f"{os.cpu_count()}", "--n_threads_batch", f"{os.cpu_count()}"),
+            *("--logits_all", "false"),
         ]
         return [str(python), "-m", "llama_cpp.server", *words]
     if engine == "llama-server":
