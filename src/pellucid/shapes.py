@@ -252,36 +252,28 @@ def _gpt_oss_20b(num_layers: int) -> ModelConfig:
 
 def _lfm2_1_2b() -> ModelConfig:
     """LFM2-1.2B: gated short convolutions in ten of its sixteen layers."""
-    model = _llama_like(
-        architecture="Lfm2ForCausalLM",
-        vocab_size=65_536,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_layers=16,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=64,
-        max_position_embeddings=128_000,
-        norm_eps=1e-5,
-        rope_theta=1e6,
-        qk_norm="head",
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_ids=(7,),
-    )
-    convolution = ShortConvolutionConfig(2048, 3)
-    full = (2, 5, 8, 10, 12, 14)
-    return _with_recurrence(model, convolution, full)
+    return _lfm2("Lfm2ForCausalLM", 8192, 16, (2, 5, 8, 10, 12, 14))
 
 
 def _lfm2_8b_a1b() -> ModelConfig:
     """LFM2-8B-A1B: convolutions in 18 of its 24 layers, experts in all layers but the first two."""
+    model = _lfm2("Lfm2MoeForCausalLM", 7168, 24, (2, 6, 10, 14, 18, 21))
+    experts = ExpertsConfig(32, 4, 1792, "silu", router="sigmoid", selection_bias=True)
+    dense, sparse = model.layers[:2], model.layers[2:]
+    layers = (*dense, *(replace(layer, mlp=None, experts=experts) for layer in sparse))
+    return replace(model, layers=layers)
+
+
+def _lfm2(
+    architecture: str, intermediate_size: int, num_layers: int, full: tuple[int, ...]
+) -> ModelConfig:
+    """LFM2 with full attention in the layers `full`, and convolutions in the others."""
     model = _llama_like(
-        architecture="Lfm2MoeForCausalLM",
+        architecture=architecture,
         vocab_size=65_536,
         hidden_size=2048,
-        intermediate_size=7168,
-        num_layers=24,
+        intermediate_size=intermediate_size,
+        num_layers=num_layers,
         num_heads=32,
         num_kv_heads=8,
         head_dim=64,
@@ -293,11 +285,7 @@ def _lfm2_8b_a1b() -> ModelConfig:
         bos_token_id=1,
         eos_token_ids=(7,),
     )
-    model = _with_recurrence(model, ShortConvolutionConfig(2048, 3), (2, 6, 10, 14, 18, 21))
-    experts = ExpertsConfig(32, 4, 1792, "silu", router="sigmoid", selection_bias=True)
-    dense, sparse = model.layers[:2], model.layers[2:]
-    layers = (*dense, *(replace(layer, mlp=None, experts=experts) for layer in sparse))
-    return replace(model, layers=layers)
+    return _with_recurrence(model, ShortConvolutionConfig(2048, 3), full)
 
 
 def _qwen35_0_8b() -> ModelConfig:
