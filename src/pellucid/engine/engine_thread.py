@@ -236,9 +236,8 @@ class EngineThread:
         return error
 
 
-_Delivery: TypeAlias = tuple[
-    AsyncTokenStream, CompletionDelta, bool
-]  # True: the stream's last delta
+# True: the stream's last delta.
+_Delivery: TypeAlias = tuple[AsyncTokenStream, CompletionDelta, bool]
 
 
 def _receive(deliveries: Sequence[_Delivery]) -> None:

@@ -166,9 +166,8 @@ def make_kv_storage(
         available_memory(),
     )
     draft_kv_cache = None
-    if (
-        draft is not None
-    ):  # bytes_per_block is the model's alone: the draft model's cache counts as scratch
+    if draft is not None:
+        # bytes_per_block is the model's alone: the draft model's cache counts as scratch.
         plan = replace(
             plan,
             bytes_per_block=bytes_per_block,

@@ -9,9 +9,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.floating[Any]]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_SORTED_AT_MOST = (
-    1024  # at this size or below, one sort costs less than further rounds of partitioning
-)
+# At this size or below, one sort costs less than further rounds of partitioning.
+_SORTED_AT_MOST = 1024
 _CHUNK = 64  # values whose largest stands for all of them
 _SAMPLED = 64  # keys whose median is taken for the median of all
 

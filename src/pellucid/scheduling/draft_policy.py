@@ -21,9 +21,8 @@ NUM_LOOKING = 2  # drafts of such a trial
 # Steps without a new decision while drafts save no time or none are found: deciding takes time as well.
 MAX_REST = 16
 MAX_REST_AFTER_MISSES = 8
-MAX_SURPRISE = (
-    0.5  # largest change of an estimate by one measured step, since steps may be interrupted
-)
+# Largest change of an estimate by one measured step, since steps may be interrupted.
+MAX_SURPRISE = 0.5
 
 
 class Verdict(Enum):

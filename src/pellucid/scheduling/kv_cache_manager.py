@@ -23,9 +23,8 @@ from pellucid.scheduling.scheduler_output import (
 )
 from pellucid.scheduling.state_pool import StatePool
 
-SNAPSHOT_TOKENS = (
-    2048  # least distance between two regular snapshots of a prompt's recurrent states
-)
+# Least distance between two regular snapshots of a prompt's recurrent states.
+SNAPSHOT_TOKENS = 2048
 # Regular snapshots of one prompt take at most 1 / SNAPSHOTS_SHARE of the slots for snapshots.
 SNAPSHOTS_SHARE = 4
 

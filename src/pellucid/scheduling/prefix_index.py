@@ -15,13 +15,11 @@ class MissReason(Enum):
     NEVER_SEEN = "never_seen"  # no request has computed these tokens, as far as the index remembers
     EVICTED = "evicted"  # the block was in the index, and has been evicted
     DIFFERS = "differs"  # another text begins like this one and then differs
-    PARTIAL_BLOCK = (
-        "partial_block"  # what is left is shorter than a block: only full ones are shared
-    )
+    # What is left is shorter than a block: only full ones are shared.
+    PARTIAL_BLOCK = "partial_block"
     DISABLED = "disabled"  # prefix caching is off, or prompt_logprobs need all positions computed
-    RECURRENT = (
-        "recurrent"  # the blocks are there, but no snapshot of the recurrent states at their end
-    )
+    # The blocks are there, but no snapshot of the recurrent states at their end.
+    RECURRENT = "recurrent"
     SALT = "salt"  # the block is in the index under another salt
 
 

@@ -9,9 +9,8 @@ from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, overloaded
 
 RATE_WINDOW = 32  # ends of requests from which the time until there is room is estimated
-KEPT_SHARE = (
-    0.5  # of each limit, divided among the callers by weight; the rest is first come, first served
-)
+# Of each limit, divided among the callers by weight; the rest is first come, first served.
+KEPT_SHARE = 0.5
 
 
 class Admission:

@@ -18,9 +18,8 @@ from typing import Any
 from pellucid.conversation import Message, Tool
 
 _WORKER = Path(__file__).with_name("chat_template_worker.py")
-_WORKER_START_SECONDS = (
-    30.0  # Python's own start, nothing of the template: long, for a busy machine
-)
+# Python's own start, nothing of the template: long, for a busy machine.
+_WORKER_START_SECONDS = 30.0
 # A worker limits its own processor time where the system can (not on Windows). The clock then only guards
 # against a worker that hangs, and leaves a good template its time on a busy machine.
 _CLOCK_SECONDS_PER_PROCESSOR_SECOND = 20.0 if hasattr(signal, "setitimer") else 1.0
