@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -38,9 +38,11 @@ class Served:
         """Of all TCP sockets of the process that accept connections."""
         inodes = set()
         for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            target = str(link.readlink())
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
+            # The process may close a file between the listing and the reading.
+            with suppress(FileNotFoundError):
+                target = str(link.readlink())
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
         found = set()
         for name in ("tcp", "tcp6"):
             path = Path(f"/proc/{self.process.pid}/net/{name}")
