@@ -272,6 +272,34 @@ def weight_bytes(
     return layers + (matrix_bytes(shape.vocab_size, shape.hidden_size) if with_head else 0)
 
 
+def stored_weight_bytes(shape: ModelShape, matrix_bytes: Callable[[int, int], int]) -> int:
+    """Bytes of all weights in memory: as `weight_bytes`, and the embedding where the head is another matrix. The
+    layers' own embeddings stay in their files."""
+    embedding = (
+        0 if shape.tie_word_embeddings else matrix_bytes(shape.vocab_size, shape.hidden_size)
+    )
+    return weight_bytes(shape, matrix_bytes) + embedding
+
+
+def unread_expert_bytes(
+    shape: ModelShape, matrix_bytes: Callable[[int, int], int], num_tokens: int
+) -> float:
+    """Bytes of the experts that no token of a step chooses, on average: n (1 - k/n)^T of n experts, if each of the
+    T tokens chooses k and routers choose all experts equally often.
+
+    Args:
+        matrix_bytes: as in `weight_bytes`.
+        num_tokens: T.
+    """
+    return sum(
+        each.num_matrices
+        * (1 - each.num_active / each.num_matrices) ** num_tokens
+        * matrix_bytes(each.num_outputs, each.num_inputs)
+        for layer in shape.layers
+        for each in layer_matrices(layer, shape.hidden_size)
+    )
+
+
 def kv_positions(start: int, end: int, window: int | None = None) -> int:
     """Positions whose K and V a layer touches for the queries at start .. end - 1: it reads those
     before `start` that some query sees, and writes those of the queries themselves."""

@@ -20,6 +20,7 @@ from pellucid.benchmark.ablation.capacity import Capacity, CapacityResult
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
+from pellucid.benchmark.estimate import MachineFacts, ModelFormats, Workload, estimate
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
 from pellucid.benchmark.machine import Machine
@@ -36,12 +37,14 @@ from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import print_explanation
 from pellucid.cli.load_report import Load, print_load
 from pellucid.cli.output.terminal import note_facts
+from pellucid.cli.plan_report import print_plan
 from pellucid.cli.server_screen import print_status
 from pellucid.cli.server_status import ServerStatus
 from pellucid.config import EngineConfig
 from pellucid.event_recording import read_recording
 from pellucid.kv_quality import KVQuality
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from pellucid.shapes import find_shape
 
 RECORDINGS = Path(__file__).with_name("recordings")
 SCREENS = Path(__file__).with_name("screens")
@@ -116,6 +119,17 @@ def eval_kv(tmp_path: Path) -> None:
             quality("int4", 864, 2.0484, *range(30)),
         ]
     )
+
+
+def plan(tmp_path: Path) -> None:
+    machine = MachineFacts("this machine", "M", 32.1e9, 905e9, 20e9)
+    model = find_shape("qwen3-30b-a3b")
+    model_formats = ModelFormats("int4", "bf16", 32)
+    estimates = {
+        requests: estimate(model, model_formats, machine, Workload(4096, 128, requests, 1.5))
+        for requests in (1, 8, 32)
+    }
+    print_plan("qwen3-30b-a3b, weights int4, KV cache bf16", machine, estimates)
 
 
 def ablate(tmp_path: Path) -> None:
@@ -222,6 +236,7 @@ SHOWN: dict[str, Callable[[Path], None]] = {
     "explain-alone": explain_alone,
     "explain-crowded": explain_crowded,
     "eval-kv": eval_kv,
+    "plan": plan,
     "ablate": ablate,
     "bench-serve": bench_serve,
     "top": top,

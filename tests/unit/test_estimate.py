@@ -80,3 +80,26 @@ def test_what_does_not_fit_is_zero_and_prices_follow_the_rate() -> None:
         numbers(formats=ModelFormats("int3", "bf16", 32))
     with pytest.raises(ValueError, match="kv_cache_dtype='int3'"):
         numbers(formats=ModelFormats("none", "int3", 32))
+
+
+def test_recurrent_states_take_memory_beside_the_cache() -> None:
+    """Qwen3.5 0.8B: 18 layers with 16 heads of 128 x 128 numbers in f32 and 3 columns of a convolution."""
+    found = numbers("qwen3.5-0.8b", prompt=1000, output=24)
+    states = found["state_bytes_per_request"].value
+    assert states == 18 * 4 * (16 * 128 * 128 + 3 * 3 * 16 * 128)
+    blocks = found["kv_blocks_per_request"].value * found["kv_bytes_per_token"].value * 32
+    assert found["kv_bytes_per_request"].value == blocks + states
+    assert "state_bytes_per_request" not in numbers()
+
+
+def test_a_decode_step_reads_the_experts_that_its_tokens_choose() -> None:
+    one, many = numbers("qwen3-30b-a3b"), numbers("qwen3-30b-a3b", batch=64)
+    assert one["weight_bytes"].value == 2 * one["parameters"].value
+    assert one["decode_weight_bytes"].value == 2 * one["active_parameters"].value
+    # Which experts a token chooses is not known before.
+    assert one["decode_weight_bytes"].provenance == "E"
+    assert many["decode_weight_bytes"].value > 9 * one["decode_weight_bytes"].value
+    assert many["decode_weight_bytes"].value < many["weight_bytes"].value
+    dense = numbers("phi-3-mini")
+    assert dense["decode_weight_bytes"].value == 2 * dense["active_parameters"].value
+    assert dense["decode_weight_bytes"].provenance == "C"

@@ -87,6 +87,32 @@ def test_a_step_reads_each_matrix_once_in_its_format() -> None:
     assert formulas.weight_bytes(shape, bytes_of_rows) == layer + (320 + 4)
 
 
+def test_experts_that_no_token_chooses_are_not_read() -> None:
+    [layer] = fake_model_config().layers
+    experts = replace(layer, mlp=None, experts=ExpertsConfig(8, 2, 3, "silu"))
+    shape = replace(fake_model_config(), layers=(layer, experts, experts))
+    of_all = 2 * 8 * (6 * 4 + 4 * 3)  # two layers of 8 experts, each with 6 x 4 and 4 x 3 weights
+
+    def unread(num_tokens: int) -> float:
+        return formulas.unread_expert_bytes(shape, lambda rows, columns: rows * columns, num_tokens)
+
+    assert unread(1) == of_all * 6 / 8
+    assert unread(2) == of_all * (6 / 8) ** 2
+    assert unread(1000) < 1e-100
+    assert formulas.unread_expert_bytes(fake_model_config(), lambda rows, columns: 1, 1) == 0
+
+
+def test_an_embedding_apart_from_the_head_takes_memory_and_is_not_read_whole() -> None:
+    def bf16(num_outputs: int, num_inputs: int) -> int:
+        return 2 * num_outputs * num_inputs
+
+    apart, tied = SHAPES["phi-3-mini"], SHAPES["llama-3.2-1b"]
+    assert formulas.stored_weight_bytes(apart, bf16) == 2 * (
+        formulas.matrix_parameters(apart) + formulas.embedding_parameters(apart)
+    )
+    assert formulas.stored_weight_bytes(tied, bf16) == formulas.weight_bytes(tied, bf16)
+
+
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 def test_kv_positions_counts_what_queries_see_and_their_own(window: int | None) -> None:
     for start in range(6):

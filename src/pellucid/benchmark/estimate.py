@@ -49,6 +49,22 @@ class MachineFacts:
     flops_per_second: float
     memory_bytes: float
 
+    def with_limits(
+        self,
+        bandwidth: float | None = None,
+        flops: float | None = None,
+        memory_bytes: float | None = None,
+    ) -> "MachineFacts":
+        """This machine with the limits that are given instead of its own: such ceilings were not measured."""
+        is_given = bandwidth is not None or flops is not None
+        return MachineFacts(
+            self.name,
+            "E" if is_given else self.provenance,
+            self.bandwidth_bytes_per_second if bandwidth is None else bandwidth,
+            self.flops_per_second if flops is None else flops,
+            self.memory_bytes if memory_bytes is None else memory_bytes,
+        )
+
 
 # Data sheets: dense bf16 without sparsity. A step reaches less: measured ceilings are the better inputs.
 MACHINES = {
@@ -87,7 +103,7 @@ class ModelFormats:
     Attributes:
         quantization, kv_cache_dtype: as in `EngineConfig`.
         block_size: tokens in a block.
-        weight_bytes: that a step reads, if the engine has counted them; None: by the formula.
+        weight_bytes: in memory, if the engine has counted them; None: by the formula.
         bytes_per_block: as the pool allocates them; None: by the formula.
     """
 
@@ -101,10 +117,29 @@ class ModelFormats:
 def estimate(
     model: ModelConfig, formats: ModelFormats, machine: MachineFacts, work: Workload
 ) -> list[Number]:
-    """All formulas for one model, machine and workload."""
-    numbers: list[Number] = []
+    """All formulas for one model, machine and workload.
+
+    Raises:
+        ValueError: a format is not known.
+    """
+    sheet = _Sheet()
+    weight_bytes = _add_size(sheet, model, formats)
+    _add_memory(sheet, model, formats, machine, work, weight_bytes)
+    _add_speed(sheet, model, formats, machine, work, weight_bytes)
+    _add_token_passes(sheet, work)
+    if work.num_drafts:
+        _add_speculation(sheet, work)
+    return sheet.numbers
+
+
+class _Sheet:
+    """The numbers so far."""
+
+    def __init__(self) -> None:
+        self.numbers: list[Number] = []
 
     def add(
+        self,
         name: str,
         value: float,
         unit: str,
@@ -112,42 +147,70 @@ def estimate(
         formula: str,
         **inputs: float | str,
     ) -> float:
-        numbers.append(Number(name, value, unit, provenance, formula, inputs))
+        """Adds a number, and returns its value."""
+        self.numbers.append(Number(name, value, unit, provenance, formula, inputs))
         return value
 
-    context = work.prompt + work.output
-    head = model.vocab_size * model.hidden_size
+
+def _add_size(sheet: _Sheet, model: ModelConfig, formats: ModelFormats) -> float:
+    """Parameters, and the bytes of weights, which it returns."""
+    layers = formulas.matrix_parameters(model)
     embeddings = formulas.embedding_parameters(model)
-    add(
+    sheet.add(
         "parameters",
-        formulas.matrix_parameters(model) + embeddings,
+        layers + embeddings,
         "",
         "C",
         "matrices of all layers + embeddings",
-        layers=formulas.matrix_parameters(model),
+        layers=layers,
         embeddings=embeddings,
     )
-    active = add(
+    sheet.add(
         "active_parameters",
-        formulas.active_matrix_parameters(model) + head,
+        _active_parameters(model),
         "",
         "C",
         "matrices that a token passes + head",
         layers=formulas.active_matrix_parameters(model),
-        head=head,
+        head=model.vocab_size * model.hidden_size,
     )
-    by_formula = formulas.weight_bytes(model, matrix_bytes(formats.quantization))
-    weights = add(
+    by_formula = formulas.stored_weight_bytes(model, matrix_bytes(formats.quantization))
+    return sheet.add(
         "weight_bytes",
         by_formula if formats.weight_bytes is None else formats.weight_bytes,
         "B",
         "C",
-        "bytes of each matrix that a step reads, scales included",
+        "bytes of all matrices, scales included",
         quantization=formats.quantization,
         by_formula=by_formula,
     )
+
+
+def _read_share(model: ModelConfig, formats: ModelFormats, num_tokens: int) -> float:
+    """Of the weights in memory, the share that a step of `num_tokens` tokens reads."""
+    bytes_of = matrix_bytes(formats.quantization)
+    unread = formulas.unread_expert_bytes(model, bytes_of, num_tokens)
+    return (formulas.weight_bytes(model, bytes_of) - unread) / formulas.stored_weight_bytes(
+        model, bytes_of
+    )
+
+
+def _active_parameters(model: ModelConfig) -> int:
+    return formulas.active_matrix_parameters(model) + model.vocab_size * model.hidden_size
+
+
+def _add_memory(
+    sheet: _Sheet,
+    model: ModelConfig,
+    formats: ModelFormats,
+    machine: MachineFacts,
+    work: Workload,
+    weight_bytes: float,
+) -> None:
+    """What a request holds of the KV cache and of recurrent states, and what fits beside the weights."""
+    context = work.prompt + work.output
     position = kv_position_bytes(model, formats.kv_cache_dtype)
-    add(
+    sheet.add(
         "kv_bytes_per_token",
         position,
         "B",
@@ -160,72 +223,117 @@ def estimate(
     )
     # At the end of an answer, a token at a time.
     needs = block_needs(model, formats.block_size, max_chunk=1)
-    num_groups = len(needs.windows)
-    block_bytes = formats.bytes_per_block or position * formats.block_size / num_groups
-    blocks = needs.most(context)
-    add(
+    has_windows = needs.windows != (None,)
+    block_bytes = formats.bytes_per_block or position * formats.block_size / len(needs.windows)
+    blocks = sheet.add(
         "kv_blocks_per_request",
-        blocks,
+        needs.most(context),
         "",
         "C",
-        "ceil(n / s)"
-        if needs.windows == (None,)
-        else "sum over groups of ceil(n / s), at most a window",
+        "sum over groups of ceil(n / s), at most a window" if has_windows else "ceil(n / s)",
         n=context,
         s=formats.block_size,
     )
-    per_request = add(
+    states = formulas.state_bytes(model)
+    if states:
+        sheet.add(
+            "state_bytes_per_request",
+            states,
+            "B",
+            "C",
+            "sum over recurrent layers of 4 * numbers of a state",
+            layers=sum(layer.recurrence is not None for layer in model.layers),
+        )
+    per_request = sheet.add(
         "kv_bytes_per_request",
-        blocks * block_bytes,
+        blocks * block_bytes + states,
         "B",
         "C",
-        "blocks * bytes of a block",
+        "blocks * bytes of a block" + (" + states" if states else ""),
         blocks=blocks,
         block_bytes=block_bytes,
-        by_formula=context * position,
+        states=states,
+        by_formula=context * position + states,
     )
-    add(
+    sheet.add(
         "kv_bytes_batch", work.batch * per_request, "B", "C", "B * bytes of a request", B=work.batch
     )
-    free = machine.memory_bytes - weights
-    num_free_blocks = int(max(0, free // block_bytes))
-    add(
+    free = machine.memory_bytes - weight_bytes
+    sheet.add(
         "requests_that_fit",
         max(0, free // per_request),
         "",
         "C",
         "floor((memory - weights) / bytes of a request)",
         memory=machine.memory_bytes,
-        weights=weights,
+        weights=weight_bytes,
         request=per_request,
     )
-    add(
+    num_free_blocks = int(max(0, (free - states) // block_bytes))
+    sheet.add(
         "longest_context",
         needs.longest(num_free_blocks, num_free_blocks * formats.block_size),
         "token",
         "C",
-        "floor((memory - weights) / block bytes) * s"
-        if needs.windows == (None,)
-        else "longest n whose blocks fit: (memory - weights) / block bytes",
+        "longest n whose blocks fit: (memory - weights) / block bytes"
+        if has_windows
+        else "floor((memory - weights) / block bytes) * s",
         memory=machine.memory_bytes,
-        weights=weights,
+        weights=weight_bytes + states,
         block_bytes=block_bytes,
         s=formats.block_size,
     )
-    bandwidth, peak = machine.bandwidth_bytes_per_second, machine.flops_per_second
-    add("bandwidth", bandwidth, "B/s", machine.provenance, "of the machine", machine=machine.name)
-    add("peak", peak, "FLOP/s", machine.provenance, "of the machine", machine=machine.name)
-    add("ridge", peak / bandwidth, "FLOP/B", "E", "F / W", F=peak, W=bandwidth)
-    kv = formulas.KVBytes(model, position)
 
-    def step(name: str, flops: float, moved: float) -> float:
-        seconds = max(flops / peak, moved / bandwidth)
-        add(f"{name}_flops", flops, "FLOP", "C", "2*P*q + 4*L*Hq*d*pairs + head", P=active)
-        add(f"{name}_bytes", moved, "B", "C", "weights + K and V read and written", weights=weights)
-        add(f"{name}_intensity", flops / moved, "FLOP/B", "C", "FLOPs / bytes")
-        return add(
+
+def _add_speed(
+    sheet: _Sheet,
+    model: ModelConfig,
+    formats: ModelFormats,
+    machine: MachineFacts,
+    work: Workload,
+    weight_bytes: float,
+) -> None:
+    """The roofline of prefill and decode, and the times and the price that follow."""
+    bandwidth, peak = machine.bandwidth_bytes_per_second, machine.flops_per_second
+    source = {"machine": machine.name}
+    sheet.add("bandwidth", bandwidth, "B/s", machine.provenance, "of the machine", **source)
+    sheet.add("peak", peak, "FLOP/s", machine.provenance, "of the machine", **source)
+    sheet.add("ridge", peak / bandwidth, "FLOP/B", "E", "F / W", F=peak, W=bandwidth)
+
+    def add_step(name: str, start: int, end: int, num_requests: int) -> float:
+        """The step that computes positions start .. end - 1 of each request."""
+        num_tokens = num_requests * (end - start)
+        flops = num_requests * formulas.forward_flops(model, start, end, 1)
+        weights = sheet.add(
+            f"{name}_weight_bytes",
+            weight_bytes * _read_share(model, formats, num_tokens),
+            "B",
+            "E" if any(layer.experts for layer in model.layers) else "C",
+            "weights - embedding rows - experts that no token chooses: n * (1 - k/n)^q of n",
+            weights=weight_bytes,
+            q=num_tokens,
+        )
+        moved = weights + num_requests * kv_bytes(start, end)
+        sheet.add(
+            f"{name}_flops",
+            flops,
+            "FLOP",
+            "C",
+            "2*P*q + 4*L*Hq*d*pairs + head",
+            P=_active_parameters(model),
+        )
+        sheet.add(
+            f"{name}_bytes",
+            moved,
+            "B",
+            "C",
+            "weights + K and V read and written",
+            weights=weights,
+        )
+        sheet.add(f"{name}_intensity", flops / moved, "FLOP/B", "C", "FLOPs / bytes")
+        return sheet.add(
             f"{name}_seconds",
-            seconds,
+            max(flops / peak, moved / bandwidth),
             "s",
             "E",
             "max(FLOPs / F, bytes / W)",
@@ -234,22 +342,15 @@ def estimate(
             bound="compute" if flops / peak > moved / bandwidth else "memory",
         )
 
-    prefill = step(
-        "prefill",
-        formulas.forward_flops(model, 0, work.prompt, 1),
-        weights + kv(0, work.prompt),
-    )
-    last = context - 1
-    decode = step(
-        "decode",
-        work.batch * formulas.forward_flops(model, last, context, 1),
-        weights + work.batch * kv(last, context),
-    )
-    rate = add(
+    kv_bytes = formulas.KVBytes(model, kv_position_bytes(model, formats.kv_cache_dtype))
+    context = work.prompt + work.output
+    prefill = add_step("prefill", 0, work.prompt, num_requests=1)
+    decode = add_step("decode", context - 1, context, num_requests=work.batch)
+    rate = sheet.add(
         "tokens_per_second", work.batch / decode, "token/s", "E", "B / decode step", B=work.batch
     )
-    add("first_token_seconds", prefill, "s", "E", "prefill of one prompt, no queue")
-    add(
+    sheet.add("first_token_seconds", prefill, "s", "E", "prefill of one prompt, no queue")
+    sheet.add(
         "request_seconds",
         prefill + (work.output - 1) * decode,
         "s",
@@ -258,7 +359,7 @@ def estimate(
         T=work.output,
     )
     if work.price_per_hour:
-        add(
+        sheet.add(
             "price_per_million_tokens",
             work.price_per_hour / (3600 * rate) * 1e6,
             "price/Mtoken",
@@ -266,39 +367,42 @@ def estimate(
             "price an hour / (3600 * tokens/s) * 1e6",
             price=work.price_per_hour,
         )
-    for use_cache, name in ((True, "cached"), (False, "naive")):
-        add(
-            f"{name}_token_passes",
-            formulas.token_passes(work.prompt, work.output, use_cache),
-            "token",
-            "C",
-            "N + T - 1" if use_cache else "N*T + T*(T - 1)/2",
-            N=work.prompt,
-            T=work.output,
+
+
+def _add_token_passes(sheet: _Sheet, work: Workload) -> None:
+    """Tokens that pass through the model for an answer, with and without a KV cache."""
+    for name, use_cache, formula in (
+        ("cached", True, "N + T - 1"),
+        ("naive", False, "N*T + T*(T - 1)/2"),
+    ):
+        passes = formulas.token_passes(work.prompt, work.output, use_cache)
+        sheet.add(
+            f"{name}_token_passes", passes, "token", "C", formula, N=work.prompt, T=work.output
         )
-    if work.num_drafts:
-        a, k = work.acceptance, work.num_drafts
-        add(
-            "tokens_per_round",
-            formulas.expected_tokens(a, k),
-            "token",
-            "E",
-            "(1 - a^(k+1)) / (1 - a)",
-            a=a,
-            k=k,
-        )
-        add(
-            "draft_speedup",
-            formulas.draft_speedup(a, k, work.draft_cost, work.verify_cost),
-            "x",
-            "E",
-            "E / (k*c + v)",
-            a=a,
-            k=k,
-            c=work.draft_cost,
-            v=work.verify_cost,
-        )
-    return numbers
+
+
+def _add_speculation(sheet: _Sheet, work: Workload) -> None:
+    a, k = work.acceptance, work.num_drafts
+    sheet.add(
+        "tokens_per_round",
+        formulas.expected_tokens(a, k),
+        "token",
+        "E",
+        "(1 - a^(k+1)) / (1 - a)",
+        a=a,
+        k=k,
+    )
+    sheet.add(
+        "draft_speedup",
+        formulas.draft_speedup(a, k, work.draft_cost, work.verify_cost),
+        "x",
+        "E",
+        "E / (k*c + v)",
+        a=a,
+        k=k,
+        c=work.draft_cost,
+        v=work.verify_cost,
+    )
 
 
 def matrix_bytes(quantization: str) -> Callable[[int, int], int]:

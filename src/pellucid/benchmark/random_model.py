@@ -63,9 +63,8 @@ def _check_memory(
 ) -> int:
     """Before anything is allocated: a machine that swaps measures its disk. Returns bytes of weights."""
     matrix_bytes = planned_matrix_bytes(engine_config, backend)
-    weights = formulas.weight_bytes(config, matrix_bytes)
+    weights = formulas.stored_weight_bytes(config, matrix_bytes)
     embedding = matrix_bytes(config.vocab_size, config.hidden_size)
-    weights += 0 if config.tie_word_embeddings else embedding
     available = available_memory()
     # While a matrix is laid out for the kernels it is there twice; the embedding is the largest.
     if available is not None and weights + embedding + kv_plan.num_bytes > available:

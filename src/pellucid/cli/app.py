@@ -28,7 +28,7 @@ from pellucid.cli.parsing.settings import config_path, read_config, settings_kin
 VERBS = {
     "Generate text": ("run", "chat", "serve"),
     "Look inside": ("compare", "explain", "top", "page", "trace"),
-    "Measure": ("bench", "bench-serve", "ablate", "eval-kv"),
+    "Measure and plan": ("bench", "bench-serve", "ablate", "eval-kv", "plan"),
     "Convert": ("quantize",),
 }
 _NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}

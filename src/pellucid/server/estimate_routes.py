@@ -116,13 +116,7 @@ class EstimateRoutes:
             machine = MachineFacts("given", "E", 1.0, 1.0, 1.0)
         else:
             machine = MACHINES[name] if name != "this" else await self._this_machine()
-        return MachineFacts(
-            machine.name,
-            "E" if {"bandwidth", "flops"} & given.keys() else machine.provenance,
-            given.get("bandwidth", machine.bandwidth_bytes_per_second),
-            given.get("flops", machine.flops_per_second),
-            given.get("memory_bytes", machine.memory_bytes),
-        )
+        return machine.with_limits(**given)
 
     async def _this_machine(self) -> MachineFacts:
         """This machine, measured once while no request runs: measuring takes the engine's threads for a second or

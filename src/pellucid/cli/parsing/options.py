@@ -85,19 +85,13 @@ Quiet = Annotated[
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """Fields of `EngineConfig`, with its defaults."""
+class StoredModelOptions:
+    """Which files a model is read from, and the formats of its weights and of the KV cache. Fields of
+    `EngineConfig`, with its defaults."""
 
     revision: Annotated[
         str | None, _model(metavar="REV", help="Branch, tag or commit of a model on the hub.")
     ] = EngineConfig.revision
-    backend: Annotated[
-        str,
-        _model(
-            **choice("auto", "numpy", "cpu"),
-            help="The implementation that computes; auto takes the fastest.",
-        ),
-    ] = EngineConfig.backend
     quantization: Annotated[
         str,
         _model(
@@ -105,6 +99,31 @@ class ModelOptions:
             help="Format of the weights in memory; docs/quantization.md lists all.",
         ),
     ] = EngineConfig.quantization
+    kv_cache_dtype: Annotated[
+        str,
+        _model(
+            **choice("bf16", "int8", "int4", "f32"), help="Format of keys and values in the cache."
+        ),
+    ] = EngineConfig.kv_cache_dtype
+    block_size: Annotated[
+        int, _model(**choice("16", "32", "64", "128"), help="Tokens per block of the KV cache.")
+    ] = EngineConfig.block_size
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ModelOptions(StoredModelOptions):
+    """Fields of `EngineConfig`, with its defaults."""
+
+    backend: Annotated[
+        str,
+        _model(
+            **choice("auto", "numpy", "cpu"),
+            help="The implementation that computes; auto takes the fastest.",
+        ),
+    ] = EngineConfig.backend
     experts: Annotated[
         str,
         _model(
@@ -112,12 +131,6 @@ class ModelOptions:
             help="Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
         ),
     ] = EngineConfig.experts
-    kv_cache_dtype: Annotated[
-        str,
-        _model(
-            **choice("bf16", "int8", "int4", "f32"), help="Format of keys and values in the cache."
-        ),
-    ] = EngineConfig.kv_cache_dtype
     kv_cache_memory: Annotated[
         int | None,
         _model(
@@ -149,9 +162,6 @@ class ModelOptions:
             show_default="as many as suit the machine",
         ),
     ] = EngineConfig.num_threads
-    block_size: Annotated[
-        int, _model(**choice("16", "32", "64", "128"), help="Tokens per block of the KV cache.")
-    ] = EngineConfig.block_size
     max_num_batched_tokens: Annotated[
         int,
         _model(
@@ -159,9 +169,6 @@ class ModelOptions:
             help="Most tokens that one step computes; longer prompts are split into chunks.",
         ),
     ] = EngineConfig.max_num_batched_tokens
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 Speculation = Annotated[

@@ -20,7 +20,7 @@ VERBS = {
     "ps": "a model is in memory only while a command runs",
     "pull": "a model is downloaded when a command first uses it: pellucid run OWNER/NAME",
     "rm": f"{_CACHE}, hf cache rm",
-    "show": "pellucid explain",
+    "show": "pellucid plan says what a model needs",
     "stop": "a model is in memory only while a command runs",
 }
 _BEGIN_WITH_RUN = 'to run a prompt: pellucid run "{word}"'

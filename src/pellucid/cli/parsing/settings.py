@@ -26,8 +26,8 @@ else:
 MAX_FILE_BYTES = 1 << 20
 # Options of a single call, which make no sense as defaults.
 _NOT_SETTABLE = ("json", "prompt", "file", "events", "request", "plot", "text")
-# The options of a measurement: a temperature for answers must not change what `bench` measures.
-WORKLOAD = "What to measure"
+# The options of a measurement or a plan: a temperature for answers must not change what `bench` measures.
+WORKLOAD, PLANNED_REQUESTS = "What to measure", "Requests"
 _MUST_BE = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
@@ -84,7 +84,11 @@ def settings_of(verb: Callable[..., None]) -> dict[str, Setting]:
     for parameter in inspect.signature(verb).parameters.values():
         kind, *facts = get_args(parameter.annotation) or (parameter.annotation,)
         option = next((fact for fact in facts if isinstance(fact, OptionInfo)), None)
-        if option is None or parameter.name in _NOT_SETTABLE or option.rich_help_panel == WORKLOAD:
+        if (
+            option is None
+            or parameter.name in _NOT_SETTABLE
+            or option.rich_help_panel in (WORKLOAD, PLANNED_REQUESTS)
+        ):
             continue
         (kind,) = [each for each in get_args(kind) or (kind,) if each is not NoneType] or [str]
         is_list = get_origin(kind) is list

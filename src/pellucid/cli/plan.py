@@ -1,0 +1,170 @@
+"""`pellucid plan`: what a model needs, how many requests fit, and how fast they can be."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pellucid.cli.bench import numbers
+from pellucid.cli.bench_model import check_count
+from pellucid.cli.output.json_output import print_json
+from pellucid.cli.output.summary import formats
+from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.option_types import size
+from pellucid.cli.parsing.options import MODEL, Json, StoredModelOptions, choice
+from pellucid.cli.parsing.settings import PLANNED_REQUESTS
+from pellucid.config import EngineConfig
+
+if TYPE_CHECKING:
+    from pellucid.benchmark.estimate import MachineFacts
+
+MACHINE = "Machine"
+THIS_MACHINE, PRESETS = "this", ("a100-80g", "h100-80g")
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """The machine that a plan is for."""
+
+    machine: Annotated[
+        str,
+        typer.Option(
+            **choice(THIS_MACHINE, *PRESETS),
+            rich_help_panel=MACHINE,
+            help="This machine is measured; the others are as their data sheets say.",
+        ),
+    ] = THIS_MACHINE
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SIZE",
+            parser=size,
+            rich_help_panel=MACHINE,
+            help="Memory for weights and KV cache, as in 24GiB.",
+            show_default="the machine's; of this one, what is free",
+        ),
+    ] = None
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB/S",
+            rich_help_panel=MACHINE,
+            help="Memory bandwidth, in 10^9 bytes a second.",
+            show_default="the machine's",
+        ),
+    ] = None
+    peak: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GFLOP/S",
+            rich_help_panel=MACHINE,
+            help="Peak arithmetic, in 10^9 operations a second.",
+            show_default="the machine's",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raises ValueError for a machine that is not known, or a limit that none can have."""
+        if self.machine not in (THIS_MACHINE, *PRESETS):
+            known = ", ".join((THIS_MACHINE, *PRESETS))
+            raise ValueError(f"--machine={self.machine!r}: must be one of {known}")
+        for name in ("memory", "bandwidth", "peak"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < math.inf:
+                raise ValueError(f"--{name}={limit}: must be above 0")
+
+    def facts(self, measure: "Callable[[], MachineFacts]") -> "MachineFacts":
+        """The machine's limits.
+
+        Args:
+            measure: measures this machine; not called if all limits are given.
+        """
+        from pellucid.benchmark.estimate import MACHINES, MachineFacts
+
+        bandwidth = None if self.bandwidth is None else self.bandwidth * 1e9
+        peak = None if self.peak is None else self.peak * 1e9
+        if self.machine in PRESETS:
+            return MACHINES[self.machine].with_limits(bandwidth, peak, self.memory)
+        if bandwidth is not None and peak is not None and self.memory is not None:
+            return MachineFacts("as given", "E", bandwidth, peak, self.memory)
+        return measure().with_limits(bandwidth, peak, self.memory)
+
+
+def plan(
+    model_name: ModelName,
+    *,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=MODEL,
+            help="A known model's shape instead of MODEL, without its files: qwen3-30b-a3b, llama-3.1-8b ...",
+        ),
+    ] = None,
+    prompt: Annotated[
+        int,
+        typer.Option(metavar="N", rich_help_panel=PLANNED_REQUESTS, help="Tokens of each prompt."),
+    ] = 512,
+    gen: Annotated[
+        int,
+        typer.Option(metavar="N", rich_help_panel=PLANNED_REQUESTS, help="Tokens of each answer."),
+    ] = 128,
+    batch: Annotated[
+        str,
+        typer.Option(
+            metavar="N,...", rich_help_panel=PLANNED_REQUESTS, help="Requests that decode together."
+        ),
+    ] = "1,8,32",
+    price: Annotated[
+        float,
+        typer.Option(
+            metavar="PRICE",
+            rich_help_panel=MACHINE,
+            help="Of an hour of the machine, in any currency.",
+            show_default="no prices are shown",
+        ),
+    ] = 0.0,
+    machine_options: MachineOptions,
+    model_options: StoredModelOptions,
+    json: Json = False,
+) -> None:
+    """Plan a model: its memory, the requests that fit, their speed.
+
+    Reads no weights. Sizes are counted. Times are the shortest that the machine's memory bandwidth and peak
+    arithmetic allow; pellucid bench measures real ones.
+    """
+    model = model_name.name(is_needed=shape is None)
+    for name, value in (("MODEL", model), ("--revision", model_options.revision)):
+        if shape is not None and value is not None:
+            raise ValueError(f"--shape={shape!r} needs no files: {name}={value!r} has no effect")
+    check_count("--prompt", prompt, least=1)
+    check_count("--gen", gen, least=1)
+    batches = numbers("--batch", batch, least=1)
+    if not 0 <= price < math.inf:
+        raise ValueError(f"--price={price}: must be a number of at least 0")
+    machine_options.check()
+    config = EngineConfig(model=model, **model_options.settings())
+
+    from pellucid.benchmark.estimate import Workload, estimate
+    from pellucid.benchmark.planned_model import find_planned_model, measure_this_machine
+    from pellucid.cli.plan_report import plan_object, print_plan
+
+    planned = find_planned_model(shape, config)
+    if prompt + gen > planned.config.context_length:
+        raise ValueError(
+            f"--prompt={prompt}: with --gen={gen}, that is {prompt + gen} tokens; {planned.name} reads at most"
+            f" {planned.config.context_length}"
+        )
+    machine = machine_options.facts(lambda: measure_this_machine(planned, config))
+    estimates = {
+        requests: estimate(
+            planned.config, planned.formats, machine, Workload(prompt, gen, requests, price)
+        )
+        for requests in batches
+    }
+    if json:
+        print_json(plan_object(planned.name, machine, estimates))
+    else:
+        print_plan(formats(planned.name, config), machine, estimates)

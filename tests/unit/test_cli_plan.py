@@ -1,0 +1,80 @@
+"""`pellucid plan`: known shapes, checkpoints, machines, and what is refused."""
+
+import json
+
+import pytest
+
+from pellucid.loading.hub import BUNDLED_MODEL
+from support.command_line import CommandLine
+
+MACHINE = ("--memory", "20GB", "--bandwidth", "20", "--peak", "500")
+
+
+def test_a_shape_on_a_machine_that_is_given(pellucid: CommandLine) -> None:
+    ran = pellucid(
+        "plan", "--shape", "qwen2.5-0.5b", *MACHINE, "--batch", "1,4", "--gen", "24", "--json"
+    )
+    assert ran.status == 0
+    found = json.loads(ran.out)
+    assert found["model"] == "qwen2.5-0.5b" and found["machine"]["provenance"] == "E"
+    assert found["machine"]["memory_bytes"] == 20e9 and found["machine"]["flops_per_second"] == 5e11
+    assert [each["batch"] for each in found["estimates"]] == [1, 4]
+    one, four = (
+        {number["name"]: number for number in each["numbers"]} for each in found["estimates"]
+    )
+    # 12 KiB a token, 536 tokens in 17 blocks of 32.
+    assert one["kv_bytes_per_request"]["value"] == 17 * 32 * 12 * 1024
+    assert four["kv_bytes_batch"]["value"] == 4 * one["kv_bytes_per_request"]["value"]
+    seconds = one["decode_bytes"]["value"] / 20e9
+    assert one["decode_seconds"]["value"] == seconds
+    assert one["decode_seconds"]["inputs"]["bound"] == "memory"
+
+
+def test_the_weights_of_a_checkpoint_are_those_in_its_files(pellucid: CommandLine) -> None:
+    ran = pellucid("plan", str(BUNDLED_MODEL), *MACHINE, "--json")
+    numbers = {
+        number["name"]: number["value"] for number in json.loads(ran.out)["estimates"][0]["numbers"]
+    }
+    file_bytes = sum(path.stat().st_size for path in BUNDLED_MODEL.glob("*.safetensors"))
+    assert numbers["weight_bytes"] == pytest.approx(file_bytes, rel=0.02)
+    assert numbers["weight_bytes"] == pytest.approx(2 * numbers["parameters"], rel=0.01)
+
+
+def test_people_get_a_table_with_formulas(pellucid: CommandLine) -> None:
+    ran = pellucid("plan", "--shape", "qwen3-30b-a3b", *MACHINE, "--quantization", "int4")
+    assert ran.status == 0
+    assert "as given (estimated): 18.6 GiB of memory, 20.0 GB/s, 500 GOP/s" in ran.out
+    assert "weights (counted): bytes of all matrices, scales included" in ran.out
+    assert "price" not in ran.out
+    ran = pellucid("plan", "--shape", "llama-3.1-8b", "--machine", "a100-80g", "--price", "2")
+    assert "NVIDIA A100 SXM 80 GB (estimated): 74.5 GiB" in ran.out
+    assert "price of 10^6 tokens" in ran.out
+
+
+def test_this_machine_is_measured(pellucid: CommandLine) -> None:
+    ran = pellucid("plan", "--shape", "smollm2-135m", "--memory", "100MiB", "--batch", "64")
+    assert "this machine (measured): 100 MiB of memory" in ran.out
+    assert "Of 64 requests, 0 fit into the memory." in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shape", "nothere"), "shape='nothere': known are"),
+        (("--shape", "smollm2-135m", "org/name"), "--shape='smollm2-135m' needs no files"),
+        (("--machine", "abacus"), "--machine='abacus': must be one of this, a100-80g, h100-80g"),
+        (("--bandwidth", "0"), "--bandwidth=0.0: must be above 0"),
+        (("--memory", "many"), "'many' is not a size"),
+        (("--peak", "nan"), "--peak=nan: must be above 0"),
+        (("--price", "-1"), "--price=-1.0: must be a number of at least 0"),
+        (("--batch", "1,1"), "--batch='1,1': must be different whole numbers"),
+        (("--prompt", "0"), "--prompt=0: must be a whole number of at least 1"),
+        (("--shape", "smollm2-135m", "--prompt", "8190"), "smollm2-135m reads at most 8192"),
+    ],
+)
+def test_what_cannot_be_planned(
+    pellucid: CommandLine, words: tuple[str, ...], message: str
+) -> None:
+    ran = pellucid("plan", *words)
+    assert ran.status == 2
+    assert message in ran.err
