@@ -11,7 +11,7 @@ engine = AsyncLLMEngine.from_config(EngineConfig())
 
 async def main():
     for seed in range(20):
-        params = SamplingParams(max_tokens=400, ignore_eos=True, seed=seed)
+        params = SamplingParams(max_tokens=1900, ignore_eos=True, seed=seed)
         stream = await engine.add_request("Once upon a time", params)
     await anext(stream)
 

@@ -22,7 +22,7 @@ busy = threading.Thread(target=lambda: [answer(llm) for _ in range({num_busy_ans
 busy.start()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(90)
 {in_child}
 _, status = os.waitpid(child, 0)
 busy.join()
@@ -61,7 +61,7 @@ def test_child_ends(in_child: str, num_busy_answers: int, exit_code: int) -> Non
     indented = "\n".join("    " + line for line in in_child.strip().splitlines())
     script = PARENT.format(num_busy_answers=num_busy_answers, in_child=indented)
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
     )
     assert run.stdout == f"child {exit_code}\n", run.stderr
     assert run.returncode == 0, run.stderr

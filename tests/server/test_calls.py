@@ -24,67 +24,61 @@ from pellucid.server.endpoint import Call, Endpoint, GeneratedReply, StreamClock
 from pellucid.server.http_protocol import EXTENSION, BodyWriter
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
+from support.step_gate import StepGate
 
 LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
 
 
 @pytest.fixture
-def slow() -> Iterator[RunningServer]:
-    """A fake model that takes a step only when `server.step` is released, or 5 ms when it is set."""
+def small() -> Iterator[RunningServer]:
+    """A fake model, and places for four completions."""
     with running_server(fake_engine(), limits=Limits(max_unfinished_completions=4)) as server:
-        original = server.engine.step
-
-        def step() -> object:
-            time.sleep(0.005)
-            return original()
-
-        server.engine.step = step  # type: ignore[method-assign]
         yield server
         server.wait_until_idle()
 
 
-def num_steps_taken(server: RunningServer) -> int:
-    return server.engine.events.step
-
-
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream": True, "n": 3}])
 def test_who_goes_away_frees_blocks_within_one_step(
-    slow: RunningServer, fields: dict[str, object]
+    small: RunningServer, fields: dict[str, object]
 ) -> None:
     """llama.cpp #13262, #24496: a request that does not stream ran on to its end."""
-    with slow.open_call("/v1/completions", {**LONG, **fields}):
-        slow.wait_until(lambda: slow.engine.has_unfinished_requests, "a request under way")
-        (generation,) = slow.service.under_way.values()
-        slow.wait_until(
+    StepGate(small.engine, num_steps=2)
+    with small.open_call("/v1/completions", {**LONG, **fields}):
+        small.wait_until(lambda: small.engine.has_unfinished_requests, "a request under way")
+        (generation,) = small.service.under_way.values()
+        small.wait_until(
             lambda: generation.outputs and generation.outputs[0].metrics.token_times,
             "a first token",
         )
-    slow.wait_until(lambda: not slow.service.under_way, "its end at the server")
-    slow.wait_until(lambda: not slow.engine.has_unfinished_requests, "its end at the engine")
+    small.wait_until(lambda: not small.service.under_way, "its end at the server")
+    small.wait_until(lambda: not small.engine.has_unfinished_requests, "its end at the engine")
     assert generation.outputs[0].outputs[0].finish_reason == "abort"
-    assert len(generation.outputs[0].outputs[0].token_ids) < 200
+    assert len(generation.outputs[0].outputs[0].token_ids) <= 2
 
 
-def test_who_goes_away_while_waiting_leaves_the_queue(slow: RunningServer) -> None:
-    with slow.open_call("/v1/completions", {**LONG, "n": 3}):
-        slow.wait_until(lambda: len(slow.service.under_way) == 1, "the first request")
-        with slow.open_call("/v1/completions", LONG):
-            slow.wait_until(lambda: len(slow.service.under_way) == 2, "the second request")
-        slow.wait_until(lambda: len(slow.service.under_way) == 1, "the end of the second one")
+def test_who_goes_away_while_waiting_leaves_the_queue(small: RunningServer) -> None:
+    StepGate(small.engine)
+    with small.open_call("/v1/completions", {**LONG, "n": 3}):
+        small.wait_until(lambda: len(small.service.under_way) == 1, "the first request")
+        with small.open_call("/v1/completions", LONG):
+            small.wait_until(lambda: len(small.service.under_way) == 2, "the second request")
+        small.wait_until(lambda: len(small.service.under_way) == 1, "the end of the second one")
 
 
-def test_too_many_are_told_how_many_there_are_and_when_to_come_again(slow: RunningServer) -> None:
+def test_too_many_are_told_how_many_there_are_and_when_to_come_again(small: RunningServer) -> None:
     """vLLM #18826: an unbounded queue. A list of prompts counts with all of its completions."""
-    with slow.open_call("/v1/completions", {**LONG, "n": 3}):
-        slow.wait_until(lambda: slow.service.under_way, "a request under way")
+    gate = StepGate(small.engine)
+    with small.open_call("/v1/completions", {**LONG, "n": 3}):
+        small.wait_until(lambda: small.service.under_way, "a request under way")
         for body in ({**LONG, "n": 2}, {**LONG, "prompt": ["a", "b"]}):
-            reply = slow.post("/v1/completions", body)
+            reply = small.post("/v1/completions", body)
             assert reply.status == 429
             error = reply.json["error"]
             assert error["code"] == "rate_limit_exceeded"
             assert "3 of 4 completions are unfinished; try again in" in error["message"]
             assert int(reply.headers["retry-after"]) >= 1
-        assert slow.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200
+        gate.open()
+        assert small.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200
 
 
 def test_cve_2026_73559_a_list_of_prompts_is_bounded_before_any_work() -> None:
@@ -127,9 +121,9 @@ def test_prompt_tokens_are_counted_too() -> None:
 
 
 def test_a_prompt_beyond_the_context_is_refused_in_the_words_agents_look_for(
-    slow: RunningServer,
+    small: RunningServer,
 ) -> None:
-    reply = slow.post("/v1/completions", {"prompt": [1] * 256})
+    reply = small.post("/v1/completions", {"prompt": [1] * 256})
     assert reply.status == 400
     assert reply.json["error"]["code"] == "context_length_exceeded"
     assert "maximum context length is 256 tokens" in reply.json["error"]["message"]
@@ -168,10 +162,10 @@ def test_a_request_that_fails_leaves_the_others_alone() -> None:
 
 
 def test_our_own_mistakes_are_logged_and_not_shown(
-    slow: RunningServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    small: RunningServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slow.service, "start", None)
-    reply = slow.post("/v1/completions", LONG)
+    monkeypatch.setattr(small.service, "start", None)
+    reply = small.post("/v1/completions", LONG)
     assert reply.status == 500
     assert reply.json["error"]["code"] == "internal_error"
     assert "NoneType" not in reply.body.decode() and "NoneType" in caplog.text
@@ -179,12 +173,12 @@ def test_our_own_mistakes_are_logged_and_not_shown(
 
 
 def test_a_call_is_a_line_of_json_in_the_log_without_its_text(
-    slow: RunningServer, caplog: pytest.LogCaptureFixture
+    small: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "pellucid.calls"):
-        reply = slow.post("/v1/completions?x=secret", {"prompt": "abc", "max_tokens": 1})
-        slow.get("/nowhere")
-        slow.wait_until(lambda: caplog.records, "a line")
+        reply = small.post("/v1/completions?x=secret", {"prompt": "abc", "max_tokens": 1})
+        small.get("/nowhere")
+        small.wait_until(lambda: caplog.records, "a line")
     line = json.loads(caplog.records[0].message)
     assert line["request_id"] == reply.headers["x-request-id"]
     assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", 200)
@@ -208,7 +202,8 @@ def test_health_fails_when_requests_wait_and_no_step_ends() -> None:
             server.wait_until(lambda: server.get("/health").status == 503, "a failing /health")
             assert server.get("/health").json["status"] == "stalled"
             go_on.set()
-        server.wait_until(lambda: server.get("/health").status == 200, "a good /health")
+        server.wait_until_idle()  # a server without requests is never stalled
+        assert server.get("/health").status == 200
         assert server.get("/ready").json == {"status": "ready"}
 
 
@@ -228,14 +223,16 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
     """With numbers and ids, and nothing of what was asked or answered."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     engine = fake_engine()
+    gate = StepGate(engine, num_steps=5)
 
     async def crash() -> None:
         async with AsyncLLMEngine(engine, on_failure=write_crash_report) as served:
             params = SamplingParams(max_tokens=50_000, ignore_eos=True)
             stream = await served.add_request("secret", params, "r1")
-            for _ in range(5):
+            while len(stream.output.outputs[0].token_ids) < 5:
                 await anext(stream)
             engine.scheduler.update = None  # type: ignore[method-assign]
+            gate.open()
             with pytest.raises(EngineStoppedError):
                 await stream.complete()
 
@@ -314,7 +311,7 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
     assert events[2:] == ["frames closed", "resources closed"]
 
 
-SERVE = [sys.executable, "-m", "pellucid", "serve", "--port", "0"]
+SERVE = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--max-num-seqs", "1"]
 
 
 def test_sigterm_lets_requests_end_and_a_second_one_does_not() -> None:
@@ -326,7 +323,8 @@ def test_sigterm_lets_requests_end_and_a_second_one_does_not() -> None:
             line = next(line for line in process.stderr if line.startswith("serving "))
             host, port = line.split("http://")[1].strip().split(":")
             server = RunningServer(host, int(port), None, None, None)  # type: ignore[arg-type]
-            body = {**LONG, "n": 4, "stream": True, "max_tokens": 2000}
+            # One after another: they take many seconds, and the second signal ends them before.
+            body = {**LONG, "n": 32, "stream": True, "max_tokens": 2000}
             with server.open_call("/v1/completions", body) as connection:
                 received = connection.recv(1000)
                 process.send_signal(signal.SIGTERM)

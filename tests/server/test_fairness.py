@@ -11,6 +11,7 @@ from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
+from support.step_gate import StepGate
 
 GREEDY, POLITE, ADMIN = "greedy-key-012345", "polite-key-012345", "admin-key-0123456"
 KEYS = ApiKeys(
@@ -30,14 +31,7 @@ def busy() -> Iterator[RunningServer]:
     engine = fake_engine(max_num_seqs=NUM_SEATS, max_num_batched_tokens=32)
     limits = Limits(max_unfinished_completions=24)
     with running_server(engine, api_keys=KEYS, limits=limits) as server, ExitStack() as held:
-        go_on = threading.Event()
-        original = engine.step
-
-        def step() -> object:
-            go_on.wait(TIMEOUT)
-            return original()
-
-        engine.step = step  # type: ignore[method-assign]
+        server.gate = StepGate(engine)  # type: ignore[attr-defined]
         for _ in range(NUM_GREEDY):
             call = server.open_call("/v1/completions", LONG, authorization=f"Bearer {GREEDY}")
             held.enter_context(call)
@@ -47,9 +41,7 @@ def busy() -> Iterator[RunningServer]:
             ),
             "all calls of the greedy key",
         )
-        server.go_on = go_on.set  # type: ignore[attr-defined]
         yield server
-        go_on.set()
         held.close()
         server.wait_until_idle()
 
@@ -66,8 +58,9 @@ def test_a_greedy_key_delays_the_first_token_of_another_key_by_a_step(busy: Runn
             steps["first token"] = busy.engine.events.step
 
     busy.engine.events.subscribe(note, Level.STAT)
-    busy.go_on()  # type: ignore[attr-defined]
+    busy.gate.let(10)  # type: ignore[attr-defined]
     busy.wait_until(lambda: len(busy.engine.scheduler.running) == NUM_SEATS, "taken seats")
+    busy.gate.open()  # type: ignore[attr-defined]
     body = {"prompt": [2] * 10, "max_tokens": 3}
     reply = busy.post("/v1/completions", body, authorization=f"Bearer {POLITE}")
     assert reply.status == 200
@@ -92,7 +85,7 @@ def test_a_greedy_key_cannot_take_the_places_kept_for_others(busy: RunningServer
     )
     accepted.start()
     busy.wait_until(lambda: len(busy.service.under_way) == 16, "a call of another key")
-    busy.go_on()  # type: ignore[attr-defined]
+    busy.gate.open()  # type: ignore[attr-defined]
     accepted.join(TIMEOUT)
 
 

@@ -58,9 +58,10 @@ def test_failed_requests_are_counted_and_named(server: RunningServer, run: Run) 
 def test_what_cannot_be_measured_is_said_in_a_line(server: RunningServer, run: Run) -> None:
     status, _, err = run("bench-serve", server.url, "--model", "other")
     assert status == 2 and "HTTP 404: model='other'" in err
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    status, _, err = run("bench-serve", f"http://127.0.0.1:{port}")
+    with socket.socket() as silent:  # has a port, and does not listen on it
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        status, _, err = run("bench-serve", f"http://127.0.0.1:{port}")
     assert status == 2 and f"http://127.0.0.1:{port}: no server answers there" in err
     status, _, err = run("bench-serve", server.url, "--rate", "1", "--concurrency", "1")
     assert status == 2 and "only one" in err

@@ -9,20 +9,19 @@ import asyncio
 import json
 import os
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from pellucid.engine import LLMEngine
 from pellucid.server.config import Limits
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import RunningServer, running_server
+from support.step_gate import StepGate
 
 NUM_BODIES = 8
 DISCONNECTING = 1 / 3  # of the requests of the clients
@@ -131,30 +130,12 @@ def test_clients_that_stream_and_disconnect_harm_nobody(request: pytest.FixtureR
         assert max(sizes) - sizes[0] < MAX_GROWTH
 
 
-@contextmanager
-def gate(engine: LLMEngine) -> Iterator[threading.Event]:
-    """The engine takes requests, and no step until the event is set."""
-    go_on = threading.Event()
-    original = engine.step
-
-    def step() -> object:
-        if go_on.is_set():
-            return original()
-        time.sleep(0.005)
-        return []
-
-    engine.step = step  # type: ignore[method-assign]
-    try:
-        yield go_on
-    finally:
-        go_on.set()
-
-
 def test_idle_streams_are_held_with_signs_of_life(request: pytest.FixtureRequest) -> None:
     num_streams = request.config.getoption("idle_streams")
     limits = Limits(max_unfinished_completions=num_streams)
     engine = fake_engine(num_kv_blocks=8192, max_num_seqs=256)
-    with running_server(engine, limits=limits, keepalive_seconds=0.2) as server, gate(engine) as go:
+    with running_server(engine, limits=limits, keepalive_seconds=0.2) as server:
+        gate = StepGate(engine)
         num_alive = 0
 
         async def one_stream(all_alive: asyncio.Event) -> bytes:
@@ -166,7 +147,7 @@ def test_idle_streams_are_held_with_signs_of_life(request: pytest.FixtureRequest
                     head += await reader.readuntil(b": keepalive\n\n")
                 num_alive += 1
                 if num_alive == num_streams:
-                    go.set()
+                    gate.open()
                     all_alive.set()
                 await all_alive.wait()
                 return head + await reader.read()
@@ -190,8 +171,8 @@ def test_calls_beyond_the_places_are_refused_early_and_the_others_served_in_time
     engine = fake_engine(max_num_seqs=num_seats)
     limits = Limits(max_unfinished_completions=num_places)
     fields = {"prompt": [1, 2, 3], "max_tokens": num_tokens, "ignore_eos": True}
-    with running_server(engine, limits=limits) as server, gate(engine) as go:
-        client = Client(server)
+    with running_server(engine, limits=limits) as server:
+        client, gate = Client(server), StepGate(engine)
 
         async def further_call(slots: asyncio.Semaphore) -> None:
             async with slots:
@@ -202,12 +183,12 @@ def test_calls_beyond_the_places_are_refused_early_and_the_others_served_in_time
         async def all_calls() -> list[bytes]:
             calls = [client.whole("/v1/completions", fields) for _ in range(num_places)]
             admitted = [asyncio.create_task(call) for call in calls]
-            while len(server.service.under_way) < num_places:
+            while len(engine.unfinished_request_ids) < num_places:
                 await asyncio.sleep(0.005)
             slots = asyncio.Semaphore(500)  # connections at a time
             await asyncio.gather(*(further_call(slots) for _ in range(num_calls)))
             assert engine.events.step == 0
-            go.set()
+            gate.open()
             return await asyncio.gather(*admitted)
 
         replies = asyncio.run(all_calls())

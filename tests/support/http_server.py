@@ -105,13 +105,20 @@ class RunningServer:
 
     def wait_until_idle(self) -> None:
         """Nothing is under way, and every block is free again."""
+        admission = self.service.admission
         self.wait_until(lambda: not self.service.under_way, "no request under way")
+        self.wait_until(
+            lambda: admission.completions.used == admission.tokens.used == 0, "free places"
+        )
         self.wait_until(lambda: not self.engine.has_unfinished_requests, "an idle engine")
-        pool = self.engine.scheduler.kv_cache_manager.block_pool
-        assert pool.num_free_blocks == pool.num_blocks
-        self.engine.scheduler.kv_cache_manager.check_integrity()
-        assert self.service.admission.completions.used == 0
-        assert self.service.admission.tokens.used == 0
+        # On the engine's own thread: within a step, a request has left before its blocks are free.
+        self.service.engine._thread.call(lambda: _check_idle(self.engine)).result(TIMEOUT)
+
+
+def _check_idle(engine: LLMEngine) -> None:
+    manager = engine.scheduler.kv_cache_manager
+    assert manager.block_pool.num_free_blocks == manager.block_pool.num_blocks
+    manager.check_integrity()
 
 
 @contextmanager

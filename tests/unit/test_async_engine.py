@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import random
 import threading
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -21,6 +20,7 @@ from pellucid.events import Level, Snapshot
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
+from support.step_gate import StepGate
 
 PROMPT = [3, 1, 4]
 LONG = SamplingParams(max_tokens=200, ignore_eos=True, seed=1)
@@ -90,10 +90,10 @@ def assert_joined(deltas: list[CompletionDelta], output: RequestOutput) -> None:
 
 def test_a_snapshot_of_a_busy_engine() -> None:
     async def look() -> Snapshot:
-        async with AsyncLLMEngine(fake_engine()) as engine:
-            stream = await engine.add_request(
-                [1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True)
-            )
+        held = fake_engine()
+        StepGate(held, num_steps=1)
+        async with AsyncLLMEngine(held) as engine:
+            stream = await engine.add_request([1, 2, 3], LONG)
             await anext(stream)
             snapshot = await engine.snapshot()
             await stream.aclose()
@@ -279,6 +279,7 @@ def test_a_closed_stream_leaves_the_next_owner_of_its_id_alone() -> None:
 
 def test_abort_ends_the_stream_with_what_there_is() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
+        StepGate(engine._thread.engine, num_steps=3)
         stream = await engine.add_request(PROMPT, LONG)
         deltas = [await anext(stream)]
         engine.abort(stream.request_id)
@@ -286,15 +287,16 @@ def test_abort_ends_the_stream_with_what_there_is() -> None:
         deltas += [delta async for delta in stream]
         assert deltas[-1].finish_reason == "abort"
         assert_joined(deltas, stream.output)
-        assert 0 < len(stream.output.outputs[0].token_ids) < 200
+        assert 0 < len(stream.output.outputs[0].token_ids) <= 3
 
     run(serve)
 
 
 def test_cancelled_while_it_is_added() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
-        go_on = threading.Event()
-        engine._thread.call(go_on.wait)
+        is_held, go_on = threading.Event(), threading.Event()
+        engine._thread.call(lambda: (is_held.set(), go_on.wait(60)))
+        await asyncio.to_thread(is_held.wait, 60)
         task = asyncio.create_task(engine.add_request(PROMPT, LONG))
         refused = asyncio.create_task(engine.add_request([VOCAB_SIZE - 1] * 300, LONG))
         while engine._thread._calls.qsize() < 1:
@@ -333,6 +335,7 @@ def test_who_gives_up_a_question_leaves_the_engine_running() -> None:
 
 def test_errors_are_raised_where_the_request_was_made() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
+        gate = StepGate(engine._thread.engine)
         with pytest.raises(ValueError, match="prompt: is empty"):
             await engine.add_request([], LONG)
         with pytest.raises(ValueError, match="stop_token_ids"):
@@ -342,6 +345,7 @@ def test_errors_are_raised_where_the_request_was_made() -> None:
         stream = await engine.add_request(PROMPT, LONG, "mine")
         with pytest.raises(ValueError, match="request_id='mine'"):
             await engine.add_request(PROMPT, LONG, "mine")
+        gate.open()
         assert len((await stream.complete()).outputs[0].token_ids) == 200
 
     run(serve)
@@ -351,25 +355,20 @@ def test_what_add_request_takes_reaches_the_engine() -> None:
     order = []
 
     async def serve(engine: AsyncLLMEngine) -> None:
-        hold, go_on = await engine.add_request(PROMPT, LONG), threading.Event()
-        engine._thread.call(go_on.wait)  # so that both wait together
-        late, soon = (
-            asyncio.create_task(engine.add_request(PROMPT * 20, LONG, request_id, **given))
-            for request_id, given in (("late", {}), ("soon", {"priority": -3, "cache_salt": "x"}))
-        )
-        while engine._thread._calls.qsize() < 2:
-            await asyncio.sleep(0.001)
-        go_on.set()
-        for task in (late, soon):
-            stream = await task
-            asyncio.create_task(stream.complete()).add_done_callback(
+        gate = StepGate(engine._thread.engine)  # so that both wait together
+        running = asyncio.create_task((await engine.add_request(PROMPT, LONG)).complete())
+        completing = []
+        for request_id, given in (("late", {}), ("soon", {"priority": -3, "cache_salt": "x"})):
+            stream = await engine.add_request(PROMPT * 20, LONG, request_id, **given)
+            task = asyncio.create_task(stream.complete())
+            task.add_done_callback(
                 lambda _, stream=stream: order.append((stream.request_id, stream.output))
             )
+            completing.append(task)
         with pytest.raises(ValueError, match="priority"):
             await anext(engine.generate(PROMPT, priority="high"))
-        await hold.complete()
-        while len(order) < 2:
-            await asyncio.sleep(0.001)
+        gate.open()
+        await asyncio.gather(running, *completing)
 
     run(serve, max_num_seqs=1)
     assert [request_id for request_id, _ in order] == ["soon", "late"]
@@ -410,12 +409,14 @@ def test_events_reach_subscribers_of_any_thread() -> None:
 
 def test_too_many_requests_are_refused() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
+        gate = StepGate(engine._thread.engine)
         streams = [await engine.add_request(PROMPT, LONG) for _ in range(3)]
         with pytest.raises(TooManyRequestsError, match="max_requests is 3"):
             await engine.add_request(PROMPT, LONG)
         await streams[1].aclose()
         while engine.num_unfinished_requests == 3:
             await asyncio.sleep(0)
+        gate.open()
         await (await engine.add_request(PROMPT, LONG)).complete()
 
     run(serve, max_requests=3)
@@ -470,6 +471,7 @@ def test_draining_lets_requests_end_and_takes_no_others() -> None:
 
 def test_shutting_down_aborts() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
+        StepGate(engine._thread.engine, num_steps=10)
         streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
         await anext(streams[0])
         draining = asyncio.create_task(engine.shutdown(drain=True))
@@ -507,9 +509,10 @@ def test_shut_down_while_a_prompt_is_encoded() -> None:
 
 def test_when_the_engine_fails_everybody_hears_of_it() -> None:
     engine = fake_engine()
-    fail = threading.Event()
+    stepping, fail = threading.Event(), threading.Event()
 
     def failing_step() -> list[CompletionDelta]:
+        stepping.set()
         assert fail.wait(30)
         raise ZeroDivisionError("of the engine itself")
 
@@ -518,6 +521,7 @@ def test_when_the_engine_fails_everybody_hears_of_it() -> None:
     async def main() -> None:
         async_engine = AsyncLLMEngine(engine)
         stream = await async_engine.add_request(PROMPT, LONG)
+        await asyncio.to_thread(stepping.wait, 30)
         late = asyncio.create_task(async_engine.add_request(PROMPT, LONG))
         while not async_engine._thread._calls.qsize():
             await asyncio.sleep(0.001)
@@ -544,7 +548,7 @@ def test_a_forgotten_engine_ends() -> None:
     gone = weakref.ref(engine := asyncio.run(leave_behind()))
     thread = engine._thread._thread
     del engine
-    for _ in range(100):  # until its request has ended it is not forgotten
+    for _ in range(1000):  # until its request has ended it is not forgotten
         gc.collect()
         if gone() is None:
             break
@@ -592,16 +596,10 @@ def test_whatever_ends_the_engines_thread_ends_every_stream(
     where: str, error: BaseException
 ) -> None:
     engine = fake_engine()
-    step = engine.step
-
-    def slow_step() -> list[CompletionDelta]:
-        time.sleep(0.01)  # 250 of them: the requests are under way when it fails
-        return step()
+    StepGate(engine)  # the requests are under way when it fails
 
     def fail(*args: object, **kwargs: object) -> None:
         raise error
-
-    engine.step = slow_step
 
     async def main() -> None:
         async_engine = AsyncLLMEngine(engine)
@@ -639,7 +637,7 @@ def test_texts_are_encoded_by_a_bounded_pool() -> None:
 
         engine.tokenizer.encode = encode
         texts = [asyncio.create_task(engine.encode("abc")) for _ in range(20)]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # each has begun
         with pytest.raises(TooManyRequestsError, match="20 texts wait to be encoded"):
             await engine.encode("abc")
         go_on.set()

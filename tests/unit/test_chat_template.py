@@ -154,7 +154,7 @@ def test_a_hostile_template_is_an_error_and_the_next_render_works(name: str) -> 
     begin = time.monotonic()
     with pytest.raises(ValueError, match=f"(?s)^chat template of tiny .*({message})") as caught:
         template.render(MESSAGES)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60  # it does not go on for ever
     assert len(str(caught.value)) < 1100
     if name not in ("syntax", "power", "nested source", "import"):
         assert template.render(MESSAGES[:1]) == "fine"

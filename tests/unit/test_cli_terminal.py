@@ -84,7 +84,7 @@ def test_a_bar_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
     with progress("load", describe_bytes) as show:
         show(3 << 20, 6 << 20)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "load" not in screen.getvalue():  # it is drawn by a thread
             assert time.monotonic() < deadline
             time.sleep(0.01)
