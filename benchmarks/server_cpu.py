@@ -1,12 +1,12 @@
 """What a streamed token costs the server: processor time of the event loop's thread, beside the engine's.
 
-    python benchmarks/server_cpu.py [--streams 50] [--tokens 200] [--step-ms 10] [--protocols chat,messages]
+    python benchmarks/server_cpu.py [--streams 50] [--tokens 200] [--step-ms 10] [--rounds 5] [--protocols chat]
 
 The server streams answers of a model that takes no processor time and `--step-ms` for a step, so that every stream
-gets one token in each step. The clients are one process that only reads. Prints the processor time of both threads
+gets one token in each step. The clients are one process that only reads. Measures the processor time of both threads
 by the kernel's count, from the moment when all streams have begun to the end of the last one, with what the end of a
-call costs; and before, that of a server that only writes as many bytes to as many connections. Before each measurement
-as many short streams warm the server up.
+call costs; and that of a server that only writes as many bytes to as many connections. Each round measures all in
+turn. Prints medians, and the slowest and the fastest round. Before the first round short streams warm the server up.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import asyncio
 import json
 import selectors
 import socket
+import statistics
 import sys
 import threading
 import time
@@ -170,36 +171,54 @@ async def measure(args: argparse.Namespace) -> None:
     engine_clock = time.pthread_getcpuclockid(thread.ident)
     config = ServerConfig(port=0, model_names=("m",))
     serving = make_serving(engine, config)
-    print(
-        f"{args.streams} streams of {args.tokens} tokens, a step every {args.step_ms} ms or later"
-    )
-    print(
-        f"  {'bare':12} {await microseconds_of_writing(args):5.1f} us to write a frame of as many bytes"
-    )
+    protocols = args.protocols.split(",")
+    loop_us: dict[str, list[float]] = {name: [] for name in ("bare", *protocols)}
+    engine_us: dict[str, list[float]] = {name: [] for name in protocols}
     with listen(config) as listener:
+        port = listener.getsockname()[1]
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
         serving_task = asyncio.create_task(server.serve(sockets=[listener]))
-        for protocol in args.protocols.split(","):
-            port = listener.getsockname()[1]
+        for protocol in protocols:
             warming = await start_clients(port, protocol, args, NUM_WARMING_TOKENS)
             assert await warming.wait() == 0, "the clients failed"
-            clients = await start_clients(port, protocol, args, args.tokens)
-            begun = sum(
-                len(output.outputs[0].token_ids)
-                for generation in serving.service.under_way.values()
-                for output in generation.outputs
-            )
-            loop_start, engine_start = time.thread_time(), time.clock_gettime(engine_clock)
-            assert await clients.wait() == 0, "the clients failed"
-            count = args.streams * args.tokens - begun
-            loop_us = (time.thread_time() - loop_start) / count * 1e6
-            engine_us = (time.clock_gettime(engine_clock) - engine_start) / count * 1e6
-            print(
-                f"  {protocol:12} {loop_us:5.1f} us a token in the event loop, {engine_us:5.1f} in the engine"
-            )
+        for _ in range(args.rounds):
+            loop_us["bare"].append(await microseconds_of_writing(args))
+            for protocol in protocols:
+                clients = await start_clients(port, protocol, args, args.tokens)
+                begun = sum(
+                    len(output.outputs[0].token_ids)
+                    for generation in serving.service.under_way.values()
+                    for output in generation.outputs
+                )
+                loop_start, engine_start = time.thread_time(), time.clock_gettime(engine_clock)
+                assert await clients.wait() == 0, "the clients failed"
+                count = args.streams * args.tokens - begun
+                loop_us[protocol].append((time.thread_time() - loop_start) / count * 1e6)
+                engine_us[protocol].append(
+                    (time.clock_gettime(engine_clock) - engine_start) / count * 1e6
+                )
         server.should_exit = True
         await serving_task
     await engine.shutdown()
+    print_table(loop_us, engine_us, args)
+
+
+def print_table(
+    loop_us: dict[str, list[float]], engine_us: dict[str, list[float]], args: argparse.Namespace
+) -> None:
+    print(
+        f"{args.streams} streams of {args.tokens} tokens, a step every {args.step_ms:g} ms or later;"
+        f" microseconds a token, medians of {args.rounds} rounds\n"
+    )
+    print("| server | event loop | from, to | times bare | engine's thread |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    bare = statistics.median(loop_us["bare"])
+    for name, found in loop_us.items():
+        median = statistics.median(found)
+        engine = f"{statistics.median(engine_us[name]):.1f}" if name in engine_us else ""
+        print(
+            f"| {name} | {median:.1f} | {min(found):.1f}, {max(found):.1f} | {median / bare:.2f} | {engine} |"
+        )
 
 
 def main() -> None:
@@ -207,6 +226,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--protocols", default="chat,completions,messages,responses,ollama")
     parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

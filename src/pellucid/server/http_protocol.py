@@ -11,6 +11,17 @@ from pellucid.server.config import Limits
 EXTENSION = "pellucid"  # of ASGI: each scope has a body_writer by this name
 
 
+def chunk_format(before: bytes, after: bytes) -> bytes:
+    """The format of chunks (RFC 9112, section 7.1) that differ only in the part between `before` and `after`.
+
+    `chunk_format(before, after) % (size, part)` is a chunk; the size is that of all three together.
+    """
+    return b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), after.replace(b"%", b"%%"))
+
+
+_CHUNK = chunk_format(b"", b"")
+
+
 class BodyWriter:
     """Writes chunks of a reply's body to its connection without waiting.
 
@@ -33,10 +44,14 @@ class BodyWriter:
         self.last_time = clock()
 
     def write(self, data: bytes) -> None:
-        """Sends a chunk (RFC 9112, section 7.1); does nothing if the client has gone."""
+        """Sends data as a chunk."""
+        self.write_chunk(_CHUNK % (len(data), data))
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """Sends a whole chunk; does nothing if the client has gone."""
         self.last_time = self._clock()
         if not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._transport.write(chunk)
 
 
 def _nothing() -> None:

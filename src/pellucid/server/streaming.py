@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
@@ -17,7 +16,7 @@ from pellucid.outputs import CompletionDelta
 from pellucid.server.endpoint import ReplySender
 from pellucid.server.errors import ApiError, error_of
 from pellucid.server.generation import Generation, check_ended_well
-from pellucid.server.http_protocol import BodyWriter
+from pellucid.server.http_protocol import BodyWriter, chunk_format
 
 _log = logging.getLogger("pellucid.server")
 
@@ -55,6 +54,36 @@ class TextTemplate:
         return _encode(text).join(self._parts)
 
 
+class TextChunks:
+    """Makes the chunks of a reply's body for the deltas that add text to one completion and nothing else.
+
+    Between two steps a stream's objects leave the processor's caches, so a token must need few of them: the
+    chunk is made from one format.
+
+    Args:
+        template: a frame with the string `TextTemplate.PLACE` where the text goes.
+
+    Attributes:
+        num_tokens: of the deltas whose chunks were made.
+    """
+
+    __slots__ = ("_format", "_size", "num_tokens")
+
+    def __init__(self, template: bytes) -> None:
+        before, after = template.split(_encode(TextTemplate.PLACE))
+        self._size = len(before) + len(after)
+        self._format = chunk_format(before, after)
+        self.num_tokens = 0
+
+    def of(self, delta: CompletionDelta) -> bytes:
+        """The chunk of a delta; empty: the delta has no text."""
+        self.num_tokens += len(delta.token_ids)
+        if not delta.text:
+            return b""
+        text = _encode(delta.text)
+        return self._format % (self._size + len(text), text)
+
+
 class StreamWriter(ABC):
     """Writes the frames of one streamed reply in its protocol. `CompletionsReply` calls it."""
 
@@ -67,6 +96,11 @@ class StreamWriter(ABC):
     @abstractmethod
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
         """The frames of a delta of one completion; empty: the delta has nothing that the client would see."""
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        """Makes the chunks of the next deltas of a completion, as long as they add text alone. None: `added` must write
+        the next delta."""
+        return None
 
     def last(self) -> bytes:
         """The frames after all completions."""
@@ -152,50 +186,83 @@ class _DeltaWriter:
         ended: is done when all frames are written; has the error of a completion or of the engine that failed.
     """
 
-    __slots__ = ("_added", "_body", "_streams", "ended")
-
     def __init__(
         self, streams: Sequence[AsyncTokenStream], writer: StreamWriter, body: BodyWriter
     ) -> None:
-        self._streams = streams
-        self._added = writer.added
+        self._prompts = [
+            (stream, _PromptDeltaWriter(prompt_index, writer, body, self._fail))
+            for prompt_index, stream in enumerate(streams)
+        ]
         self._body = body
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for prompt_index, stream in enumerate(streams):
-            stream.call_back(partial(self._on_delta, prompt_index), self._write_unread)
+        for stream, deltas in self._prompts:
+            stream.call_back(deltas.on_delta, self._write_unread)
         body.on_writable = self._write_unread
         self._write_unread()
-
-    def _on_delta(self, prompt_index: int, delta: CompletionDelta) -> bool:
-        if self._body.is_paused:
-            return False
-        try:
-            self._write(prompt_index, delta)
-        except Exception as error:
-            self._fail(error)
-        return True
 
     def _write_unread(self) -> None:
         if self._body.is_paused or self.ended.done():
             return
         try:
-            for prompt_index, stream in enumerate(self._streams):
+            for stream, deltas in self._prompts:
                 for delta in stream.take():
-                    self._write(prompt_index, delta)
-            if all(stream.has_ended for stream in self._streams):
+                    deltas.write(delta)
+            if all(stream.has_ended for stream, _ in self._prompts):
                 self.ended.set_result(None)
         except Exception as error:
             self._fail(error)
 
-    def _write(self, prompt_index: int, delta: CompletionDelta) -> None:
-        if delta.finish_reason is not None:
-            check_ended_well(delta.finish_reason, delta.stop_reason)
-        if frame := self._added(prompt_index, delta):
-            self._body.write(frame)
-
     def _fail(self, error: Exception) -> None:
         if not self.ended.done():
             self.ended.set_exception(error)
+
+
+class _PromptDeltaWriter:
+    """Writes the deltas of one prompt's completions.
+
+    Args:
+        fail: told of an error.
+    """
+
+    __slots__ = ("_body", "_fail", "_index", "_prompt_index", "_text_chunks", "_writer")
+
+    def __init__(
+        self,
+        prompt_index: int,
+        writer: StreamWriter,
+        body: BodyWriter,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._prompt_index = prompt_index
+        self._writer = writer
+        self._body = body
+        self._fail = fail
+        self._index = 0  # of the completion whose delta came last
+        self._text_chunks: TextChunks | None = None  # of this completion
+
+    def on_delta(self, delta: CompletionDelta) -> bool:
+        """Writes a delta, unless the client is slow."""
+        if self._body.is_paused:
+            return False
+        try:
+            self.write(delta)
+        except Exception as error:
+            self._fail(error)
+        return True
+
+    def write(self, delta: CompletionDelta) -> None:
+        if delta.index != self._index:
+            self._index = delta.index
+            self._text_chunks = self._writer.text_chunks(self._prompt_index, delta.index)
+        if delta.finish_reason is not None:
+            check_ended_well(delta.finish_reason, delta.stop_reason)
+        elif self._text_chunks is not None:
+            if chunk := self._text_chunks.of(delta):
+                self._body.write_chunk(chunk)
+            return
+        if frame := self._writer.added(self._prompt_index, delta):
+            self._body.write(frame)
+        self._text_chunks = self._writer.text_chunks(self._prompt_index, delta.index)
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,12 @@ class AnswerBlocks:
         """All blocks of a kind, joined."""
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
+    @property
+    def grow_by_text_alone(self) -> bool:
+        """Whether each delta up to the last adds its text to the open block: the answer is not parsed. The blocks lack
+        the text of deltas that are not read."""
+        return self.open_block is not None and self._parser is None and self._reasoning is None
+
     def read_plain(self, delta: CompletionDelta) -> str | None:
         """The text that a delta adds to an answer of one block of text, without the events that `read` makes: most
         tokens need none. None: the answer has a parser, or no block yet, and `read` must read the delta."""

@@ -49,7 +49,13 @@ from pellucid.server.protocols.reasoning import (
 )
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import CompletionsReply, StreamWriter, TextTemplate, sse_event
+from pellucid.server.streaming import (
+    CompletionsReply,
+    StreamWriter,
+    TextChunks,
+    TextTemplate,
+    sse_event,
+)
 from pellucid.text.tokenizer import Tokenizer
 
 _log = logging.getLogger("pellucid.server")
@@ -436,7 +442,9 @@ class _Writer(StreamWriter):
         self._diagnose = diagnose
         self._blocks = form.blocks(generation)
         self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
-        self._num_tokens = 0
+        self._text_chunks: TextChunks | None = None
+        self._has_begun = False
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (completion,) = outputs[0].outputs
@@ -448,26 +456,29 @@ class _Writer(StreamWriter):
         return msgspec.json.encode(message)
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
-        block = self._blocks.open_block
-        if block is not None and delta.finish_reason is None:
-            text = self._blocks.read_plain(delta)
-            if text is not None:
-                self._num_tokens += len(delta.token_ids)
-                return self._growth(block, text) if text else b""
-        return self._events(delta)
-
-    def _events(self, delta: CompletionDelta) -> bytes:
         events = []
-        if self._num_tokens == 0:  # now it is known what was found in the cache
+        if not self._has_begun:  # now it is known what was found in the cache
+            self._has_begun = True
             events.append(_event("message_start", message=self._message(0)))
         self._num_tokens += len(delta.token_ids)
         events += map(self._block_event, self._blocks.read(delta))
         if delta.finish_reason is not None:
             events += map(self._block_event, self._blocks.close())
             ending = self._ending(delta.finish_reason, delta.stop_reason)
-            usage = self._usage(self._num_tokens)
+            num_tokens = self._num_tokens
+            if self._text_chunks is not None:
+                num_tokens += self._text_chunks.num_tokens
+            usage = self._usage(num_tokens)
             events += [_event("message_delta", delta=ending, usage=usage), _event("message_stop")]
         return b"".join(events)
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        if not self._blocks.grow_by_text_alone:
+            return None
+        if self._text_chunks is None:
+            assert self._blocks.open_block is not None
+            self._text_chunks = TextChunks(_growth_frame(self._blocks.open_block))
+        return self._text_chunks
 
     def failure(self, error: ApiError, request_id: str) -> bytes:
         return sse_event(b"error", ErrorShape.ANTHROPIC.body(error, request_id))
@@ -486,10 +497,7 @@ class _Writer(StreamWriter):
     def _growth(self, block: Block, text: str) -> bytes:
         template = self._templates.get(block.index)
         if template is None:
-            kind, field = _DELTA_FIELDS[block.kind]
-            delta = {"type": kind, field: TextTemplate.PLACE}
-            template = TextTemplate(_event("content_block_delta", index=block.index, delta=delta))
-            self._templates[block.index] = template
+            template = self._templates[block.index] = TextTemplate(_growth_frame(block))
         return template.of(text)
 
     def _message(self, num_tokens: int) -> dict[str, Any]:
@@ -541,6 +549,13 @@ def _diagnostics(
         kind = f"{found.changed or 'messages'}_changed"
         reason = {"type": kind, "cache_missed_input_tokens": found.missed_tokens}
     return {"diagnostics": {"cache_miss_reason": reason}}
+
+
+def _growth_frame(block: Block) -> bytes:
+    """The event of a block that grows by the text `TextTemplate.PLACE`."""
+    kind, field = _DELTA_FIELDS[block.kind]
+    delta = {"type": kind, field: TextTemplate.PLACE}
+    return _event("content_block_delta", index=block.index, delta=delta)
 
 
 def _opened(block: Block) -> dict[str, Any]:

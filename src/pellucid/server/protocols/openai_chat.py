@@ -37,7 +37,7 @@ from pellucid.server.protocols.openai_common import (
 )
 from pellucid.server.protocols.reasoning import effort_budget, effort_variables, with_budget
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import TextTemplate
+from pellucid.server.streaming import TextChunks, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -259,14 +259,19 @@ class _Choice:
         self._has_equal_frames = body.has_equal_frames and not body.logprobs
         self._template_block: Block | None = None  # whose growth the template's frames bring
         self._template = TextTemplate(b"")
-        self.num_tokens = 0
+        self._text_chunks: TextChunks | None = None
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens + (0 if self._text_chunks is None else self._text_chunks.num_tokens)
 
     @property
     def num_reasoning_tokens(self) -> int:
         return self._blocks.num_reasoning_tokens
 
     def whole(self, delta: CompletionDelta) -> ChatChoice:
-        self.num_tokens += len(delta.token_ids)
+        self._num_tokens += len(delta.token_ids)
         self._blocks.read(delta)
         choice = ChatChoice(
             self._number,
@@ -281,11 +286,7 @@ class _Choice:
     def part(
         self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
     ) -> bytes | None:
-        self.num_tokens += len(delta.token_ids)
-        if self._template_block is not None and delta.finish_reason is None:
-            text = self._blocks.read_plain(delta)
-            if text is not None:
-                return self._template.of(text) if text else None
+        self._num_tokens += len(delta.token_ids)
         events = self._blocks.read(delta)
         if len(events) == 1 and delta.finish_reason is None:
             (event,) = events
@@ -299,6 +300,14 @@ class _Choice:
                 self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
                 self._template_block = block
         return None if part is None else frame(part)
+
+    def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
+        if not (self._has_equal_frames and self._blocks.grow_by_text_alone):
+            return None
+        if self._text_chunks is None:
+            added = _growth(BlockKind.TEXT, TextTemplate.PLACE)
+            self._text_chunks = TextChunks(frame(ChunkChoice(self._number, added)))
+        return self._text_chunks
 
     def _full_part(
         self, delta: CompletionDelta, events: Sequence[BlockEvent]

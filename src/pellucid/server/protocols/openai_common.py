@@ -26,6 +26,7 @@ from pellucid.server.streaming import (
     CompletionsReply,
     Progress,
     StreamWriter,
+    TextChunks,
     sse,
 )
 from pellucid.text.tokenizer import Tokenizer
@@ -348,6 +349,9 @@ class ChoiceWriter(Protocol):
         """The frame of what a delta adds, by `frame`. None: nothing that the client would see; never for the
         last delta."""
 
+    def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
+        """As `StreamWriter.text_chunks`."""
+
     def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
 
     @property
@@ -425,6 +429,10 @@ class ReplyWriter(StreamWriter):
             if self._num_ended == num_choices(self._generation.outputs):
                 frame = self._last_part_frame
         return choice.part(delta, frame) or b""
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        choice = self._choices.get(prompt_index * self._n + index)
+        return None if choice is None else choice.text_chunks(self._part_frame)
 
     def last(self) -> bytes:
         if self._stream_options.include_usage:

@@ -26,7 +26,7 @@ from pellucid.server.protocols.openai_common import (
 )
 from pellucid.server.protocols.reasoning import with_budget
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import TextTemplate
+from pellucid.server.streaming import TextChunks, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -162,17 +162,23 @@ class _Choice:
         self._offsets = _TextOffsets(tokenizer, body.skip_special_tokens is not False)
         self._is_first = True
         self._has_equal_frames = body.logprobs is None and body.has_equal_frames
-        self._template: TextTemplate | None = None
-        self.num_tokens = 0
+        self._text_chunks: TextChunks | None = None
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
         self.num_reasoning_tokens = 0  # the text is not parsed
 
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens + (0 if self._text_chunks is None else self._text_chunks.num_tokens)
+
     def part(self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]) -> bytes:
-        if not self._has_equal_frames or delta.finish_reason is not None or self._is_first:
-            return frame(self.whole(delta))
-        self.num_tokens += len(delta.token_ids)
-        if self._template is None:
-            self._template = TextTemplate(frame(TextChoice(self._number, TextTemplate.PLACE)))
-        return self._template.of(delta.text)
+        return frame(self.whole(delta))
+
+    def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
+        if not self._has_equal_frames or self._is_first:
+            return None
+        if self._text_chunks is None:
+            self._text_chunks = TextChunks(frame(TextChoice(self._number, TextTemplate.PLACE)))
+        return self._text_chunks
 
     def whole(self, delta: CompletionDelta) -> TextChoice:
         """What a delta adds; the first one brings the prompt, if it is to be echoed."""
@@ -192,7 +198,7 @@ class _Choice:
             text += delta.text
             token_ids += delta.token_ids
             logprobs += delta.logprobs or []
-            self.num_tokens += len(delta.token_ids)
+            self._num_tokens += len(delta.token_ids)
         choice = TextChoice(self._number, text)
         if self._body.logprobs is not None:
             choice.logprobs = self._logprobs(token_ids, logprobs)
