@@ -5,7 +5,8 @@
 Sets llama-cpp-python's server up in build/versus, as `make versus` does, and writes one GGUF file that both servers
 read. `pellucid bench-serve` sends the same requests at the same times to each server; a server that is not measured
 does not run. llama-cpp-python answers one request at a time. llama.cpp's own `llama-server` batches, and takes part
-where it is on the PATH. `--engines vllm` adds vLLM, with the same weights in bf16.
+where it is on the PATH. `--engines pellucid vllm --file-type BF16` compares with vLLM, which reads the checkpoint
+that the GGUF files were made of, in bf16.
 """
 
 import argparse
@@ -18,9 +19,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,53 +59,69 @@ class Load:
         return json.loads(done.stdout)
 
 
-def command_of(engine: str, weights: Path, file_type: str, port: int) -> list[str] | None:
-    """How a server is started; None if it is not there."""
+@dataclass(frozen=True)
+class ServerCommand:
+    """How a server is started.
+
+    Attributes:
+        variables: of its environment, where the caller's does not set them.
+    """
+
+    words: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def command_of(engine: str, weights: Path, file_type: str, port: int) -> ServerCommand | None:
+    """None: the server is not there."""
     model, directory = weights / f"model-{file_type}.gguf", ROOT / "build/versus"
+    num_threads = f"{os.cpu_count()}"
     if engine == "pellucid":
-        return [sys.executable, "-m", "pellucid", "serve", str(model), "--port", f"{port}"]
+        return ServerCommand(
+            [sys.executable, "-m", "pellucid", "serve", str(model), "--port", f"{port}"]
+        )
     if engine == "llama-cpp-python":
         python = set_up("llama.cpp", directory)
         run([str(python), "-m", "pip", "--quiet", "install", "llama-cpp-python[server]"])
-        words = [
-            "--model",
-            str(model),
-            "--port",
-            f"{port}",
-            "--n_ctx",
-            "2048",
-            "--interrupt_requests",
-            "false",
-            "--flash_attn",
-            "true",
-            # Its defaults are half of the processors, and logits of every token of a prompt.
-            *("--n_threads", f"{os.cpu_count()}", "--n_threads_batch", f"{os.cpu_count()}"),
-            *("--logits_all", "false"),
-        ]
-        return [str(python), "-m", "llama_cpp.server", *words]
+        words = ["--model", str(model), "--port", f"{port}", "--n_ctx", "2048"]
+        words += ["--interrupt_requests", "false", "--flash_attn", "true"]
+        # Its defaults are half of the processors, and logits of every token of a prompt.
+        words += ["--n_threads", num_threads, "--n_threads_batch", num_threads]
+        words += ["--logits_all", "false"]
+        return ServerCommand([str(python), "-m", "llama_cpp.server", *words])
     if engine == "llama-server":
         program = shutil.which("llama-server")
+        if program is None:
+            return None
         words = ["-m", str(model), "--port", f"{port}", "-np", f"{NUM_SLOTS}", "-fa", "on"]
-        return program and [program, *words, "-c", f"{2048 * NUM_SLOTS}"]
+        return ServerCommand([program, *words, "-c", f"{2048 * NUM_SLOTS}"])
     python = set_up("vllm", directory)
     words = ["--model", str(weights), "--port", f"{port}", "--max-model-len", "2048"]
-    return [str(python), "-m", "vllm.entrypoints.openai.api_server", *words]
+    words += ["--dtype", "bfloat16"]
+    variables = {  # Its default leaves one processor to the server's process.
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{int(num_threads) - 1}",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "OMP_NUM_THREADS": num_threads,
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+    }
+    module = "vllm.entrypoints.openai.api_server"
+    return ServerCommand([str(python), "-m", module, *words], variables)
 
 
 @contextmanager
-def serving(command: Sequence[str], port: int) -> Iterator[str]:
+def serving(command: ServerCommand, port: int) -> Iterator[str]:
     """Runs a server; its URL.
 
     Raises:
         RuntimeError: it does not start.
     """
     with (ROOT / "build/versus/server.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        variables = {**command.variables, **os.environ}
+        process = subprocess.Popen(command.words, stdout=log, stderr=log, env=variables)
         try:
             deadline = time.monotonic() + READY_SECONDS
             while not _answers(port):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{command[0]} does not start: see {log.name}")
+                    raise RuntimeError(f"{command.words[0]} does not start: see {log.name}")
                 time.sleep(0.2)
             yield f"http://127.0.0.1:{port}"
         finally:
