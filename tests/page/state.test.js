@@ -73,16 +73,16 @@ test("the pool at each moment is what the ops up to there make of it", () => {
   const store = new Store();
   store.ingest(story());
   const at = (moment) => store.pool.at(moment);
-  assert.deepEqual(at(2).counts(), { used: 2, cached: 0, free: 6, waste: 8 });
-  assert.deepEqual(at(6).counts(), { used: 3, cached: 0, free: 5, waste: 3 + 2 });
+  assert.deepEqual(at(2).counts(), { used: 2, cached: 0, free: 6, waste: 8, shared: 0, extra: 0 });
+  assert.deepEqual(at(6).counts(), { used: 3, cached: 0, free: 5, waste: 3 + 2, shared: 1, extra: 1 });
   assert.equal(at(6).owners[0], 2);
   assert.deepEqual(at(6).ownersOf(0), [0, 1]);
   assert.deepEqual([...at(6).tables], [[0, [0, 1]], [1, [0, 2]]]);
   assert.deepEqual([...at(9).tables], [[0, [0, 1]], [1, [0]]]);
   assert.deepEqual([...at(11).tables], [[1, [0]]]);
   assert.equal(at(11).flags[0] & SEALED, SEALED);
-  assert.deepEqual(at(11).counts(), { used: 1, cached: 0, free: 7, waste: 0 });
-  assert.deepEqual(at(3).counts(), { used: 2, cached: 0, free: 6, waste: 3 }, "back again");
+  assert.deepEqual(at(11).counts(), { used: 1, cached: 0, free: 7, waste: 0, shared: 0, extra: 0 });
+  assert.deepEqual(at(3).counts(), { used: 2, cached: 0, free: 6, waste: 3, shared: 0, extra: 0 }, "back again");
 });
 
 test("events that come twice count once, and another engine's begin anew", () => {
@@ -90,7 +90,7 @@ test("events that come twice count once, and another engine's begin anew", () =>
   const events = story();
   store.ingest(events);
   store.ingest(events.slice(3, 7));
-  assert.deepEqual(store.pool.at(6).counts(), { used: 3, cached: 0, free: 5, waste: 5 });
+  assert.deepEqual(store.pool.at(6).counts(), { used: 3, cached: 0, free: 5, waste: 5, shared: 1, extra: 1 });
   assert.equal(store.requests.get("b/0")?.states.length, 2);
   store.ingest([{ ...HELLO, boot_id: "two" }]);
   assert.deepEqual([store.requests.size, store.head.seq, store.pool.at(0).counts().used], [0, 0, 0]);
@@ -109,7 +109,7 @@ test("a snapshot after a gap puts blocks and requests right", () => {
   ]);
   assert.equal(store.missed, 88);
   const pool = store.pool.at(95);
-  assert.deepEqual(pool.counts(), { used: 2, cached: 1, free: 5, waste: 2 });
+  assert.deepEqual(pool.counts(), { used: 2, cached: 1, free: 5, waste: 2, shared: 0, extra: 0 });
   assert.deepEqual(pool.ownersOf(4), [store.requests.get("c/0")?.number]);
   assert.deepEqual(store.pool.at(2).counts().used, 2, "what was known before the gap stays");
 });
@@ -124,7 +124,7 @@ test("a page that opens late gets blocks and requests from the snapshot before h
     },
     { ...HELLO, seq: 41 },
   ]);
-  assert.deepEqual(store.pool.at(41).counts(), { used: 2, cached: 1, free: 5, waste: 2 });
+  assert.deepEqual(store.pool.at(41).counts(), { used: 2, cached: 1, free: 5, waste: 2, shared: 0, extra: 0 });
   assert.equal(store.pool.at(41).fill[5], 4);
 });
 

@@ -28,13 +28,15 @@ function layout(width, blocks) {
 }
 
 /**
- * How many blocks the map shows: all, or, of a pool that is mostly untouched, twice as many as have been used.
+ * How many blocks the map shows. Of a pool that is mostly untouched it shows a part and doubles it: each size draws all cells anew.
  * @param {Pool} pool
  */
 function shownBlocks(pool) {
   let used = pool.numBlocks;
   while (used > 0 && pool.touched[used - 1] < 0) used -= 1;
-  return Math.min(pool.numBlocks, Math.max(MIN_SHOWN, 2 * used));
+  let shown = MIN_SHOWN;
+  while (shown < used) shown *= 2;
+  return Math.min(pool.numBlocks, shown);
 }
 
 /** @param {{session: Session, asTable: {value: boolean}}} props */
@@ -43,18 +45,11 @@ export function PoolMap({ session, asTable }) {
   const seq = useReadableSeq(cursor);
   const kv = store.hello?.kv;
   if (!kv) {
-    return html`<${Panel} title="The block pool"><${Empty}><p>Keys and values live in blocks of a pool that is planned before the model loads. It appears here as soon as the engine says how large it is.</p><//><//>`;
+    return html`<${Panel} title="The block pool"><${Empty}><p>Keys and values live in blocks of a pool that is planned before the model loads. It appears here once the engine tells its size.</p><//><//>`;
   }
   const pool = store.pool.at(seq);
   const counts = pool.counts();
-  let shared = 0;
-  let extra = 0;
-  for (const owners of pool.owners) {
-    if (owners > 1) {
-      shared += 1;
-      extra += owners - 1;
-    }
-  }
+  const { shared, extra } = counts;
   const chosen = selection.block.value;
   /** @param {number} block */
   const isKept = (block, of = pool) => of.owners[block] === 0 && (of.flags[block] & SEALED) !== 0;
@@ -184,14 +179,14 @@ export function PoolMap({ session, asTable }) {
           Without sharing ${shared === 1 ? "it" : "they"} would take ${counted(extra)} ${extra === 1 ? "block" : "blocks"} or ${inBytes(formulas.sharedBytes.of({ extra, B: kv.block_bytes }))}<${Badge} of="saved" kind="C" formula=${formulas.sharedBytes} inputs=${{ extra, B: kv.block_bytes }} /> more. A request that writes into a shared block gets a copy first.
         <//>`
       : html`<${Why} lead=${`${percent(counts.used / Math.max(1, pool.numBlocks))} of the pool is owned`}>
-          and ${percent(counts.cached / Math.max(1, pool.numBlocks))} is kept for prompts to come. Both can be given to new requests: kept blocks are evicted, the longest unused first.
+          and ${percent(counts.cached / Math.max(1, pool.numBlocks))} is kept for prompts to come. Both can be given to new requests.
         <//>`}
     <${Chosen} session=${session} pool=${pool} block=${chosen} state=${state} cameBy=${cameBy} />
     <${Recent} session=${session} seq=${seq} />
   <//>`;
 }
 
-/** What is known of the chosen block. @param {any} props */
+/** @param {any} props */
 function Chosen({ session, pool, block, state, cameBy }) {
   const { store, selection } = session;
   if (block < 0 || block >= pool.numBlocks) return html`<p class="dim small">Choose a block to see whose it is, and the numbers in it.</p>`;

@@ -18,7 +18,7 @@ export function BlockTable({ session }) {
   const kv = store.hello?.kv;
   const request = session.request.value;
   if (!kv || !request) {
-    return html`<${Panel} title="A request's blocks"><${Empty}><p>Run a prompt in Generate, or send one from any client: its block table appears here, and fills token by token.</p><//><//>`;
+    return html`<${Panel} title="A request's blocks"><${Empty}><p>Run a prompt in Generate, or send one from any client: its block table fills here, token by token.</p><//><//>`;
   }
   const pool = store.pool.at(seq);
   const table = pool.tables.get(request.number) ?? [];
@@ -28,7 +28,11 @@ export function BlockTable({ session }) {
   const held = table.reduce((sum, block) => sum + (pool.fill[block] ?? 0), 0);
   const hasEnded = ENDED.has(state);
   const cached = hasEnded ? formulas.cachedTokens.of({ N, m }) : held;
-  const perToken = kv.block_bytes / kv.block_tok;
+  const { n_layers: L, n_kv: Hkv, head_dim: d } = store.hello.model;
+  const b = kv.block_bytes / kv.block_tok / (2 * L * Hkv * d);
+  const [bytes, unit] = inBytes(formulas.kvBytes.of({ L, Hkv, d, n: cached, b })).split(" ");
+  const filled = { n: cached, s: kv.block_tok };
+  const blocks = formulas.blocksOf.of(filled);
   const others = store.requestsAt(seq).slice(-12);
   const step = (/** @type {number} */ by) => {
     const at = m + by;
@@ -62,10 +66,8 @@ export function BlockTable({ session }) {
     <${Facts}>
       <${Fact} label="in the cache" value=${counted(cached)} unit=${m > 0 ? `= ${counted(N)} + ${counted(m)} − 1 tokens` : `of ${counted(N)} prompt tokens`} kind="C" formula=${formulas.cachedTokens} inputs=${{ N, m }}
         note=${hasEnded ? "As it was when the request ended." : `Counted in the blocks of this table: ${counted(held)}.`} />
-      <${Fact} label="bytes" value=${inBytes(cached * perToken).split(" ")[0]} unit=${inBytes(cached * perToken).split(" ")[1]} kind="C" formula=${formulas.kvBytes}
-        inputs=${{ L: store.hello.model.n_layers, Hkv: store.hello.model.n_kv, d: store.hello.model.head_dim, n: cached, b: perToken / (2 * store.hello.model.n_layers * store.hello.model.n_kv * store.hello.model.head_dim) }} />
-      <${Fact} label="blocks" value=${counted(formulas.blocksOf.of({ n: cached, s: kv.block_tok }))} kind="C" formula=${formulas.blocksOf} inputs=${{ n: cached, s: kv.block_tok }}
-        unit=${`allocated ${inBytes(formulas.blocksOf.of({ n: cached, s: kv.block_tok }) * kv.block_bytes)}`} />
+      <${Fact} label="bytes" value=${bytes} unit=${unit} kind="C" formula=${formulas.kvBytes} inputs=${{ L, Hkv, d, n: cached, b }} />
+      <${Fact} label="blocks" value=${counted(blocks)} unit=${`allocated ${inBytes(blocks * kv.block_bytes)}`} kind="C" formula=${formulas.blocksOf} inputs=${filled} />
     <//>
     ${m > 0 &&
     html`<${Why} lead=${`After ${counted(m)} output ${m === 1 ? "token" : "tokens"} the cache holds ${counted(formulas.cachedTokens.of({ N, m }))}.`}>
@@ -138,7 +140,7 @@ function Side({ label, ids, from, at, runs }) {
 }
 
 /**
- * The token ids of a request's text: prompt and output.
+ * The ids of prompt and output.
  * @param {Store} store
  * @param {EngineRequest} request
  * @returns {number[]}

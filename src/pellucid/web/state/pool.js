@@ -1,8 +1,6 @@
 // @ts-check
 // Tables of numbers that keep their newest rows, and the block pool at any moment, from its operations in such a table.
 
-
-
 /**
  * Rows are numbered 0, 1, 2 ... as they are added; the rows from `first` to `end` - 1 are kept.
  * `columns.name[slot(row)]` is a value; a column of `width` w has w values a row, from slot(row) * w on.
@@ -136,18 +134,19 @@ export class Pool {
     return copy;
   }
 
-  /** Blocks with an owner, those without that can be found, and the rest. */
+  /** Blocks owned, kept and free; slots without a token; blocks shared, and their owners but the first. */
   counts() {
-    let used = 0;
-    let cached = 0;
-    let waste = 0;
+    let [used, cached, waste, shared, extra] = [0, 0, 0, 0, 0];
     for (let block = 0; block < this.numBlocks; block++) {
-      if (this.owners[block] > 0) {
+      const owners = this.owners[block];
+      if (owners > 0) {
         used += 1;
         waste += this.blockTokens - this.fill[block];
+        extra += owners - 1;
+        if (owners > 1) shared += 1;
       } else if (this.flags[block] & SEALED) cached += 1;
     }
-    return { used, cached, free: this.numBlocks - used - cached, waste };
+    return { used, cached, free: this.numBlocks - used - cached, waste, shared, extra };
   }
 
   /**
