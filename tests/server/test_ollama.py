@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import ollama
@@ -56,6 +57,17 @@ def test_a_chat_is_what_the_engine_gives(client: ollama.Client) -> None:
     assert "".join(part.message.content or "" for part in parts) == expected.text
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
     assert parts[-1].done_reason == expected.finish_reason
+
+
+def test_each_line_of_a_stream_has_the_time_at_which_it_was_made(client: ollama.Client) -> None:
+    before = datetime.now(timezone.utc)
+    times = [
+        datetime.fromisoformat((part.created_at or "").replace("Z", "+00:00"))
+        for part in client.chat("tested", QUESTION, options=OPTIONS, stream=True)
+    ]
+    assert len(times) > 3
+    in_order = [before, *times, datetime.now(timezone.utc)]
+    assert in_order == sorted(in_order)
 
 
 def test_generate_uses_the_template_unless_raw(client: ollama.Client) -> None:

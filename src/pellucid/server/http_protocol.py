@@ -11,12 +11,12 @@ from pellucid.server.config import Limits
 EXTENSION = "pellucid"  # of ASGI: each scope has a body_writer by this name
 
 
-def chunk_format(before: bytes, after: bytes) -> bytes:
-    """The format of chunks (RFC 9112, section 7.1) that differ only in the part between `before` and `after`.
+def chunk_format(*parts: bytes) -> bytes:
+    """The format of chunks (RFC 9112, section 7.1) that differ only in what stands between these parts.
 
-    `chunk_format(before, after) % (size, part)` is a chunk; the size is that of all three together.
+    `chunk_format(before, after) % (size, between)` is a chunk; the size is that of all three together.
     """
-    return b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), after.replace(b"%", b"%%"))
+    return b"%x\r\n" + b"%b".join(part.replace(b"%", b"%%") for part in parts) + b"\r\n"
 
 
 _CHUNK = chunk_format(b"", b"")

@@ -33,7 +33,7 @@ def sse_event(name: bytes, data: bytes) -> bytes:
     return b"event: " + name + b"\ndata: " + data + b"\n\n"
 
 
-_encode = msgspec.json.Encoder().encode
+encode_text = msgspec.json.Encoder().encode
 
 
 class TextTemplate:
@@ -45,13 +45,14 @@ class TextTemplate:
 
     __slots__ = ("_parts",)
     PLACE = secrets.token_hex()  # no string of a client
+    ENCODED_PLACE = encode_text(PLACE)
 
     def __init__(self, template: bytes) -> None:
-        self._parts = template.split(_encode(self.PLACE))
+        self._parts = template.split(self.ENCODED_PLACE)
 
     def of(self, text: str) -> bytes:
         """The template with a text."""
-        return _encode(text).join(self._parts)
+        return encode_text(text).join(self._parts)
 
 
 class TextChunks:
@@ -61,7 +62,7 @@ class TextChunks:
     chunk is made from one format.
 
     Args:
-        template: a frame with the string `TextTemplate.PLACE` where the text goes.
+        parts: of a frame, between what differs: the text, in subclasses more.
 
     Attributes:
         num_tokens: of the deltas whose chunks were made.
@@ -69,19 +70,24 @@ class TextChunks:
 
     __slots__ = ("_format", "_size", "num_tokens")
 
-    def __init__(self, template: bytes) -> None:
-        before, after = template.split(_encode(TextTemplate.PLACE))
-        self._size = len(before) + len(after)
-        self._format = chunk_format(before, after)
+    def __init__(self, *parts: bytes) -> None:
+        self._size = sum(map(len, parts))
+        self._format = chunk_format(*parts)
         self.num_tokens = 0
+
+    @classmethod
+    def of_template(cls, template: bytes) -> "TextChunks":
+        """From a frame with the string `TextTemplate.PLACE` where the text goes."""
+        return cls(*template.split(TextTemplate.ENCODED_PLACE))
 
     def of(self, delta: CompletionDelta) -> bytes:
         """The chunk of a delta; empty: the delta has no text."""
         self.num_tokens += len(delta.token_ids)
-        if not delta.text:
-            return b""
-        text = _encode(delta.text)
-        return self._format % (self._size + len(text), text)
+        return self._chunk(delta.text) if delta.text else b""
+
+    def _chunk(self, text: str) -> bytes:
+        encoded = encode_text(text)
+        return self._format % (self._size + len(encoded), encoded)
 
 
 class StreamWriter(ABC):

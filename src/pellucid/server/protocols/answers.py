@@ -197,19 +197,8 @@ class AnswerBlocks:
         the text of deltas that are not read."""
         return self.open_block is not None and self._parser is None and self._reasoning is None
 
-    def read_plain(self, delta: CompletionDelta) -> str | None:
-        """The text that a delta adds to an answer of one block of text, without the events that `read` makes: most
-        tokens need none. None: the answer has a parser, or no block yet, and `read` must read the delta."""
-        if self.open_block is None or self._parser is not None or self._reasoning is not None:
-            return None
-        self.open_block.parts.append(delta.text)
-        return delta.text
-
     def read(self, delta: CompletionDelta) -> list[BlockEvent]:
         """The certain changes of a delta; the last delta also releases all text that was held back."""
-        if (text := self.read_plain(delta)) is not None:
-            assert self.open_block is not None
-            return [BlockEvent(Change.GREW, self.open_block, text)] if text else []
         events: list[BlockEvent] = []
         if self._reasoning is not None:
             for token_id in delta.token_ids:

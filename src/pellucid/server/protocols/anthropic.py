@@ -477,7 +477,7 @@ class _Writer(StreamWriter):
             return None
         if self._text_chunks is None:
             assert self._blocks.open_block is not None
-            self._text_chunks = TextChunks(_growth_frame(self._blocks.open_block))
+            self._text_chunks = TextChunks.of_template(_growth_frame(self._blocks.open_block))
         return self._text_chunks
 
     def failure(self, error: ApiError, request_id: str) -> bytes:

@@ -4,6 +4,8 @@ https://docs.ollama.com/api
 """
 
 import hashlib
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -39,7 +41,13 @@ from pellucid.server.protocols.reasoning import (
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import CompletionsReply, StreamWriter, TextTemplate
+from pellucid.server.streaming import (
+    CompletionsReply,
+    StreamWriter,
+    TextChunks,
+    TextTemplate,
+    encode_text,
+)
 from pellucid.text.tokenizer import Tokenizer
 
 API_VERSION = "0.13.0"  # of the Ollama whose protocol this is; clients compare it
@@ -411,6 +419,7 @@ class _Lines(StreamWriter):
         self._num_top = num_top
         self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(name)
         self._text_template = TextTemplate(self._fields(Added(TextTemplate.PLACE)))
+        self._text_chunks: _DatedChunks | None = None
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (output,) = outputs
@@ -420,6 +429,15 @@ class _Lines(StreamWriter):
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
         return self._line_of(delta) or b""
 
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        has_logprobs = self._generation.request.params.num_logprobs is not None
+        if has_logprobs or not self._blocks.grow_by_text_alone:
+            return None
+        if self._text_chunks is None:
+            fields = self._fields(Added(TextTemplate.PLACE))
+            self._text_chunks = _DatedChunks(self._dated(fields, _DatedChunks.TIME))
+        return self._text_chunks
+
     def failure(self, error: ApiError, request_id: str) -> bytes:
         return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
 
@@ -428,10 +446,6 @@ class _Lines(StreamWriter):
 
     def _line_of(self, delta: CompletionDelta) -> bytes | None:
         """None: nothing that the client would see."""
-        if delta.finish_reason is None and delta.logprobs is None:
-            text = self._blocks.read_plain(delta)
-            if text is not None:
-                return self._text_line(text) if text else None
         added = Added()
         for event in self._blocks.read(delta):
             if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
@@ -455,14 +469,14 @@ class _Lines(StreamWriter):
     ) -> bytes:
         if finish_reason is None and not (logprobs or added.reasoning or added.calls):
             return self._text_line(added.text)
-        return self._dated(self._fields(added, finish_reason, logprobs))
+        return self._dated(self._fields(added, finish_reason, logprobs), _time().encode())
 
     def _text_line(self, text: str) -> bytes:
-        return self._dated(self._text_template.of(text))
+        return self._dated(self._text_template.of(text), _time().encode())
 
-    def _dated(self, fields: bytes) -> bytes:
+    def _dated(self, fields: bytes, now: bytes) -> bytes:
         """The line of an object, with model and time."""
-        return b'%b%b",%b\n' % (self._start, _time().encode(), fields[1:])
+        return b'%b%b",%b\n' % (self._start, now, fields[1:])
 
     def _fields(
         self,
@@ -482,6 +496,35 @@ class _Lines(StreamWriter):
 
     def _logprobs(self, token_ids: list[int], logprobs: list[Any]) -> list[TokenLogprob]:
         return token_logprobs(self._tokenizer, token_ids, logprobs, self._num_top)
+
+
+class _DatedChunks(TextChunks):
+    """The chunks of the lines of a text.
+
+    Args:
+        line: with the strings `TextTemplate.PLACE` for the text and `TIME` for the time.
+    """
+
+    __slots__ = ("_second", "_second_text")
+    TIME = secrets.token_hex().encode()  # no string of a client
+
+    def __init__(self, line: bytes) -> None:
+        before, _, rest = line.partition(self.TIME)
+        super().__init__(before, *rest.split(TextTemplate.ENCODED_PLACE))
+        self._second = 0  # since 1970
+        self._second_text = b""
+
+    def _chunk(self, text: str) -> bytes:
+        now, encoded = self._now(), encode_text(text)
+        return self._format % (self._size + len(now) + len(encoded), now, encoded)
+
+    def _now(self) -> bytes:
+        """As `_time`; the tokens of one second share its text, because making it takes longer than the chunk."""
+        second, nanoseconds = divmod(time.time_ns(), 10**9)
+        if second != self._second:
+            self._second = second
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+        return b"%b.%06dZ" % (self._second_text, nanoseconds // 1000)
 
 
 _PARAMETER_NAMES = {

@@ -306,7 +306,7 @@ class _Choice:
             return None
         if self._text_chunks is None:
             added = _growth(BlockKind.TEXT, TextTemplate.PLACE)
-            self._text_chunks = TextChunks(frame(ChunkChoice(self._number, added)))
+            self._text_chunks = TextChunks.of_template(frame(ChunkChoice(self._number, added)))
         return self._text_chunks
 
     def _full_part(

@@ -177,7 +177,9 @@ class _Choice:
         if not self._has_equal_frames or self._is_first:
             return None
         if self._text_chunks is None:
-            self._text_chunks = TextChunks(frame(TextChoice(self._number, TextTemplate.PLACE)))
+            self._text_chunks = TextChunks.of_template(
+                frame(TextChoice(self._number, TextTemplate.PLACE))
+            )
         return self._text_chunks
 
     def whole(self, delta: CompletionDelta) -> TextChoice:

@@ -3,10 +3,12 @@
 https://platform.openai.com/docs/api-reference/responses
 """
 
+import secrets
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -50,7 +52,14 @@ from pellucid.server.protocols.reasoning import effort_budget, effort_variables,
 from pellucid.server.protocols.sampling import with_given
 from pellucid.server.request_records import RequestRecords
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import CompletionsReply, StreamWriter, TextTemplate, sse_event
+from pellucid.server.streaming import (
+    CompletionsReply,
+    StreamWriter,
+    TextChunks,
+    TextTemplate,
+    encode_text,
+    sse_event,
+)
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -422,8 +431,9 @@ class _Writer(StreamWriter):
         self._blocks = form.blocks(generation)
         self._logprobs = _TextLogprobs(form.tokenizer, generation) if body.wants_logprobs else None
         self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
-        self._num_events = 0
-        self._num_tokens = 0
+        self._numbers = count()  # of the events
+        self._text_chunks: _NumberedChunks | None = None
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
 
     def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         (completion,) = outputs[0].outputs
@@ -437,21 +447,31 @@ class _Writer(StreamWriter):
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
         self._num_tokens += len(delta.token_ids)
-        block = self._blocks.open_block
-        if block is not None and delta.finish_reason is None and self._logprobs is None:
-            text = self._blocks.read_plain(delta)
-            if text is not None:
-                return self._growth_frame(block, text, ()) if text else b""
         changes = self._read(delta)
         if delta.finish_reason is not None:
             changes += ((change, ()) for change in self._blocks.close())
         frames = [frame for change in changes for frame in self._block_frames(*change)]
         if delta.finish_reason is not None:
-            response = self._ended(delta.finish_reason, self._num_tokens)
+            num_tokens = self._num_tokens
+            if self._text_chunks is not None:
+                num_tokens += self._text_chunks.num_tokens
+            response = self._ended(delta.finish_reason, num_tokens)
             is_whole = response["status"] == "completed"
             kind = "response.completed" if is_whole else "response.incomplete"
             frames.append(self._event(kind, response=response))
         return b"".join(frames)
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        if not self._blocks.grow_by_text_alone or self._logprobs is not None:
+            return None
+        if self._text_chunks is None:
+            block = self._blocks.open_block
+            assert block is not None
+            fields = msgspec.json.encode(self._growth(block, TextTemplate.PLACE, ()))
+            kind = _GROWTH_EVENTS[block.kind]
+            frame = _numbered_event(kind, _NumberedChunks.NUMBER, fields)
+            self._text_chunks = _NumberedChunks(frame, self._numbers, block)
+        return self._text_chunks
 
     def keepalive(self) -> bytes:
         """Clients' idle timers are reset by events, not by comments."""
@@ -633,9 +653,36 @@ class _Writer(StreamWriter):
 
     def _numbered_event(self, kind: bytes, fields: bytes) -> bytes:
         """An event: the two fields that every event has, then those of a JSON object."""
-        number, self._num_events = self._num_events, self._num_events + 1
-        start = b'{"type":"%b","sequence_number":%d,' % (kind, number)
-        return sse_event(kind, start + fields[1:])
+        return _numbered_event(kind, b"%d" % next(self._numbers), fields)
+
+
+def _numbered_event(kind: bytes, number: bytes, fields: bytes) -> bytes:
+    return sse_event(kind, b'{"type":"%b","sequence_number":%b,%b' % (kind, number, fields[1:]))
+
+
+class _NumberedChunks(TextChunks):
+    """The chunks of the events by which a block of text grows.
+
+    Args:
+        frame: an event, with the strings `TextTemplate.PLACE` for the text and `NUMBER` for its number.
+        numbers: of the events.
+        block: gets the text.
+    """
+
+    __slots__ = ("_block_parts", "_numbers")
+    NUMBER = secrets.token_hex().encode()  # no string of a client
+
+    def __init__(self, frame: bytes, numbers: Iterator[int], block: Block) -> None:
+        before, _, rest = frame.partition(self.NUMBER)
+        super().__init__(before, *rest.split(TextTemplate.ENCODED_PLACE))
+        self._numbers = numbers
+        self._block_parts = block.parts
+
+    def _chunk(self, text: str) -> bytes:
+        self._block_parts.append(text)
+        number, encoded = b"%d" % next(self._numbers), encode_text(text)
+        size = self._size + len(number) + len(encoded)
+        return self._format % (size, number, encoded)
 
 
 _EVENT_NAMES = {
