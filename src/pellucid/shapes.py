@@ -107,6 +107,7 @@ def _gemma4(
     window: int,
     num_full_kv_heads: int | None = None,
     num_shared: int = 0,
+    shared_factor: int = 1,
     embedding_size: int = 0,
     experts: ExpertsConfig | None = None,
     max_position: int,
@@ -115,8 +116,8 @@ def _gemma4(
 
     Args:
         num_full_kv_heads: of these layers, whose values are then their keys; None: as in the others.
-        num_shared: of the last layers, which read the keys and values of earlier ones and have MLPs twice
-            as wide.
+        num_shared: of the last layers, which read the keys and values of earlier ones.
+        shared_factor: how much wider their MLPs are.
         embedding_size: of each layer's own embeddings.
     """
     sliding = AttentionConfig(
@@ -146,7 +147,8 @@ def _gemma4(
         LayerConfig(
             attention,
             MLPConfig(
-                intermediate_size * (1 if attention.shared_kv_layer is None else 2), "gelu_tanh"
+                intermediate_size * (1 if attention.shared_kv_layer is None else shared_factor),
+                "gelu_tanh",
             ),
             experts,
             embedding_size=embedding_size,
@@ -472,6 +474,19 @@ SHAPES: Mapping[str, ModelConfig] = {
         num_kv_heads=1,
         window=512,
         num_shared=20,
+        shared_factor=2,
+        embedding_size=256,
+        max_position=131_072,
+    ),
+    "gemma-4-e4b": _gemma4(
+        num_layers=42,
+        period=6,
+        hidden_size=2560,
+        intermediate_size=10_240,
+        num_heads=8,
+        num_kv_heads=2,
+        window=512,
+        num_shared=18,
         embedding_size=256,
         max_position=131_072,
     ),

@@ -21,6 +21,7 @@ PUBLISHED_PARAMETERS = {
     "gemma-3-1b": 999_885_952,
     # Of the text models, in transformers: layers that share keys and values have no matrices for them.
     "gemma-4-e2b": 4_628_569_379,
+    "gemma-4-e4b": 7_463_013_418,
     "gemma-4-26b-a4b": 25_233_141_790,
     "smollm3-3b": 3_075_098_624,
     "olmo-2-1b": 1_484_916_736,
