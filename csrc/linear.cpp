@@ -1,6 +1,7 @@
 // y = x W^T + b: prepares rows, then hands panels of the weights to the level's kernels.
 #include "linear.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -9,6 +10,8 @@
 
 namespace pellucid {
 namespace {
+
+constexpr std::int64_t kMinBytesPerGrab = 64 << 10, kMaxBytesPerGrab = 512 << 10;
 
 bool is_quantized(const PackedMatrix& w) {
   return format_info(w.format()).is_integer && w.activations() == Activations::kNative;
@@ -53,6 +56,13 @@ const LinearKernel& kernel_of(const KernelTable& kernels, const PackedMatrix& w)
 std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows) {
   const std::int64_t scale_bytes = is_quantized(w) ? sizeof(float) : 0;
   return static_cast<std::size_t>(num_rows * (row_stride_bytes(w) + scale_bytes));
+}
+
+std::int64_t panels_per_grab(const PackedMatrix& w) {
+  const std::int64_t panel_bytes = w.view().panel_bytes;
+  const std::int64_t abreast =
+      std::clamp<std::int64_t>(kMaxBytesPerGrab / panel_bytes, 1, kPanelsAbreast);
+  return round_up(std::max<std::int64_t>(1, kMinBytesPerGrab / panel_bytes), abreast);
 }
 
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,

@@ -115,10 +115,12 @@ void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> b
   stage.grain = [grain](const Step&) { return grain; };
   stage.num_pieces = static_cast<std::uint32_t>((num_columns + grain - 1) / grain);
   stage.stream = stream;
-  stage.find_weights = [stream](const Step&, const Worker& worker) {
-    return WeightSpan{stream.data + worker.share_begin(stream.num_items) * stream.item_bytes,
-                      stream.num_items * stream.item_bytes / worker.num_threads()};
-  };
+  if (stream.data != nullptr) {
+    stage.find_weights = [stream](const Step&, const Worker& worker) {
+      return WeightSpan{stream.data + worker.share_begin(stream.num_items) * stream.item_bytes,
+                        stream.num_items * stream.item_bytes / worker.num_threads()};
+    };
+  }
   Run run = [rows, run_block](const Step& step, const Share& share) {
     run_block(step, {0, step.num_rows(rows)}, {share.begin, share.end});
   };

@@ -143,7 +143,7 @@ class Program {
   void add_row_phase(std::string name, RowSet rows, std::vector<int> buffers, RunRow run_row);
 
   // Adds a phase that computes each row from that row alone, in units of columns, each of which
-  // reads its weights from `stream`.
+  // reads its weights from `stream`, if that has any.
   //
   // In a step of few rows the threads share the columns, `grain` at a time, so that weights are
   // read once; a thread that waits at the barrier before the phase prefetches the beginning of its

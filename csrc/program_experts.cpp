@@ -21,8 +21,6 @@ constexpr std::int64_t kMaxChosen = 64;
 // Up to so many slots all threads share each matrix; beyond, each takes experts of its own.
 constexpr std::int64_t kMaxSharedSlots = 256;
 
-constexpr std::int64_t kBytesPerGrab = 64 << 10;  // as in program_ops.cpp
-
 // Rows of floats in scratch memory.
 struct FloatRows {
   float* data;
@@ -186,9 +184,8 @@ void for_each_group(const ExpertPlan& plan, std::int64_t num_panels, const Share
   }
 }
 
-Program::Count panels_per_grab(const PackedMatrix& matrix) {
-  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerGrab / matrix.view().panel_bytes);
-  return [grain](const Step&) { return grain; };
+Program::Count grain_of(const PackedMatrix& matrix) {
+  return [grain = panels_per_grab(matrix)](const Step&) { return grain; };
 }
 
 }  // namespace
@@ -347,7 +344,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
     return experts->is_shared() ? experts->num_groups() * experts->num_inner_panels() : 0;
   };
   program.add_phase(
-      "experts' gate and up", {gathered, inner}, inner_panels, panels_per_grab(experts->gate()),
+      "experts' gate and up", {gathered, inner}, inner_panels, grain_of(experts->gate()),
       [=, &program](const Step&, const Share& share) {
         const PreparedInputs from =
             experts->inputs_at(program.scratch(gathered), experts->plan().num_slots());
@@ -375,7 +372,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
     return experts->is_shared() ? experts->num_groups() * num_down_panels : 0;
   };
   program.add_phase(
-      "experts' down", {activated, outputs}, down_panels, panels_per_grab(experts->down()),
+      "experts' down", {activated, outputs}, down_panels, grain_of(experts->down()),
       [=, &program](const Step&, const Share& share) {
         for_each_group(experts->plan(), num_down_panels, share,
                        [&](const ExpertPlan::Group& group, std::int64_t first, std::int64_t last) {

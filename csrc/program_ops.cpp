@@ -14,9 +14,8 @@
 namespace pellucid {
 namespace {
 
-// With smaller pieces of weights a thread takes the next one too often. With larger ones the last
-// thread computes alone at the end.
-constexpr std::int64_t kBytesPerGrab = 64 << 10;
+// Of a row of logits: threads share a row of a large vocabulary.
+constexpr std::int64_t kLogitsPerGrab = 8192;
 
 constexpr std::int64_t kMaxVectors = 1 << 16;  // of a row: no product of sizes leaves 64 bits
 
@@ -89,11 +88,10 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
         linear_prepare(program.kernels(), weights->matrix, program.row(x, 0), program.stride(x), r,
                        r + 1, step.num_rows(rows), program.scratch(prepared));
       });
-  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerGrab / matrix.view().panel_bytes);
   program.add_column_phase(
       "linear", rows, {prepared, y.buffer},
-      {matrix.view().panels, matrix.view().panel_bytes, matrix.num_panels()}, grain,
-      [=, &program](const Step& step, Range block, Range panels) {
+      {matrix.view().panels, matrix.view().panel_bytes, matrix.num_panels()},
+      panels_per_grab(matrix), [=, &program](const Step& step, Range block, Range panels) {
         const LinearOutput output{program.row(y, 0), program.stride(y),
                                   weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};
         linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
@@ -244,19 +242,27 @@ void add_sum(Program& program, RowSet rows, View a, View b, std::int64_t width, 
 void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t width, View y) {
   program.check_view("x", x, rows, width);
   program.check_view("y", y, rows, width);
-  program.add_row_phase(
-      "softcap", rows, {x.buffer, y.buffer}, [=, &program](const Step&, std::int64_t r) {
-        program.kernels().elementwise.softcap(program.row(x, r), cap, width, program.row(y, r));
-      });
+  program.add_column_phase("softcap", rows, {x.buffer, y.buffer}, {nullptr, 0, width},
+                           kLogitsPerGrab, [=, &program](const Step&, Range block, Range columns) {
+                             for (std::int64_t r = block.begin; r < block.end; ++r) {
+                               program.kernels().elementwise.softcap(
+                                   program.row(x, r) + columns.begin, cap,
+                                   columns.end - columns.begin, program.row(y, r) + columns.begin);
+                             }
+                           });
 }
 
 void add_largest(Program& program, View x, std::int64_t width) {
   program.check_view("x", x, RowSet::kLogits, width);
-  program.add_row_phase(
-      "largest", RowSet::kLogits, {x.buffer}, [=, &program](const Step& step, std::int64_t r) {
-        if (step.largest == nullptr) return;
-        note_largest(program.kernels(), program.row(x, r), 0, width, step.largest[r]);
-      });
+  program.add_column_phase("largest", RowSet::kLogits, {x.buffer}, {nullptr, 0, width},
+                           kLogitsPerGrab,
+                           [=, &program](const Step& step, Range block, Range columns) {
+                             if (step.largest == nullptr) return;
+                             for (std::int64_t r = block.begin; r < block.end; ++r) {
+                               note_largest(program.kernels(), program.row(x, r), columns.begin,
+                                            columns.end, step.largest[r]);
+                             }
+                           });
 }
 
 void add_draw(Program& program, View x, std::int64_t width) {

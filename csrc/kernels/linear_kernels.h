@@ -55,6 +55,11 @@ struct LinearOutput {
   bool add_to_y = false;        // y += x W^T + b, for residuals
 };
 
+// The most panels that a kernel computes side by side for one row, a tile of each in turn. The
+// processor prefetches a stream of addresses only some lines ahead, so that one stream does not use
+// the whole bandwidth of memory.
+constexpr std::int64_t kPanelsAbreast = 4;
+
 struct LinearKernel {
   // Phase 1: prepares the rows [row_begin, row_end) of x [rows, K].
   void (*prepare)(const PackedView& w, const float* x, std::int64_t x_stride,

@@ -12,7 +12,7 @@ struct PeakKernels {
   std::int64_t (*int8)(std::int64_t num_rounds);
   std::int64_t (*bf16)(std::int64_t num_rounds);
   std::int64_t (*f32)(std::int64_t num_rounds);
-  // Reads memory in order, a multiple of 1024 bytes.
+  // Reads memory, a multiple of 1024 bytes, in four streams: each of them in order.
   void (*read)(const void* bytes, std::int64_t num_bytes);
 };
 

@@ -73,14 +73,15 @@ template <class S>
 void peak_read(const void* bytes, std::int64_t num_bytes) {
   constexpr int kNumStreams = 4;
   constexpr std::int64_t kVectorBytes = 4 * S::kLanes;
+  const std::int64_t stream_bytes = num_bytes / kNumStreams;
   const auto* const p = static_cast<const std::uint8_t*>(bytes);
   typename S::I32 seen[kNumStreams];
   for (auto& vector : seen) vector = S::zero_i32();
-  for (std::int64_t i = 0; i < num_bytes; i += kNumStreams * kVectorBytes) {
+  for (std::int64_t i = 0; i < stream_bytes; i += kVectorBytes) {
 #pragma GCC unroll 4
     for (int s = 0; s < kNumStreams; ++s) {
       seen[s] = S::max_abs_bits(seen[s],
-                                S::load(reinterpret_cast<const float*>(p + i + s * kVectorBytes)));
+                                S::load(reinterpret_cast<const float*>(p + s * stream_bytes + i)));
     }
   }
   look_at(seen);

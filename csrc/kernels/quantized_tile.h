@@ -155,81 +155,97 @@ struct GroupTile {
   }
 
   template <int kRows>
-  static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
+  static void run(const PackedView& w, const Panels& panels, const PreparedRows& rows,
                   std::int64_t row, StreamPrefetcher& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::quantized_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
-      run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
+      run_columns<kRows, kVectors>(w, panels, column, rows, row, ahead, output);
     }
   }
 
  private:
   template <int kRows, int kVectors>
-  static void run_columns(const PackedView& w, std::int64_t panel, int column,
+  static void run_columns(const PackedView& w, const Panels& panels, int column,
                           const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
                           const LinearOutput& output) {
-    constexpr std::int64_t kWeightBytes = tile_weight_bytes(kInfo);
-    constexpr std::int64_t kTileBytes = tile_bytes(kInfo);
-    constexpr int kSteps = kInfo.tile_inputs / (4 * Codes::kQuads);
-
-    const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
-    const std::uint8_t* const tiles_end = tile + w.num_tiles * kTileBytes;
+    constexpr std::int64_t kMaxPanels = max_panels(kRows);
+    const std::int64_t num_panels = kMaxPanels == 1 ? 1 : panels.count;
+    const std::uint8_t* tile = w.panels + panels.first * w.panel_bytes;
+    const std::uint8_t* const tiles_end = tile + w.num_tiles * tile_bytes(kInfo);
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
 
-    typename S::F32 totals[kRows][kVectors];
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) totals[r][v] = S::zero();
+    typename S::F32 totals[kMaxPanels][kRows][kVectors];
+    for (std::int64_t p = 0; p < num_panels; ++p) {
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) totals[p][r][v] = S::zero();
+      }
     }
     for (std::int64_t g = 0; g < w.num_tiles; ++g) {
       ahead.step();
-      typename S::I32 sums[kRows][kVectors];
-      start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, x, rows.stride, sums);
-      if constexpr (has_upper_bits(kInfo)) {
-        typename S::Quads upper[kVectors];
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          upper[v] = S::load_quads(tile + kSteps * kStepBytes + 4 * (column + v * S::kLanes));
-        }
-        add_upper_tile_products<S, Codes, kSteps, 0>(tile + 4 * column, upper, x, rows.stride,
-                                                     sums);
-      } else {
-        add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride,
-                                                     sums);
-      }
-
       const std::uint8_t* const factors = tiles_end + factors_of_tile(kInfo, g);
-      typename S::F32 w_scale[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        w_scale[v] = load_scales<S, kFormat>(tile + kWeightBytes, factors, column + v * S::kLanes);
+      for (std::int64_t p = 0; p < num_panels; ++p) {
+        add_tile<kRows, kVectors>(tile + p * w.panel_bytes, factors + p * w.panel_bytes, column, x,
+                                  rows.stride, totals[p]);
       }
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const typename S::I32 raise = S::broadcast_i32(facts(x + r * rows.stride).raise);
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          totals[r][v] =
-              S::fma(S::to_f32(sums[r][v]), S::add_to_bits(w_scale[v], raise), totals[r][v]);
-        }
-      }
-      if constexpr (kInfo.has_minimums) {
-        typename S::F32 minimum[kVectors];
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          minimum[v] = load_scales<S, kFormat>(tile + minimums_at(kInfo),
-                                               factors + 2 * kPanelOutputs, column + v * S::kLanes);
-        }
-        add_minimums<kRows, kVectors>(minimum, x, rows.stride, totals);
-      }
-      tile += kTileBytes;
+      tile += tile_bytes(kInfo);
       x += kInfo.tile_inputs + group_facts_bytes(kInfo);
     }
-    for (int r = 0; r < kRows; ++r) {
-      const typename S::F32 unit = S::broadcast(rows.scales[row + r] * kMostHalved);
-      for (int v = 0; v < kVectors; ++v) {
-        write_outputs<S>(S::mul(totals[r][v], unit), row + r,
-                         panel * kPanelOutputs + column + v * S::kLanes, w.num_outputs, output);
+    for (std::int64_t p = 0; p < num_panels; ++p) {
+      for (int r = 0; r < kRows; ++r) {
+        const typename S::F32 unit = S::broadcast(rows.scales[row + r] * kMostHalved);
+        for (int v = 0; v < kVectors; ++v) {
+          write_outputs<S>(S::mul(totals[p][r][v], unit), row + r,
+                           (panels.first + p) * kPanelOutputs + column + v * S::kLanes,
+                           w.num_outputs, output);
+        }
       }
+    }
+  }
+
+  // Adds the products of a tile of a panel to `totals`. `factors` points to those of its scales, if
+  // it has any.
+  template <int kRows, int kVectors>
+  static inline __attribute__((always_inline)) void add_tile(
+      const std::uint8_t* tile, const std::uint8_t* factors, int column, const std::int8_t* x,
+      std::int64_t x_stride, typename S::F32 (&totals)[kRows][kVectors]) {
+    constexpr std::int64_t kWeightBytes = tile_weight_bytes(kInfo);
+    constexpr int kSteps = kInfo.tile_inputs / (4 * Codes::kQuads);
+
+    typename S::I32 sums[kRows][kVectors];
+    start_sums<kRows, kVectors>(tile + zero_points_at(kInfo) + column, x, x_stride, sums);
+    if constexpr (has_upper_bits(kInfo)) {
+      typename S::Quads upper[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        upper[v] = S::load_quads(tile + kSteps * kStepBytes + 4 * (column + v * S::kLanes));
+      }
+      add_upper_tile_products<S, Codes, kSteps, 0>(tile + 4 * column, upper, x, x_stride, sums);
+    } else {
+      add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, x_stride, sums);
+    }
+
+    typename S::F32 w_scale[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      w_scale[v] = load_scales<S, kFormat>(tile + kWeightBytes, factors, column + v * S::kLanes);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename S::I32 raise = S::broadcast_i32(facts(x + r * x_stride).raise);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        totals[r][v] =
+            S::fma(S::to_f32(sums[r][v]), S::add_to_bits(w_scale[v], raise), totals[r][v]);
+      }
+    }
+    if constexpr (kInfo.has_minimums) {
+      typename S::F32 minimum[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        minimum[v] = load_scales<S, kFormat>(tile + minimums_at(kInfo), factors + 2 * kPanelOutputs,
+                                             column + v * S::kLanes);
+      }
+      add_minimums<kRows, kVectors>(minimum, x, x_stride, totals);
     }
   }
 
@@ -286,43 +302,54 @@ struct ChannelTile {
   }
 
   template <int kRows>
-  static void run(const PackedView& w, std::int64_t panel, const PreparedRows& rows,
+  static void run(const PackedView& w, const Panels& panels, const PreparedRows& rows,
                   std::int64_t row, StreamPrefetcher& ahead, const LinearOutput& output) {
     constexpr int kVectors = S::float_vectors(kRows);
     for (int column = 0; column < kPanelOutputs; column += kVectors * S::kLanes) {
-      run_columns<kRows, kVectors>(w, panel, column, rows, row, ahead, output);
+      run_columns<kRows, kVectors>(w, panels, column, rows, row, ahead, output);
     }
   }
 
  private:
   template <int kRows, int kVectors>
-  static void run_columns(const PackedView& w, std::int64_t panel, int column,
+  static void run_columns(const PackedView& w, const Panels& panels, int column,
                           const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
                           const LinearOutput& output) {
     constexpr int kSteps = kInfo.tile_inputs / 4;
-    const std::uint8_t* tile = w.panels + panel * w.panel_bytes;
+    constexpr std::int64_t kMaxPanels = max_panels(kRows);
+    const std::int64_t num_panels = kMaxPanels == 1 ? 1 : panels.count;
+    const std::uint8_t* tile = w.panels + panels.first * w.panel_bytes;
     const std::int8_t* x = static_cast<const std::int8_t*>(rows.values) + row * rows.stride;
 
-    typename S::I32 sums[kRows][kVectors];
+    typename S::I32 sums[kMaxPanels][kRows][kVectors];
     const std::int8_t* const row_end = x + w.num_tiles * kInfo.tile_inputs;
-    for (int r = 0; r < kRows; ++r) {
-      const auto* const facts = reinterpret_cast<const GroupFacts*>(row_end + r * rows.stride);
-      for (int v = 0; v < kVectors; ++v) sums[r][v] = S::broadcast_i32(facts->start);
+    for (std::int64_t p = 0; p < num_panels; ++p) {
+      for (int r = 0; r < kRows; ++r) {
+        const auto* const facts = reinterpret_cast<const GroupFacts*>(row_end + r * rows.stride);
+        for (int v = 0; v < kVectors; ++v) sums[p][r][v] = S::broadcast_i32(facts->start);
+      }
     }
     for (std::int64_t t = 0; t < w.num_tiles; ++t) {
       ahead.step();
-      add_tile_products<S, Codes, kRows, kVectors>(tile + 4 * column, kSteps, x, rows.stride, sums);
+      for (std::int64_t p = 0; p < num_panels; ++p) {
+        add_tile_products<S, Codes, kRows, kVectors>(tile + p * w.panel_bytes + 4 * column, kSteps,
+                                                     x, rows.stride, sums[p]);
+      }
       tile += tile_bytes(kInfo);
       x += kInfo.tile_inputs;
     }
-    const auto* w_scales = reinterpret_cast<const float*>(tile) + column;
-    for (int r = 0; r < kRows; ++r) {
-      const typename S::F32 x_scale = S::broadcast(rows.scales[row + r]);
-      for (int v = 0; v < kVectors; ++v) {
-        const typename S::F32 total =
-            S::mul(S::to_f32(sums[r][v]), S::load(w_scales + v * S::kLanes));
-        write_outputs<S>(S::mul(total, x_scale), row + r,
-                         panel * kPanelOutputs + column + v * S::kLanes, w.num_outputs, output);
+    for (std::int64_t p = 0; p < num_panels; ++p) {
+      const auto* const w_scales =
+          reinterpret_cast<const float*>(tile + p * w.panel_bytes) + column;
+      for (int r = 0; r < kRows; ++r) {
+        const typename S::F32 x_scale = S::broadcast(rows.scales[row + r]);
+        for (int v = 0; v < kVectors; ++v) {
+          const typename S::F32 total =
+              S::mul(S::to_f32(sums[p][r][v]), S::load(w_scales + v * S::kLanes));
+          write_outputs<S>(S::mul(total, x_scale), row + r,
+                           (panels.first + p) * kPanelOutputs + column + v * S::kLanes,
+                           w.num_outputs, output);
+        }
       }
     }
   }

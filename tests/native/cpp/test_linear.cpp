@@ -358,6 +358,25 @@ void test_row_invariance(const KernelTable& kernels, const Weights& w, Activatio
   }
 }
 
+// The same bits of one row for every number of panels that are computed side by side.
+void test_panels_side_by_side(const KernelTable& kernels, const Weights& w, Activations activations,
+                              std::mt19937& random) {
+  const PackedMatrix matrix = packed(w, activations);
+  const std::vector<float> x = random_rows(1, w.k, random);
+  AlignedBuffer scratch(linear_scratch_bytes(matrix, 1));
+  linear_prepare(kernels, matrix, x.data(), w.k, 0, 1, 1, scratch.data());
+  std::vector<float> apart(w.n);
+  for (std::int64_t panel = 0; panel < matrix.num_panels(); ++panel) {
+    linear_compute(kernels, matrix, scratch.data(), 1, 0, 1, panel, panel + 1, {apart.data(), w.n});
+  }
+  for (std::int64_t split = 0; split <= matrix.num_panels(); ++split) {
+    std::vector<float> together(w.n);
+    linear(kernels, matrix, x.data(), 1, together.data(), {nullptr, false, 0, split});
+    check(together == apart, describe(kernels, w, activations) + ": " + std::to_string(split) +
+                                 " panels side by side differ from each apart");
+  }
+}
+
 void test_extreme_rows(const KernelTable& kernels, const Weights& w) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float kinds[] = {0.0f, 1e-38f, 1e30f, infinity, std::nanf("")};
@@ -469,6 +488,10 @@ void test_format(Format format, const std::vector<const KernelTable*>& tables) {
                         random);
     test_row_invariance(*kernels, random_weights(format, 33, 160, random), Activations::kF32,
                         random);
+    for (const Activations activations : {Activations::kNative, Activations::kF32}) {
+      test_panels_side_by_side(*kernels, random_weights(format, 200, 160, random), activations,
+                               random);
+    }
     test_extreme_rows(*kernels, random_weights(format, 40, 70, random));
   }
 }
