@@ -15,12 +15,22 @@ constexpr std::int64_t kChannelsPerItem = 256;  // of a convolution
 // Of a head's matrix: 128 rows of so many columns stay in the first-level cache from token to
 // token.
 constexpr std::int64_t kColumnsPerItem = 32;
+// From so many tokens on, the columns of an item are copied: in the state their rows are a power of
+// two apart, so that they share a few sets of the first-level cache.
+constexpr std::int64_t kMinCopiedTokens = 4;
 constexpr float kUnitEpsilon = 1e-6f;
 
 void check_states(const Step& step, std::int64_t first, std::int64_t num_numbers) {
   require(step.states != nullptr, "states: the program has recurrent layers and needs them");
   require(first + num_numbers <= step.state_width, "states: a slot has ", step.state_width,
           " numbers, the program uses ", first + num_numbers);
+}
+
+void copy_state(const StateRows& from, std::int64_t num_rows, std::int64_t num_columns,
+                const StateRows& to) {
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    std::copy_n(from.data + i * from.stride, num_columns, to.data + i * to.stride);
+  }
 }
 
 // The rows of one request, and its state from number `first` on.
@@ -128,11 +138,16 @@ void add_gated_delta_net(Program& program, View qkv, View b, View a, Floats log_
         }
       });
   const std::int64_t num_parts = ceil_div(heads.value_dim, kColumnsPerItem);
+  const std::int64_t item_numbers = key_dim * kColumnsPerItem;
+  const int copies = program.add_scratch(static_cast<std::size_t>(item_numbers) * sizeof(float) *
+                                         static_cast<std::size_t>(program.max_threads()));
   program.add_phase(
-      "gated_delta", {qkv.buffer, units.buffer, factors.buffer, y.buffer},
+      "gated_delta", {qkv.buffer, units.buffer, factors.buffer, y.buffer, copies},
       [=](const Step& step) { return step.num_requests * num_heads * num_parts; },
       [](const Step&) { return 1; },
       [=, &program](const Step& step, const Share& share) {
+        float* const copy =
+            reinterpret_cast<float*>(program.scratch(copies)) + share.thread * item_numbers;
         for (std::int64_t item = share.begin; item < share.end; ++item) {
           const std::int64_t column = item % num_parts * kColumnsPerItem;
           const std::int64_t head = item / num_parts % num_heads;
@@ -140,12 +155,16 @@ void add_gated_delta_net(Program& program, View qkv, View b, View a, Floats log_
           const std::int64_t times = num_heads / heads.num_key_heads;
           const std::int64_t key_head = heads.tiled ? head % heads.num_key_heads : head / times;
           const RequestRows rows = rows_of(step, item / (num_parts * num_heads), first);
-          const StateRows state{rows.state + head * key_dim * heads.value_dim + column,
-                                heads.value_dim};
+          const StateRows kept{rows.state + head * key_dim * heads.value_dim + column,
+                               heads.value_dim};
+          const bool is_copied = rows.end - rows.begin >= kMinCopiedTokens;
+          const StateRows state = is_copied ? StateRows{copy, count} : kept;
           if (rows.begins_text) {
             for (std::int64_t i = 0; i < key_dim; ++i) {
               std::fill_n(state.data + i * state.stride, count, 0.0f);
             }
+          } else if (is_copied) {
+            copy_state(kept, key_dim, count, state);
           }
           for (std::int64_t r = rows.begin; r < rows.end; ++r) {
             const float* const q = program.row(units, r) + key_head * key_dim;
@@ -156,6 +175,7 @@ void add_gated_delta_net(Program& program, View qkv, View b, View a, Floats log_
             program.kernels().recurrence.delta(state, key_dim, count, token,
                                                program.row(y, r) + place);
           }
+          if (is_copied) copy_state(state, key_dim, count, kept);
         }
       });
 }

@@ -37,40 +37,51 @@ inline void convolve(InputRows x, std::int64_t num_rows, InputRows weight, const
   }
 }
 
-// `Width` vectors of columns at a time; two sums of each, of even and of odd rows, so that an
-// addition need not wait for the one before it.
+// Calls f(i, sums) for the rows of a state, with the first of two sums for even rows and the second
+// for odd ones, so that an addition need not wait for the one before it.
+template <int Width, class F>
+inline __attribute__((always_inline)) void for_each_row(std::int64_t num_rows,
+                                                        Lanes (&sums)[2][Width], F f) {
+  for (int w = 0; w < Width; ++w) sums[0][w] = sums[1][w] = Lanes(0.0f);
+  std::int64_t i = 0;
+  for (; i + 2 <= num_rows; i += 2) {
+    f(i, sums[0]);
+    f(i + 1, sums[1]);
+  }
+  if (i < num_rows) f(i, sums[0]);
+}
+
+// `Width` vectors of columns at a time.
 template <int Width>
 inline void delta_columns(float* state, std::int64_t stride, std::int64_t key_dim,
                           const DeltaToken& token, std::int64_t column, float* y) {
   const auto place = [](int w) { return WholeVector{w * elementwise::kLanes}; };
   Lanes sums[2][Width];
-  for (int w = 0; w < Width; ++w) sums[0][w] = sums[1][w] = Lanes(0.0f);
   const Lanes decay = token.decay;
-  for (std::int64_t i = 0; i < key_dim; ++i) {
+  for_each_row(key_dim, sums, [&](std::int64_t i, Lanes(&own)[Width]) {
     float* const row = state + i * stride;
     const Lanes k = token.k[i];
 #pragma GCC unroll 4
     for (int w = 0; w < Width; ++w) {
       const Lanes s = place(w)(row) * decay;
       place(w).store(row, s);
-      sums[i % 2][w] += s * k;
+      own[w] += s * k;
     }
-  }
+  });
   Lanes errors[Width];
   for (int w = 0; w < Width; ++w) {
     errors[w] = Lanes(token.beta) * (place(w)(token.v + column) - (sums[0][w] + sums[1][w]));
-    sums[0][w] = sums[1][w] = Lanes(0.0f);
   }
-  for (std::int64_t i = 0; i < key_dim; ++i) {
+  for_each_row(key_dim, sums, [&](std::int64_t i, Lanes(&own)[Width]) {
     float* const row = state + i * stride;
     const Lanes k = token.k[i], q = token.q[i];
 #pragma GCC unroll 4
     for (int w = 0; w < Width; ++w) {
       const Lanes s = place(w)(row) + k * errors[w];
       place(w).store(row, s);
-      sums[i % 2][w] += s * q;
+      own[w] += s * q;
     }
-  }
+  });
   for (int w = 0; w < Width; ++w) place(w).store(y + column, sums[0][w] + sums[1][w]);
 }
 
