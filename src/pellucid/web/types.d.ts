@@ -1,17 +1,97 @@
 // Types of what the modules hand to each other, for the type checker and for readers; no browser loads this file.
 
-import type { Signal } from "@preact/signals-core";
+import type { ReadonlySignal, Signal } from "@preact/signals-core";
 
 declare global {
   // ---- state
 
   type Session = ReturnType<typeof import("./state/session.js").createSession>;
   type Store = import("./state/store.js").Store;
-  type Cursor = ReturnType<typeof import("./state/session.js").createCursor>;
   type Settings = ReturnType<typeof import("./state/session.js").createSettings>;
-  type Api = ReturnType<typeof import("./state/api.js").createApi>;
   type Pool = import("./state/pool.js").Pool;
   type Numeric = Signal<number>;
+
+  /** Asks the server. What it refuses is thrown as an error with its message and `status`. */
+  interface Api {
+    get(path: string, signal?: AbortSignal): Promise<any>;
+    post(path: string, body: any, signal?: AbortSignal): Promise<any>;
+    /** Asks for something whose reply is a stream of JSON objects, and hands them on to the end. */
+    stream(path: string, body: any, how: {
+      /** Is told the engine's name of the request before the first object. */
+      onStart?(req: string): void;
+      onData?(data: any): void;
+      signal?: AbortSignal;
+    }): Promise<void>;
+  }
+
+  /** Work whose reply is a stream of events: one at a time. */
+  interface Streamed {
+    /** What went wrong last; "" if nothing did. */
+    problem: Signal<string>;
+    /** Stops what runs; null: nothing runs. */
+    stop: Signal<AbortController | null>;
+    /** Counts what has come: what the events change, they change in place. */
+    version: Numeric;
+    /** Runs `work` unless something runs. */
+    run(work: (stream: (path: string, body: any, onData: (event: any) => void) => Promise<void>) => Promise<void>): Promise<void>;
+  }
+
+  /** Texts that this page has the server generate. */
+  interface Runs {
+    /** Requests that are under way. */
+    active: Signal<string[]>;
+    /** What went wrong last; "" if nothing did. */
+    problem: Signal<string>;
+    /** The name by which the server's model is called. */
+    model(): Promise<string>;
+    /**
+     * Starts a generation at an OpenAI route, given its body without model and stream; what happens is in the events. Gives the engine's name of
+     * the request when the reply has ended.
+     */
+    start(path: string, body: any): Promise<string>;
+    stop(req: string): void;
+    /** The text of a token; "" while the server is asked for it. */
+    textOf(id: number): string;
+    /** Asks the server for the texts of tokens that nothing has shown yet. */
+    learnTexts(ids: number[]): Promise<void>;
+  }
+
+  /** What is looked at, the same in every view. */
+  interface Selected {
+    /** The engine's name of a request; "": none was chosen. */
+    req: Signal<string>;
+    /** The position of a token of it; -1: none. */
+    pos: Numeric;
+    /** A block of the pool; -1: none. */
+    block: Numeric;
+  }
+
+  /** The moment that all views show. */
+  interface Cursor {
+    /** The seq up to which everything is shown. */
+    seq: ReadonlySignal<number>;
+    /** The row of the table of steps; -1 before the first step. */
+    stepRow: ReadonlySignal<number>;
+    /** Microseconds since the engine's start. */
+    timeUs: ReadonlySignal<number>;
+    /** Grows with each batch of events. Read it to be called again when something is new. */
+    version: Numeric;
+    isPlaying: Signal<boolean>;
+    /** Of replaying, times real time. */
+    speed: Numeric;
+    /** Whether the newest event is shown. */
+    isLive: ReadonlySignal<boolean>;
+    /** Shows the moment of an event. */
+    seek(seq: number): void;
+    /** Shows the moment at the end of a step, by its row in the table of steps. */
+    seekStep(row: number): void;
+    /** Some steps on or back. */
+    move(steps: number): void;
+    /** Follows the newest event. */
+    goLive(): void;
+    /** Holds where it is, or plays on from there as fast as it happened. */
+    toggle(): void;
+  }
 
   /** A request, from its first event on. */
   interface EngineRequest {

@@ -15,14 +15,12 @@ class ServerError extends Error {
   }
 }
 
-/**
- * @param {Settings} settings
- */
+/** What an error says. @param {any} error */
+export const messageOf = (error) => error?.message ?? String(error);
+
+/** @param {Settings} settings @returns {Api} */
 export function createApi(settings) {
-  /**
-   * @param {string} path
-   * @param {RequestInit} options
-   */
+  /** @param {string} path @param {RequestInit} options */
   async function call(path, options) {
     const headers = new Headers(options.headers);
     if (settings.key.value) headers.set("authorization", `Bearer ${settings.key.value}`);
@@ -34,33 +32,13 @@ export function createApi(settings) {
     return reply;
   }
 
-  /**
-   * @param {string} path
-   * @param {any} body
-   * @param {AbortSignal} [signal]
-   */
+  /** @param {string} path @param {any} body @param {AbortSignal} [signal] */
   const send = (path, body, signal) =>
     call(path, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal });
 
   return {
-    /**
-     * @param {string} path
-     * @param {AbortSignal} [signal]
-     */
     get: async (path, signal) => (await call(path, { signal })).json(),
-    /**
-     * @param {string} path
-     * @param {any} body
-     * @param {AbortSignal} [signal]
-     */
     post: async (path, body, signal) => (await send(path, body, signal)).json(),
-    /**
-     * Asks for something whose reply is a stream of JSON objects, and hands them on to the end.
-     * @param {string} path
-     * @param {any} body
-     * @param {{onStart?: (req: string) => void, onData?: (data: any) => void, signal?: AbortSignal}} how
-     *   `onStart` is told the engine's name of the request before the first object
-     */
     async stream(path, body, { onStart, onData, signal }) {
       const reply = await send(path, body, signal);
       onStart?.(`${reply.headers.get("x-request-id")}/0`);
@@ -81,12 +59,10 @@ export function createApi(settings) {
   };
 }
 
-/** @param {Session} session */
+/** @param {Session} session @returns {Streamed} */
 export function createStreamed(session) {
-  /** What went wrong last; "" if nothing did. */
   const problem = signal("");
   const stop = signal(/** @type {AbortController | null} */ (null));
-  /** Counts what has come: what the events change, they change in place. */
   const version = signal(0);
   let told = 0;
   const tell = () => {
@@ -99,10 +75,6 @@ export function createStreamed(session) {
     problem,
     stop,
     version,
-    /**
-     * Runs `work` unless something runs.
-     * @param {(stream: (path: string, body: any, onData: (event: any) => void) => Promise<void>) => Promise<void>} work
-     */
     async run(work) {
       if (stop.value) return;
       const own = new AbortController();
@@ -119,7 +91,7 @@ export function createStreamed(session) {
           }),
         );
       } catch (error) {
-        if (!own.signal.aborted) problem.value = error instanceof Error ? error.message : String(error);
+        if (!own.signal.aborted) problem.value = messageOf(error);
       } finally {
         stop.value = null;
         version.value += 1;
@@ -128,42 +100,28 @@ export function createStreamed(session) {
   };
 }
 
-/**
- * @param {Api} api
- * @param {Store} store
- * @param {Cursor} cursor
- * @param {{req: import("@preact/signals-core").Signal<string>, pos: import("@preact/signals-core").Signal<number>}} selection
- */
+/** @param {Api} api @param {Store} store @param {Cursor} cursor @param {Selected} selection @returns {Runs} */
 export function createRuns(api, store, cursor, selection) {
-  /** Requests of this page that are under way. */
   const active = signal(/** @type {string[]} */ ([]));
-  /** What went wrong last; "" if nothing did. */
   const problem = signal("");
   /** @type {Map<string, AbortController>} */
   const stops = new Map();
   /** @type {Promise<string> | null} */
   let model = null;
-  /** Texts of tokens, by id. @type {Map<number, string>} */
+  /** By token id. @type {Map<number, string>} */
   const texts = new Map();
-  /** Ids that were asked for. @type {Set<number>} */
+  /** @type {Set<number>} */
   const asked = new Set();
   const textsVersion = signal(0);
 
   return {
     active,
     problem,
-    /** The name by which the server's model is called. */
     model() {
       model ??= api.get("/v1/models").then((reply) => reply.data[0].id);
       model.catch(() => (model = null));
       return model;
     },
-    /**
-     * Starts a generation and follows it to its end; what happens is in the events.
-     * @param {string} path of an OpenAI route: /v1/completions or /v1/chat/completions
-     * @param {any} body without model and stream
-     * @returns {Promise<string>} the engine's name of the request, when the reply has ended
-     */
     async start(path, body) {
       problem.value = "";
       const stop = new AbortController();
@@ -182,7 +140,7 @@ export function createRuns(api, store, cursor, selection) {
         });
       } catch (error) {
         if (!stop.signal.aborted) {
-          problem.value = error instanceof Error ? error.message : String(error);
+          problem.value = messageOf(error);
           throw error;
         }
       } finally {
@@ -191,22 +149,11 @@ export function createRuns(api, store, cursor, selection) {
       }
       return req;
     },
-    /** @param {string} req */
-    stop(req) {
-      stops.get(req)?.abort();
-    },
-    /**
-     * The text of a token; "" while the server is asked for it.
-     * @param {number} id
-     */
+    stop: (req) => stops.get(req)?.abort(),
     textOf(id) {
       textsVersion.value;
       return texts.get(id) ?? store.textOf(id);
     },
-    /**
-     * Asks the server for the texts of tokens that nothing has shown yet.
-     * @param {number[]} ids
-     */
     async learnTexts(ids) {
       const unknown = [...new Set(ids)].filter((id) => !texts.has(id) && !store.textOf(id) && !asked.has(id));
       if (unknown.length === 0) return;

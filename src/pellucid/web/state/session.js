@@ -6,10 +6,7 @@ import { createApi, createRuns } from "./api.js";
 import { createSource } from "./source.js";
 import { Store } from "./store.js";
 
-/**
- * @param {string} hash
- * @returns {Route}
- */
+/** @param {string} hash @returns {Route} */
 export function parseHash(hash) {
   const [view, query] = hash.replace(/^#/, "").split("?");
   return { view: view || "generate", params: Object.fromEntries(new URLSearchParams(query ?? "")) };
@@ -27,13 +24,9 @@ function createRoute() {
     route.value = parseHash(location.hash);
   });
   return {
-    /** The route now; read-only. */
+    /** Read-only. */
     now: route,
-    /**
-     * Shows a view.
-     * @param {string} view
-     * @param {Record<string, string>} params
-     */
+    /** Shows a view. @param {string} view @param {Record<string, string>} params */
     go(view, params = {}) {
       location.hash = formatHash({ view, params });
     },
@@ -87,15 +80,8 @@ export function createSession() {
   const settings = createSettings();
   const cursor = createCursor(store);
   const source = createSource(store, cursor, settings);
-  /** What is looked at, the same in every view. */
-  const selection = {
-    /** The engine's name of a request; "": none was chosen. */
-    req: signal(""),
-    /** The position of a token of it; -1: none. */
-    pos: signal(-1),
-    /** A block of the pool; -1: none. */
-    block: signal(-1),
-  };
+  /** @type {Selected} */
+  const selection = { req: signal(""), pos: signal(-1), block: signal(-1) };
   const api = createApi(settings);
   return {
     store,
@@ -113,34 +99,28 @@ export function createSession() {
       if (chosen && chosen.seq <= seq) return chosen;
       return store.requestsAt(seq).at(-1) ?? null;
     }),
-    /** What a view wants to find again when it is shown the next time, by the view's name. @type {Record<string, any>} */
+    /** What views want to find again when they are shown the next time, by name. @type {Record<string, any>} */
     views: {},
   };
 }
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
 
-/**
- * @param {Store} store
- */
+/** @param {Store} store @returns {Cursor} */
 export function createCursor(store) {
-  /** Grows with each batch of events. Read it to be called again when something is new. */
   const version = signal(0);
   /** The seq where the reader holds; null: at the newest event. @type {import("@preact/signals-core").Signal<number | null>} */
   const held = signal(null);
   const isPlaying = signal(false);
   const speed = signal(1);
 
-  /** The seq up to which everything is shown. */
   const seq = computed(() => {
     version.value;
     return held.value ?? store.head.seq;
   });
 
-  /** The row of the table of steps; -1 before the first step. */
   const stepRow = computed(() => store.rowAt(store.steps, seq.value));
 
-  /** Microseconds since the engine's start. */
   const timeUs = computed(() => {
     if (held.value === null) {
       version.value;
@@ -163,10 +143,7 @@ export function createCursor(store) {
     );
   }
 
-  /**
-   * The newest seq at a time.
-   * @param {number} us
-   */
+  /** The newest seq at a time. @param {number} us */
   function seqAt(us) {
     let found = store.firstSeq;
     for (const table of [store.steps, store.tokens, store.kv]) {
@@ -182,10 +159,7 @@ export function createCursor(store) {
     held.value = value === null ? null : Math.max(store.firstSeq, Math.min(value, store.head.seq));
   }
 
-  /**
-   * Holds at the end of a step.
-   * @param {number} row
-   */
+  /** Holds at the end of a step. @param {number} row */
   function holdStep(row) {
     const { first, end } = store.steps;
     if (end === first) return;
@@ -223,40 +197,25 @@ export function createCursor(store) {
     version,
     isPlaying,
     speed,
-    /** Whether the newest event is shown. */
     isLive: computed(() => held.value === null),
-    /**
-     * Shows the moment of an event.
-     * @param {number} at its seq
-     */
     seek(at) {
       isPlaying.value = false;
       hold(at);
     },
-    /**
-     * Shows the moment at the end of a step, by its row in the table of steps.
-     * @param {number} row
-     */
     seekStep(row) {
       isPlaying.value = false;
       holdStep(row);
     },
-    /**
-     * Some steps on or back.
-     * @param {number} by
-     */
     move(by) {
       isPlaying.value = false;
       const row = stepRow.value;
       if (held.value === null && by > 0) return;
       holdStep(row + by);
     },
-    /** Follows the newest event. */
     goLive() {
       isPlaying.value = false;
       hold(null);
     },
-    /** Holds where it is, or plays on from there as fast as it happened. */
     toggle() {
       if (isPlaying.value) {
         isPlaying.value = false;
