@@ -1,7 +1,8 @@
 // Steps of a session beside the formula.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { errors, measuredSteps, median } from "../../src/pellucid/web/plan/roofline.js";
+import { median } from "../../src/pellucid/web/parts/numbers.js";
+import { errors, measuredSteps } from "../../src/pellucid/web/plan/roofline.js";
 import { Store } from "../../src/pellucid/web/state/store.js";
 
 test("each step is held against the formula for its own operations and bytes", () => {

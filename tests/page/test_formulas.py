@@ -72,6 +72,7 @@ KNOWN: list[Case] = [
     ("draftSpeedup", {"a": 0.8, "k": 4, "c": 0.05, "v": 1}, 2.80),
     ("draftSpeedup", {"a": 1.0, "k": 4, "c": 0.05, "v": 1}, 4.17),
     ("draftSpeedup", {"a": 0.8, "k": 4, "c": 0.1, "v": 1}, 2.40),  # without the bonus token: 1.69
+    ("tokensByPosition", {"a": [1, 0.85, 0.7, 0.55]}, 3.7723),
     ("blocksOf", {"n": 33, "s": 16}, 3),
     ("wastedSlots", {"n": 33, "s": 16}, 15),
     ("usersThatFit", {"memory": 80e9, "weights": 16.06e9, "n": 2048, "kv": 128 * 1024}, 238),

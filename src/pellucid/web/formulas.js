@@ -96,6 +96,17 @@ export const expectedTokens = {
 };
 
 /** @type {Formula} */
+export const tokensByPosition = {
+  text: "1 + a₁ + a₁·a₂ + …",
+  inputs: { a: "share of right drafts at each position, of those whose forerunners were right" },
+  of: ({ a }) => {
+    let [sum, soFar] = [1, 1];
+    for (const share of a) sum += soFar *= share;
+    return sum;
+  },
+};
+
+/** @type {Formula} */
 export const someWrong = { text: "1 − aᵏ", inputs: expectedTokens.inputs, of: ({ a, k }) => 1 - a ** k };
 
 /** @type {Formula} */

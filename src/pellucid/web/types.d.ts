@@ -290,7 +290,7 @@ declare global {
     from?: string;
     formula?: Formula;
     /** Of the formula, by its letters. */
-    inputs?: Record<string, number | string>;
+    inputs?: Record<string, number | string | number[]>;
     /** One more sentence. */
     note?: string;
   }
@@ -461,7 +461,7 @@ declare global {
   }
   type CompareState = ReturnType<typeof import("./compare/loops.js").compareState>;
 
-  type SpeculateState = ReturnType<typeof import("./speculate/run.js").speculateState>;
+  type SpeculateState = ReturnType<typeof import("./speculate/drafts.js").speculateState>;
 
   /** A request of a load. Times are -1 while they lie ahead. */
   interface Lane {
@@ -542,6 +542,8 @@ declare global {
     action: string;
     /** Gives the numbers of the run, which JSON can hold. */
     run(session: Session): Promise<any>;
+    /** What the run cost, for the record. */
+    took(result: any): string;
     /** The picture of the run. */
     Show(props: { result: any }): any;
     check: Question;
@@ -551,9 +553,12 @@ declare global {
   interface Correction {
     claim: string;
     verdict: string;
-    value: string;
     formula: Formula;
-    inputs: Record<string, number | string>;
+    inputs: Record<string, number | number[]>;
+    /** What the formula gives, in words. */
+    number(value: number): string;
+    /** Counted, unless it rests on an assumption about the machine or the guesses. */
+    kind?: "E";
   }
 
   /** A question whose answer a run gives. */

@@ -4,7 +4,7 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { Badge, count as counted, duration, Fact, Facts, inBytes } from "../parts/numbers.js";
+import { Badge, count as counted, duration, Fact, Facts, inBytes, median } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReadableSeq } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
@@ -118,9 +118,8 @@ function Took({ session, focus }) {
     const gap = token >= store.tokens.first ? store.tokens.get("itl_us", token) : -1;
     if (gap >= 0) gaps.push(gap);
   }
-  gaps.sort((a, b) => a - b);
   const [ttft, ttftUnit] = first && arrived !== undefined ? duration(first.t_us - arrived) : ["–", ""];
-  const [itl, itlUnit] = gaps.length ? duration(gaps[gaps.length >> 1]) : ["–", ""];
+  const [itl, itlUnit] = gaps.length ? duration(median(gaps)) : ["–", ""];
   const hit = request.prefix?.hit_tok ?? 0;
   const passed = formulas.passesCached.of({ N: promptTok, T: count });
   const naive = formulas.passesNaive.of({ N: promptTok, T: count });

@@ -7,6 +7,7 @@ import { Select, Slider, upTo } from "../parts/controls.js";
 import { Badge, count as counted, digits, percent } from "../parts/numbers.js";
 import { Empty, Panel, Refused, useReply, Why } from "../parts/panel.js";
 import { quoted, visible } from "../parts/token_text.js";
+import { messageOf } from "../state/api.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";
 
 const CANDIDATES_SHOWN = 8; // candidates
@@ -38,7 +39,6 @@ export function Choice({ session, state, focus }) {
   const changed = look.stages;
   /** @type {Candidate[]} */
   let candidates = token.cand.map(({ id, text, lp, p_final }) => ({ id, text, p: Math.exp(lp), final: p_final }));
-  let rest = token.rest_frac;
   let funnel = token.funnel;
   if (changed) {
     const last = changed[changed.length - 1].odds;
@@ -51,8 +51,7 @@ export function Choice({ session, state, focus }) {
     const final = changed ? (changed[changed.length - 1].odds.get(token.id) ?? 0) : token.p_final;
     listed.push({ id: token.id, text: token.text, p: Math.exp(token.lp), final });
   }
-  const inList = listed.reduce((sum, each) => sum + each.p, 0);
-  rest = Math.max(0, 1 - inList);
+  const rest = Math.max(0, 1 - listed.reduce((sum, each) => sum + each.p, 0));
   const restFinal = Math.max(0, 1 - listed.reduce((sum, each) => sum + each.final, 0));
   const vocab = session.store.hello?.model.vocab ?? 0;
   const about = html`position ${token.pos} · rank ${token.rank} · entropy ${token.ent_bits.toFixed(2)} bit<${Badge}
@@ -82,6 +81,7 @@ function Candidates({ session, focus, listed, rest, restFinal, others }) {
       ${listed.map((each) => {
         const isChosen = each.id === token.id;
         const isFork = !isChosen && isFirstOther && each.final > 0;
+        const forks = `fork here: continue with ${quoted(each.text)} instead`;
         if (isFork) isFirstOther = false;
         return html`<tr class=${`${isChosen ? "chosen" : ""} ${each.final === 0 ? "removed" : ""}`}>
           <td class="mono text">${quoted(each.text)}</td>
@@ -93,8 +93,8 @@ function Candidates({ session, focus, listed, rest, restFinal, others }) {
             html`<button
               class=${`quiet ${isFork ? "fork" : ""}`}
               disabled=${!canFork}
-              title=${`fork here: continue with ${quoted(each.text)} instead`}
-              aria-label=${`fork here: continue with ${quoted(each.text)} instead`}
+              title=${forks}
+              aria-label=${forks}
               onClick=${() => forkTo(each)}
             ><${Fork} /></button>`}
           </td>
@@ -133,7 +133,7 @@ async function fork(session, focus, id) {
       },
     });
   } catch (error) {
-    runs.problem.value = error instanceof Error ? error.message : String(error);
+    runs.problem.value = messageOf(error);
   }
 }
 
@@ -305,7 +305,7 @@ export function Attention({ session, state, focus, attention }) {
   }
   const top = reply.top.slice(0, READ_SHOWN);
   const others = Math.max(0, 1 - reply.sink - top.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + each[3], 0));
-  const chosen = focus.token ? html`<q class="mono">${visible(focus.token.text)}</q>` : html`<q class="mono">${visible(reply.text)}</q>`;
+  const chosen = html`<q class="mono">${visible(focus.token ? focus.token.text : reply.text)}</q>`;
   const [first, second] = top;
   return html`<${Panel} title="What it read" about="attention, recomputed for this token alone" actions=${choose}>
     <ol class="read-list">

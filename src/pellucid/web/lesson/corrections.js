@@ -3,115 +3,149 @@
 
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { count, digits, inBytes, inTime, Num, percent } from "../parts/numbers.js";
+import { count, digits, inBytes, inPrefix, inTime, Num, percent } from "../parts/numbers.js";
 
 const LLAMA3_8B = { L: 32, Hkv: 8, d: 128, b: 2 };
 const LLAMA2_13B = { L: 40, Hkv: 40, d: 128, b: 2 };
 const LLAMA2_7B = { ...LLAMA2_13B, L: 32, Hkv: 32 };
-const WHOLE_PROMPT = { P: 8.03e9, q: 1e5, L: 32, Hq: 32, d: 128, pairs: formulas.attentionPairs.of({ start: 0, end: 1e5 }) };
-const GPT2 = { L: 12, Hkv: 12, d: 64, b: 2, n: 4096 };
+const GPT2 = { L: 12, Hkv: 12, d: 64, b: 2 };
 const WORKED = { N: 50, T: 200 };
 const LONG_PROMPT = { N: 1000, T: 100 };
+const FOUR_DRAFTS = { a: 0.8, k: 4, c: 0.05, v: 1 };
 const WEIGHTS = 16.06e9; // bytes of Llama 3 8B in bf16
 const H100 = { F: 495e12, W: 2.35e12 }; // half of its peak, and 70 % of its bandwidth
-const seconds = (/** @type {number} */ flops) => formulas.stepTime.of({ flops, bytes: WEIGHTS, ...H100 });
-const USERS = { memory: 80e9, weights: WEIGHTS, n: 2048, kv: formulas.kvBytesPerToken.of(LLAMA3_8B) };
+const kvToken = formulas.kvBytesPerToken.of(LLAMA3_8B);
+
+/** A pass of Llama 3 8B over the tokens of a text from `start` to `end`. @param {number} start @param {number} end */
+const pass = (start, end) => ({ P: 8.03e9, q: end - start, L: 32, Hq: 32, d: 128, pairs: formulas.attentionPairs.of({ start, end }) });
+
+/** @type {Formula} */
+const shorterAnswer = {
+  text: "(first + T₁·each) / (first + T₂·each)",
+  inputs: { first: "time of the first token, in steps", each: "time of each token", T1: "tokens of the long answer", T2: "of the short one" },
+  of: ({ first, each, T1, T2 }) => (first + T1 * each) / (first + T2 * each),
+};
 
 /** @type {Correction[]} */
 const CORRECTIONS = [
   {
     claim: "A large model needs a megabyte of cache for each token.",
     verdict: "Only old ones whose every query head has keys of its own. Heads that share keys need an eighth or less.",
-    value: `Llama 3 8B ${inBytes(formulas.kvBytesPerToken.of(LLAMA3_8B))}, Llama 2 13B ${inBytes(formulas.kvBytesPerToken.of(LLAMA2_13B))}`,
     formula: formulas.kvBytesPerToken, inputs: LLAMA3_8B,
+    number: (bytes) => `Llama 3 8B ${inBytes(bytes)}, Llama 2 13B ${inBytes(formulas.kvBytesPerToken.of(LLAMA2_13B))}`,
   },
   {
     claim: "Llama 3 8B needs 4 GB of cache at 8,192 tokens.",
     verdict: "That counts 32 query heads. The cache holds the 8 kv-heads.",
-    value: inBytes(formulas.kvBytes.of({ ...LLAMA3_8B, n: 8192 })), formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 8192 },
+    formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 8192 }, number: inBytes,
   },
   {
     claim: "The cache makes the work linear in the length.",
     verdict: "Tokens that pass, yes. Attention still looks at every pair: quadratic in all, with a cache too.",
-    value: `${count(formulas.passesCached.of(WORKED))} passes instead of ${count(formulas.passesNaive.of(WORKED))} for 50 in, 200 out`,
     formula: formulas.passesNaive, inputs: WORKED,
+    number: (naive) => `${count(formulas.passesCached.of(WORKED))} passes instead of ${count(naive)} for 50 in, 200 out`,
+  },
+  {
+    claim: "Twice the length, four times the work.",
+    verdict: "Of attention alone. All other operations double.",
+    formula: formulas.forwardFlops, inputs: pass(0, 16384),
+    number: (flops) => `${digits(flops / formulas.forwardFlops.of(pass(0, 8192)))} times for 16,384 tokens instead of 8,192, Llama 3 8B`,
+  },
+  {
+    claim: "Each new token takes billions of operations.",
+    verdict: "It does: two for each parameter, and attention's.",
+    formula: formulas.forwardFlops, inputs: pass(2047, 2048), number: (flops) => `${inPrefix(flops)} for token 2,048, Llama 3 8B`,
   },
   {
     claim: "When a token is chosen, its keys and values are stored.",
     verdict: "When it is fed back. The newest token is never in the cache.",
-    value: `${count(formulas.cachedTokens.of({ N: 10, m: 4 }))} after 4 tokens on a prompt of 10`, formula: formulas.cachedTokens, inputs: { N: 10, m: 4 },
+    formula: formulas.cachedTokens, inputs: { N: 10, m: 4 }, number: (tokens) => `${count(tokens)} after 4 tokens on a prompt of 10`,
   },
   {
     claim: "A cache saves memory.",
     verdict: "It costs memory and saves compute. Without it, nothing is held between passes.",
-    value: `${inBytes(formulas.kvBytes.of({ ...LLAMA3_8B, n: 2048 }))} held at 2,048 tokens by Llama 3 8B`, formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 2048 },
+    formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 2048 }, number: (bytes) => `${inBytes(bytes)} held at 2,048 tokens by Llama 3 8B`,
   },
   {
     claim: "4,096 tokens mean 16 million operations for each new token.",
-    verdict: "16,777,216 is the number of score entries of a whole prompt, per head and layer; half of them are masked. A new token adds 4,096.",
-    value: `${count(formulas.attentionPairs.of({ start: 0, end: 4096 }))} pairs in all`, formula: formulas.attentionPairs, inputs: { start: 0, end: 4096 },
+    verdict: "16,777,216 is the number of score entries of a whole prompt, per head and layer. Half of them are masked, and attention in tiles (flash attention) stores none. A new token adds 4,096.",
+    formula: formulas.attentionPairs, inputs: { start: 0, end: 4096 }, number: (pairs) => `${count(pairs)} pairs in all`,
   },
   {
     claim: "With four guesses, speculation is four times as fast.",
     verdict: "It depends on how often guesses are right, and on what they and their check cost.",
-    value: `${digits(formulas.draftSpeedup.of({ a: 0.8, k: 4, c: 0.05, v: 1 }))}× at 80 % right`, formula: formulas.draftSpeedup, inputs: { a: 0.8, k: 4, c: 0.05, v: 1 },
+    formula: formulas.draftSpeedup, inputs: FOUR_DRAFTS, kind: "E", number: (times) => `${digits(times)}× at 80 % right`,
+  },
+  {
+    claim: "Guesses that are right with 100, 85, 70 and 55 % make it 0.95 times as fast.",
+    verdict: "That counts what a guess costs and not what it saves. Each share is of guesses whose forerunners were right.",
+    formula: formulas.tokensByPosition, inputs: { a: [1, 0.85, 0.7, 0.55] }, kind: "E",
+    number: (tokens) => `${digits(tokens)} tokens a round: ${digits(tokens / (4 * FOUR_DRAFTS.c + FOUR_DRAFTS.v))}× if a guess costs a twentieth of a step`,
   },
   {
     claim: "Guesses are rarely rejected.",
     verdict: "Some guess of a round is wrong more often than not.",
-    value: `${percent(formulas.someWrong.of({ a: 0.8, k: 4 }))} of rounds at 80 % right`, formula: formulas.someWrong, inputs: { a: 0.8, k: 4 },
+    formula: formulas.someWrong, inputs: FOUR_DRAFTS, kind: "E", number: (share) => `${percent(share)} of rounds at 80 % right`,
   },
   {
     claim: "8 bits halve the cache, 4 bits quarter it.",
     verdict: "Scales take their share: with one of 16 bits for each 32 numbers these are 8.5 and 4.5 bits.",
-    value: `${digits(16 / 8.5)}× and ${digits(16 / 4.5)}×`, formula: formulas.kvBytesPerToken, inputs: { ...LLAMA3_8B, b: "17/16 or 9/16" },
+    formula: formulas.kvBytesPerToken, inputs: { ...LLAMA3_8B, b: 17 / 16 },
+    number: (bytes) => `${digits(kvToken / bytes)}× and ${digits(kvToken / formulas.kvBytesPerToken.of({ ...LLAMA3_8B, b: 9 / 16 }))}× fewer bytes`,
   },
   {
     claim: "Without a cache is fine for answers of less than 100 tokens.",
     verdict: "The prompt counts as well: it passes again for each token of the answer.",
-    value: `${digits(formulas.passesNaive.of(LONG_PROMPT) / formulas.passesCached.of(LONG_PROMPT))} times the passes for 1,000 in, 100 out`, formula: formulas.passesNaive, inputs: LONG_PROMPT,
+    formula: formulas.passesNaive, inputs: LONG_PROMPT,
+    number: (naive) => `${digits(naive / formulas.passesCached.of(LONG_PROMPT))} times the passes for 1,000 in, 100 out`,
   },
   {
     claim: "After a long prompt, tokens come as fast as after a short one.",
     verdict: "Each step reads the keys and values of the whole text beside the weights.",
-    value: `${digits((WEIGHTS + formulas.kvBytes.of({ ...LLAMA3_8B, n: 1e5 })) / WEIGHTS)} times the bytes a step at 100,000 tokens, Llama 3 8B`, formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 1e5 },
+    formula: formulas.kvBytes, inputs: { ...LLAMA3_8B, n: 1e5 },
+    number: (bytes) => `${digits((WEIGHTS + bytes) / WEIGHTS)} times the bytes a step at 100,000 tokens, Llama 3 8B`,
   },
   {
     claim: "A GPU of 80 GB serves thousands of users at once.",
     verdict: "Memory bounds how many: what the weights leave, over the keys and values of each.",
-    value: `${count(formulas.usersThatFit.of(USERS))} with 2,048 tokens each, Llama 3 8B`, formula: formulas.usersThatFit, inputs: USERS,
+    formula: formulas.usersThatFit, inputs: { memory: 80e9, weights: WEIGHTS, n: 2048, kv: kvToken }, number: (users) => `${count(users)} with 2,048 tokens each, Llama 3 8B`,
   },
   {
     claim: "4,096 tokens of 768 components: 3 million entries.",
     verdict: "That is the keys of one layer. Values are as many, and GPT-2 small has 12 layers.",
-    value: `${inBytes(formulas.kvBytes.of(GPT2))} in 16 bits`, formula: formulas.kvBytes, inputs: GPT2,
+    formula: formulas.kvBytes, inputs: { ...GPT2, n: 4096 }, number: (bytes) => `${inBytes(bytes)} in 16 bits`,
+  },
+  {
+    claim: "Its cache grows by 6 KiB a token.",
+    verdict: "That is one layer with 32 bits a number.",
+    formula: formulas.kvBytesPerToken, inputs: GPT2, number: (bytes) => `${inBytes(bytes)} in 12 layers and 16 bits`,
   },
   {
     claim: "A prompt takes two operations for each parameter and token.",
     verdict: "Of a long one, attention is the larger half.",
-    value: `${percent(1 - (2 * WHOLE_PROMPT.P * WHOLE_PROMPT.q) / formulas.forwardFlops.of(WHOLE_PROMPT))} of the operations at 100,000 tokens, Llama 3 8B`,
-    formula: formulas.forwardFlops, inputs: WHOLE_PROMPT,
+    formula: formulas.forwardFlops, inputs: pass(0, 1e5),
+    number: (flops) => `${percent(1 - (2 * 8.03e9 * 1e5) / flops)} of the operations at 100,000 tokens, Llama 3 8B`,
   },
   {
     claim: "Prefill takes most of the time.",
     verdict: "Only of long prompts with short answers. The timeline shows the share of each.",
-    value: `${inTime(seconds(2 * 8.03e9 * WORKED.N) * 1e6)} of ${inTime(seconds(0) * (WORKED.T + 1) * 1e6)} for 50 in, 200 out: Llama 3 8B, H100`,
-    formula: formulas.stepTime, inputs: { ...H100, bytes: WEIGHTS },
+    formula: formulas.stepTime, inputs: { ...H100, flops: 2 * 8.03e9 * WORKED.N, bytes: WEIGHTS }, kind: "E",
+    number: (prefill) => `${inTime(prefill * 1e6)} of ${inTime((prefill + (WEIGHTS / H100.W) * (WORKED.T - 1)) * 1e6)} for 50 in, 200 out: Llama 3 8B, H100`,
   },
   {
     claim: "The cache is often larger than the weights.",
     verdict: "Only past this many tokens, over all requests.",
-    value: `${count(WEIGHTS / USERS.kv)} tokens, Llama 3 8B`, formula: formulas.kvBytesPerToken, inputs: LLAMA3_8B,
+    formula: formulas.kvBytesPerToken, inputs: LLAMA3_8B, number: (bytes) => `${count(WEIGHTS / bytes)} tokens, Llama 3 8B`,
   },
   {
     claim: "A 7B model serves 32 requests from 20 GB, 60 a second.",
     verdict: "If texts are short and answers have 50 tokens. A step of 10 ms then reads 2 TB a second.",
-    value: `${count((20e9 - 13.48e9) / 32 / formulas.kvBytesPerToken.of(LLAMA2_7B))} tokens each, Llama 2 7B`, formula: formulas.kvBytesPerToken, inputs: LLAMA2_7B,
+    formula: formulas.kvBytesPerToken, inputs: LLAMA2_7B, number: (bytes) => `${count((20e9 - 13.48e9) / 32 / bytes)} tokens each, Llama 2 7B`,
   },
   {
-    claim: "A smaller max_tokens makes answers faster.",
+    claim: "With max_tokens 10 instead of 4,096 the answer comes 18 times as fast.",
     verdict: "Tokens that are written cost time, not the cap. A cap below the answer's length only cuts it off.",
-    value: "see the challenge", formula: formulas.passesCached, inputs: WORKED,
+    formula: shorterAnswer, inputs: { first: 35, each: 1, T1: 667, T2: 3 }, kind: "E", number: (times) => `${digits(times)}× if 3 tokens are written in place of 667`,
   },
 ];
 
@@ -121,10 +155,10 @@ export function Corrections() {
     <thead><tr><th scope="col">often said</th><th scope="col">it is so</th><th scope="col">the number</th></tr></thead>
     <tbody>
       ${CORRECTIONS.map(
-        (each) => html`<tr>
-          <td>${each.claim}</td>
-          <td>${each.verdict}</td>
-          <td><${Num} value=${each.value} of=${each.claim} kind="C" formula=${each.formula} inputs=${each.inputs} /></td>
+        ({ claim, verdict, number, formula, inputs, kind = "C" }) => html`<tr>
+          <td>${claim}</td>
+          <td>${verdict}</td>
+          <td><${Num} value=${number(formula.of(inputs))} of=${claim} kind=${kind} formula=${formula} inputs=${inputs} /></td>
         </tr>`,
       )}
     </tbody>

@@ -2,8 +2,9 @@
 // The frame of a step: read, predict, run, check, and the grades; and how a step runs a text. The prediction comes before the run and cannot be changed after it.
 
 import { effect, html, useSignal } from "../html.js";
-import { digits } from "../parts/numbers.js";
+import { digits, median } from "../parts/numbers.js";
 import { Panel } from "../parts/panel.js";
+import { messageOf } from "../state/api.js";
 import { ENDED } from "../state/store.js";
 
 /**
@@ -22,7 +23,7 @@ export function StepFrame({ session, step, number, progress, recorded, onChange,
       const found = await step.run(session);
       onChange({ result: found, isRecorded: false, when: new Date().toISOString(), engine: session.store.hello?.model.name ?? "" });
     } catch (error) {
-      problem.value = error instanceof Error ? error.message : String(error);
+      problem.value = messageOf(error);
     }
     isRunning.value = false;
   };
@@ -114,6 +115,17 @@ function Verdict({ question, result, given, what }) {
   </p>`;
 }
 
+/** Ways of doing the same beside each other: a heading, a picture, figures. @param {{arms: [string, any, [string, string][]][]}} props */
+export const Arms = ({ arms }) => html`<div class="arms">
+  ${arms.map(
+    ([title, picture, figures]) => html`<div>
+      <h4>${title}</h4>
+      ${picture}
+      <dl>${figures.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    </div>`,
+  )}
+</div>`;
+
 /**
  * Grades a prediction or a check from the numbers of the learner's own run: no answer is stored anywhere.
  * @param {Question} question
@@ -193,7 +205,7 @@ export async function runText(session, path, body) {
     const made = tokens.filter((token) => token.step === step).map(({ text }) => text);
     steps.push({ step, q: own.q_tok, ctx: own.ctx_tok, us: store.steps.get("fwd_us", row), made });
   }
-  const gaps = tokens.map((token) => token.itl_us ?? -1).filter((gap) => gap >= 0).sort((a, b) => a - b);
+  const gaps = tokens.map((token) => token.itl_us ?? -1).filter((gap) => gap >= 0);
   return {
     req,
     promptTok: request.added.prompt_tok,
@@ -202,7 +214,7 @@ export async function runText(session, path, body) {
     ids: [...ids, ...tokens.map((token) => token.id)],
     steps,
     firstUs: tokens.length ? tokens[0].t_us - request.added.arrive_us : 0,
-    eachUs: gaps.length ? gaps[gaps.length >> 1] : 0,
+    eachUs: gaps.length ? median(gaps) : 0,
     totalUs: request.ledger?.total_us ?? 0,
   };
 }

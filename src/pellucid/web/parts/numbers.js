@@ -51,8 +51,12 @@ export function Badge({ kind, from, formula, inputs, note, of }) {
     </div>`;
 }
 
-/** @param {number | string} value */
-const shown = (value) => (typeof value === "number" ? (Number.isInteger(value) ? value.toLocaleString("en-US") : digits(value)) : value);
+/** @param {number | string | number[]} value */
+const shown = (value) => {
+  if (Array.isArray(value)) return value.map(digits).join(", ");
+  if (typeof value === "string") return value;
+  return Number.isInteger(value) ? value.toLocaleString("en-US") : digits(value);
+};
 
 /**
  * A number with its unit, small, and its origin: for use within a sentence or a table.
@@ -165,3 +169,10 @@ export const inBytes = (value) => inUnits(value, ["B", "KiB", "MiB", "GiB", "TiB
 
 /** Operations or others with a prefix, in a sentence: 1.2 G. @param {number} value */
 export const inPrefix = (value) => inUnits(value, ["", "k", "M", "G", "T", "P"], 1000);
+
+/** @param {number[]} values not empty */
+export function median(values) {
+  const sorted = values.slice().sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}

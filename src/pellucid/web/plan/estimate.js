@@ -4,6 +4,7 @@
 import { computed, effect, html, signal } from "../html.js";
 import { Badge, count, digits, duration, Fact, Facts, inBytes, percent } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
+import { messageOf } from "../state/api.js";
 
 const PAUSE_MS = 120; // of a slider, before the server is asked
 
@@ -52,7 +53,7 @@ function create(session) {
         estimate.value = reply;
         problem.value = "";
       } catch (error) {
-        if (own === newest) problem.value = error instanceof Error ? error.message : String(error);
+        if (own === newest) problem.value = messageOf(error);
       }
     }, PAUSE_MS);
   });

@@ -5,7 +5,7 @@ import { logarithmic, powerTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
 import { stepTime } from "../formulas.js";
 import { html } from "../html.js";
-import { Badge, count, digits, inPrefix, inTime } from "../parts/numbers.js";
+import { Badge, count, digits, inPrefix, inTime, median } from "../parts/numbers.js";
 import { Empty, Legend, Panel, Why } from "../parts/panel.js";
 import { numberOf } from "./estimate.js";
 
@@ -148,13 +148,6 @@ export function measuredSteps(steps, endRow, { F, W }) {
     found.push({ kind: KINDS[steps.get("kind", row)], step: steps.get("step", row), us, predictedUs: stepTime.of({ flops, F, bytes, W }) * 1e6, flops, bytes });
   }
   return found;
-}
-
-/** @param {number[]} values not empty */
-export function median(values) {
-  const sorted = values.slice().sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 /**

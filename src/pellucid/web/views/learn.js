@@ -2,10 +2,9 @@
 // Learn: six steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
 
 import { html, useEffect, useSignal } from "../html.js";
-import { keysValues, memory, oneToken, withWithout } from "../lesson/cache.js";
 import { Corrections, Questions } from "../lesson/corrections.js";
 import { grade, StepFrame } from "../lesson/frame.js";
-import { batching, challenge, speculation } from "../lesson/serving.js";
+import { batching, challenge, keysValues, memory, oneToken, speculation, withWithout } from "../lesson/steps.js";
 import { useKeys } from "../parts/controls.js";
 import { Panel } from "../parts/panel.js";
 
@@ -93,7 +92,7 @@ function Record({ steps, all, onForget }) {
   return html`<${Panel} title="Your record" about=${`${done.length} of ${steps.length} steps; kept in this browser only`} actions=${html`<button onClick=${() => print()}>Print</button>
     <button class="quiet" onClick=${onForget}>forget it</button>`}>
     <table class="record">
-      <thead><tr><th>step</th><th>predicted</th><th>answered</th><th>measured on</th></tr></thead>
+      <thead><tr><th>step</th><th>predicted</th><th>answered</th><th>your run</th><th>measured on</th></tr></thead>
       <tbody>
         ${steps.map((step) => {
           const progress = all[step.id] ?? {};
@@ -101,6 +100,7 @@ function Record({ steps, all, onForget }) {
             <td>${step.title}</td>
             <td>${mark(step.predict, progress, progress.predicted)}</td>
             <td>${mark(step.check, progress, progress.checked)}</td>
+            <td>${progress.result ? step.took(progress.result) : "–"}</td>
             <td>${progress.when ? `${progress.engine}, ${progress.when.slice(0, 10)}${progress.isRecorded ? ", recorded" : ""}` : "–"}</td>
           </tr>`;
         })}

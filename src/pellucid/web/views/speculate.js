@@ -4,8 +4,7 @@
 import { html } from "../html.js";
 import { Choice, focusOn, press, Prompt, Slider, submits, useKeys } from "../parts/controls.js";
 import { NeedsServer, Panel, Refused } from "../parts/panel.js";
-import { Both, ByPosition, Rounds } from "../speculate/rounds.js";
-import { EXAMPLES, Paid, roundsOf, speculateState } from "../speculate/run.js";
+import { Both, ByPosition, EXAMPLES, Paid, Rounds, roundsOf, speculateState } from "../speculate/drafts.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
