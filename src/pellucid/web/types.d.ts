@@ -288,7 +288,7 @@ declare global {
     kind: "M" | "C" | "E";
     /** The event and field, or how it was measured. */
     from?: string;
-    formula?: Formula;
+    formula?: Omit<Formula, "of">;
     /** Of the formula, by its letters. */
     inputs?: Record<string, number | string | number[]>;
     /** One more sentence. */

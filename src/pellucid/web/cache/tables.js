@@ -34,6 +34,7 @@ export function BlockTable({ session }) {
   const filled = { n: cached, s: kv.block_tok };
   const blocks = formulas.blocksOf.of(filled);
   const others = store.requestsAt(seq).slice(-12);
+  const newest = m > 0 ? store.token(request.tokens[m - 1]) : null;
   const step = (/** @type {number} */ by) => {
     const at = m + by;
     if (at < 0 || at > request.tokenSeqs.length) return;
@@ -60,7 +61,8 @@ export function BlockTable({ session }) {
     ${table.length === 0 && html`<p class="dim">${hasEnded ? "It has ended: its blocks went back to the pool." : "It has no block yet."}</p>`}
     <div class="stepper">
       <button onClick=${() => step(-1)} disabled=${m === 0}>a token back</button>
-      <output><b>${counted(m)}</b> of ${counted(request.tokenSeqs.length)} output tokens</output>
+      <output><b>${counted(m)}</b> of ${counted(request.tokenSeqs.length)} output tokens${newest &&
+      html`<br />${m === 1 ? "prefill" : "decode"} chose <q class="mono">${visible(newest.text)}</q>`}</output>
       <button onClick=${() => step(1)} disabled=${m >= request.tokenSeqs.length}>a token on</button>
     </div>
     <${Facts}>

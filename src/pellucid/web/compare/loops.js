@@ -230,9 +230,14 @@ function Written({ arm, run, at, title }) {
   const row = at < 0 ? arm.tokens.length - 1 : lastAtMost(arm.tokens, at);
   if (row < 0) return html`<p class="written faint">${title && html`<b>${title}</b> `}nothing yet</p>`;
   const passed = arm.passed[row] - (row > 0 ? arm.passed[row - 1] : 0);
+  const isEnd = run.end !== null && row === arm.tokens.length - 1;
+  const kept = html`<b>${arm.heldBytes[row] === 0 ? "nothing" : inBytes(arm.heldBytes[row])}</b> kept for the next`;
   return html`<div class="written" style=${{ "--c": `var(--o${arm.number + 1})` }}>
     ${title && html`<h3>${title}</h3>`}
     <p class="mono text" tabindex="0" role="region" aria-label="what was written">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>
-    <p class="small dim">this step: <b>${count(passed)}</b> ${passed === 1 ? "token" : "tokens"} through the model · ${run.end && row === arm.tokens.length - 1 ? "the end frees the cache" : html`<b>${arm.heldBytes[row] === 0 ? "nothing" : inBytes(arm.heldBytes[row])}</b> kept for the next`}</p>
+    <p class="small dim">
+      this step: <b>${count(passed)}</b> ${passed === 1 ? "token" : "tokens"} through the model${run.requests === 1 &&
+      html`, <b>${arm.useKvCache ? count(arm.passed[row] - passed) : "none"}</b> from the cache`} · ${isEnd && arm.useKvCache ? "the end frees the cache" : kept}
+    </p>
   </div>`;
 }

@@ -38,7 +38,7 @@ export function Text({ session, state, focus, read }) {
   }, [focus?.request.req, focus?.promptIds.length]);
   if (!focus) {
     return html`<${Panel} title="The text" about="nothing has been generated yet">
-      <${Empty}><p>Write a prompt and press <kbd>Enter</kbd>. Each token appears here as the engine chooses it; any client's request shows up as well.</p><//>
+      <${Empty}><p>Write a prompt and press <kbd>Enter</kbd>. Each token appears here as the engine chooses it; any client's request shows up as well. <a href="#learn">Learn</a> explains it in six steps.</p><//>
     <//>`;
   }
   const actions = html`<button class="quiet" aria-pressed=${state.withIds.value} onClick=${() => (state.withIds.value = !state.withIds.value)}>ids</button>`;

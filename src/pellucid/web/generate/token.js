@@ -252,6 +252,10 @@ function Told({ token, listed, changed, params }) {
 }
 
 const READ_SHOWN = 6; // positions
+const ATTENTION = {
+  text: "softmax(q·Kᵀ / √d)·V",
+  inputs: { q: "query of this position", K: "keys of it and of all before it, of none after it", V: "their values", d: "components of a head" },
+};
 
 /**
  * Fetches the attention behind the token that is looked at, once it stands still.
@@ -324,7 +328,7 @@ export function Attention({ session, state, focus, attention }) {
       ${" "}It read <q class="mono">${visible(first[2])}</q> with ${percent(first[3])}${second && html` and <q class="mono">${visible(second[2])}</q> with ${percent(second[3])}`}.
       ${" "}The first token takes ${percent(reply.sink)}: models put there what they need nowhere else.
       <span class="faint"> ${where(state)} · recomputed in ${digits(reply.recomputed.dur_us / 1000)} ms<${Badge}
-        of="attention" kind="C" from=${`GET /v1/attn, error of the output ${reply.output_error_frac.toExponential(1)}`}
+        of="attention" kind="C" formula=${ATTENTION} from=${`GET /v1/attn, error of the output ${reply.output_error_frac.toExponential(1)}`}
         note="The query of this one position is computed again and multiplied with the keys in the cache. The weights of each row add up to 1: what is shown, the first token, and all others." /></span>
     <//>`}
   <//>`;

@@ -83,7 +83,7 @@ export const numberOf = (estimate, name) => estimate.numbers.find((each) => each
 const originOf = ({ name, provenance, formula, inputs }) => ({
   kind: provenance,
   from: `/v1/estimate: ${name}`,
-  formula: { text: formula, inputs: Object.fromEntries(Object.keys(inputs).map((key) => [key, key.replaceAll("_", " ")])), of: () => 0 },
+  formula: { text: formula, inputs: Object.fromEntries(Object.keys(inputs).map((key) => [key, key.replaceAll("_", " ")])) },
   inputs,
 });
 

@@ -249,18 +249,21 @@ export function Rounds({ session, state, rounds }) {
 export function ByPosition({ rounds }) {
   const { positions, judged, right } = acceptance(rounds);
   if (positions.length === 0) return null;
+  const shares = positions.map((each) => each.right / each.judged);
   return html`<${Panel} title="Acceptance by position" about="of drafts whose forerunners were right">
     <table class="positions">
       <thead><tr><th scope="col">draft</th><th scope="col">right</th><th scope="col" class="number">share</th><th scope="col" class="number">of</th></tr></thead>
       <tbody>
         ${positions.map(
-          (each, index) => html`<tr><td>${index + 1}</td><td class="meter"><i style=${{ width: `${(100 * each.right) / each.judged}%` }}></i></td>
-            <td class="number">${percent(each.right / each.judged)}</td><td class="number">${count(each.judged)}</td></tr>`,
+          (each, index) => html`<tr><td>${index + 1}</td><td class="meter"><i style=${{ width: `${100 * shares[index]}%` }}></i></td>
+            <td class="number">${percent(shares[index])}</td><td class="number">${count(each.judged)}</td></tr>`,
         )}
       </tbody>
     </table>
     <${Why} lead=${`${percent(right / judged)} of the judged drafts were right`}>
       (${count(right)} of ${count(judged)})<${Badge} of="a" kind="C" from="draft.n_right, and one wrong draft in each round that ended early" />. This is a of the formula, which takes it as the same at each position.
+      With the share of each position, a round of ${shares.length} drafts brings <${Num} of="tokens a round" value=${formulas.tokensByPosition.of({ a: shares })} unit="tokens" kind="E"
+        formula=${formulas.tokensByPosition} inputs=${{ a: shares }} />.
     <//>
   <//>`;
 }

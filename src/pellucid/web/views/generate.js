@@ -127,6 +127,7 @@ function Ask({ session, state }) {
           <${Slider} label="at most" min=${1} max=${200} of=${state.max_tokens} unit="tokens" />
           <${Slider} label="seed" max=${99} of=${state.seed} />
         </div>
+        <p class="faint small">The temperature is how adventurous the draw is: 0 always takes the likeliest token.</p>
       </details>
       <${NeedsServer} session=${session} what="generating" />
       <${Refused} problem=${runs.problem.value} />

@@ -44,6 +44,9 @@ export function View({ session }) {
   `;
 }
 
+/** @type {[string, number, number][]} what it is, tokens of prompt and answer */
+const WORKLOADS = [["a short chat", 50, 200], ["a question about 100,000 tokens", 100_000, 200]];
+
 /** The model, the machine and the workload that are planned for. @param {{session: Session, state: PlanState}} props */
 function Ask({ session, state }) {
   const { machines = ["this"], shapes = [] } = state.estimate.value ?? {};
@@ -58,6 +61,12 @@ function Ask({ session, state }) {
       </div>
       <${Choice} label="weights" of=${state.quantization} options=${formats("none")} />
       <${Choice} label="KV cache" of=${state.kv_cache_dtype} options=${formats("bf16")} />
+      <div class="examples">${WORKLOADS.map(
+        ([name, prompt, output]) => html`<button type="button" class="chip" onClick=${() => {
+          state.prompt.value = prompt;
+          state.output.value = output;
+        }}>${name}</button>`,
+      )}</div>
       <${Powers} label="prompt" unit="tokens" most=${17} of=${state.prompt} />
       <${Powers} label="answer" unit="tokens" most=${14} of=${state.output} />
       <${Powers} label="requests at once" most=${10} of=${state.batch} />

@@ -4,8 +4,8 @@
 import { useAsTable } from "../draw/picture.js";
 import { html, useEffect } from "../html.js";
 import { Choice, press, Slider, submits, TableButton, tableKey, useKeys } from "../parts/controls.js";
-import { Badge, count } from "../parts/numbers.js";
-import { Empty, Legend, NeedsServer, Panel, Refused, RequestName, Why } from "../parts/panel.js";
+import { Badge, count, Num, percent } from "../parts/numbers.js";
+import { Empty, Legend, NeedsServer, Panel, Refused, RequestName, useReadableSeq, Why } from "../parts/panel.js";
 import { Figures, Lanes } from "../serve/lanes.js";
 import { causeOf, serveState } from "../serve/run.js";
 
@@ -39,8 +39,31 @@ export function View({ session }) {
     <div class="column">
       <${Queue} session=${session} state=${state} />
       <${Figures} state=${state} />
+      <${Watch} session=${session} />
     </div>
   `;
+}
+
+/** What an operator watches, with this session's numbers. @param {{session: Session}} props */
+function Watch({ session: { store, cursor } }) {
+  const seq = useReadableSeq(cursor);
+  const kv = store.hello?.kv;
+  if (!kv || store.kv.length === 0) return null;
+  const most = Math.max(...Array.from({ length: store.kv.length }, (_, row) => store.kv.get("used", store.kv.first + row)));
+  let [found, asked] = [0, 0];
+  for (const { prefix, added } of store.requestsAt(seq)) {
+    found += prefix?.hit_tok ?? 0;
+    asked += prefix && added ? added.prompt_tok : 0;
+  }
+  return html`<${Panel} title="What to watch" about="in this session">
+    <ul class="watch">
+      <li><b>Memory of keys and values.</b> At most <${Num} of="blocks owned at once" value=${percent(most / kv.n_blocks)} kind="C" from="kv.used, the most, / n_blocks" /> of the pool was owned at
+        once. Near 100 % requests wait or are preempted: admit fewer at once, or give the pool more memory.</li>
+      <li><b>Its format.</b> Keys and values are ${kv.dtype} here. ${kv.dtype === "bf16" && "With int8 nearly twice as many tokens fit. "}<a href="#compare">Compare</a> shows what a format changes.</li>
+      <li><b>What prompts share.</b> ${asked > 0 && html`<${Num} of="prompt tokens found" value=${percent(found / asked)} kind="C" from="req.prefix.hit_tok / prompt_tok, summed" /> of prompt tokens were
+        found in blocks of earlier ones. `}Put what is the same first, as a system prompt is. <a href="#cache">Cache</a> shows where prompts part.</li>
+    </ul>
+  <//>`;
 }
 
 /**
