@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -45,8 +46,8 @@ def server() -> Iterator[RunningServer]:
         thread.submit(running.__exit__, None, None, None).result()
 
 
-@pytest.fixture
-def page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
+@contextmanager
+def opened_page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
     """A page of the server in a window of its own. Nothing may fail in it, and nothing may leave this machine."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     opened = context.new_page()
@@ -71,3 +72,9 @@ def page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
     yield opened
     context.close()
     assert problems == []
+
+
+@pytest.fixture
+def page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
+    with opened_page(browser, server) as opened:
+        yield opened

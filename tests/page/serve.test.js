@@ -1,7 +1,7 @@
 // A load as its events tell it, and why a request waits.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { causeOf, emptySeats, newLoad, takeLoad } from "../../src/pellucid/web/serve/run.js";
+import { causeOf, emptySeats, newLoad, takeLoad } from "../../src/pellucid/web/serve/load.js";
 
 const request = (index, due) => ({ index, due, num_prompt_tokens: 4, num_output_tokens: 2, prefix: null });
 const told = (index, state, at_us, facts = {}) => ({ ev: "load.req", index, req: `${index}/0`, state, at_us, ...facts });

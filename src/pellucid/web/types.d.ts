@@ -491,7 +491,7 @@ declare global {
     end: any | null;
     isRunning: boolean;
   }
-  type ServeState = ReturnType<typeof import("./serve/run.js").serveState>;
+  type ServeState = ReturnType<typeof import("./serve/load.js").serveState>;
 
   /** A number of the server's estimate. */
   interface Estimated {

@@ -178,8 +178,10 @@ export function PoolMap({ session, asTable }) {
       ? html`<${Why} lead=${`${counted(shared)} ${shared === 1 ? "block is" : "blocks are"} shared.`}>
           Without sharing ${shared === 1 ? "it" : "they"} would take ${counted(extra)} ${extra === 1 ? "block" : "blocks"} or ${inBytes(formulas.sharedBytes.of({ extra, B: kv.block_bytes }))}<${Badge} of="saved" kind="C" formula=${formulas.sharedBytes} inputs=${{ extra, B: kv.block_bytes }} /> more. A request that writes into a shared block gets a copy first.
         <//>`
-      : html`<${Why} lead=${`${percent(counts.used / Math.max(1, pool.numBlocks))} of the pool is owned`}>
-          and ${percent(counts.cached / Math.max(1, pool.numBlocks))} is kept for prompts to come. Both can be given to new requests.
+      : counts.used + counts.cached === 0
+        ? html`<${Why} lead="The cache is empty.">A request takes a block for its first tokens, and one more whenever its last is full.<//>`
+        : html`<${Why} lead=${`${percent(counts.used / Math.max(1, pool.numBlocks))} of the pool is owned.`}>
+          ${percent(counts.cached / Math.max(1, pool.numBlocks))} is kept for prompts to come. When no block is free, a new request gets the kept one that was unused the longest.
         <//>`}
     <${Chosen} session=${session} pool=${pool} block=${chosen} state=${state} cameBy=${cameBy} />
     <${Recent} session=${session} seq=${seq} />

@@ -9,7 +9,7 @@ import * as formulas from "../formulas.js";
 import { html } from "../html.js";
 import { count, digits, inBytes, inPrefix, inTime, median, percent } from "../parts/numbers.js";
 import { quoted, visible } from "../parts/token_text.js";
-import { emptySeats, newLoad, takeLoad } from "../serve/run.js";
+import { emptySeats, newLoad, takeLoad } from "../serve/load.js";
 import { Arms, runText } from "./frame.js";
 
 const PROMPT = "Once upon a time";

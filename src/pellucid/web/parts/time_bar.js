@@ -23,16 +23,17 @@ export function TimeBar({ session }) {
   const status = source.status.value;
   return html`<footer class="time-bar" aria-label="Time">
     <div class="transport">
-      <button title="first step (Home)" aria-label="first step" onClick=${() => cursor.seekStep(first)}><${Icon} name="first" /></button>
-      <button title="a step back (←)" aria-label="a step back" onClick=${() => cursor.move(-1)}><${Icon} name="back" /></button>
-      <button
-        class="main"
-        title=${isLive ? "hold (Space)" : isPlaying ? "hold (Space)" : "play (Space)"}
-        aria-label=${isLive || isPlaying ? "hold" : "play"}
-        onClick=${cursor.toggle}
-      ><${Icon} name=${isLive || isPlaying ? "hold" : "play"} /></button>
-      <button title="a step on (→)" aria-label="a step on" onClick=${() => cursor.move(1)}><${Icon} name="on" /></button>
-      <button title="newest (End)" aria-label="newest" onClick=${cursor.goLive}><${Icon} name="last" /></button>
+      ${[
+        ["first", "first step", "Home", () => cursor.seekStep(first)],
+        ["back", "a step back", "←", () => cursor.move(-1)],
+        isLive || isPlaying ? ["hold", "hold", "Space", cursor.toggle] : ["play", "play", "Space", cursor.toggle],
+        ["on", "a step on", "→", () => cursor.move(1)],
+        ["last", "newest", "End", cursor.goLive],
+      ].map(
+        ([icon, says, key, run]) => html`<button class=${key === "Space" ? "main" : ""} title=${`${says} (${key})`} aria-label=${says} onClick=${run}>
+          <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[/** @type {string} */ (icon)]} fill="currentColor" /></svg>
+        </button>`,
+      )}
     </div>
     <p class="where"><span>step ${count(step)}<small> / ${count(lastStep)}</small></span><small>${inTime(cursor.timeUs.peek())}</small></p>
     <div class="scrub">
@@ -44,7 +45,7 @@ export function TimeBar({ session }) {
         min=${first}
         max=${Math.max(first, end - 1)}
         value=${Math.max(first, row)}
-        style=${{ "--at": `${end - 1 > first ? ((Math.max(first, row) - first) / (end - 1 - first)) * 100 : 100}%` }}
+        style=${{ "--at": `${((Math.max(first, row) - first) / Math.max(1, end - 1 - first)) * 100}%` }}
         onInput=${(/** @type {any} */ event) => cursor.seekStep(Number(event.target.value))}
       />
     </div>
@@ -67,11 +68,6 @@ const ICONS = {
   on: "M5 3v10l7-5z",
   last: "M11 3h2v10h-2zM3 3v10l7-5z",
 };
-
-/** @param {{name: string}} props */
-function Icon({ name }) {
-  return html`<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[name]} fill="currentColor" /></svg>`;
-}
 
 const HEIGHT = 18;
 

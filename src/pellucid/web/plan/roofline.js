@@ -56,23 +56,20 @@ export function Roofline({ state, measured, asTable }) {
     ctx.textAlign = "left";
     ctx.fillText("FLOP/s", 4, HEIGHT - 4);
     // The roof: bandwidth up to the ridge, then the peak.
-    ctx.beginPath();
-    ctx.moveTo(x(lowX), y(Math.max(lowY, lowX * W)));
-    ctx.lineTo(x(F / W), y(F));
-    ctx.lineTo(x(highX), y(F));
-    ctx.lineTo(x(highX), HEIGHT - BELOW);
-    ctx.lineTo(x(lowX), HEIGHT - BELOW);
+    const roof = new Path2D();
+    roof.moveTo(x(lowX), y(Math.max(lowY, lowX * W)));
+    roof.lineTo(x(F / W), y(F));
+    roof.lineTo(x(highX), y(F));
+    const below = new Path2D(roof);
+    below.lineTo(x(highX), HEIGHT - BELOW);
+    below.lineTo(x(lowX), HEIGHT - BELOW);
     ctx.fillStyle = palette.water2;
     ctx.globalAlpha = 0.45;
-    ctx.fill();
+    ctx.fill(below);
     ctx.globalAlpha = 1;
     ctx.strokeStyle = palette.water;
     ctx.lineWidth = 2;
-    ctx.beginPath();
-    ctx.moveTo(x(lowX), y(Math.max(lowY, lowX * W)));
-    ctx.lineTo(x(F / W), y(F));
-    ctx.lineTo(x(highX), y(F));
-    ctx.stroke();
+    ctx.stroke(roof);
     for (const dot of dots) {
       ctx.globalAlpha = 0.55;
       ctx.fillStyle = dot.kind === "decode" ? palette.owners[1] : dot.kind === "prefill" ? palette.owners[2] : palette.ink3;

@@ -175,8 +175,7 @@ export function Both({ state }) {
     ${end && html`<${FigureTable} rows=${rows}
       columns=${run.arms.map(({ name, number, tokens }) => ({ name: NAMES[name], hue: `var(--o${number + 1})`, of: { ...end.arms[name], passes: tokens.length } }))} />
       <${Why} trouble=${end.first_diff !== null} lead=${end.first_diff === null ? `All ${count(end.same_tok)} tokens are the same.` : `The texts part at token ${end.first_diff + 1}.`}>
-        A draft is kept only where the model itself chooses that token<${Badge} of="same tokens" kind="C" from="cmp.end.same_tok" />. So drafts change the number of passes
-        and the time, here ${digits(end.arms.plain.t_us / end.arms.drafted.t_us)} times as fast<${Badge} of="speed-up" kind="M" from="t_us without / t_us with" />, and not the text.
+        Drafts changed the number of passes and the time, here ${digits(end.arms.plain.t_us / end.arms.drafted.t_us)} times as fast<${Badge} of="speed-up" kind="M" from="t_us without / t_us with" />, and not the text<${Badge} of="same tokens" kind="C" from="cmp.end.same_tok" />.
       <//>`}
   <//>`;
 }

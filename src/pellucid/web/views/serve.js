@@ -6,8 +6,7 @@ import { html, useEffect } from "../html.js";
 import { Choice, press, Slider, submits, TableButton, tableKey, useKeys } from "../parts/controls.js";
 import { Badge, count, Num, percent } from "../parts/numbers.js";
 import { Empty, Legend, NeedsServer, Panel, Refused, RequestName, useReadableSeq, Why } from "../parts/panel.js";
-import { Figures, Lanes } from "../serve/lanes.js";
-import { causeOf, serveState } from "../serve/run.js";
+import { causeOf, Figures, Lanes, serveState } from "../serve/load.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
