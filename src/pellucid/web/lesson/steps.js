@@ -59,8 +59,8 @@ export const oneToken = {
     return { promptTok: run.promptTok, output: texts, steps };
   },
   Show: ({ result }) => html`<table class="run-steps">
-    <caption>Each pass of your run</caption>
-    <thead><tr><th>pass</th><th>tokens that passed</th><th class="wide"></th><th>chose</th><th class="number">in the cache</th><th class="number">time</th></tr></thead>
+    <caption>Each pass of your run: the tokens that passed, the one that it chose, tokens in the cache behind it, and its time</caption>
+    <thead><tr><th>pass</th><th class="number">tokens</th><th class="wide"></th><th>chose</th><th class="number">cached</th><th class="number">time</th></tr></thead>
     <tbody>
       ${result.steps.map(
         (/** @type {RunFact["steps"][number]} */ step, /** @type {number} */ index) => html`<tr>

@@ -91,17 +91,16 @@ function Record({ steps, all, onForget }) {
     progress?.result && given !== undefined ? (grade(question, progress.result, given).isRight ? "right" : "corrected") : "–";
   return html`<${Panel} title="Your record" about=${`${done.length} of ${steps.length} steps; kept in this browser only`} actions=${html`<button onClick=${() => print()}>Print</button>
     <button class="quiet" onClick=${onForget}>forget it</button>`}>
-    <table class="record">
-      <thead><tr><th>step</th><th>predicted</th><th>answered</th><th>your run</th><th>measured on</th></tr></thead>
+    <table class="record corrections">
+      <thead><tr><th>step</th><th>your run</th><th>prediction and answer</th></tr></thead>
       <tbody>
         ${steps.map((step) => {
           const progress = all[step.id] ?? {};
+          const { engine, when, isRecorded, result } = progress;
           return html`<tr>
-            <td>${step.title}</td>
-            <td>${mark(step.predict, progress, progress.predicted)}</td>
-            <td>${mark(step.check, progress, progress.checked)}</td>
-            <td>${progress.result ? step.took(progress.result) : "–"}</td>
-            <td>${progress.when ? `${progress.engine}, ${progress.when.slice(0, 10)}${progress.isRecorded ? ", recorded" : ""}` : "–"}</td>
+            <td><b>${step.title}</b>${when && html`<br /><small>${engine}, ${when.slice(0, 10)}${isRecorded && ", recorded"}</small>`}</td>
+            <td>${result ? step.took(result) : "not yet"}</td>
+            <td>${mark(step.predict, progress, progress.predicted)}, ${mark(step.check, progress, progress.checked)}</td>
           </tr>`;
         })}
       </tbody>
