@@ -71,24 +71,27 @@ def shows_facts(*labels: str) -> Check:
 
 
 def a_text_appears(page: Any) -> None:
-    """The tokens of an example come one after the other, and the chip tells why they stopped."""
+    """An example is run: at the moment of each token the text ends with it; then a chip tells why it stopped."""
     page.get_by_role("button", name="The capital of France is").click()
-    page.locator("#run:not([disabled])").wait_for()
-    counts = page.evaluate("""async () => {
-      const counts = new Set();
-      document.getElementById("run").click();
-      const end = performance.now() + 20000;
-      while (performance.now() < end) {
-        await new Promise(requestAnimationFrame);
-        const prompt = [...document.querySelectorAll(".t.prompt")].map((each) => each.innerText).join("");
-        if (!prompt.includes("France")) continue;
-        counts.add(document.querySelectorAll(".t:not(.prompt)").length);
-        if (document.querySelector(".ending .chip")?.innerText.startsWith("stopped")) break;
-      }
-      return [...counts];
-    }""")
-    assert counts == sorted(counts)
-    assert len(counts) >= 3
+    page.locator("#run:not([disabled])").click()
+    wait_until(
+        page,
+        "() => { const run = pellucid.request.value; return run?.ledger && run.tokens.length >= 3"
+        " && [...document.querySelectorAll('.t.prompt')].some((each) => each.innerText.includes('France')); }",
+        None,
+        SECONDS,
+    )
+    for count in (1, 2, 3):
+        page.evaluate(
+            "count => pellucid.cursor.seek(pellucid.request.value.tokenSeqs[count - 1])", count
+        )
+        wait_until(
+            page,
+            "count => document.querySelectorAll('.t:not(.prompt)').length === count",
+            count,
+            SECONDS,
+        )
+    page.keyboard.press("End")
     has(".ending .chip", "stopped: ")(page)
 
 
