@@ -1,13 +1,21 @@
 """The tables of fields: complete, correct, and equal to docs/server-fields.md."""
 
+import inspect
 import subprocess
 import sys
 import typing
 from pathlib import Path
 from typing import Any
 
+import anthropic.types
 import msgspec
+import ollama
+import openai.types.responses
+import openai.types.shared_params
 import pytest
+from anthropic.types import message_create_params
+from openai.types.chat import ChatCompletionStreamOptionsParam, completion_create_params
+from openai.types.responses import response_create_params
 
 from pellucid.server.errors import ApiError
 from pellucid.server.fields import (
@@ -30,6 +38,38 @@ def test_a_table_has_each_field_once_and_honours_what_is_read(table: FieldTable[
     read = {field.name for field in table.fields if field.treatment is Treatment.HONOURED}
     assert read == {field.encode_name for field in msgspec.structs.fields(table.body)}
     assert all(field.note for field in table.fields)
+
+
+CLIENT_FIELDS = {
+    "POST /v1/chat/completions": completion_create_params.CompletionCreateParamsBase,
+    "POST /v1/completions": openai.types.completion_create_params.CompletionCreateParamsBase,
+    "`stream_options` of completions and chat completions": ChatCompletionStreamOptionsParam,
+    "POST /v1/responses": response_create_params.ResponseCreateParamsBase,
+    "POST /v1/responses/input_tokens": openai.types.responses.InputTokenCountParams,
+    "`reasoning` of responses": openai.types.shared_params.Reasoning,
+    "`text` of responses": openai.types.responses.ResponseTextConfigParam,
+    "`prompt_cache_options` of responses": response_create_params.PromptCacheOptions,
+    "POST /v1/messages": message_create_params.MessageCreateParamsBase,
+    "POST /v1/messages/count_tokens": anthropic.types.MessageCountTokensParams,
+    "`thinking` of messages": anthropic.types.ThinkingConfigEnabledParam,
+    "`output_config` of messages": anthropic.types.OutputConfigParam,
+    "POST /api/chat": ollama.Client.chat,
+    "POST /api/generate": ollama.Client.generate,
+    "`options` of Ollama's requests": ollama.Options,
+}
+# Sent as headers, or the object that a method belongs to.
+NOT_IN_BODIES = {"user_profile_id", "workspace_id", "self"}
+
+
+@pytest.mark.parametrize("title", CLIENT_FIELDS)
+def test_a_table_has_each_field_of_the_vendors_client(title: str) -> None:
+    """Its types name what its server takes: a field that the table lacks would be refused as unknown."""
+    kind: Any = CLIENT_FIELDS[title]
+    sent = kind.__annotations__ if isinstance(kind, type) else inspect.signature(kind).parameters
+    (table,) = (table for table in FIELD_TABLES if table.title == title)
+    known = {field.name for field in table.fields}
+    assert len(sent) > 1
+    assert set(sent) - NOT_IN_BODIES <= known
 
 
 def test_the_docs_are_written_from_the_tables() -> None:

@@ -193,7 +193,7 @@ MESSAGES_FIELDS = FieldTable(
 COUNT_FIELDS = FieldTable(
     "POST /v1/messages/count_tokens",
     ConversationFields,
-    CONVERSATION_FIELDS,
+    (*CONVERSATION_FIELDS, *without_effect(speed="there is one speed")),
     Treatment.WITHOUT_EFFECT,
     CONVERSATION_OBJECTS,
     {"messages": [{"role": "user", "content": "What is 12 + 7?"}]},

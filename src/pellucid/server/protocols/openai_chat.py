@@ -82,6 +82,7 @@ CHAT_FIELDS = FieldTable(
         ),
         *SAMPLING_FIELDS,
         *without_effect(
+            prompt_cache_options="equal prompts are found by their tokens; there are no breakpoints",
             prediction="speculation finds repeated text by itself",
             verbosity="say it in a message",
         ),
@@ -92,6 +93,7 @@ CHAT_FIELDS = FieldTable(
             documents="send them in a message",
             function_call="use tool_choice",
             functions="use tools",
+            moderation="the server runs no moderation",
             web_search_options="the server fetches nothing",
         ),
     ),

@@ -195,7 +195,10 @@ RESPONSES_FIELDS = FieldTable(
         ),
         *CONVERSATION_FIELDS,
         *without_effect(
+            access_programs="used by OpenAI alone",
             client_metadata="nothing is stored",
+            context_management="nothing is left out of a conversation",
+            image="only text is served",
             max_tool_calls="the server calls no tools",
             prompt_cache_retention="blocks stay until memory is needed",
             safety_identifier="used by OpenAI's abuse detection only",
@@ -204,7 +207,11 @@ RESPONSES_FIELDS = FieldTable(
             stream_options="frames have no padding",
             user="used by OpenAI's abuse detection only",
         ),
-        *not_served(background="leave it out, and read the stream"),
+        *not_served(
+            background="leave it out, and read the stream",
+            background_options="leave it out, and read the stream",
+            moderation="the server runs no moderation",
+        ),
     ),
     Treatment.WITHOUT_EFFECT,
     {**CONVERSATION_OBJECTS, "prompt_cache_options": PROMPT_CACHE_FIELDS},
@@ -213,7 +220,13 @@ RESPONSES_FIELDS = FieldTable(
 INPUT_TOKENS_FIELDS = FieldTable(
     "POST /v1/responses/input_tokens",
     ConversationFields,
-    CONVERSATION_FIELDS,
+    (
+        *CONVERSATION_FIELDS,
+        *without_effect(
+            personality="say it in the instructions",
+            truncation="nothing is cut",
+        ),
+    ),
     Treatment.WITHOUT_EFFECT,
     CONVERSATION_OBJECTS,
     {"input": "What is 12 + 7?"},
