@@ -8,17 +8,14 @@ from pathlib import Path
 from support.bundled import bundled_engine
 from support.http_server import running_server
 
-NEVER_ENDING = ("/v1/events", "/v1/events/poll")
-
 
 def test_no_derived_request_is_answered_with_a_5xx(tmp_path: Path) -> None:
     with running_server(bundled_engine()) as server:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run"]
         command += [f"{server.url}/openapi.json", "--checks", "not_a_server_error"]
         command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"]
-        command += ["--request-timeout", "120", "--no-color", "--generation-database", "none"]
-        for path in NEVER_ENDING:
-            command += ["--exclude-path", path]
+        command += ["--request-timeout", "300", "--no-color", "--generation-database", "none"]
+        command += ["--exclude-path", "/v1/events"]  # never ends
         ran = subprocess.run(
             command,
             cwd=tmp_path,

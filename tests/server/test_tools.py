@@ -1,7 +1,7 @@
 """Reasoning and tool calls in every protocol, by the official clients: whole and streamed, two turns."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -9,6 +9,7 @@ import ollama
 import openai
 import pytest
 
+from pellucid.async_engine import AsyncTokenStream
 from support.http_server import RunningServer, running_server
 from support.scripted_model import scripted_engine
 
@@ -75,6 +76,31 @@ def test_a_streamed_call_begins_with_its_name_and_goes_on_by_its_index(
             calls[part.index]["arguments"] += part.function.arguments or ""
     assert (text, reasoning, last) == ("I look.", "Both are far away.", "tool_calls")
     assert [(call["name"], json.loads(call["arguments"])) for call in calls.values()] == CALLS
+
+
+def test_a_chunk_has_each_call_once_however_many_steps_it_brings(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients take two entries of one chunk for two calls. A slow reader gets the tokens of all steps at once."""
+    call_back = AsyncTokenStream.call_back
+
+    def read_at_the_end(stream: AsyncTokenStream, _: object, on_end: Callable[[], None]) -> None:
+        call_back(stream, lambda delta: False, on_end)
+
+    monkeypatch.setattr(AsyncTokenStream, "call_back", read_at_the_end)
+    with client.chat.completions.create(
+        **COMMON, messages=QUESTION, tools=TOOLS, stream=True
+    ) as stream:
+        chunks: list[Any] = [
+            [
+                (call.index, call.id is not None, call.function.name, call.function.arguments)
+                for call in chunk.choices[0].delta.tool_calls or ()
+            ]
+            for chunk in stream
+        ]
+    (calls,) = filter(None, chunks)
+    found = [(*call[:3], json.loads(call[3])) for call in calls]
+    assert found == [(index, True, *call) for index, call in enumerate(CALLS)]
 
 
 def test_a_call_that_a_limit_cuts_off_ends_with_length(client: openai.OpenAI) -> None:

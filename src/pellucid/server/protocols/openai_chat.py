@@ -352,19 +352,23 @@ class _Choice:
     def _added(self, events: Sequence[BlockEvent]) -> ChatDelta:
         """The delta of a message for changes of blocks."""
         added = ChatDelta()
+        calls: dict[int, ToolCall] = {}  # by index: clients take two entries for two calls
         for event in events:
             block = event.block
             if block.kind is BlockKind.CALL and event.change is not Change.CLOSED:
-                call = ToolCall(CallFunction(UNSET, event.text), index=self._call_index(block))
+                index = self._call_index(block)
+                call = calls.setdefault(index, ToolCall(CallFunction(UNSET, ""), index=index))
+                call.function.arguments += event.text
                 if event.change is Change.OPENED:
                     call.id, call.type = block.call_id or UNSET, "function"
                     call.function.name = block.name or ""
-                added.tool_calls = [*(added.tool_calls or []), call]
             elif event.change is Change.GREW and block.kind is BlockKind.TEXT:
                 added.content = (added.content or "") + event.text
             elif event.change is Change.GREW:
                 added.reasoning = (added.reasoning or "") + event.text
                 added.reasoning_content = added.reasoning
+        if calls:
+            added.tool_calls = list(calls.values())
         return added
 
     def _call_index(self, block: Block) -> int:
