@@ -15,8 +15,8 @@ from pellucid.formulas import state_bytes
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_ops import BlockOp, CopyState
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockOp, CopyState
 from support.checkpoints import Weights, write_checkpoint
 from support.traces import ScriptedProposer
 

@@ -10,8 +10,7 @@ from itertools import takewhile
 
 from pellucid.formulas import first_seen
 from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import (
+from pellucid.scheduling.block_ops import (
     BlockOp,
     CopyBlock,
     CopyState,
@@ -21,12 +20,13 @@ from pellucid.scheduling.scheduler_output import (
     ReadSnapshot,
     SaveBlock,
     SaveState,
-    ScheduledRequest,
     SwapIn,
     SwapInState,
     SwapOut,
     SwapOutState,
 )
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 Slots = dict[int, int]  # offset -> digest
 

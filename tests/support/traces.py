@@ -22,8 +22,8 @@ from pellucid.kv_groups import block_needs
 from pellucid.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockOp
 from pellucid.structured_outputs import StructuredOutputsParams
 from support.fake_model import FakeClock
 

@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.swap_file import SwapFile
-from pellucid.scheduling.scheduler_output import CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
 from support.fake_model import FakeKVCache
 
 BLOCK_SIZE = 16

@@ -2,12 +2,12 @@
 
 from itertools import takewhile
 
+from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, ReadBlocks, SaveBlock
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import CopyBlock, LoadBlock, ReadBlocks, SaveBlock
 from support.scheduling import BLOCK_SIZE, make_request
 
 
@@ -43,10 +43,10 @@ def read(
     manager: KVCacheManager, request: Request, *there: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
     """Has a request read blocks of a prefix store that holds `there`. The tokens that it asked for."""
-    manager.take_block_ops()
+    manager.block_ops.take()
     if not manager.start_reading(request):
         return []
-    (op,) = manager.take_block_ops()
+    (op,) = manager.block_ops.take()
     assert isinstance(op, ReadBlocks)
     asked = [key.token_ids for key in op.keys]
     found = [f"payload of {token_ids}" for token_ids in takewhile(there.__contains__, asked)]
@@ -64,10 +64,10 @@ def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_no
     child.num_computed_tokens = 6
     assert manager.block_tables(parent)[0] == manager.block_tables(child)[0] == (0, 1)
     compute(manager, child, 7)
-    assert manager.take_block_ops() == (CopyBlock(1, 2),)
+    assert manager.block_ops.take() == (CopyBlock(1, 2),)
     assert manager.block_tables(child)[0] == (0, 2)
     compute(manager, parent, 7)
-    assert manager.take_block_ops() == ()
+    assert manager.block_ops.take() == ()
     assert manager.block_tables(parent)[0] == (0, 1)
 
 
@@ -82,7 +82,7 @@ def test_a_copy_needs_a_block_too() -> None:
     assert manager.num_blocks_for(make_request("other", 20), parent) == 0
     end(manager, parent)
     assert manager.allocate(child, 7)  # it is alone now, and writes in place
-    assert manager.take_block_ops() == ()
+    assert manager.block_ops.take() == ()
 
 
 def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
@@ -94,13 +94,13 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     assert manager.block_tables(request)[0] == (0, 1)
     assert begin(manager, make_request("b", 12)).num_tokens == 8
     compute(manager, request, 7)  # its second block is shared now: it gets a copy
-    assert manager.take_block_ops() == (CopyBlock(1, 3),)
+    assert manager.block_ops.take() == (CopyBlock(1, 3),)
     other = make_request("c", 12, cache_salt=b"own")
     compute(manager, other, 9)
     assert manager.rewind(other, 6) == 6
     other.num_computed_tokens = 6
     compute(manager, other, 7)  # nobody else has it: it is written in place, and not found
-    assert manager.take_block_ops() == ()
+    assert manager.block_ops.take() == ()
     assert begin(manager, make_request("d", 12, cache_salt=b"own")).num_tokens == 4
 
 
@@ -133,7 +133,7 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=5))
     first = make_request("first", 20)
     compute(manager, first, 18)
-    assert [op.token_ids[0] for op in manager.take_block_ops() if isinstance(op, SaveBlock)] == [
+    assert [op.token_ids[0] for op in manager.block_ops.take() if isinstance(op, SaveBlock)] == [
         0,
         4,
         8,
@@ -148,14 +148,14 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     match = begin(manager, again)
     assert (match.num_tokens, match.num_loaded_tokens) == (16, 8)
     ids = manager.block_tables(again)[0]
-    assert manager.take_block_ops() == (
+    assert manager.block_ops.take() == (
         LoadBlock(ids[0], "payload of (0, 1, 2, 3)"),
         LoadBlock(ids[1], "payload of (4, 5, 6, 7)"),
     )
     assert ids[2:4] == manager.block_tables(first)[0][2:4]
     compute(manager, again, 20)
     # What was loaded is not saved again, and can be found in the pool.
-    assert [type(op) for op in manager.take_block_ops()] == [SaveBlock]
+    assert [type(op) for op in manager.block_ops.take()] == [SaveBlock]
     assert begin(manager, make_request("third", 20)).num_loaded_tokens == 0
 
 
@@ -175,10 +175,10 @@ def test_blocks_on_their_way_from_the_store_are_bounded() -> None:
     )
     assert manager.start_reading(first)
     assert manager.start_reading(second)
-    ops = manager.take_block_ops()
+    ops = manager.block_ops.take()
     assert [len(op.keys) for op in ops] == [2, 1]
     assert manager.start_reading(urgent)  # it waits, though it could not ask
-    assert manager.take_block_ops() == ()
+    assert manager.block_ops.take() == ()
     assert manager.offloaded.finish_reading(ops[0].read_id, ["payload"]) == "a"
     assert manager.offloaded.num_readable_blocks == 1
     manager.forget(second)

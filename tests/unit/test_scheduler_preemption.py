@@ -5,9 +5,9 @@ import pytest
 from pellucid.config import PRIORITY_SECONDS
 from pellucid.event_bus import EventBus
 from pellucid.events import BlockOps, Level
+from pellucid.scheduling.block_ops import SwapIn, SwapOut
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import SwapIn, SwapOut
 from support.scheduling import make_request, make_scheduler, names, run, shares, step
 
 
@@ -166,11 +166,11 @@ def test_swapped_blocks_come_back_and_their_slots_are_free() -> None:
     add(scheduler, make_request("high", 20, max_tokens=1, priority=0))
     assert names(step(scheduler)) == ["high"]
     # Three blocks went: the last one was not full, and is computed again.
-    assert manager.take_block_ops() == (SwapOut(4, 0), SwapOut(3, 1))
+    assert manager.block_ops.take() == (SwapOut(4, 0), SwapOut(3, 1))
     assert low.num_computed_tokens == 12
     assert shares(step(scheduler)) == [("low", 20, 24)]
     assert low.num_cached_tokens == 0
-    (first, second) = manager.take_block_ops()
+    (first, second) = manager.block_ops.take()
     assert isinstance(first, SwapIn) and isinstance(second, SwapIn)
     assert (first.swap_slot, second.swap_slot) == (1, 0)
     ids = manager.block_tables(low)[0]
@@ -185,10 +185,10 @@ def test_what_finds_no_slot_is_computed_again() -> None:
     step(scheduler)
     add(scheduler, make_request("high", 20, max_tokens=1))
     step(scheduler)
-    assert scheduler.kv_cache_manager.take_block_ops() == (SwapOut(5, 0),)
+    assert scheduler.kv_cache_manager.block_ops.take() == (SwapOut(5, 0),)
     # The block before the one that was kept is gone: it is of no use.
     assert shares(step(scheduler)) == [("low", 12, 25)]
-    assert scheduler.kv_cache_manager.take_block_ops() == ()
+    assert scheduler.kv_cache_manager.block_ops.take() == ()
 
 
 def test_slots_of_a_request_that_ends_are_free() -> None:

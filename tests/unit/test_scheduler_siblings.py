@@ -2,9 +2,9 @@
 
 import pytest
 
+from pellucid.scheduling.block_ops import CopyBlock
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import CopyBlock
 from support.scheduling import (
     make_request,
     make_scheduler,
@@ -37,9 +37,9 @@ def test_all_but_one_copy_the_block_that_the_prompt_ends_in() -> None:
     scheduler.add_request(*siblings)
     step(scheduler)
     assert {manager.block_tables(request)[0] for request in siblings} == {(0, 1)}
-    assert manager.take_block_ops() == ()
+    assert manager.block_ops.take() == ()
     step(scheduler)
-    copies = manager.take_block_ops()
+    copies = manager.block_ops.take()
     assert copies == (CopyBlock(1, 2), CopyBlock(1, 3))
     assert [manager.block_tables(request)[0] for request in siblings] == [(0, 2), (0, 3), (0, 1)]
 
@@ -49,7 +49,7 @@ def test_a_prompt_that_fills_its_blocks_needs_no_copy() -> None:
     scheduler.add_request(*make_siblings(3, num_prompt_tokens=8))
     step(scheduler)
     step(scheduler)
-    assert scheduler.kv_cache_manager.take_block_ops() == ()
+    assert scheduler.kv_cache_manager.block_ops.take() == ()
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64 - 2 - 3
 
 

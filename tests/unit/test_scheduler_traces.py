@@ -13,12 +13,12 @@ from pellucid.event_bus import EventBus
 from pellucid.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.formulas import BlockNeeds
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.block_ops import CopyState
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import CopyState
 from pellucid.scheduling.state_pool import StatePool
 from support.fake_blocks import FakeBlocks, FakeStore
 
@@ -217,7 +217,7 @@ class Trace:
         if self.has_drafts:
             scheduler.draft({each.request_id: self.draft(each) for each in scheduler.running})
         output = scheduler.schedule(self.now)
-        self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
+        self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
         assert output.num_tokens <= scheduler.max_num_batched_tokens
         assert len({share.request.request_id for share in output.scheduled}) == len(
             output.scheduled
@@ -234,7 +234,7 @@ class Trace:
                 else:
                     sampled[sampler.request_id] = self.verify(sampler)
         scheduler.update(output, sampled, self.now)
-        self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
+        self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
         self.check_in_step()
         for beams in self.beams:
             beams.delivered.update(r.request_id for r in delivered if r in beams.requests)
@@ -292,9 +292,9 @@ def test_the_traces_resume_from_snapshots() -> None:
     for seed in range(60):
         trace = Trace(seed)
         trace.run()
-        if (state_pool := trace.scheduler.kv_cache_manager.state_pool) is not None:
+        if (states := trace.scheduler.kv_cache_manager.states) is not None:
             copies = [op for op in trace.blocks.ops if isinstance(op, CopyState)]
-            num_resumed += sum(op.source_slot >= state_pool.num_slots for op in copies)
+            num_resumed += sum(op.source_slot >= states.pool.num_slots for op in copies)
     assert num_resumed > 5
 
 
@@ -302,7 +302,7 @@ def test_the_traces_swap_and_load_states() -> None:
     counts = Counter()
     for seed in range(500):
         trace = Trace(seed)
-        if trace.scheduler.kv_cache_manager.state_pool is not None and trace.store is not None:
+        if trace.scheduler.kv_cache_manager.states is not None and trace.store is not None:
             trace.run()
             again = Trace(seed, trace.store)  # what a restart finds
             again.run()
@@ -316,8 +316,8 @@ def test_the_traces_go_back_behind_wrong_drafts() -> None:
     for seed in range(60):
         trace = Trace(seed)
         trace.run()
-        pool = trace.scheduler.kv_cache_manager.state_pool
-        if pool is not None and pool.num_spares:
+        states = trace.scheduler.kv_cache_manager.states
+        if states is not None and states.pool.num_spares:
             num_drafts += trace.num_drafts
             num_right += trace.num_right_drafts
             num_copies += sum(isinstance(op, CopyState) for op in trace.blocks.ops)

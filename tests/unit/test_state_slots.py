@@ -1,20 +1,20 @@
 """Slots of recurrent states: who has one, what forks copy, and that a request gives all or nothing back."""
 
-from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
-from pellucid.scheduling.prefix_index import MissReason
-from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import (
+from pellucid.scheduling.block_ops import (
     CopyState,
     LoadBlock,
     LoadState,
-    ScheduledRequest,
     SwapIn,
     SwapInState,
     SwapOut,
     SwapOutState,
 )
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.prefix_index import MissReason
+from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.scheduling.state_pool import StatePool
 from support.fake_blocks import FakeBlocks, FakeStore
 from support.scheduling import make_request, shares, step
@@ -33,16 +33,16 @@ def computed(manager, request_id, num_tokens=20):
 
 
 def copies(manager):
-    return [op for op in manager.take_block_ops() if isinstance(op, CopyState)]
+    return [op for op in manager.block_ops.take() if isinstance(op, CopyState)]
 
 
 def test_a_request_has_a_slot_as_long_as_it_has_blocks() -> None:
     manager = make_manager()
     request = computed(manager, "a")
-    assert manager.state_pool.num_free_slots == 3
+    assert manager.states.pool.num_free_slots == 3
     manager.check_integrity()
     manager.forget(request)
-    assert manager.state_pool.num_free_slots == 4
+    assert manager.states.pool.num_free_slots == 4
     manager.check_integrity()
 
 
@@ -62,7 +62,7 @@ def test_all_blocks_go_back_or_none() -> None:
     request = computed(manager, "a", 60)
     assert manager.give_back(request, 1) == 4
     assert manager.num_blocks(request) == 0
-    assert manager.state_pool.num_free_slots == 4
+    assert manager.states.pool.num_free_slots == 4
 
 
 def test_a_fork_copies_the_states() -> None:
@@ -195,10 +195,10 @@ def preempted(num_swap_slots: int):
 
 def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> None:
     manager, request = preempted(num_swap_slots=6)
-    ops = manager.take_block_ops()
+    ops = manager.block_ops.take()
     assert [type(op) for op in ops] == [SwapOutState, *[SwapOut] * 4]
     assert admit(manager, request).num_tokens == 60
-    ops = manager.take_block_ops()
+    ops = manager.block_ops.take()
     assert [type(op) for op in ops] == [*[SwapIn] * 4, SwapInState]
     assert ops[-1].state_slot == manager.state_slot(request)
     assert manager.num_blocks(request) == 4
@@ -208,7 +208,7 @@ def test_without_room_for_all_the_text_is_computed_again() -> None:
     for num_swap_slots in (2, 5):
         manager, request = preempted(num_swap_slots)
         assert admit(manager, request).num_tokens == 0
-        assert not any(isinstance(op, SwapIn) for op in manager.take_block_ops()[1:])
+        assert not any(isinstance(op, SwapIn) for op in manager.block_ops.take()[1:])
 
 
 # ---- prefix store
@@ -228,12 +228,12 @@ def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
     restarted = make()
     second = make_request("b", num_prompt_tokens=80)
     assert restarted.start_reading(second)
-    (read,) = restarted.take_block_ops()
+    (read,) = restarted.block_ops.take()
     assert [snapshot.num_keys for snapshot in read.snapshots] == [1, 2, 3, 4]
     restarted.offloaded.finish_reading(read.read_id, store.read(read))
     match = admit(restarted, second)
     assert (match.num_tokens, match.num_loaded_tokens) == (64, 64)
-    ops = restarted.take_block_ops()
+    ops = restarted.block_ops.take()
     assert [type(op) for op in ops] == [*[LoadBlock] * 4, LoadState, CopyState]
     # The snapshot is in memory again: the next one finds it there.
     third = make_request("c", num_prompt_tokens=80)
@@ -251,7 +251,7 @@ def test_of_an_output_the_latest_snapshot_is_saved_when_the_request_ends() -> No
         advance(manager, request, end, blocks=blocks)
     assert len(store.states) == 1
     manager.forget(request)
-    blocks.run(manager.take_block_ops())
+    blocks.run(manager.block_ops.take())
     assert len(store.states) == 2
 
 
@@ -269,12 +269,12 @@ def advance(manager, request, *ends, blocks=None):
         assert manager.allocate(request, end)
         start, request.num_computed_tokens = request.num_computed_tokens, end
         if blocks is not None:
-            blocks.run(manager.take_block_ops())
+            blocks.run(manager.block_ops.take())
             tables, slot = manager.block_tables(request), manager.state_slot(request)
             blocks.compute(ScheduledRequest(request, start, end - start, 0, 0, (), tables, slot))
         manager.seal(request, start)
         if blocks is not None:
-            blocks.run(manager.take_block_ops())
+            blocks.run(manager.block_ops.take())
         manager.check_integrity()
 
 
@@ -344,7 +344,7 @@ def test_a_preempted_request_resumes_from_its_snapshot() -> None:
     manager.give_back(request, 1)
     assert manager.num_blocks(request) == 0
     request.num_computed_tokens = 0
-    manager.take_block_ops()
+    manager.block_ops.take()
     assert admit(manager, request).num_tokens == 32
     assert copies(manager) == [CopyState(4, manager.state_slot(request))]
 
@@ -358,8 +358,8 @@ def test_where_a_prompt_parts_from_cached_text_a_snapshot_is_taken() -> None:
     assert match.num_tokens == 0
     assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
     assert match.miss.snapshot_at_token == 32
-    assert manager.num_tokens_to_snapshot(second, 0) == 32
-    assert manager.num_tokens_to_snapshot(second, 32) == 32
+    assert manager.states.num_tokens_to_snapshot(second, 0) == 32
+    assert manager.states.num_tokens_to_snapshot(second, 32) == 32
     advance(manager, second, 32, 64, 80)
     third = admit(manager, make_request("c", prompt=[*head, *range(300, 340)]))
     assert third.num_tokens == 32
@@ -371,7 +371,7 @@ def test_a_long_prompt_takes_a_snapshot_every_so_many_tokens_and_a_quarter_of_th
         manager = with_snapshots(num_snapshots)
         request = make_request("a", num_prompt_tokens=400)
         ends = [0]
-        while num_tokens := manager.num_tokens_to_snapshot(request, ends[-1]):
+        while num_tokens := manager.states.num_tokens_to_snapshot(request, ends[-1]):
             ends.append(ends[-1] + num_tokens)
         return ends[1:]
 
@@ -388,16 +388,16 @@ def test_where_a_step_happens_to_end_no_snapshot_of_a_prompt_is_taken() -> None:
 def test_a_prompt_is_cut_at_its_last_full_block() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=70)
-    assert manager.num_tokens_to_snapshot(request, 0) == 64
-    assert manager.num_tokens_to_snapshot(request, 64) is None
-    assert manager.num_tokens_to_snapshot(make_request("b", 64), 0) == 48
-    assert manager.num_tokens_to_snapshot(make_request("c", 12), 0) is None
-    assert make_manager().num_tokens_to_snapshot(request, 0) is None
+    assert manager.states.num_tokens_to_snapshot(request, 0) == 64
+    assert manager.states.num_tokens_to_snapshot(request, 64) is None
+    assert manager.states.num_tokens_to_snapshot(make_request("b", 64), 0) == 48
+    assert manager.states.num_tokens_to_snapshot(make_request("c", 12), 0) is None
+    assert make_manager().states.num_tokens_to_snapshot(request, 0) is None
 
 
 def test_a_log_says_what_happens_to_snapshots() -> None:
     manager = with_snapshots(num_snapshots=1, num_slots=2)
-    log = manager.state_pool.log
+    log = manager.states.pool.log
     log.active = True
     advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
     second = make_request("b", num_prompt_tokens=40)
@@ -413,6 +413,6 @@ def test_undefined_snapshots_are_forgotten() -> None:
     advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
     second = make_request("b", num_prompt_tokens=40)
     assert manager.num_lacking_to_admit(second) == 0
-    manager.forget_snapshots()
+    manager.reset_prefix_cache()
     assert admit(manager, second).num_tokens == 0
     manager.check_integrity()

@@ -353,7 +353,7 @@ class Inspector:
         """Gives a request the blocks of its prefix that the cache has and free ones for the rest, until the
         block is left."""
         manager = self._manager
-        has_steps_ops = manager.has_block_ops
+        has_steps_ops = bool(manager.block_ops)
         try:
             request.num_computed_tokens = start = manager.match_prefix(request)
             num_rows = request.num_tokens - start
@@ -369,10 +369,10 @@ class Inspector:
             start = request.num_computed_tokens = manager.admit(request).num_tokens
             num_rows = request.num_tokens - start
             try:
-                self._runner.transfer(manager.take_block_ops())
+                self._runner.transfer(manager.block_ops.take())
             except Exception as error:
                 if has_steps_ops:  # other requests depend on them: the next step fails these
-                    manager.fail_block_ops(error)
+                    manager.block_ops.fail(error)
                 raise
             tables, state_slot = manager.block_tables(request), manager.state_slot(request)
             yield (

@@ -83,10 +83,10 @@ class StepExecutor:
         ends all requests.
         """
         try:
-            self._model_runner.transfer(self._kv_cache_manager.take_block_ops())
+            self._model_runner.transfer(self._kv_cache_manager.block_ops.take())
         except Exception as error:
             _log.exception("blocks could not be saved")
-            if self._kv_cache_manager.state_pool is not None:
+            if self._kv_cache_manager.states is not None:
                 self._copy_error = error
 
     def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
@@ -100,15 +100,14 @@ class StepExecutor:
         """Moves blocks as scheduled. If that fails, block contents are undefined: clears the prefix
         index and fails every started request."""
         copy_error, self._copy_error = self._copy_error, None
-        ops = self._kv_cache_manager.take_block_ops()
+        ops = self._kv_cache_manager.block_ops.take()
         try:
             if copy_error is not None:
                 raise copy_error
             self._model_runner.transfer(ops)
         except Exception as error:
             _log.exception("blocks could not be moved")
-            self._kv_cache_manager.block_pool.unseal_all()
-            self._kv_cache_manager.forget_snapshots()
+            self._kv_cache_manager.reset_prefix_cache()
             self._scheduler.cancel_reading()
             started = self._scheduler.started_requests()
             return StepResult(errors={request.request_id: error for request in started})

@@ -10,7 +10,7 @@ from pellucid.backends.ops import BlockBytes, KVCache
 from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashes, split_state
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.scheduler_output import (
+from pellucid.scheduling.block_ops import (
     BlockOp,
     CopyBlock,
     CopyState,

@@ -12,8 +12,9 @@ from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.scheduling.beam_search import BeamCandidate
+from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockOp, ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 
 @dataclass(frozen=True)

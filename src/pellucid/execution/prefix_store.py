@@ -12,7 +12,7 @@ from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.state_pieces import piece_hashes
 from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.scheduler_output import ReadSnapshot, SnapshotKey
+from pellucid.scheduling.block_ops import ReadSnapshot, SnapshotKey
 
 # The contents of a block; after the blocks, a snapshot of recurrent states as a list of its pieces.
 Payload: TypeAlias = BlockBytes | ReadSnapshot

@@ -64,6 +64,10 @@ class BlockTable:
         """The blocks without the freed ones."""
         return self.blocks[self.num_freed :] if self.num_freed else self.blocks
 
+    def num_freeable(self, num_blocks: int) -> int:
+        """Of the blocks before `num_blocks`, those that become free if the table gives them up."""
+        return sum(block.ref_count == 1 for block in self.blocks[self.num_freed : num_blocks])
+
     def append(self, blocks: Iterable[Block]) -> None:
         self.blocks += blocks
         self._block_ids = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.scheduler_output import (
+from pellucid.scheduling.block_ops import (
     LoadBlock,
     LoadState,
     ReadBlocks,

@@ -522,8 +522,8 @@ class Scheduler:
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
                 return
-        if self.kv_cache_manager.takes_snapshots:
-            to_snapshot = self.kv_cache_manager.num_tokens_to_snapshot(request, start)
+        if (states := self.kv_cache_manager.states) is not None:
+            to_snapshot = states.num_tokens_to_snapshot(request, start)
             room = room if to_snapshot is None else min(room, to_snapshot)
         if num_drafts:
             self.kv_cache_manager.keep_states(request)

@@ -1,13 +1,11 @@
-"""The scheduler's output: the tokens of each request that a step computes, and the blocks that move before
-it.
+"""The scheduler's output: the tokens of each request that a step computes.
 
 The scheduler decides it, execution carries it out.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.request import Request
 
 
@@ -155,139 +153,3 @@ class StepPlan:
 
     def output(self) -> SchedulerOutput:
         return SchedulerOutput(tuple(self._scheduled.values()), tuple(self.preempted))
-
-
-# ---- work on the contents of blocks
-
-
-@dataclass(frozen=True, slots=True)
-class CopyBlock:
-    """Copy-on-write: the target becomes what the source is now."""
-
-    source_id: int
-    target_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopyState:
-    """A fork's recurrent states become what its parent's are now."""
-
-    source_slot: int
-    target_slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class SaveBlock:
-    """Offer a full block to the prefix store."""
-
-    block_id: int
-    block_hash: bytes
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """Offer a snapshot of recurrent states (at the end of a full block) to the prefix store."""
-
-    state_slot: int
-    block_hash: bytes
-    token_ids: tuple[int, ...]
-
-
-class SnapshotKey(NamedTuple):
-    """A snapshot of recurrent states that the prefix store may have.
-
-    Attributes:
-        num_keys: of the blocks before it that have to be read.
-        block_hash, token_ids: of the block at whose end the snapshot was taken.
-    """
-
-    num_keys: int
-    block_hash: bytes
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBlocks:
-    """Begin to read blocks from the prefix store: these, in order, up to the first that is not there.
-
-    Of a model with recurrent states those before the last of `snapshots` that is there with its blocks, and
-    then this snapshot: a `ReadSnapshot`. What was read comes back by `Scheduler.finish_reading`, in a later step.
-    """
-
-    read_id: int
-    keys: tuple[BlockKey, ...]
-    snapshots: tuple[SnapshotKey, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
-    """A snapshot of recurrent states that was read from the prefix store."""
-
-    block_hash: bytes
-    payload: object
-
-
-@dataclass(frozen=True, slots=True)
-class LoadBlock:
-    """Fill a block with what was read from the prefix store."""
-
-    block_id: int
-    payload: object
-
-
-@dataclass(frozen=True, slots=True)
-class LoadState:
-    """Fill a slot of recurrent states with what was read from the prefix store."""
-
-    state_slot: int
-    payload: object
-
-
-@dataclass(frozen=True, slots=True)
-class SwapOut:
-    """Keep a block's contents in a slot of the swap file."""
-
-    block_id: int
-    swap_slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwapIn:
-    """Fill a block from a slot of the swap file, which is free after it."""
-
-    swap_slot: int
-    block_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwapOutState:
-    """Keep recurrent states in slots of the swap file, which hold as much as a block each."""
-
-    state_slot: int
-    swap_slots: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SwapInState:
-    """Fill a slot of recurrent states from slots of the swap file, which are free after it."""
-
-    swap_slots: tuple[int, ...]
-    state_slot: int
-
-
-# Done in the order in which they were noted, all of them before the next forward: a block may be the
-# source of a copy, be given to another request and be filled for that one, all in one step.
-BlockOp: TypeAlias = (
-    CopyBlock
-    | CopyState
-    | SaveBlock
-    | SaveState
-    | ReadBlocks
-    | LoadBlock
-    | LoadState
-    | SwapOut
-    | SwapIn
-    | SwapOutState
-    | SwapInState
-)

@@ -195,8 +195,8 @@ class SchedulingEvents:
     def _record(self, active: bool) -> None:
         """Begins or ends recording what happens to blocks and to snapshots of recurrent states."""
         self._manager.block_pool.log.active = active
-        if self._manager.state_pool is not None:
-            self._manager.state_pool.log.active = active
+        if self._manager.states is not None:
+            self._manager.states.pool.log.active = active
 
     def blocks(self) -> None:
         """What happened to blocks, and to snapshots of recurrent states, since the last call."""
@@ -211,9 +211,9 @@ class SchedulingEvents:
                     **self._block_counts(),
                 )
             )
-        states = self._manager.state_pool
-        if states is not None and (ops := states.log.take()):
-            used, slots = states.num_used_snapshots, states.num_snapshots
+        states = self._manager.states
+        if states is not None and (ops := states.pool.log.take()):
+            used, slots = states.pool.num_used_snapshots, states.pool.num_snapshots
             self._sink.emit(StateOps(ops=ops, used=used, slots=slots))
 
     def queued(

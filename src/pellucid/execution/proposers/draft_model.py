@@ -7,18 +7,20 @@ from typing import Protocol
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.proposers.proposer import Proposer
+from pellucid.scheduling.block_ops import BlockOps
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockOp, ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 
 class DraftBlocks(Protocol):
     """Allocates blocks of the draft model's cache: the part of `KVCacheManager` that `DraftModel` needs."""
 
+    @property
+    def block_ops(self) -> BlockOps: ...
     def allocate(self, request: Request, num_tokens: int) -> bool: ...
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
     def state_slot(self, request: Request) -> int: ...
     def keep_states(self, request: Request) -> None: ...
-    def take_block_ops(self) -> tuple[BlockOp, ...]: ...
     def rewind(self, request: Request, num_tokens: int) -> int: ...
     def forget(self, request: Request) -> None: ...
 
@@ -185,7 +187,7 @@ class DraftModel(Proposer):
         """Keeps the recurrent states of twins whose next step computes a draft."""
         for twin in twins:
             self._blocks.keep_states(twin)
-        self._model_runner.transfer(self._blocks.take_block_ops())
+        self._model_runner.transfer(self._blocks.block_ops.take())
 
     def _step(self, twins: Sequence[Request]) -> dict[str, int]:
         """The next token of each twin; twins whose parameters leave no token are left out."""

@@ -1,0 +1,348 @@
+"""Recurrent states: each request's slot, its copy from before a step with drafts, and snapshots of prefixes."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from pellucid.scheduling.block_ops import BlockOps, CopyState, SwapInState
+from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.state_pool import StatePool
+
+# Least distance between two regular snapshots of a prompt's states.
+SNAPSHOT_TOKENS = 2048
+# Regular snapshots of one prompt take at most 1 / SNAPSHOTS_SHARE of the slots for snapshots.
+SNAPSHOTS_SHARE = 4
+
+
+class KeptStates(NamedTuple):
+    """A copy of a request's states, to which `rewind` can go back.
+
+    Attributes:
+        slot: the spare slot that holds the copy.
+        num_tokens: computed tokens of the request when the copy was made.
+    """
+
+    slot: int
+    num_tokens: int
+
+
+class RequestStates:
+    """The states of a request.
+
+    Attributes:
+        slot: of the states after its last computed token; None: it has no blocks, and so no states.
+        kept: copy of the states from before a step with drafts; None: no copy is kept.
+        snapshot_slot: slot of the snapshot that is copied to `slot` on admission; None: no copy.
+        parts_at: position after the last sealed block that was found on admission; 0: none was found.
+        latest_snapshot: tokens of the latest snapshot of the output; None: there is none.
+    """
+
+    __slots__ = ("kept", "latest_snapshot", "parts_at", "slot", "snapshot_slot")
+
+    def __init__(self, slot: int | None = None) -> None:
+        self.slot = slot
+        self.kept: KeptStates | None = None
+        self.snapshot_slot: int | None = None
+        self.parts_at = 0
+        self.latest_snapshot: int | None = None
+
+
+class RecurrentStates:
+    """Owns which slot holds whose states, and lists the copies of states as block operations.
+
+    A request has only the states after its last computed token; states of an earlier token are gone. So it has a
+    slot as long as it has blocks. Snapshots of the states are taken at the ends of full blocks, under the hash of
+    the block, for requests with the same beginning.
+
+    Args:
+        pool: owns the slots.
+        offloaded: states in the swap file, and snapshots in the prefix store.
+        block_ops: gets the operations.
+        block_size: tokens per block.
+        takes_snapshots: whether snapshots are taken, for other requests.
+        snapshot_tokens: about how many tokens of a long prompt lie between two snapshots.
+    """
+
+    def __init__(
+        self,
+        pool: StatePool,
+        offloaded: OffloadedBlocks,
+        block_ops: BlockOps,
+        block_size: int,
+        takes_snapshots: bool,
+        snapshot_tokens: int = SNAPSHOT_TOKENS,
+    ) -> None:
+        self.pool = pool
+        self._offloaded = offloaded
+        self._block_ops = block_ops
+        self._block_size = block_size
+        self._takes_snapshots = takes_snapshots
+        self._snapshot_blocks = max(1, snapshot_tokens // block_size)
+        self._states: dict[str, RequestStates] = {}  # by request_id
+
+    # ---- slots
+
+    def slot(self, request: Request) -> int:
+        """The slot of a request with blocks."""
+        slot = self._states[request.request_id].slot
+        assert slot is not None
+        return slot
+
+    def lacks_slot(self, request: Request) -> bool:
+        """Whether a request needs a slot, and none is free."""
+        return not self.pool.num_free_slots and self._of(request).slot is None
+
+    def ensure_slot(self, request: Request) -> None:
+        """Gives a request a slot if it has none; one must be free."""
+        own = self._of(request)
+        if own.slot is None:
+            own.slot = self.pool.allocate()
+
+    def release_slot(self, request: Request) -> None:
+        """Takes back the slot of a request that has given back its blocks, if it has one."""
+        own = self._of(request)
+        if own.slot is not None:
+            self.pool.release(own.slot)
+            own.slot = None
+
+    def forget(self, table: BlockTable) -> None:
+        """Drops what is kept about a request that has ended and has no slot. The latest snapshot of its output is
+        offered to the prefix store.
+
+        Args:
+            table: the request's block table in the first group.
+        """
+        own = self._states.pop(table.request.request_id, None)
+        if own is not None and own.latest_snapshot is not None:
+            self._save_snapshot(table, own.latest_snapshot)
+
+    # ---- forks
+
+    def fork(self, parent: Request, child: Request) -> bool:
+        """Gives a child without states a copy of the parent's. Returns False if no slot is free."""
+        own = self._states[child.request_id] = RequestStates()
+        source = self._of(parent).slot
+        return source is None or self._copy(source, own)
+
+    def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:
+        """Gives each request i a copy of the states of requests[parents[i]], all at once.
+
+        Returns:
+            The indices of the requests for which no slot was free: they have no states.
+        """
+        old = [self._of(request) for request in requests]
+        sources = [old[parent].slot for parent in parents]
+        forks = {
+            index: RequestStates()
+            for index, parent in enumerate(parents)
+            if parent != index  # its own parent keeps its states
+        }
+        for index, own in forks.items():
+            parent = parents[index]
+            if parents[parent] != parent:  # the parent goes: its first child takes over its slot
+                own.slot, old[parent].slot = old[parent].slot, None
+        for index, own in forks.items():
+            self.release_slot(requests[index])
+            self._states[requests[index].request_id] = own
+        lacking = []
+        for index, own in forks.items():
+            source = sources[index]
+            if source is not None and own.slot is None and not self._copy(source, own):
+                lacking.append(index)
+        return lacking
+
+    def _copy(self, source_slot: int, own: RequestStates) -> bool:
+        if not self.pool.num_free_slots:
+            return False
+        own.slot = self.pool.allocate()
+        self._block_ops.add(CopyState(source_slot, own.slot))
+        return True
+
+    # ---- going back
+
+    def can_rewind(self, request: Request) -> bool:
+        """Whether a request can be rewound after wrong drafts without computing all of its text again."""
+        return self.pool.num_free_spares > 0 or not request.num_computed_tokens
+
+    def keep(self, request: Request) -> None:
+        """Copies a request's states for the next `rewind`. Call it before a step with drafts, if `can_rewind`."""
+        if not request.num_computed_tokens:
+            return
+        own = self._of(request)
+        assert own.slot is not None and own.kept is None
+        own.kept = KeptStates(self.pool.allocate_spare(), request.num_computed_tokens)
+        self._block_ops.add(CopyState(own.slot, own.kept.slot))
+
+    def rewind(self, request: Request, num_tokens: int) -> int:
+        """Takes a request back to the states after at most `num_tokens`: those that it has, the copy that `keep`
+        made, or those of an empty text. The copy is dropped.
+
+        Args:
+            num_tokens: at most the computed tokens.
+
+        Returns:
+            After how many tokens the states are.
+        """
+        own = self._of(request)
+        kept, own.kept = own.kept, None
+        if num_tokens < request.num_computed_tokens:
+            if kept is not None and kept.num_tokens <= num_tokens:
+                assert own.slot is not None
+                own.slot, kept = kept.slot, KeptStates(own.slot, kept.num_tokens)
+                num_tokens = kept.num_tokens
+            else:
+                num_tokens = 0
+        if kept is not None:
+            self.pool.release_spare(kept.slot)
+        return num_tokens
+
+    # ---- admission
+
+    def parts_at(self, request: Request) -> int:
+        """The position after the last sealed block that was found for a request on admission."""
+        return self._of(request).parts_at
+
+    def note_parts_at(self, request: Request, num_tokens: int) -> None:
+        """The sealed blocks that a request's text begins with end at position `num_tokens`."""
+        self._of(request).parts_at = num_tokens
+
+    def use_snapshot(self, table: BlockTable, num_tokens: int) -> None:
+        """Chooses the snapshot after a request's first `num_tokens` for `copy_snapshot`.
+
+        Args:
+            table: the request's block table in the first group.
+        """
+        own, block_hash = self._of(table.request), self._block_hash(table, num_tokens)
+        own.snapshot_slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
+
+    def restore(self, table: BlockTable, num_tokens: int) -> None:
+        """Gives a request the states after `num_tokens`, from the swap file, a snapshot or the prefix store; a
+        snapshot waits for `copy_snapshot`. What the prefix store has read becomes a snapshot for other requests.
+
+        Args:
+            table: the request's block table in the first group.
+        """
+        request_id = table.request.request_id
+        own, slot = self._of(table.request), self.slot(table.request)
+        own.snapshot_slot = None
+        swapped = self._offloaded.swapped_states(request_id)
+        if swapped is not None and swapped.num_tokens == num_tokens:
+            self._block_ops.add(SwapInState(swapped.swap_slots, slot))
+            return
+        block_hash = self._block_hash(table, num_tokens)
+        if block_hash in self.pool:
+            own.snapshot_slot = self.pool.use(block_hash, request_id, num_tokens)
+            return
+        self._block_ops.add(self._offloaded.load_states(request_id, slot))
+        snapshot_slot = self.pool.keep(block_hash, request_id, num_tokens)
+        assert snapshot_slot is not None
+        self._block_ops.add(CopyState(slot, snapshot_slot))
+
+    def copy_snapshot(self, request: Request) -> None:
+        """Copies the snapshot that was chosen for a request, if any, into its slot."""
+        own = self._of(request)
+        if own.snapshot_slot is not None:
+            self._block_ops.add(CopyState(own.snapshot_slot, self.slot(request)))
+            own.snapshot_slot = None
+
+    def swap_out(self, request: Request) -> None:
+        """Writes the states of a request that gives back its blocks to the swap file, if it has room."""
+        own = self._of(request)
+        if own.slot is not None and request.num_computed_tokens:
+            op = self._offloaded.swap_out_states(
+                request.request_id, own.slot, request.num_computed_tokens
+            )
+            if op is not None:
+                self._block_ops.add(op)
+
+    # ---- snapshots
+
+    def num_tokens_to_snapshot(self, request: Request, start: int) -> int | None:
+        """Tokens from position `start` to the next snapshot of a prompt; None: no further snapshot is wanted. A
+        step must not compute more than these, so that the snapshot can follow it.
+
+        Snapshots are taken after the prompt's last full block; at the end of the cached blocks that the prompt
+        begins with, so that the next prompt with the same beginning continues there; and at regular intervals.
+        """
+        if not self._takes_snapshots or request.params.prompt_logprobs is not None:
+            return None
+        last = self._last_snapshot_at(request)
+        if start >= last:
+            return None
+        interval = self._snapshot_interval(request)
+        parts_at = self._of(request).parts_at
+        wanted = min(last, (start // interval + 1) * interval)
+        return (parts_at if start < parts_at < wanted else wanted) - start
+
+    def take_snapshot(self, table: BlockTable) -> None:
+        """Takes a snapshot of a request's states at the end of a full block: in its prompt where
+        `num_tokens_to_snapshot` wants one; in its output at each block, in place of the one before.
+
+        Args:
+            table: the request's block table in the first group.
+        """
+        request = table.request
+        own, num_tokens = self._of(request), request.num_computed_tokens
+        if own.slot is None or request.params.prompt_logprobs is not None:
+            return
+        in_output = num_tokens >= request.num_prompt_tokens
+        is_wanted = num_tokens in (own.parts_at, self._last_snapshot_at(request))
+        if not (in_output or is_wanted or num_tokens % self._snapshot_interval(request) == 0):
+            return
+        block_hash = self._block_hash(table, num_tokens)
+        snapshot_slot = self.pool.keep(block_hash, request.request_id, num_tokens)
+        if snapshot_slot is None:
+            return
+        self._block_ops.add(CopyState(own.slot, snapshot_slot))
+        if not in_output:
+            self._save_snapshot(table, num_tokens)
+        else:
+            if own.latest_snapshot is not None:
+                self.pool.drop(self._block_hash(table, own.latest_snapshot))
+            own.latest_snapshot = num_tokens
+
+    def _save_snapshot(self, table: BlockTable, num_tokens: int) -> None:
+        """Offers a request's snapshot of the states after `num_tokens` to the prefix store."""
+        key = table.key(num_tokens // self._block_size - 1)
+        slot = self.pool.find(key.block_hash)
+        if slot is not None:
+            op = self._offloaded.save_states(slot, key.block_hash, key.token_ids)
+            if op is not None:
+                self._block_ops.add(op)
+
+    def _block_hash(self, table: BlockTable, num_tokens: int) -> bytes:
+        """The key of a snapshot: the hash of the block that ends after a request's first `num_tokens`."""
+        return table.key(num_tokens // self._block_size - 1).block_hash
+
+    def _last_snapshot_at(self, request: Request) -> int:
+        """The end of the prompt's last full block that does not hold its last token."""
+        return (request.num_prompt_tokens - 1) // self._block_size * self._block_size
+
+    def _snapshot_interval(self, request: Request) -> int:
+        """Tokens of a prompt between two regular snapshots: more for a prompt that would need too many slots."""
+        most = max(1, self.pool.num_snapshots // SNAPSHOTS_SHARE)
+        num_blocks = -(-self._last_snapshot_at(request) // (most * self._block_size))
+        return max(self._snapshot_blocks, num_blocks) * self._block_size
+
+    # ----
+
+    def _of(self, request: Request) -> RequestStates:
+        own = self._states.get(request.request_id)
+        if own is None:
+            own = self._states[request.request_id] = RequestStates()
+        return own
+
+    def check_integrity(self, holders: Collection[str]) -> None:
+        """Asserts that exactly the requests with blocks have a slot, each its own.
+
+        Args:
+            holders: the ids of the requests with blocks.
+        """
+        self.pool.check_integrity()
+        for own in self._states.values():
+            assert own.snapshot_slot is None and own.kept is None
+        assert self.pool.num_free_spares == self.pool.num_spares
+        slots = {name: own.slot for name, own in self._states.items() if own.slot is not None}
+        assert slots.keys() == set(holders) and len(set(slots.values())) == len(slots)
+        assert len(slots) + self.pool.num_free_slots == self.pool.num_slots

@@ -1,0 +1,198 @@
+"""The block tables of one request in all groups of layers: takes, shares, copies and gives back their blocks."""
+
+from collections.abc import Sequence
+
+from pellucid.formulas import BlockNeeds
+from pellucid.scheduling.block import Block
+from pellucid.scheduling.block_ops import BlockOps, CopyBlock
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.request import Request
+
+
+class RequestTables:
+    """A request's block tables. All tables of a waiting request have the same length.
+
+    A block with several owners is never written: the request gets a copy of it first.
+
+    Args:
+        request: whose tables these are.
+        block_pool: owns the blocks.
+        needs: says which blocks each group needs.
+        block_ops: gets the copies of blocks.
+        tables: one for each group, those without a window first; left out, empty ones.
+    """
+
+    __slots__ = ("_block_ops", "_needs", "_pool", "first", "request", "tables")
+
+    def __init__(
+        self,
+        request: Request,
+        block_pool: BlockPool,
+        needs: BlockNeeds,
+        block_ops: BlockOps,
+        tables: Sequence[BlockTable] | None = None,
+    ) -> None:
+        self.request = request
+        self._pool = block_pool
+        self._needs = needs
+        self._block_ops = block_ops
+        self.tables = tables or [
+            BlockTable(request, needs.block_size, group, window)
+            for group, window in enumerate(needs.windows)
+        ]
+        self.first = self.tables[0]
+
+    # ---- queries
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that the request holds, of all groups."""
+        return sum([len(table.held) for table in self.tables])
+
+    @property
+    def num_positions(self) -> int:
+        """Positions up to the end of the last block."""
+        return len(self.first) * self._needs.block_size
+
+    @property
+    def ends_within_a_block(self) -> bool:
+        """Whether a waiting request's last block is not full, so that no other block can follow it."""
+        return self.request.num_computed_tokens < self.num_positions
+
+    def goes_on_at(self, num_tokens: int) -> bool:
+        """Whether the request still has the blocks that the token at position `num_tokens` sees."""
+        return num_tokens == 0 or all(
+            table.num_freed <= self._needs.first_block(num_tokens, table.window)
+            for table in self.tables
+        )
+
+    def end(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
+        """The length that a table needs for positions `num_computed` .. `num_tokens` - 1."""
+        if table.window is not None:
+            num_tokens = min(num_tokens, num_computed + self._needs.max_chunk)
+        return -(-num_tokens // self._needs.block_size)
+
+    def shares_next(self, table: BlockTable) -> bool:
+        """Whether the block that the next token is written into has other owners."""
+        # Only this block of the table can hold contents that others use: those after it are new.
+        index = self.request.num_computed_tokens // self._needs.block_size
+        return index < len(table) and table.blocks[index].ref_count > 1
+
+    def num_needed(self, num_tokens: int) -> int:
+        """How many free blocks `allocate` takes for the positions up to `num_tokens` that are not computed."""
+        num_computed = self.request.num_computed_tokens
+        return sum(
+            max(0, self.end(table, num_computed, num_tokens) - len(table)) + self.shares_next(table)
+            for table in self.tables
+        )
+
+    # ---- blocks for new tokens
+
+    def begin_write(self, num_computed: int, num_tokens: int) -> int:
+        """Removes the blocks that the token at position `num_computed` is written into from the prefix index.
+
+        Returns:
+            How many free blocks `allocate` takes.
+        """
+        written = num_computed // self._needs.block_size
+        num_needed = 0
+        for table in self.tables:
+            blocks = table.blocks
+            if written < len(blocks):
+                block = blocks[written]
+                if block.ref_count > 1:
+                    num_needed += 1
+                elif block.key is not None:
+                    self._pool.unseal(block)
+            num_missing = self.end(table, num_computed, num_tokens) - len(blocks)
+            if num_missing > 0:
+                num_needed += num_missing
+        return num_needed
+
+    def allocate(self, num_computed: int, num_tokens: int) -> None:
+        """Takes free blocks for positions `num_computed` .. `num_tokens` - 1; as many as `begin_write` has counted
+        must be free. A shared block that the first of these tokens is written into is replaced by a copy."""
+        written = num_computed // self._needs.block_size
+        for table in self.tables:
+            if written < len(table) and table.blocks[written].ref_count > 1:
+                self._copy_on_write(table, written)
+            num_missing = self.end(table, num_computed, num_tokens) - len(table)
+            if num_missing > 0:
+                self.append_free(table, num_missing)
+
+    def append_free(self, table: BlockTable, num_blocks: int) -> list[Block]:
+        """Appends free blocks to a table, and returns them."""
+        allocated = self._pool.allocate(num_blocks)
+        for index, block in enumerate(allocated, len(table)):
+            self._pool.log.add("A", block.block_id, self.request.request_id, index, table.group)
+        table.append(allocated)
+        return allocated
+
+    def _copy_on_write(self, table: BlockTable, index: int) -> None:
+        (copy,) = self._pool.allocate(1)
+        source = table.blocks[index]
+        self._block_ops.add(CopyBlock(source.block_id, copy.block_id))
+        self._pool.log.add(
+            "C", copy.block_id, source.block_id, self.request.request_id, table.group
+        )
+        self._pool.release([source])
+        table.replace(index, copy)
+
+    # ---- blocks of other requests
+
+    def fork(self, child: Request, num_computed: int) -> "RequestTables":
+        """Tables of another request that share the blocks of the first `num_computed` positions."""
+        assert self.goes_on_at(num_computed)
+        tables = [table.fork(child, num_computed) for table in self.tables]
+        fork = RequestTables(child, self._pool, self._needs, self._block_ops, tables)
+        for table in tables:
+            for block in table.held:
+                self._pool.share(block)
+                fork.log_share(table, block)
+        return fork
+
+    def append_sealed(self, table: BlockTable, end: int, blocks: Sequence[Block]) -> None:
+        """Appends sealed blocks to a table, the last of them with index `end` - 1. The blocks before them, which
+        the token after them does not see, are freed."""
+        for block in blocks:
+            self._pool.share(block)
+            self.log_share(table, block)
+        self.free_before(table, end * self._needs.block_size)
+        table.append(blocks)
+
+    def log_share(self, table: BlockTable, block: Block) -> None:
+        self._pool.log.add(
+            "S", block.block_id, self.request.request_id, block.ref_count, table.group
+        )
+
+    # ---- giving back
+
+    def free_before(self, table: BlockTable, num_tokens: int) -> None:
+        """Gives back the blocks of a table that the token at position `num_tokens` does not see."""
+        first = self._needs.first_block(num_tokens, table.window)
+        if first > table.num_freed:
+            self._pool.release(table.free(first))
+
+    def free_out_of_window(self) -> None:
+        """Gives back the blocks that no later token sees."""
+        for table in self.tables:
+            if table.window is not None:
+                self.free_before(table, self.request.num_computed_tokens)
+
+    def cut(self, num_tokens: int) -> None:
+        """Gives back the blocks beyond the first `num_tokens` positions, the last one first."""
+        num_kept = -(-num_tokens // self._needs.block_size)
+        for table in self.tables:
+            if num_kept < len(table):
+                self._pool.release(table.cut(num_kept))
+
+    # ---- events
+
+    def log_fill(self, num_computed_before: int) -> None:
+        """Records which slots of blocks were filled since `num_computed_before` positions were computed."""
+        block_size, num_computed = self._needs.block_size, self.request.num_computed_tokens
+        for table in self.tables:
+            for index in range(num_computed_before // block_size, -(-num_computed // block_size)):
+                end = min(num_computed, (index + 1) * block_size)
+                self._pool.log.add("F", table.block_ids[index], end - index * block_size)
