@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "kernels/token_weight.h"
@@ -27,49 +28,76 @@ namespace pellucid {
 namespace {
 
 using Prefix = RowSummaryScratch::Prefix;
+using Sample = RowSummaryScratch::Sample;
 
-constexpr int kLanes = 8;
+constexpr int kLanes = 16;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
 using Integers = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
-using LongIntegers = std::int64_t __attribute__((vector_size(kLanes * sizeof(std::int64_t))));
 
 constexpr std::int64_t kBlockTokens = 128;
 constexpr std::int64_t kChunkTokens = 8192;
 constexpr std::int64_t kSampledTokens = 8192;
 constexpr int kNumBuckets = 1024;
-constexpr double kSampleError = 0.01;  // of a share of the row, mostly
+// Of the sample: tokens of less than 2^-32 of the peak's weight share the last bucket.
+constexpr float kBucketsPerExponent = kNumBuckets / 32.0f;
+constexpr double kDeviations = 4.0;      // of a sum of the sample
+constexpr double kEnoughSampled = 16.0;  // tokens, to know the error of their sum
+constexpr std::size_t kMarksTogether = 8;
 constexpr std::size_t kSortedTokens = 64;
-constexpr float kBucketsPerExponent = kNumBuckets / -token_weight::kMinExponent;
 constexpr float kLog2E = 0x1.715476p+0f;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-inline __attribute__((always_inline)) Floats load(const float* values) {
+#define PELLUCID_INLINE inline __attribute__((always_inline))
+
+PELLUCID_INLINE Floats load(const float* values) {
   Floats loaded;
   __builtin_memcpy(&loaded, values, sizeof(loaded));
   return loaded;
 }
 
-inline __attribute__((always_inline)) LongIntegers masses_of(Floats weights) {
-  const Floats units = weights * token_weight::kUnitsPerWeight + 0.5f;
-  return __builtin_convertvector(__builtin_convertvector(units, Integers), LongIntegers);
+template <class Vector>
+PELLUCID_INLINE auto sum_of(const Vector& lanes) {
+  auto sum = lanes[0];
+  for (int lane = 1; lane < kLanes; ++lane) sum += lanes[lane];
+  return sum;
 }
 
-PELLUCID_FOR_EACH_ISA
-void weigh(const float* __restrict logits, std::int64_t size, float peak, float sharpness,
-           float* __restrict weights) {
-  for (std::int64_t i = 0; i < size; ++i) {
-    const float distance = (logits[i] - peak) * sharpness;
-    const bool counts = distance > token_weight::kMinExponent;
-    const float exponent = counts ? distance : token_weight::kMinExponent;
-    float whole;
-    const float power = token_weight::power_of_fraction(exponent, whole);
-    const std::int32_t bits = (static_cast<std::int32_t>(whole) + 127) << 23;
-    float factor;
-    __builtin_memcpy(&factor, &bits, sizeof(factor));
-    weights[i] = counts ? power * factor : 0.0f;
-  }
+PELLUCID_INLINE Floats weights_of(Floats distance, float sharpness) {
+  Floats exponent = distance * sharpness;
+  const Integers counts = exponent > token_weight::kMinExponent;  // -1: true
+  exponent = counts ? exponent : Floats{} + token_weight::kMinExponent;
+  Floats whole;
+  const Floats power = token_weight::power_of_fraction(exponent, whole);
+  const Integers bits = (__builtin_convertvector(whole, Integers) + 127) << 23;
+  Floats factor;
+  __builtin_memcpy(&factor, &bits, sizeof(factor));
+  return counts ? power * factor : Floats{};
 }
+
+PELLUCID_INLINE float weight_of(float distance, float sharpness) {
+  const float exponent = distance * sharpness;
+  return exponent > token_weight::kMinExponent ? token_weight::weight_of(exponent) : 0.0f;
+}
+
+// Sums of masses, of at most 2^14 vectors: the halves of masses do not overflow 32 bits.
+struct MassSums {
+  Integers low{}, high{};
+
+  PELLUCID_INLINE void add(Floats weights) {
+    const Integers units =
+        __builtin_convertvector(weights * token_weight::kUnitsPerWeight + 0.5f, Integers);
+    low += units & 0xffff;
+    high += units >> 16;
+  }
+  PELLUCID_INLINE std::int64_t sum() const {
+    std::int64_t total = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      total += std::int64_t{low[lane]} + std::int64_t{high[lane]} * 0x10000;
+    }
+    return total;
+  }
+};
 
 struct Sums {
   double total = 0.0;
@@ -78,41 +106,50 @@ struct Sums {
   std::int64_t mass = 0;
 };
 
-// Adds the sums of weights, of weights times distance to the peak, and of `scaled` and its masses.
+// Weighs at most kChunkTokens tokens at the temperature, into `scaled`, and adds to `sums` these
+// weights, their masses, the weights at temperature 1, and those times the distance to the peak.
+// The largest logit of each block of tokens goes to `peaks`.
 PELLUCID_FOR_EACH_ISA
-void add_sums(const float* __restrict logits, const float* __restrict weights,
-              const float* __restrict scaled, std::int64_t size, float peak, Sums& sums) {
+void weigh(const float* __restrict logits, std::int64_t size, float peak, float sharpness,
+           float* __restrict scaled, float* __restrict peaks, Sums& sums) {
+  const bool is_scaled = sharpness != kLog2E;
   Doubles totals{}, weighted{}, scaled_totals{};
-  LongIntegers masses{};
+  MassSums masses;
   std::int64_t i = 0;
   for (; i + kBlockTokens <= size; i += kBlockTokens) {
     // Few floats are added before their sum becomes a double.
-    Floats part{}, weighted_part{}, scaled_part{};
+    Floats part{}, weighted_part{}, scaled_part{}, largest = Floats{} - kInfinity;
     for (std::int64_t j = i; j < i + kBlockTokens; j += kLanes) {
-      const Floats weight = load(weights + j);
-      part += weight;
-      weighted_part += weight * (load(logits + j) - peak);
-      const Floats scaled_weight = load(scaled + j);
-      scaled_part += scaled_weight;
-      masses += masses_of(scaled_weight);
+      const Floats logit = load(logits + j), distance = logit - peak;
+      largest = logit > largest ? logit : largest;
+      const Floats own = weights_of(distance, kLog2E);
+      const Floats scaled_own = is_scaled ? weights_of(distance, sharpness) : own;
+      part += own;
+      weighted_part += own * distance;
+      scaled_part += scaled_own;
+      masses.add(scaled_own);
+      __builtin_memcpy(scaled + j, &scaled_own, sizeof(scaled_own));
     }
     totals += __builtin_convertvector(part, Doubles);
     weighted += __builtin_convertvector(weighted_part, Doubles);
     scaled_totals += __builtin_convertvector(scaled_part, Doubles);
+    float& block_peak = peaks[i / kBlockTokens] = largest[0];
+    for (int lane = 1; lane < kLanes; ++lane) block_peak = std::max(block_peak, largest[lane]);
   }
+  if (i < size) peaks[i / kBlockTokens] = *std::max_element(logits + i, logits + size);
   for (; i < size; ++i) {
-    const double own = static_cast<double>(weights[i]);
+    const float distance = logits[i] - peak;
+    const double own = static_cast<double>(weight_of(distance, kLog2E));
+    scaled[i] = weight_of(distance, sharpness);
     sums.total += own;
-    sums.weighted += own * static_cast<double>(logits[i] - peak);
+    sums.weighted += own * static_cast<double>(distance);
     sums.scaled += static_cast<double>(scaled[i]);
     sums.mass += token_weight::mass_of(scaled[i]);
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    sums.total += totals[lane];
-    sums.weighted += weighted[lane];
-    sums.scaled += scaled_totals[lane];
-    sums.mass += masses[lane];
-  }
+  sums.total += sum_of(totals);
+  sums.weighted += sum_of(weighted);
+  sums.scaled += sum_of(scaled_totals);
+  sums.mass += masses.sum();
 }
 
 // How many of the values are greater than `least`; with `or_equal` also those that equal it.
@@ -124,38 +161,25 @@ std::int64_t count_above(const float* values, std::int64_t size, float least, bo
   return count;
 }
 
-// The first block of kBlockTokens values, from `begin` on, one of which is greater than `least`.
-PELLUCID_FOR_EACH_ISA
-std::int64_t block_above(const float* values, std::int64_t begin, std::int64_t size, float least) {
-  for (; begin + kBlockTokens <= size; begin += kBlockTokens) {
-    std::int32_t count = 0;
-    for (std::int64_t i = 0; i < kBlockTokens; ++i) count += values[begin + i] > least;
-    if (count != 0) break;
-  }
-  return begin;
-}
-
-// Adds the tokens with logits above `least` and weights of at least `least_weight`.
+// Adds of at most kChunkTokens tokens those with logits above `least` and weights of at least
+// `least_weight`.
 PELLUCID_FOR_EACH_ISA
 void add_above(const float* __restrict logits, const float* __restrict weights, std::int64_t size,
                float least, float least_weight, Prefix& sum) {
   Integers counts{};
-  LongIntegers masses{};
+  MassSums masses;
   Doubles sums{};
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
-    const Floats weight = load(weights + i);
-    const Integers are_above = (load(logits + i) > least) & (weight >= least_weight);  // -1: true
-    counts -= are_above;
-    const Floats own = are_above ? weight : Floats{};
-    masses += masses_of(own);
+    const Floats weight = load(logits + i) > least ? load(weights + i) : Floats{} - 1.0f;
+    counts += weight >= least_weight ? Integers{} + 1 : Integers{};
+    const Floats own = weight >= least_weight ? weight : Floats{};
+    masses.add(own);
     sums += __builtin_convertvector(own, Doubles);
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    sum.count += counts[lane];
-    sum.mass += masses[lane];
-    sum.weight += sums[lane];
-  }
+  sum.count += sum_of(counts);
+  sum.mass += masses.sum();
+  sum.weight += sum_of(sums);
   for (; i < size; ++i) {
     if (!(logits[i] > least && weights[i] >= least_weight)) continue;
     ++sum.count;
@@ -181,7 +205,10 @@ class Row {
         vocab_size_(vocab_size),
         peak_(peak),
         question_(question),
-        scratch_(scratch) {}
+        stride_(std::max<std::int64_t>(1, vocab_size / kSampledTokens)),
+        scratch_(scratch) {
+    scratch.sample.clear();
+  }
 
   bool summarize(RowSummary& summary) {
     summary.peak = peak_;
@@ -190,7 +217,6 @@ class Row {
     summary.total = sums.total;
     summary.weighted = sums.weighted;
     summary.all = {vocab_size_, sums.scaled};
-    all_weight_ = sums.scaled;
     const std::int64_t token = question_.token;
     summary.rank = 1 + count_above(logits_, token, logits_[token], true) +
                    count_above(logits_ + token, vocab_size_ - token, logits_[token], false);
@@ -211,24 +237,22 @@ class Row {
     return !(last_ >= 0 && is_likelier(last_, token)) && scaled_[token] >= question_.min_p;
   }
 
-  // In chunks that stay in the caches. Those at temperature 1 are not needed afterwards.
+  // Calls f(begin, end) for parts of [begin, end) that stay in a first-level cache.
+  template <class F>
+  static void for_chunks(std::int64_t begin, std::int64_t end, F&& f) {
+    for (; begin < end; begin += kChunkTokens) f(begin, std::min(begin + kChunkTokens, end));
+  }
+
   Sums weigh_all() {
-    scratch_.weights.resize(kChunkTokens);
     scratch_.scaled.resize(static_cast<std::size_t>(vocab_size_));
+    scratch_.peaks.resize(
+        static_cast<std::size_t>(round_up(vocab_size_, kBlockTokens) / kBlockTokens));
     scaled_ = scratch_.scaled.data();
     Sums sums;
-    for (std::int64_t begin = 0; begin < vocab_size_; begin += kChunkTokens) {
-      const std::int64_t size = std::min(vocab_size_ - begin, kChunkTokens);
-      const float* const logits = logits_ + begin;
-      float* const scaled = scratch_.scaled.data() + begin;
-      weigh(logits, size, peak_, question_.sharpness, scaled);
-      const float* own = scaled;
-      if (question_.sharpness != kLog2E) {
-        weigh(logits, size, peak_, kLog2E, scratch_.weights.data());
-        own = scratch_.weights.data();
-      }
-      add_sums(logits, own, scaled, size, peak_, sums);
-    }
+    for_chunks(0, vocab_size_, [&](std::int64_t begin, std::int64_t end) {
+      weigh(logits_ + begin, end - begin, peak_, question_.sharpness,
+            scratch_.scaled.data() + begin, scratch_.peaks.data() + begin / kBlockTokens, sums);
+    });
     return sums;
   }
 
@@ -245,20 +269,20 @@ class Row {
       likeliest.insert(place, token);
       if (likeliest.size() == count) least = logits_[likeliest.back()];
     };
-    std::int64_t token = 0;
-    while (token < vocab_size_) {
-      token = block_above(logits_, token, vocab_size_, least);
-      const std::int64_t end = std::min(token + kBlockTokens, vocab_size_);
-      for (; token < end; ++token) offer(token);
+    for (std::size_t block = 0; block < scratch_.peaks.size(); ++block) {
+      if (!(scratch_.peaks[block] > least)) continue;
+      const auto begin = static_cast<std::int64_t>(block) * kBlockTokens;
+      const std::int64_t end = std::min(begin + kBlockTokens, vocab_size_);
+      for (std::int64_t token = begin; token < end; ++token) offer(token);
     }
   }
 
   void truncate(RowSummary& summary, std::int64_t mass) {
     Prefix left{vocab_size_, mass, summary.all.weight};
     if (question_.top_k > 0 && question_.top_k < vocab_size_) {
-      const double share = static_cast<double>(question_.top_k) / static_cast<double>(vocab_size_);
       left = cut(
-          share, [](const Prefix& sum) { return static_cast<double>(sum.count); },
+          -kInfinity, static_cast<double>(question_.top_k), static_cast<double>(vocab_size_),
+          [](const Sample& sum) { return std::pair(sum.count, sum.count); },
           [&](const Prefix& sum) { return sum.count >= question_.top_k; });
     }
     summary.after_top_k = {left.count, left.weight};
@@ -266,9 +290,12 @@ class Row {
       const Prefix before = left;
       const auto target =
           static_cast<std::int64_t>(std::ceil(question_.top_p * static_cast<double>(before.mass)));
-      const double share = question_.top_p * before.weight / summary.all.weight;
+      const double all = summary.all.weight, weight = question_.top_p * before.weight;
+      // All tokens below this logit together weigh less than what is left out.
+      const double exponent = std::log2((all - weight) / static_cast<double>(vocab_size_));
+      const float least = peak_ + static_cast<float>(exponent) / question_.sharpness;
       left = cut(
-          share, [](const Prefix& sum) { return sum.weight; },
+          least, weight, all, [](const Sample& sum) { return std::pair(sum.weight, sum.squares); },
           [&](const Prefix& sum) { return sum.mass >= target || sum.count >= before.count; });
     }
     summary.after_top_p = {left.count, left.weight};
@@ -284,20 +311,16 @@ class Row {
   }
 
   // Keeps tokens in order of likelihood until their sum is enough, which all tokens are. Sets the
-  // last one. `share` of the row's `amount` is about enough.
-  template <class Amount, class Enough>
-  Prefix cut(double share, Amount amount, Enough enough) {
-    auto [most, least] = bounds_of(share, amount);
-    Prefix sum{};
-    add_above(logits_, scaled_, vocab_size_, most, 0.0f, sum);
-    collect(least, most);
-    if (enough(sum) || !enough(with_collected(sum))) {
-      // The sample was wrong, as it is where few tokens hold most of the row. All tokens below the
-      // bound together hold less than what is not asked for.
+  // last one. About `amount` of `total` is enough, in the unit of `amounts_of`; the tokens above
+  // `safe` mostly are.
+  template <class AmountsOf, class Enough>
+  Prefix cut(float safe, double amount, double total, AmountsOf amounts_of, Enough enough) {
+    if (scratch_.sample.empty()) take_sample();
+    const auto [most, least] = bounds_of(amount, total, amounts_of);
+    Prefix sum = collect(least, most);
+    if (enough(sum) || !enough(with_collected(sum))) {  // the sample was wrong
       sum = Prefix{};
-      const double rest =
-          std::max(0.0, 1.0 - share) * all_weight_ / static_cast<double>(vocab_size_);
-      collect(peak_ + static_cast<float>(std::log2(rest)) / question_.sharpness, kInfinity);
+      collect(safe, kInfinity);
       if (!enough(with_collected(sum))) collect(-kInfinity, kInfinity);
     }
     return cut_tokens(sum, enough);
@@ -308,54 +331,75 @@ class Row {
     return sum;
   }
 
-  // Logits between which the prefix ends that holds `share` of the row, as a sample of it says.
-  template <class Amount>
-  std::pair<float, float> bounds_of(double share, Amount amount) const {
-    std::vector<Prefix>& buckets = scratch_.buckets;
-    buckets.assign(kNumBuckets + 1, Prefix{});
-    const float per_logit = question_.sharpness * kBucketsPerExponent;
-    const std::int64_t stride = std::max<std::int64_t>(1, vocab_size_ / kSampledTokens);
-    Prefix whole{};
-    for (std::int64_t token = 0; token < vocab_size_; token += stride) {
-      const float place = (peak_ - logits_[token]) * per_logit;
-      const float bounded = std::min(place, float{kNumBuckets});
-      buckets[static_cast<std::size_t>(bounded)].add(alone(token));
-      whole.add(alone(token));
+  void take_sample() {
+    std::vector<Sample>& buckets = scratch_.sample;
+    buckets.resize(kNumBuckets + 1);
+    for (std::int64_t token = 0; token < vocab_size_; token += stride_) {
+      const float place = (peak_ - logits_[token]) * question_.sharpness * kBucketsPerExponent;
+      Sample& own = buckets[static_cast<std::size_t>(std::min(place, float{kNumBuckets}))];
+      const auto weight = static_cast<double>(scaled_[token]);
+      own.add({1.0, weight, weight * weight});
     }
-    const double error = stride == 1 ? 1e-6 : kSampleError;
-    const double low = (share - error) * amount(whole), high = (share + error) * amount(whole);
-    Prefix sum{};
-    std::size_t first = 0, end = 0;
-    for (; end < buckets.size() && amount(sum) <= high; ++end) {
-      sum.add(buckets[end]);
-      if (amount(sum) < low) first = end + 1;
+  }
+
+  // Logits between which the prefix ends that holds `amount` of `total`, as the sample says. What
+  // is sampled is the smaller one of the prefix and the rest.
+  template <class AmountsOf>
+  std::pair<float, float> bounds_of(double amount, double total, AmountsOf amounts_of) const {
+    const std::vector<Sample>& buckets = scratch_.sample;
+    const bool is_rest = amount > total / 2;
+    const double wanted = is_rest ? total - amount : amount;
+    // Buckets that surely hold less than what is wanted, and those that probably hold all of it.
+    std::size_t less = 0, all = 0;
+    Sample sum{};
+    for (; all < buckets.size(); ++all) {
+      sum.add(buckets[is_rest ? buckets.size() - 1 - all : all]);
+      const auto [sampled, squares] = amounts_of(sum);
+      const double error = kDeviations * std::sqrt(squares);
+      const double scale = static_cast<double>(stride_);
+      if (sum.count >= kEnoughSampled && scale * (sampled + error) < wanted) less = all + 1;
+      if (scale * (sampled - error) > wanted) break;
+    }
+    ++all;
+    if (is_rest) {
+      std::tie(less, all) =
+          std::pair(buckets.size() - std::min(all, buckets.size()), buckets.size() - less);
     }
     // Rounding may put a logit into a neighbour of its bucket.
     const auto logit_at = [&](std::size_t place) {
-      return peak_ - static_cast<float>(place) / per_logit;
+      return peak_ - static_cast<float>(place) / (question_.sharpness * kBucketsPerExponent);
     };
-    return {first == 0 ? kInfinity : logit_at(first),
-            end >= kNumBuckets ? -kInfinity : logit_at(end + 1)};
+    return {less <= 1 ? kInfinity : logit_at(less - 1),
+            all >= kNumBuckets ? -kInfinity : logit_at(all + 1)};
   }
 
-  // Collects the tokens with logits above `least` and not above `most`.
-  void collect(float least, float most) const {
+  // Collects the tokens with logits above `least` and not above `most`. Returns the sum of those
+  // above `most`.
+  Prefix collect(float least, float most) const {
     std::vector<std::uint8_t>& marks = scratch_.marks;
-    marks.resize(static_cast<std::size_t>(round_up(vocab_size_, sizeof(std::uint64_t))), 0);
-    mark_between(logits_, vocab_size_, least, most, marks.data());
+    marks.resize(kChunkTokens);
     std::vector<std::int32_t>& marked = scratch_.marked;
-    marked.resize(marks.size());  // once: what it grows by is set to 0
+    marked.resize(static_cast<std::size_t>(vocab_size_) + kMarksTogether);
+    Prefix above{};
     std::size_t count = 0;
-    for (std::size_t i = 0; i < marks.size(); i += sizeof(std::uint64_t)) {
-      std::uint64_t eight;
-      std::memcpy(&eight, marks.data() + i, sizeof(eight));
-      if (eight == 0) continue;
-      for (std::size_t j = i; j < i + sizeof(eight); ++j) {  // without branches
-        marked[count] = static_cast<std::int32_t>(j);
-        count += marks[j];
+    for_chunks(0, vocab_size_, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t size = end - begin;
+      if (most < kInfinity) add_above(logits_ + begin, scaled_ + begin, size, most, 0.0f, above);
+      mark_between(logits_ + begin, size, least, most, marks.data());
+      std::fill(marks.begin() + size, marks.end(), std::uint8_t{0});
+      for (std::size_t i = 0; i < static_cast<std::size_t>(size); i += kMarksTogether) {
+        std::uint64_t together;
+        static_assert(sizeof(together) == kMarksTogether);
+        std::memcpy(&together, marks.data() + i, kMarksTogether);
+        if (together == 0) continue;
+        for (std::size_t j = i; j < i + kMarksTogether; ++j) {  // without branches
+          marked[count] = static_cast<std::int32_t>(begin) + static_cast<std::int32_t>(j);
+          count += marks[j];
+        }
       }
-    }
+    });
     scratch_.tokens.assign(marked.begin(), marked.begin() + static_cast<std::ptrdiff_t>(count));
+    return above;
   }
 
   // Finds where the prefix ends among the collected tokens; `sum` is that of all likelier ones.
@@ -408,14 +452,15 @@ class Row {
   // The tokens that are kept so far.
   Prefix kept() const {
     Prefix sum{};
+    const auto add = [&](std::int64_t first, std::int64_t last, float least) {
+      for_chunks(first, last, [&](std::int64_t begin, std::int64_t end) {
+        add_above(logits_ + begin, scaled_ + begin, end - begin, least, least_weight_, sum);
+      });
+    };
     // Tokens with the same logit as the last one are kept before it, and not after it.
     const std::int64_t split = last_ + 1;
-    if (last_ >= 0) {
-      const float or_equal = std::nextafter(logits_[last_], -kInfinity);
-      add_above(logits_, scaled_, split, or_equal, least_weight_, sum);
-    }
-    const float least = last_ >= 0 ? logits_[last_] : -kInfinity;
-    add_above(logits_ + split, scaled_ + split, vocab_size_ - split, least, least_weight_, sum);
+    if (last_ >= 0) add(0, split, std::nextafter(logits_[last_], -kInfinity));
+    add(split, vocab_size_, last_ >= 0 ? logits_[last_] : -kInfinity);
     return sum;
   }
 
@@ -423,9 +468,9 @@ class Row {
   const std::int64_t vocab_size_;
   const float peak_;
   const RowQuestion& question_;
+  const std::int64_t stride_;  // between sampled tokens
   RowSummaryScratch& scratch_;
   const float* scaled_ = nullptr;  // [V] weights at the temperature
-  double all_weight_ = 0.0;        // of the row, at the temperature
   float least_weight_ = 0.0f;      // that min_p keeps
   std::int64_t last_ = -1;  // the least likely token that top_k and top_p keep; -1: they keep all
 };

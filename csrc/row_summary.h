@@ -53,11 +53,24 @@ struct RowSummaryScratch {
       weight += other.weight;
     }
   };
-  std::vector<float> weights;        // of a chunk of tokens, at temperature 1
-  std::vector<float> scaled;         // [V] at the temperature
-  std::vector<Prefix> buckets;       // of a sample of tokens
-  std::vector<std::uint8_t> marks;   // [V, in whole groups of 8] tokens that are collected
-  std::vector<std::int32_t> marked;  // [as marks] the same tokens first
+  // Of tokens of a sample.
+  struct Sample {
+    double count = 0.0;
+    double weight = 0.0;
+    double squares = 0.0;  // of weights
+
+    void add(const Sample& other) {
+      count += other.count;
+      weight += other.weight;
+      squares += other.squares;
+    }
+  };
+  std::vector<float> scaled;    // [V] weights at the temperature
+  std::vector<float> peaks;     // the largest logit of each block of tokens
+  std::vector<Sample> sample;   // of the row, in buckets in order of likelihood; empty: not taken
+  std::vector<Prefix> buckets;  // of tokens that are collected
+  std::vector<std::uint8_t> marks;   // of a chunk: tokens that are collected
+  std::vector<std::int32_t> marked;  // [V and a few more] the same tokens first
   std::vector<std::int32_t> tokens;  // the collected ones
 };
 
