@@ -151,6 +151,18 @@ test("a look at a token is no request of a client, and takes no name", () => {
   assert.equal(store.requests.get("inspect-0/0")?.name, "look");
 });
 
+test("a block that a look shares stays its owner's", () => {
+  const store = new Store();
+  const events = story();
+  store.ingest(events);
+  const before = [...store.pool.at(Infinity).lastOwner];
+  store.ingest([
+    kv(["S", 0, "inspect-1", 2]),
+    kv(["R", 0, 1]),
+  ]);
+  assert.deepEqual([...store.pool.at(Infinity).lastOwner], before);
+});
+
 test("blocks of another group of layers are owned, and those behind a window leave an empty entry", () => {
   const store = new Store();
   seq = 0;

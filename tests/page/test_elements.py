@@ -111,6 +111,7 @@ def a_head_is_looked_at(page: Any) -> None:
     page.get_by_role("button", name="attention: counted").click()
     has(".origin:popover-open .formula", "softmax(q·Kᵀ / √d)·V")(page)
     page.keyboard.press("Escape")
+    wait_until(page, "!document.querySelector(':popover-open')", None, SECONDS)
 
 
 CACHED = """() => {

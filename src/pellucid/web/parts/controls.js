@@ -139,6 +139,7 @@ export function listenToKeys(enabled) {
       if (event.key === "?") isHelpOpen.value = false;
       return; // the rest is the dialog's own, Escape above all
     }
+    if (event.key === "Escape" && document.querySelector(":popover-open")) return; // it closes what is open
     const target = /** @type {HTMLElement} */ (event.target);
     const isTyping = target.matches("textarea, select, input:not([type=range], [type=checkbox], [type=radio]), [contenteditable]");
     const ownsArrows = target.matches("input[type=range], input[type=radio], [role=application]");

@@ -56,7 +56,7 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
       if (token) onChoose(Number(token.dataset.pos));
     }}
   >
-    ${blocks.map(([first, last]) => html`<div key=${first}>
+    <div>${blocks.map(([first, last]) => html`<div key=${first}>
       ${Array.from({ length: Math.ceil((last - first) / CHUNK) }, (_, index) => {
         const start = first + index * CHUNK;
         const end = Math.min(start + CHUNK, last);
@@ -67,7 +67,7 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
         />`;
       })}
       ${isOpen && last === pieces.length && html`<i class="caret" aria-hidden="true"></i>`}
-    </div>`)}
+    </div>`)}</div>
   </div>`;
 }
 

@@ -106,10 +106,12 @@ export class Pool {
   /**
    * @param {number} numBlocks
    * @param {number} blockTokens
+   * @param {Set<number>} looks requests that compute again what somebody looks at: a block that they share stays its owner's
    */
-  constructor(numBlocks, blockTokens) {
+  constructor(numBlocks, blockTokens, looks) {
     this.numBlocks = numBlocks;
     this.blockTokens = blockTokens;
+    this.looks = looks;
     /** Owners of each block. */
     this.owners = new Int32Array(numBlocks);
     /** The request that used it last, by number; -1: none. */
@@ -124,7 +126,7 @@ export class Pool {
   }
 
   copy() {
-    const copy = new Pool(this.numBlocks, this.blockTokens);
+    const copy = new Pool(this.numBlocks, this.blockTokens, this.looks);
     copy.owners.set(this.owners);
     copy.lastOwner.set(this.lastOwner);
     copy.fill.set(this.fill);
@@ -189,7 +191,7 @@ export class Pool {
       this.fill[block] = a;
     } else if (op === "S") {
       this.owners[block] = b;
-      this.lastOwner[block] = a;
+      if (!this.looks.has(a) || this.lastOwner[block] < 0) this.lastOwner[block] = a;
       if (group === 0) this.table(a).push(block);
     } else if (op === "R") {
       this.owners[block] = a;
@@ -238,7 +240,9 @@ export class PoolHistory {
     this.ops = new Columns({ seq: Float64Array, op: Uint8Array, block: Int32Array, a: Float64Array, b: Float64Array, group: Uint8Array }, capacity);
     /** @type {{op: number, seq: number, pool: Pool}[]} the pool before an op */
     this.keyframes = [];
-    this.newest = new Pool(0, 0);
+    /** Numbers of requests that only look. @type {Set<number>} */
+    this.looks = new Set();
+    this.newest = new Pool(0, 0, this.looks);
     /** @type {{op: number, pool: Pool} | null} where the last question led: the next one is often near */
     this.visited = null;
   }
@@ -249,7 +253,7 @@ export class PoolHistory {
    */
   setSize(numBlocks, blockTokens) {
     if (this.newest.numBlocks === numBlocks && this.newest.blockTokens === blockTokens) return;
-    this.newest = new Pool(numBlocks, blockTokens);
+    this.newest = new Pool(numBlocks, blockTokens, this.looks);
     this.keyframes = [{ op: this.ops.end, seq: -1, pool: this.newest.copy() }];
     this.visited = null;
   }
@@ -316,7 +320,7 @@ export class PoolHistory {
    * @param {(req: string) => number} number of a request
    */
   reset(seq, event, number) {
-    const pool = new Pool(this.newest.numBlocks, this.newest.blockTokens);
+    const pool = new Pool(this.newest.numBlocks, this.newest.blockTokens, this.looks);
     for (const [block, owners, hash] of event.blocks) {
       if (block >= pool.numBlocks) continue;
       pool.owners[block] = owners;
@@ -345,7 +349,7 @@ export class PoolHistory {
   at(seq) {
     const end = this.ops.find("seq", seq + 1);
     if (end === this.ops.end && (this.keyframes.at(-1)?.seq ?? -1) <= seq) return this.newest;
-    let start = this.keyframes[0] ?? { op: 0, seq: -1, pool: new Pool(0, 0) };
+    let start = this.keyframes[0] ?? { op: 0, seq: -1, pool: new Pool(0, 0, this.looks) };
     for (const each of this.keyframes) if (each.op <= end && each.seq <= seq) start = each;
     if (!this.visited || this.visited.op > end || this.visited.op < start.op) {
       this.visited = { op: start.op, pool: start.pool.copy() };

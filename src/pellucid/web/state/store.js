@@ -139,6 +139,7 @@ export class Store {
     };
     this.requests.set(req, made);
     this.byNumber.push(made);
+    if (isLook(req)) this.pool.looks.add(number);
     if (this.requests.size > MAX_REQUESTS) {
       const oldest = /** @type {string} */ (this.requests.keys().next().value);
       delete this.byNumber[/** @type {EngineRequest} */ (this.requests.get(oldest)).number];
