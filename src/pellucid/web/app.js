@@ -120,7 +120,7 @@ function Notice() {
         source.follow();
       }}
     >
-      <p><b>The server keeps its events to itself.</b> ${source.message.value}</p>
+      <p><b>${settings.key.value ? "The server did not accept this key." : "The server shows its events to admins only."}</b> ${source.message.value}</p>
       <label>admin key <input type="password" autocomplete="off" value=${key.value} onInput=${(/** @type {any} */ event) => (key.value = event.target.value)} /></label>
       <button class="primary">use it</button>
       <p class="faint">It is kept for this tab only and sent in a header.</p>

@@ -19,7 +19,6 @@ export function TimeBar({ session }) {
   const isLive = cursor.isLive.value;
   const isPlaying = cursor.isPlaying.value;
   if (isPlaying) cursor.seq.value; // the slider glides
-  const label = source.isLive ? "live" : "end";
   const status = source.status.value;
   return html`<footer class="time-bar" aria-label="Time">
     <div class="transport">
@@ -54,7 +53,7 @@ export function TimeBar({ session }) {
       <${Select} of=${cursor.speed} options=${SPEEDS.map((speed) => [speed, `${speed}×`])} />
     </label>
     <button class=${`live ${isLive && status === "open" ? "on" : ""} ${status === "lost" ? "lost" : ""}`} onClick=${cursor.goLive}>
-      ${status === "lost" ? "no connection" : status === "connecting" ? "connecting" : label}
+      ${status === "lost" ? "no connection" : status === "connecting" || status === "refused" ? status : source.isLive ? "live" : "end"}
     </button>
   </footer>`;
 }

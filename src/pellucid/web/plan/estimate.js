@@ -42,7 +42,7 @@ function create(session) {
   effect(() => {
     const words = query.value;
     again.value;
-    if (!session.source.isLive) return;
+    if (!session.source.canRun) return; // it is asked when it answers again
     clearTimeout(timer);
     timer = setTimeout(async () => {
       newest += 1;

@@ -38,7 +38,7 @@ export function View({ session }) {
     <div class="column">
       ${estimate
         ? html`<${Speed} state=${state} /><${Roofline} state=${state} measured=${measured} asTable=${asTable} />`
-        : html`<${Panel} title="Roofline"><${Empty}><p>${session.source.isLive ? "This machine is being measured, which takes a second or two." : "Estimates come from a running server."}</p><//><//>`}
+        : html`<${Panel} title="Roofline"><${Empty}><p>${session.source.canRun ? "This machine is being measured, which takes a second or two." : "Estimates come from a running server."}</p><//><//>`}
     </div>
     ${estimate && html`<${Checked} state=${state} measured=${measured} />`}
   `;
