@@ -1,14 +1,15 @@
 """The scheduler: decides what the next step computes, and updates the requests with its results."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from pellucid.config import PRIORITY_SECONDS
 from pellucid.events import Snapshot
-from pellucid.scheduling.fair_shares import Claims, FairShares
+from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import End, FinishReason, Key, Request, RequestStatus
+from pellucid.scheduling.preemption import Preemption
+from pellucid.scheduling.request import End, FinishReason, Request, RequestStatus
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StepPlan
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
@@ -21,10 +22,8 @@ class Scheduler:
     the loop without a cache: a request's `num_computed_tokens` has to catch up with its `num_tokens`.
 
     The scheduler serves the requests of a caller in order of `queue_key`, and between callers the one whose
-    turn it is (`FairShares`). No request overtakes the first waiting one. When too few blocks are free, waiting
-    requests that still hold blocks give them back first; then running requests are preempted. The request with
-    the latest key gives first; if there are several callers, a request of the caller with the largest claim
-    (`Claims`). It gives blocks from its tail, and only as many as are needed now.
+    turn it is (`FairShares`). No request overtakes the first waiting one. When too few blocks are free, other
+    requests give blocks (`Preemption`): each from its tail, and only as many as are needed now.
 
     Args:
         kv_cache_manager: allocates and releases blocks.
@@ -52,6 +51,7 @@ class Scheduler:
         self.use_kv_cache = use_kv_cache
         self._shares = FairShares()
         self._queues = RequestQueues(kv_cache_manager, self._shares)
+        self._preemption = Preemption(kv_cache_manager, self._queues, self._shares, max_num_seqs)
         self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
         self._deadlines = RequestHeap()
         self._num_added = 0
@@ -357,11 +357,8 @@ class Scheduler:
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
                 continue
-            rank = self._rank(self._claims())
-            giver = max(self._queues.holders(), key=rank, default=None)
-            alone = len(self.running) == 1
-            if giver is None or (rank(giver) < rank(request) and not alone):
-                giver = max(self.running, key=rank)
+            giver = self._preemption.giver_to_continue(request)
+            if giver.status is RequestStatus.RUNNING:
                 self._preempt(giver, request, plan)
             if giver is request:
                 return
@@ -394,12 +391,12 @@ class Scheduler:
                 return False
             self._queues.read(request)
             return True
-        claims = self._claims()
-        if self._num_seats(plan) < 1 and not self._gets_seat(request, claims):
+        claims, num_seats = self._preemption.claims(), self._num_seats(plan)
+        if num_seats < 1 and not self._preemption.can_get_seat(request, claims):
             if events.active:
                 events.blocked(request, "no_seats", 0, self.running)
             return False
-        givers = self._givers(request, plan, claims)
+        givers = self._preemption.givers_to_admit(request, num_seats, claims)
         if givers is None:
             if events.active:
                 num_lacking = manager.num_lacking_to_admit(request)
@@ -424,82 +421,6 @@ class Scheduler:
             events.admitted(request, num_new, match)
         self._add(request, plan)
         return True
-
-    def _givers(
-        self, request: Request, plan: StepPlan, claims: Claims | None
-    ) -> list[Request] | None:
-        """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
-
-        Waiting requests with blocks come first, then running requests.
-        """
-        manager = self.kv_cache_manager
-        num_seats = self._num_seats(plan)
-        num_lacking = manager.num_lacking_to_admit(request)
-        alone = not self.running  # then the whole pool is there for it, and it fits
-        if num_seats > 0 and num_lacking <= 0:
-            return []
-        holders = [
-            holder
-            for holder in self._queues.holders()
-            if holder is not request and (alone or self._gives(holder, request, claims))
-        ]
-        running = [giver for giver in self.running if self._gives(giver, request, claims)]
-        rank = self._rank(claims)
-        givers: list[Request] = []
-        for giver in (*sorted(holders, key=rank)[::-1], *sorted(running, key=rank)[::-1]):
-            if num_seats > 0 and num_lacking <= 0:
-                break
-            if giver.status is RequestStatus.RUNNING:
-                num_seats += 1
-            givers.append(giver)
-            num_lacking -= manager.num_blocks_for(request, giver)
-        return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
-
-    def _gets_seat(self, request: Request, claims: Claims | None) -> bool:
-        """Whether a running request gives its seat to the first waiting one."""
-        if claims is None:
-            return self._gives(self.running[-1], request, None)
-        return any(self._gives(giver, request, claims) for giver in self.running)
-
-    def _gives(self, giver: Request, request: Request, claims: Claims | None) -> bool:
-        """Whether a request gives its blocks, and its seat if it runs, to the first waiting request.
-
-        Among requests of one caller, those with later keys give, and running ones only if their priority is worse.
-        A request of another caller gives if this caller's claim is larger than the claim that the waiting
-        request's caller will have. If it runs, it gives only to a request that has not started, and only after it
-        has been computed in a step, so that no requests preempt each other in turn; and only if its caller's
-        virtual time is not the smaller one.
-        """
-        is_running = giver.status is RequestStatus.RUNNING
-        if claims is None or giver.caller == request.caller:
-            is_worse = not is_running or request.priority < giver.priority
-            return is_worse and request.queue_key < giver.queue_key
-        if is_running:
-            time_of = self._shares.virtual_time
-            if request.has_started or not giver.num_processed_tokens:
-                return False
-            if time_of(giver.caller) < time_of(request.caller):
-                return False
-        num_blocks = self.kv_cache_manager.num_more_blocks(request)
-        return claims.of(giver.caller) > claims.of(request.caller, 1, num_blocks)
-
-    def _claims(self) -> Claims | None:
-        """What each caller has; None if there is one caller."""
-        if not self._shares.is_contended:
-            return None
-        manager = self.kv_cache_manager
-        claims = Claims(self._shares, self.max_num_seqs, manager.block_pool.num_blocks)
-        for request in self.running:
-            claims.add(request.caller, 1, manager.num_blocks(request))
-        for request in self._queues.holders():
-            claims.add(request.caller, 0, manager.num_blocks(request))
-        return claims
-
-    def _rank(self, claims: Claims | None) -> Callable[[Request], tuple[float, Key]]:
-        """A key for sorting requests: the request with the largest key gives blocks first."""
-        if claims is None:
-            return lambda request: (0.0, request.queue_key)
-        return lambda request: (claims.of(request.caller), request.queue_key)
 
     def _emit_queued(self) -> None:
         """Emits, for each waiting request that has arrived since the last step, which requests it waits behind."""

@@ -1,0 +1,121 @@
+"""Preemption: decides which requests give their blocks, or their seat, to another request."""
+
+from collections.abc import Callable
+
+from pellucid.scheduling.fair_shares import Claims, FairShares
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.request import Key, Request, RequestStatus
+from pellucid.scheduling.request_queues import RequestQueues
+
+
+class Preemption:
+    """Waiting requests that still hold blocks give them first, then running requests. The request with the latest
+    key gives first; if there are several callers, a request of the caller with the largest claim (`Claims`).
+
+    Args:
+        kv_cache_manager: says how many blocks requests have and need.
+        queues: has the requests.
+        shares: of the callers.
+        max_num_seqs: seats.
+    """
+
+    def __init__(
+        self,
+        kv_cache_manager: KVCacheManager,
+        queues: RequestQueues,
+        shares: FairShares,
+        max_num_seqs: int,
+    ) -> None:
+        self._kv_cache_manager = kv_cache_manager
+        self._queues = queues
+        self._shares = shares
+        self._max_num_seqs = max_num_seqs
+
+    def claims(self) -> Claims | None:
+        """What each caller has; None if there is one caller."""
+        if not self._shares.is_contended:
+            return None
+        manager = self._kv_cache_manager
+        claims = Claims(self._shares, self._max_num_seqs, manager.block_pool.num_blocks)
+        for request in self._queues.running:
+            claims.add(request.caller, 1, manager.num_blocks(request))
+        for request in self._queues.holders():
+            claims.add(request.caller, 0, manager.num_blocks(request))
+        return claims
+
+    def giver_to_continue(self, request: Request) -> Request:
+        """The request that gives blocks to a running one; it may be that one itself."""
+        rank = _rank(self.claims())
+        running = self._queues.running
+        giver = max(self._queues.holders(), key=rank, default=None)
+        alone = len(running) == 1
+        if giver is None or (rank(giver) < rank(request) and not alone):
+            return max(running, key=rank)
+        return giver
+
+    def givers_to_admit(
+        self, request: Request, num_seats: int, claims: Claims | None
+    ) -> list[Request] | None:
+        """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
+
+        Args:
+            num_seats: that are free.
+            claims: the result of `claims`.
+        """
+        manager, all_running = self._kv_cache_manager, self._queues.running
+        num_lacking = manager.num_lacking_to_admit(request)
+        alone = not all_running  # then the whole pool is there for it, and it fits
+        if num_seats > 0 and num_lacking <= 0:
+            return []
+        holders = [
+            holder
+            for holder in self._queues.holders()
+            if holder is not request and (alone or self._gives(holder, request, claims))
+        ]
+        running = [giver for giver in all_running if self._gives(giver, request, claims)]
+        rank = _rank(claims)
+        givers: list[Request] = []
+        for giver in (*sorted(holders, key=rank)[::-1], *sorted(running, key=rank)[::-1]):
+            if num_seats > 0 and num_lacking <= 0:
+                break
+            if giver.status is RequestStatus.RUNNING:
+                num_seats += 1
+            givers.append(giver)
+            num_lacking -= manager.num_blocks_for(request, giver)
+        return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
+
+    def can_get_seat(self, request: Request, claims: Claims | None) -> bool:
+        """Whether a running request would give its seat to the first waiting one."""
+        running = self._queues.running
+        if claims is None:
+            return self._gives(running[-1], request, None)
+        return any(self._gives(giver, request, claims) for giver in running)
+
+    def _gives(self, giver: Request, request: Request, claims: Claims | None) -> bool:
+        """Whether a request gives its blocks, and its seat if it runs, to the first waiting request.
+
+        Among requests of one caller, those with later keys give, and running ones only if their priority is worse.
+        A request of another caller gives if this caller's claim is larger than the claim that the waiting
+        request's caller will have. If it runs, it gives only to a request that has not started, and only after it
+        has been computed in a step, so that no requests preempt each other in turn; and only if its caller's
+        virtual time is not the smaller one.
+        """
+        is_running = giver.status is RequestStatus.RUNNING
+        if claims is None or giver.caller == request.caller:
+            is_worse = not is_running or request.priority < giver.priority
+            return is_worse and request.queue_key < giver.queue_key
+        if is_running:
+            time_of = self._shares.virtual_time
+            if request.has_started or not giver.num_processed_tokens:
+                return False
+            if time_of(giver.caller) < time_of(request.caller):
+                return False
+        num_blocks = self._kv_cache_manager.num_more_blocks(request)
+        return claims.of(giver.caller) > claims.of(request.caller, 1, num_blocks)
+
+
+def _rank(claims: Claims | None) -> Callable[[Request], tuple[float, Key]]:
+    """A key for sorting requests: the request with the largest key gives blocks first."""
+    if claims is None:
+        return lambda request: (0.0, request.queue_key)
+    return lambda request: (claims.of(request.caller), request.queue_key)
