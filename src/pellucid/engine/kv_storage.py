@@ -125,90 +125,119 @@ def make_kv_storage(
         ValueError: the backend or the memory does not allow a setting.
         OSError: `prefix_cache_dir` cannot be made or read.
     """
-    backend = model.backend
-    bytes_per_block = backend.kv_bytes_per_block(
-        model.config, config.block_size, config.kv_cache_dtype
-    )
-    # All blocks that a step can fill may wait for the disk when the next step ends. As many blocks may
-    # have been read and wait for their request.
-    windows = tuple(group.window for group in kv_groups(model.config))
-    max_pending = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
-    max_pending *= len(windows)
-    if model.config.states:
-        num_blocks = num_pieces(state_bytes(model.config), bytes_per_block)
-        max_pending += MAX_PENDING_STATES * num_blocks
+    needs = _CacheNeeds(config, model, _state_slots(config, model, has_drafts))
+    draft_needs = None
+    if draft is not None:
+        draft_needs = _CacheNeeds(config, draft, _draft_state_slots(config, draft))
+    max_pending = _max_pending_blocks(needs)
     max_extra_logits = _max_extra_logits(config, model)
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
-        scratch += 2 * max_pending * bytes_per_block
-    state_slots = _state_slots(config, model, has_drafts)
-    num_states = 1 if state_slots is None else sum(state_slots)
-    draft_state_slots = None if draft is None else _draft_state_slots(config, draft)
-    num_draft_states = 1 if draft_state_slots is None else sum(draft_state_slots)
-    draft_weights = draft_bytes_per_block = 0
-    if draft is not None:
-        draft_weights = draft.weight_bytes
-        draft_bytes_per_block = backend.kv_bytes_per_block(
-            draft.config, config.block_size, config.kv_cache_dtype
-        )
-        scratch += _scratch_bytes(config, draft, 0) + num_draft_states * state_bytes(draft.config)
-    plan = plan_memory(
-        config,
-        MemoryNeeds(
-            model.weight_bytes + draft_weights,
-            scratch,
-            bytes_per_block + draft_bytes_per_block,
-            _other_formats(config, model),
-            windows,
-            num_states * state_bytes(model.config),
-        ),
-        max_model_len,
-        available_memory(),
-    )
-    draft_kv_cache = None
-    if draft is not None:
-        # bytes_per_block is the model's alone: the draft model's cache counts as scratch.
-        plan = replace(
-            plan,
-            bytes_per_block=bytes_per_block,
-            scratch=scratch + draft_bytes_per_block * plan.num_blocks,
-        )
-        draft_kv_cache = backend.make_kv_cache(
-            draft.config,
-            plan.num_blocks,
-            config.block_size,
-            config.kv_cache_dtype,
-            num_draft_states,
-        )
-    kv_cache = backend.make_kv_cache(
-        model.config,
-        plan.num_blocks,
-        config.block_size,
-        config.kv_cache_dtype,
-        num_states,
-    )
+        scratch += 2 * max_pending * needs.bytes_per_block
+    plan = _plan_memory(needs, draft_needs, scratch, max_model_len)
+    kv_cache = needs.make_kv_cache(plan.num_blocks)
     blocks_per_state = 0
     if model.config.states:
-        blocks_per_state = num_pieces(kv_cache.bytes_per_state, bytes_per_block)
+        blocks_per_state = num_pieces(kv_cache.bytes_per_state, needs.bytes_per_block)
     prefix_store = _open_prefix_store(
-        config, model, bytes_per_block, max_pending, _reporter(bus), blocks_per_state
+        config, model, needs.bytes_per_block, max_pending, _reporter(bus), blocks_per_state
     )
-    swap_file = _make_swap_file(config, bytes_per_block)
-    transfer = BlockTransfer(kv_cache, prefix_store, swap_file)
-    max_read_blocks = 0 if prefix_store is None else max_pending
+    swap_file = _make_swap_file(config, needs.bytes_per_block)
     return KVStorage(
         plan,
         kv_cache,
         prefix_store,
         swap_file,
-        transfer,
-        max_read_blocks,
+        BlockTransfer(kv_cache, prefix_store, swap_file),
+        0 if prefix_store is None else max_pending,
         max_extra_logits,
-        draft_kv_cache,
-        state_slots,
-        draft_state_slots,
+        None if draft_needs is None else draft_needs.make_kv_cache(plan.num_blocks),
+        needs.state_slots,
+        None if draft_needs is None else draft_needs.state_slots,
         blocks_per_state,
     )
+
+
+class _CacheNeeds:
+    """What the KV cache of a model takes.
+
+    Attributes:
+        windows: of the groups of layers.
+        bytes_per_block: of all groups.
+        state_bytes: of all slots of recurrent states.
+    """
+
+    def __init__(
+        self, config: EngineConfig, model: LoadedModel, state_slots: StateSlots | None
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.state_slots = state_slots
+        self.windows = tuple(group.window for group in kv_groups(model.config))
+        self.bytes_per_block = model.backend.kv_bytes_per_block(
+            model.config, config.block_size, config.kv_cache_dtype
+        )
+        self._num_states = 1 if state_slots is None else sum(state_slots)
+        self.state_bytes = self._num_states * state_bytes(model.config)
+
+    def make_kv_cache(self, num_blocks: int) -> KVCache:
+        config = self.config
+        return self.model.backend.make_kv_cache(
+            self.model.config,
+            num_blocks,
+            config.block_size,
+            config.kv_cache_dtype,
+            self._num_states,
+        )
+
+
+def _plan_memory(
+    needs: _CacheNeeds, draft_needs: _CacheNeeds | None, scratch: int, max_model_len: int
+) -> MemoryPlan:
+    """Plans the memory of a model, and of its draft model, whose KV cache has as many blocks.
+
+    Args:
+        scratch: bytes, of the model alone.
+    """
+    config, model = needs.config, needs.model
+    weight_bytes, bytes_per_block = model.weight_bytes, needs.bytes_per_block
+    if draft_needs is not None:
+        weight_bytes += draft_needs.model.weight_bytes
+        bytes_per_block += draft_needs.bytes_per_block
+        scratch += _scratch_bytes(config, draft_needs.model, 0) + draft_needs.state_bytes
+    plan = plan_memory(
+        config,
+        MemoryNeeds(
+            weight_bytes,
+            scratch,
+            bytes_per_block,
+            _other_formats(config, model),
+            needs.windows,
+            needs.state_bytes,
+        ),
+        max_model_len,
+        available_memory(),
+    )
+    if draft_needs is None:
+        return plan
+    # The plan's bytes_per_block is the model's alone: the draft model's cache counts as scratch.
+    return replace(
+        plan,
+        bytes_per_block=needs.bytes_per_block,
+        scratch=scratch + draft_needs.bytes_per_block * plan.num_blocks,
+    )
+
+
+def _max_pending_blocks(needs: _CacheNeeds) -> int:
+    """The most blocks that wait for the disk; as many may have been read and wait for their request."""
+    # All blocks that a step can fill may wait when the next step ends.
+    config = needs.config
+    num_blocks = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
+    num_blocks *= len(needs.windows)
+    if needs.model.config.states:
+        per_state = num_pieces(state_bytes(needs.model.config), needs.bytes_per_block)
+        num_blocks += MAX_PENDING_STATES * per_state
+    return num_blocks
 
 
 def _state_slots(config: EngineConfig, model: LoadedModel, has_drafts: bool) -> StateSlots | None:

@@ -10,7 +10,7 @@ from pellucid.config import EngineConfig, ModelConfig
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.inspection import Inspector
-from pellucid.engine.kv_storage import make_kv_storage
+from pellucid.engine.kv_storage import KVStorage, make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.speculation import make_speculation
@@ -84,23 +84,7 @@ class LLMEngine:
         storage = make_kv_storage(config, model, self.max_model_len, self.events, draft, has_drafts)
         self.memory_plan = storage.plan
         self._close_storage = storage.close
-        self.scheduler = Scheduler(
-            KVCacheManager(
-                BlockPool(storage.plan.num_blocks),
-                config.block_size,
-                # Without the cache nothing that was computed may be found again.
-                config.enable_prefix_caching and config.use_kv_cache,
-                storage.offloaded_blocks(),
-                storage.plan.block_needs.windows,
-                config.max_num_batched_tokens,
-                storage.state_pool(),
-            ),
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-            config.use_kv_cache,
-            self.events,
-            storage.max_extra_logits,
-        )
+        self.scheduler = _make_scheduler(config, storage, self.events)
         self.model_runner = ModelRunner(
             model.decoder,
             storage.kv_cache,
@@ -122,22 +106,7 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
-        draft_model = None
-        if draft is not None and storage.draft_kv_cache is not None:
-            draft_model = DraftModel(
-                ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),
-                KVCacheManager(
-                    BlockPool(storage.plan.num_blocks),
-                    config.block_size,
-                    enable_prefix_caching=False,
-                    windows=[group.window for group in kv_groups(draft.config)],
-                    max_chunk=config.max_num_batched_tokens,
-                    state_pool=storage.draft_state_pool(),
-                ),
-                config.max_num_batched_tokens,
-                draft.config.context_length,
-                self._watches,
-            )
+        draft_model = _make_draft_model(config, draft, storage, self._watches)
         self._speculation = make_speculation(
             config, model.config, clock, self.events, proposer, draft_model
         )
@@ -406,3 +375,50 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
             f"max_model_len={config.max_model_len}: the model's own limit is {limit} tokens"
         )
     return config.max_model_len
+
+
+def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) -> Scheduler:
+    manager = KVCacheManager(
+        BlockPool(storage.plan.num_blocks),
+        config.block_size,
+        # Without the cache nothing that was computed may be found again.
+        config.enable_prefix_caching and config.use_kv_cache,
+        storage.offloaded_blocks(),
+        storage.plan.block_needs.windows,
+        config.max_num_batched_tokens,
+        storage.state_pool(),
+    )
+    return Scheduler(
+        manager,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.use_kv_cache,
+        events,
+        storage.max_extra_logits,
+    )
+
+
+def _make_draft_model(
+    config: EngineConfig,
+    draft: LoadedModel | None,
+    storage: KVStorage,
+    watches: Callable[[str], bool],
+) -> DraftModel | None:
+    """The proposer that runs the draft model, with blocks of its own."""
+    if draft is None or storage.draft_kv_cache is None:
+        return None
+    manager = KVCacheManager(
+        BlockPool(storage.plan.num_blocks),
+        config.block_size,
+        enable_prefix_caching=False,
+        windows=[group.window for group in kv_groups(draft.config)],
+        max_chunk=config.max_num_batched_tokens,
+        state_pool=storage.draft_state_pool(),
+    )
+    return DraftModel(
+        ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),
+        manager,
+        config.max_num_batched_tokens,
+        draft.config.context_length,
+        watches,
+    )
