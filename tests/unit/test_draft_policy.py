@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pellucid.formulas import draft_speedup, expected_tokens
-from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy, StepSeconds
+from pellucid.scheduling.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, StepSeconds
 
 
 class Machine:
@@ -64,7 +64,8 @@ class Machine:
         num_rows = len(names) + num_drafts + sum(rewound.values())
         seconds = self.plain(num_rows)
         drafting = self.draft_cost * num_drafts
-        policy.record(outcomes, len(names), num_drafts, num_rows, seconds, drafting, num_rested)
+        step = DecodeStep(len(names), num_drafts, num_rows, seconds, drafting, num_rested)
+        policy.record(outcomes, step)
         self.seconds += seconds + drafting
         self.num_tokens += len(names)
         self.drafts.append(num_drafts)
@@ -139,8 +140,8 @@ def test_requests_whose_drafts_are_right_get_them() -> None:
             for name, count in chosen.items()
         ]
         rows = 2 + sum(chosen.values())
-        policy.record(outcomes, 2, rows - 2, rows, 1 + 0.1 * rows, 0.0)
-    policy.record([], 2, 0, 2, 1.2, 0.0)
+        policy.record(outcomes, DecodeStep(2, rows - 2, rows, 1 + 0.1 * rows, 0.0))
+    policy.record([], DecodeStep(2, 0, 2, 1.2, 0.0))
     assert policy.max_drafts(["right", "wrong"]) == {"right": 6}
 
 

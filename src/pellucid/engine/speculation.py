@@ -14,7 +14,7 @@ from pellucid.execution.model_runner import StepResult
 from pellucid.execution.proposers.prompt_lookup import PromptLookup
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.outputs import SpeculationStatistics
-from pellucid.scheduling.draft_policy import DraftOutcome, DraftPolicy, Verdict
+from pellucid.scheduling.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, Verdict
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
@@ -132,8 +132,7 @@ class Speculation:
         # The time of a step with prompts does not show the cost of drafts.
         if all(each.request.is_decoding for each in scheduled_requests):
             num_requests = len(scheduled_requests)
-            won = self._policy.record(
-                outcomes,
+            step = DecodeStep(
                 num_requests,
                 sum(each.num_draft_tokens for each in scheduled_requests),
                 sum(each.num_scheduled_tokens for each in scheduled_requests),
@@ -141,6 +140,7 @@ class Speculation:
                 self.drafting_seconds,
                 self._rested_before,
             )
+            won = self._policy.record(outcomes, step)
             # The steps since the decision before this one took about as long.
             self._statistics.seconds += (1 + self._rested_before) * seconds + self.drafting_seconds
             self._statistics.won_seconds += won

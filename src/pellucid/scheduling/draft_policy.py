@@ -48,6 +48,26 @@ class DraftOutcome(NamedTuple):
     num_right: int
 
 
+class DecodeStep(NamedTuple):
+    """A step in which all requests decoded, and its times.
+
+    Attributes:
+        num_requests: requests in the step.
+        num_drafts: drafts in the step.
+        num_rows: rows of the step, drafts included.
+        seconds: time of the step, without drafting.
+        drafting_seconds: time of deciding and proposing.
+        num_rested: steps without drafts before this one that were not recorded.
+    """
+
+    num_requests: int
+    num_drafts: int
+    num_rows: int
+    seconds: float
+    drafting_seconds: float
+    num_rested: int = 0
+
+
 class StepSeconds:
     """Seconds of decode steps by their number of rows, as measured lately."""
 
@@ -174,31 +194,18 @@ class DraftPolicy:
         self._num_looks += 1
         return {request_ids[self._num_looks % len(request_ids)]: num_drafts}
 
-    def record(
-        self,
-        outcomes: Iterable[DraftOutcome],
-        num_requests: int,
-        num_drafts: int,
-        num_rows: int,
-        seconds: float,
-        drafting_seconds: float,
-        num_rested: int = 0,
-    ) -> float:
-        """Records a step in which all requests decoded.
+    def record(self, outcomes: Iterable[DraftOutcome], step: DecodeStep) -> float:
+        """Records a step.
 
         Args:
             outcomes: of the requests that had drafts.
-            num_requests: requests in the step.
-            num_drafts: drafts in the step.
-            num_rows: rows of the step, drafts included.
-            seconds: time of the step, without drafting.
-            drafting_seconds: time of deciding and proposing.
-            num_rested: steps without drafts before this one that were not recorded.
+            step: in which all requests decoded.
 
         Returns:
             Seconds that drafts have saved in this step, by measured times; negative if they took time.
         """
-        self.step_seconds.record(num_rows, seconds)
+        num_requests, num_rows = step.num_requests, step.num_rows
+        self.step_seconds.record(num_rows, step.seconds)
         num_right = 0
         for request_id, drafts, right in outcomes:
             num_right += right
@@ -211,17 +218,17 @@ class DraftPolicy:
         won = 0.0
         if num_rows > num_requests:  # also without drafts, after a wrong one
             won = num_right / num_requests * plain - max(0.0, with_drafts - plain)
-        if num_drafts:
-            per_draft = drafting_seconds / num_drafts
+        if step.num_drafts:
+            per_draft = step.drafting_seconds / step.num_drafts
             self._draft_seconds += (1 - FORGETTING) * (per_draft - self._draft_seconds)
             self._steps_with_drafts += 1
             self._steps_without = self._num_misses = self.rest = 0
         elif num_rows == num_requests:
             self._steps_with_drafts = 0
-            self._steps_without += 1 + num_rested
+            self._steps_without += 1 + step.num_rested
             self._num_misses += self.verdict is Verdict.PAY
-        won -= drafting_seconds
-        allowance = self._allowance + won + (1 + num_rested) * MAX_LOSS_SHARE * plain
+        won -= step.drafting_seconds
+        allowance = self._allowance + won + (1 + step.num_rested) * MAX_LOSS_SHARE * plain
         self._allowance = min(allowance, MAX_LOSS * plain)
         return won
 

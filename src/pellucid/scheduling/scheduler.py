@@ -180,11 +180,11 @@ class Scheduler:
                 if sampled and sampler.status is not RequestStatus.FINISHED:
                     ends.append((sampler, self._commit(sampler, sampled, now)))
             if request.status is not RequestStatus.FINISHED:
-                self._book_computed(scheduled)
+                self._advance(scheduled)
                 if samplers and not ends:
                     self._queues.park(request)
             if siblings and ends:
-                self._part(scheduled)
+                self._part_siblings(scheduled)
             for sampler, end in ends:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
@@ -503,7 +503,7 @@ class Scheduler:
             swapped = manager.offloaded.num_swapped(giver.request_id) > 0
             self._events.gave_back(giver, num_lost, num_freed, swapped, request)
 
-    def _part(self, scheduled: ScheduledRequest) -> None:
+    def _part_siblings(self, scheduled: ScheduledRequest) -> None:
         """Dissolves a group of siblings whose prompt has been computed: those that sampled a token fork from the
         leader and run, the others return to the queue."""
         leader = scheduled.request
@@ -528,7 +528,7 @@ class Scheduler:
                 return end
         return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
-    def _book_computed(self, scheduled: ScheduledRequest) -> None:
+    def _advance(self, scheduled: ScheduledRequest) -> None:
         """Advances a request's counters by the computed tokens, and rewinds the request if a draft was wrong."""
         request, start, num_computed = scheduled.request, scheduled.start, scheduled.end
         request.num_computed_tokens = num_computed
