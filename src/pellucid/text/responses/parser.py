@@ -76,6 +76,11 @@ class ResponseParser:
             )
             self._implicit = template.implicit
         self._dropped = literal_delimiter(list(special_tokens)) if special_tokens else None
+        self._has_literals_alone = all(
+            delimiter is None or delimiter.literals is not None
+            for field in self._fields
+            for delimiter in (field.open, field.close)
+        )
         self._texts = {"content": _Text(ContentText), "reasoning": _Text(ReasoningText)}
         self._outside = ""  # text that no field takes, while no field was found
         self._found_any = False
@@ -97,8 +102,23 @@ class ResponseParser:
         """Takes the next piece of the answer; returns what it adds to the message for certain."""
         if self._template is None:
             return [ContentText(text)] if text else []
+        if self._continues_region(text):
+            assert self._field is not None
+            return self._texts[self._field.kind].add(text, self._field)
         self._buffer += text
         return merged(self._read(at_end=False))
+
+    def _continues_region(self, text: str) -> bool:
+        """Whether text continues reasoning or content, and no delimiter can begin in it, as with most tokens. The buffer,
+        which is for delimiters that look behind, then need not grow."""
+        return (
+            self._has_literals_alone
+            and self._field is not None
+            and self._reader is None
+            and self._position == len(self._buffer)
+            and self._awaited.beginning is not None
+            and not self._awaited.beginning.search(text)
+        )
 
     def flush(self) -> list[ResponseDelta]:
         """The answer has ended. Called once."""
