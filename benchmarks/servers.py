@@ -44,12 +44,15 @@ class Load:
     ttft_slo: float
     itl_slo: float
 
-    def bench(self, url: str, rate: float, num_requests: int | None = None) -> dict[str, Any]:
+    def bench(
+        self, url: str, rate: float, seed: int, num_requests: int | None = None
+    ) -> dict[str, Any]:
         """What `pellucid bench-serve --json` says of a server at a rate; of so many requests as arrive in `seconds`."""
         if num_requests is None:
             num_requests = max(8, round(rate * self.seconds))
         words = ["bench-serve", url, "--api", "completions", "--json", "--rate", f"{rate}"]
-        words += ["--num-requests", f"{num_requests}"]
+        # A seed for each rate: otherwise a rate's first prompts are those of the rate before, and in the cache.
+        words += ["--num-requests", f"{num_requests}", "--seed", f"{seed}"]
         words += ["--prompt-tokens", self.prompt_tokens, "--output-tokens", self.output_tokens]
         words += ["--ttft-slo", f"{self.ttft_slo}", "--itl-slo", f"{self.itl_slo}"]
         words += ["--timeout", f"{TIMEOUT}"]
@@ -155,9 +158,9 @@ def measure(engine: str, weights: Path, args: argparse.Namespace, load: Load) ->
         return {}
     found: dict[float, dict] = {}
     with serving(command, port) as url:
-        load.bench(url, 4.0, num_requests=4)  # warms up
-        for rate in args.rates:
-            found[rate] = load.bench(url, rate)
+        load.bench(url, 4.0, seed=0, num_requests=4)  # warms up
+        for seed, rate in enumerate(args.rates, 1):
+            found[rate] = load.bench(url, rate, seed)
             note(f"{engine}: {rate:g} requests/s: goodput {found[rate]['goodput']:.2f}")
             if found[rate]["goodput"] < 0.25 * arrivals_per_second(found[rate]):
                 break
