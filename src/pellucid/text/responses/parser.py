@@ -109,8 +109,10 @@ class ResponseParser:
         return merged(self._read(at_end=False))
 
     def _continues_region(self, text: str) -> bool:
-        """Whether text continues reasoning or content, and no delimiter can begin in it, as with most tokens. The buffer,
-        which is for delimiters that look behind, then need not grow."""
+        """Whether text continues reasoning or content, and no delimiter can begin in it, as with most tokens.
+
+        Such text stays out of the buffer, because only patterns look behind.
+        """
         return (
             self._has_literals_alone
             and self._field is not None
