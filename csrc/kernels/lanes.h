@@ -35,7 +35,7 @@ struct Lanes {
   Lanes() = default;
   PELLUCID_INLINE Lanes(float x) {  // sixteen times the same number
 #pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) vectors[i] = Vector{} + x;
+    for (int i = 0; i < kVectors; ++i) vectors[i] = x - Vector{};  // x, even if it is -0
   }
   PELLUCID_INLINE float operator[](int lane) const {
     return vectors[lane / kVectorLanes][lane % kVectorLanes];
