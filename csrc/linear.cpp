@@ -59,10 +59,13 @@ std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows) {
 }
 
 std::int64_t panels_per_grab(const PackedMatrix& w) {
-  const std::int64_t panel_bytes = w.view().panel_bytes;
+  return std::max<std::int64_t>(1, kMinBytesPerGrab / w.view().panel_bytes);
+}
+
+std::int64_t panels_per_grab_of_few_rows(const PackedMatrix& w) {
   const std::int64_t abreast =
-      std::clamp<std::int64_t>(kMaxBytesPerGrab / panel_bytes, 1, kPanelsAbreast);
-  return round_up(std::max<std::int64_t>(1, kMinBytesPerGrab / panel_bytes), abreast);
+      std::clamp<std::int64_t>(kMaxBytesPerGrab / w.view().panel_bytes, 1, kPanelsAbreast);
+  return round_up(panels_per_grab(w), abreast);
 }
 
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,

@@ -24,10 +24,13 @@ namespace pellucid {
 // Bytes of scratch, to be aligned to 64, for `num_rows` rows.
 std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows);
 
-// The panels that a thread takes at a time. With fewer it takes the next ones too often, and reads
-// one row's weights in too few streams (kPanelsAbreast). With more, the last thread computes alone
-// at the end.
+// The panels that a thread takes at a time. With fewer it takes the next ones too often. With more,
+// the last thread computes alone at the end.
 std::int64_t panels_per_grab(const PackedMatrix& w);
+
+// Likewise for steps of few rows: enough to read the weights of one row in several streams
+// (kPanelsAbreast).
+std::int64_t panels_per_grab_of_few_rows(const PackedMatrix& w);
 
 // Phase 1: prepares rows [row_begin, row_end) of x [num_rows, K] in scratch. Matrices of the same
 // format, activations and K may share the prepared rows.

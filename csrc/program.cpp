@@ -105,15 +105,16 @@ void Program::add_row_phase(std::string name, RowSet rows, std::vector<int> buff
 }
 
 void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> buffers,
-                               Stream stream, std::int64_t grain, RunBlock run_block) {
+                               Stream stream, ColumnGrain grain, RunBlock run_block) {
   check_open();
   const std::int64_t num_columns = stream.num_items;
   Stage& stage = add_stage(segment_by_row(rows));
   stage.num_items = [rows, num_columns](const Step& step) {
     return step.num_rows(rows) > 0 ? num_columns : 0;
   };
-  stage.grain = [grain](const Step&) { return grain; };
-  stage.num_pieces = static_cast<std::uint32_t>((num_columns + grain - 1) / grain);
+  stage.grain = [grain](const Step&) { return grain.of_few_rows; };
+  stage.piece_columns = grain.of_row_block;
+  stage.num_pieces = static_cast<std::uint32_t>(ceil_div(num_columns, grain.of_row_block));
   stage.stream = stream;
   if (stream.data != nullptr) {
     stage.find_weights = [stream](const Step&, const Worker& worker) {

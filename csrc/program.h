@@ -104,6 +104,12 @@ struct Stream {
   std::int64_t num_items = 0;
 };
 
+// How many columns a thread takes at a time.
+struct ColumnGrain {
+  std::int64_t of_few_rows;   // in a step of few rows
+  std::int64_t of_row_block;  // in a step of many rows, where threads help each other
+};
+
 // Weights that a thread reads one after the other.
 struct WeightSpan {
   const std::uint8_t* data = nullptr;
@@ -145,13 +151,13 @@ class Program {
   // Adds a phase that computes each row from that row alone, in units of columns, each of which
   // reads its weights from `stream`, if that has any.
   //
-  // In a step of few rows the threads share the columns, `grain` at a time, so that weights are
-  // read once; a thread that waits at the barrier before the phase prefetches the beginning of its
-  // weights. In a step of many rows each thread takes its own rows through all consecutive phases
-  // of this kind, and at the end helps the others with theirs: every thread reads all weights, but
-  // the activations between phases stay in its caches, and there is no barrier.
+  // In a step of few rows the threads share the columns, so that weights are read once; a thread
+  // that waits at the barrier before the phase prefetches the beginning of its weights. In a step
+  // of many rows each thread takes its own rows through all consecutive phases of this kind, and at
+  // the end helps the others with theirs: every thread reads all weights, but the activations
+  // between phases stay in its caches, and there is no barrier.
   void add_column_phase(std::string name, RowSet rows, std::vector<int> buffers, Stream stream,
-                        std::int64_t grain, RunBlock run);
+                        ColumnGrain grain, RunBlock run);
 
   // Adds a phase with items of its own: num_items(step), which threads take `grain(step)` at a
   // time. Threads that wait before it prefetch the weights that find_weights returns, if it is
@@ -223,7 +229,8 @@ class Program {
     bool has_row_items;
     Count num_items;
     Count grain;
-    std::uint32_t num_pieces;  // `grain` columns each
+    std::int64_t piece_columns;  // of a block of rows
+    std::uint32_t num_pieces;    // of a block of rows
     std::vector<Phase> phases;
     Stream stream;
     FindWeights find_weights;

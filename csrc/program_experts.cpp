@@ -185,7 +185,7 @@ void for_each_group(const ExpertPlan& plan, std::int64_t num_panels, const Share
 }
 
 Program::Count grain_of(const PackedMatrix& matrix) {
-  return [grain = panels_per_grab(matrix)](const Step&) { return grain; };
+  return [grain = panels_per_grab_of_few_rows(matrix)](const Step&) { return grain; };
 }
 
 }  // namespace

@@ -91,7 +91,8 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
   program.add_column_phase(
       "linear", rows, {prepared, y.buffer},
       {matrix.view().panels, matrix.view().panel_bytes, matrix.num_panels()},
-      panels_per_grab(matrix), [=, &program](const Step& step, Range block, Range panels) {
+      {panels_per_grab_of_few_rows(matrix), panels_per_grab(matrix)},
+      [=, &program](const Step& step, Range block, Range panels) {
         const LinearOutput output{program.row(y, 0), program.stride(y),
                                   weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};
         linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
@@ -243,7 +244,8 @@ void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t 
   program.check_view("x", x, rows, width);
   program.check_view("y", y, rows, width);
   program.add_column_phase("softcap", rows, {x.buffer, y.buffer}, {nullptr, 0, width},
-                           kLogitsPerGrab, [=, &program](const Step&, Range block, Range columns) {
+                           {kLogitsPerGrab, kLogitsPerGrab},
+                           [=, &program](const Step&, Range block, Range columns) {
                              for (std::int64_t r = block.begin; r < block.end; ++r) {
                                program.kernels().elementwise.softcap(
                                    program.row(x, r) + columns.begin, cap,
@@ -255,7 +257,7 @@ void add_softcap(Program& program, RowSet rows, View x, float cap, std::int64_t 
 void add_largest(Program& program, View x, std::int64_t width) {
   program.check_view("x", x, RowSet::kLogits, width);
   program.add_column_phase("largest", RowSet::kLogits, {x.buffer}, {nullptr, 0, width},
-                           kLogitsPerGrab,
+                           {kLogitsPerGrab, kLogitsPerGrab},
                            [=, &program](const Step& step, Range block, Range columns) {
                              if (step.largest == nullptr) return;
                              for (std::int64_t r = block.begin; r < block.end; ++r) {

@@ -143,9 +143,8 @@ class Program::RowBlocks {
                             [&](std::uint32_t stage) { return stage_at(stage).num_pieces; });
     if (!piece) return false;
     const Stage& stage = stage_at(piece->stage);
-    const std::int64_t grain = stage.grain(step_);
-    const std::int64_t begin = piece->number * grain;
-    const Range columns{begin, std::min(begin + grain, stage.stream.num_items)};
+    const std::int64_t begin = piece->number * stage.piece_columns;
+    const Range columns{begin, std::min(begin + stage.piece_columns, stage.stream.num_items)};
     for (const Phase& phase : stage.phases) phase.run_block(step_, rows_of(index), columns);
     blocks_[index].finish_piece();
     return true;

@@ -13,7 +13,11 @@ from support.steps import chunks, random_steps, whole
 
 EXACT, DEFINITION = NumpyBackend(np.float64), NumpyBackend()
 LENGTHS, SLOTS = (19, 1, 7), (2, 0, 3)
-NETS = [GatedDeltaNetConfig(2, 4, 24, 32, 4), GatedDeltaNetConfig(1, 2, 16, 48, 4, tiled=True)]
+NETS = {
+    "grouped": GatedDeltaNetConfig(2, 4, 24, 32, 4),
+    "tiled": GatedDeltaNetConfig(1, 2, 16, 48, 4, tiled=True),
+    "odd": GatedDeltaNetConfig(1, 1, 5, 16, 4),
+}
 
 
 @pytest.fixture(scope="module", params=kernel_levels())
@@ -31,7 +35,7 @@ def test_convolution_is_its_definition_bit_for_bit(backend, kernel_size, has_bia
             assert (one == other).all()
 
 
-@pytest.mark.parametrize("net", NETS, ids=["grouped", "tiled"])
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_delta_net_is_its_definition(backend, net):
     case = DeltaCase.random(net, LENGTHS)
     expected = case.run(EXACT, whole(LENGTHS), SLOTS)
@@ -39,7 +43,7 @@ def test_delta_net_is_its_definition(backend, net):
         assert np.abs(own - other).max() <= 1e-5 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("net", NETS, ids=["grouped", "tiled"])
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_delta_net_does_not_depend_on_steps_threads_or_level(net):
     case = DeltaCase.random(net, LENGTHS)
     expected = case.run(CpuBackend(1), whole(LENGTHS), SLOTS)
@@ -66,6 +70,6 @@ def test_multiply(backend, function, gate_width):
 
 
 def test_slots_are_checked():
-    case = DeltaCase.random(NETS[0], (3, 3))
+    case = DeltaCase.random(NETS["grouped"], (3, 3))
     with pytest.raises(ValueError, match="state_slots: 1 is there twice"):
         case.run(CpuBackend(1), whole((3, 3)), (1, 1))
