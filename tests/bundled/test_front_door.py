@@ -147,7 +147,7 @@ TYPED = [
     refused("list", "hf cache ls"),
     refused("ps", "in memory only while"),
     refused("rm qwen3", "hf cache"),
-    refused("show qwen3", "pellucid explain"),
+    refused("show qwen3", "pellucid plan"),
     refused('run models/tiny "hi" --format json', "--json"),
     refused('run models/tiny "hi" --keepalive 5m', "leave it out"),
     # -- from llama.cpp
