@@ -157,7 +157,7 @@ def test_idle_streams_are_held_with_signs_of_life(request: pytest.FixtureRequest
             return await asyncio.gather(*(one_stream(all_alive) for _ in range(num_streams)))
 
         replies = asyncio.run(all_streams())
-        assert len({text_of(reply) for reply in replies}) <= num_streams
+        assert all(len(text_of(reply)) == 5 for reply in replies)  # a character a token
         assert all(reply.count(b'"finish_reason":"length"') == 1 for reply in replies)
         server.wait_until_idle()
 

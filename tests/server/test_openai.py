@@ -11,6 +11,7 @@ from pellucid.server.protocols.messages import readable_messages
 from support.bundled import bundled_model
 from support.http_server import RunningServer
 from support.offline import offline
+from support.step_gate import StepGate
 
 CAPITAL = "The capital of France is"
 QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
@@ -378,15 +379,20 @@ def test_every_error_of_a_prompt_has_its_place(server: RunningServer) -> None:
 def test_a_client_that_leaves_a_stream_ends_the_request(
     client: openai.OpenAI, server: RunningServer
 ) -> None:
-    stream = client.chat.completions.create(
-        model="tested",
-        messages=QUESTION,
-        stream=True,
-        extra_body={"ignore_eos": True},  # type: ignore
-    )
-    next(iter(stream))
-    stream.close()
     server.wait_until_idle()
+    gate = StepGate(server.engine, num_steps=3)  # the request does not end by itself
+    try:
+        stream = client.chat.completions.create(
+            model="tested",
+            messages=QUESTION,
+            stream=True,
+            extra_body={"ignore_eos": True},  # type: ignore
+        )
+        next(iter(stream))
+        stream.close()
+        server.wait_until_idle()
+    finally:
+        gate.open()
 
 
 def test_numbers_beyond_doubles_are_refused(server: RunningServer) -> None:
