@@ -1,6 +1,6 @@
-"""Block operations: work on the contents of blocks and of recurrent states, as plain data, and the list of those to do.
+"""Block operations: the work on block contents and recurrent states that has to be done before a step, as plain data.
 
-The scheduler's part of the engine lists them, execution carries them out.
+The control plane lists them, execution carries them out.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ class CopyBlock:
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """A fork's recurrent states become what its parent's are now."""
+    """The recurrent states in the target become what those in the source are now: a fork gets its parent's states, a
+    request those of a snapshot, and a snapshot or a spare slot those of a request."""
 
     source_slot: int
     target_slot: int
@@ -125,8 +126,8 @@ class SwapInState:
     state_slot: int
 
 
-# Done in the order in which they were noted, all of them before the next forward: a block may be the
-# source of a copy, be given to another request and be filled for that one, all in one step.
+# They run in the order in which they were listed, because a block may be the source of a copy, be given to
+# another request and be filled for that one, all before one step.
 BlockOp: TypeAlias = (
     CopyBlock
     | CopyState

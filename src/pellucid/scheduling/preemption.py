@@ -9,8 +9,10 @@ from pellucid.scheduling.request_queues import RequestQueues
 
 
 class Preemption:
-    """Waiting requests that still hold blocks give them first, then running requests. The request with the latest
-    key gives first; if there are several callers, a request of the caller with the largest claim (`Claims`).
+    """Decides who gives blocks when too few are free, and who gives a seat.
+
+    Waiting requests that still hold blocks give them first, then running requests. The request with the latest key
+    gives first; if there are several callers, a request of the caller with the largest claim (`Claims`).
 
     Args:
         kv_cache_manager: says how many blocks requests have and need.
