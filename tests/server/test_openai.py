@@ -248,6 +248,35 @@ def test_usage_of_streams(server: RunningServer) -> None:
     assert done == "[DONE]"
 
 
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": QUESTION, "n": 3}),
+        ("/v1/completions", {"prompt": ["Once", "The cat"], "n": 2}),
+    ],
+)
+def test_several_texts_in_one_stream_are_the_whole_reply(
+    server: RunningServer, route: str, fields: dict[str, Any]
+) -> None:
+    """Most of their tokens take the shortest way: a chunk from a template for each text."""
+    body = {**fields, "max_tokens": 12, "temperature": 0.9, "seed": 5, "ignore_eos": True}
+    whole = server.post(route, body).json
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last, _ = server.post(route, {**body, **options}).events
+    texts: dict[int, str] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            added = choice["delta"].get("content") if "delta" in choice else choice["text"]
+            texts[choice["index"]] = texts.get(choice["index"], "") + (added or "")
+    expected = {
+        choice["index"]: choice["message"]["content"] if "message" in choice else choice["text"]
+        for choice in whole["choices"]
+    }
+    assert texts == expected
+    num_tokens = last["usage"]["completion_tokens"]
+    assert num_tokens == whole["usage"]["completion_tokens"] == 12 * len(expected)
+
+
 def test_the_second_turn_of_a_conversation_is_found_in_the_cache(server: RunningServer) -> None:
     system = {"role": "system", "content": "You answer questions about numbers. " * 20}
     first = [system, *QUESTION]
