@@ -58,8 +58,8 @@ class TextTemplate:
 class TextChunks:
     """Makes the chunks of a reply's body for the deltas that add text to one completion and nothing else.
 
-    Between two steps a stream's objects leave the processor's caches, so a token must need few of them: the
-    chunk is made from one format.
+    Between two steps a stream's objects leave the processor's caches, so a token must need few of them: one
+    format makes the whole chunk.
 
     Args:
         parts: of a frame, between what differs: the text, in subclasses more.
@@ -152,8 +152,7 @@ class CompletionsReply:
                 sender.write(first)
             if self._progress is not None:
                 await self._send_progress(sender, self._progress)
-            streams = self._generation.streams
-            await _DeltaWriter(streams, writer, sender.body_writer).ended
+            await _DeltaWriter(generation.streams, writer, sender.body_writer).ended
             if last := writer.last():
                 sender.write(last)
         except Exception as error:
