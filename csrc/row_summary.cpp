@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "kernels/token_weight.h"
-#include "rounding.h"
 
 // The loops over a whole row, compiled for several instruction sets where the linker can choose
 // among them when the library is loaded. Sums are in lanes, whose number is part of the definition:
@@ -27,6 +26,7 @@
 namespace pellucid {
 namespace {
 
+using Chunk = RowSummaryScratch::Chunk;
 using Prefix = RowSummaryScratch::Prefix;
 using Sample = RowSummaryScratch::Sample;
 
@@ -36,7 +36,8 @@ using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
 using Integers = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
 
 constexpr std::int64_t kBlockTokens = 128;
-constexpr std::int64_t kChunkTokens = 8192;
+constexpr std::int64_t kChunkTokens = 8192;  // stay in a first-level cache
+constexpr std::int64_t kChunksAlone = 2;     // end before another thread would be awake
 constexpr std::int64_t kSampledTokens = 8192;
 constexpr int kNumBuckets = 1024;
 // Of the sample: tokens of less than 2^-32 of the peak's weight share the last bucket.
@@ -99,19 +100,12 @@ struct MassSums {
   }
 };
 
-struct Sums {
-  double total = 0.0;
-  double weighted = 0.0;
-  double scaled = 0.0;
-  std::int64_t mass = 0;
-};
-
-// Weighs at most kChunkTokens tokens at the temperature, into `scaled`, and adds to `sums` these
-// weights, their masses, the weights at temperature 1, and those times the distance to the peak.
-// The largest logit of each block of tokens goes to `peaks`.
+// Weighs the tokens of a chunk at the temperature, into `scaled`, and sums up these weights, their
+// masses, the weights at temperature 1, and those times the distance to the peak. The largest logit
+// of each block of tokens goes to `peaks`.
 PELLUCID_FOR_EACH_ISA
 void weigh(const float* __restrict logits, std::int64_t size, float peak, float sharpness,
-           float* __restrict scaled, float* __restrict peaks, Sums& sums) {
+           float* __restrict scaled, float* __restrict peaks, Chunk& sums) {
   const bool is_scaled = sharpness != kLog2E;
   Doubles totals{}, weighted{}, scaled_totals{};
   MassSums masses;
@@ -199,35 +193,45 @@ void mark_between(const float* __restrict logits, std::int64_t size, float least
 
 class Row {
  public:
-  Row(const float* logits, std::int64_t vocab_size, float peak, const RowQuestion& question,
-      RowSummaryScratch& scratch)
-      : logits_(logits),
+  Row(const KernelTable& kernels, ThreadPool& pool, const float* logits, std::int64_t vocab_size,
+      const RowQuestion& question, RowSummaryScratch& scratch)
+      : kernels_(kernels),
+        pool_(pool),
+        logits_(logits),
         vocab_size_(vocab_size),
-        peak_(peak),
         question_(question),
         stride_(std::max<std::int64_t>(1, vocab_size / kSampledTokens)),
         scratch_(scratch) {
+    scratch.chunks.assign(static_cast<std::size_t>(num_pieces(kChunkTokens)), Chunk{});
+    scratch.scaled.resize(static_cast<std::size_t>(vocab_size));
+    scratch.peaks.resize(static_cast<std::size_t>(num_pieces(kBlockTokens)));
+    scratch.sampled.resize(static_cast<std::size_t>(num_pieces(stride_)));
     scratch.sample.clear();
+    scratch.marked.resize(static_cast<std::size_t>(vocab_size) + kMarksTogether);
+    scaled_ = scratch.scaled.data();
   }
 
   bool summarize(RowSummary& summary) {
+    peak_ = largest();
+    if (!std::isfinite(peak_)) return false;
     summary.peak = peak_;
-    const Sums sums = weigh_all();
+    const Chunk sums = weigh_all();
     if (!std::isfinite(sums.weighted)) return false;  // a logit is -infinity or NaN
     summary.total = sums.total;
     summary.weighted = sums.weighted;
     summary.all = {vocab_size_, sums.scaled};
-    const std::int64_t token = question_.token;
-    summary.rank = 1 + count_above(logits_, token, logits_[token], true) +
-                   count_above(logits_ + token, vocab_size_ - token, logits_[token], false);
+    summary.rank = 1 + sums.num_likelier;
     find_likeliest(summary.likeliest);
     truncate(summary, sums.mass);
-    summary.is_kept = is_kept(token);
+    summary.is_kept = is_kept(question_.token);
     for (const std::int64_t each : summary.likeliest) summary.are_kept.push_back(is_kept(each));
     return true;
   }
 
  private:
+  // Of so many tokens, the row.
+  std::int64_t num_pieces(std::int64_t tokens) const { return (vocab_size_ + tokens - 1) / tokens; }
+
   // By logit; of equals the lower token first.
   bool is_likelier(std::int64_t a, std::int64_t b) const {
     return logits_[a] > logits_[b] || (logits_[a] == logits_[b] && a < b);
@@ -237,22 +241,57 @@ class Row {
     return !(last_ >= 0 && is_likelier(last_, token)) && scaled_[token] >= question_.min_p;
   }
 
-  // Calls f(begin, end) for parts of [begin, end) that stay in a first-level cache.
+  // Calls f(chunk, begin, end) for each chunk of tokens, on all threads.
   template <class F>
-  static void for_chunks(std::int64_t begin, std::int64_t end, F&& f) {
-    for (; begin < end; begin += kChunkTokens) f(begin, std::min(begin + kChunkTokens, end));
+  void for_chunks(F&& f) const {
+    const std::int64_t num_chunks = num_pieces(kChunkTokens);
+    auto task = [&](Worker& worker) {
+      worker.parallel_for(num_chunks, 1, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t number = first; number < last; ++number) {
+          const std::int64_t begin = number * kChunkTokens;
+          f(scratch_.chunks[static_cast<std::size_t>(number)], begin,
+            std::min(begin + kChunkTokens, vocab_size_));
+        }
+      });
+    };
+    if (num_chunks <= kChunksAlone) {
+      pool_.run_alone(task);
+    } else {
+      pool_.run(task);
+    }
   }
 
-  Sums weigh_all() {
-    scratch_.scaled.resize(static_cast<std::size_t>(vocab_size_));
-    scratch_.peaks.resize(
-        static_cast<std::size_t>(round_up(vocab_size_, kBlockTokens) / kBlockTokens));
-    scaled_ = scratch_.scaled.data();
-    Sums sums;
-    for_chunks(0, vocab_size_, [&](std::int64_t begin, std::int64_t end) {
-      weigh(logits_ + begin, end - begin, peak_, question_.sharpness,
-            scratch_.scaled.data() + begin, scratch_.peaks.data() + begin / kBlockTokens, sums);
+  float largest() const {
+    for_chunks([&](Chunk& chunk, std::int64_t begin, std::int64_t end) {
+      chunk.peak = kernels_.elementwise.largest(logits_ + begin, end - begin);
     });
+    float peak = -kInfinity;
+    for (const Chunk& chunk : scratch_.chunks) peak = std::max(peak, chunk.peak);
+    return peak;
+  }
+
+  Chunk weigh_all() const {
+    for_chunks([&](Chunk& chunk, std::int64_t begin, std::int64_t end) {
+      weigh(logits_ + begin, end - begin, peak_, question_.sharpness,
+            scratch_.scaled.data() + begin, scratch_.peaks.data() + begin / kBlockTokens, chunk);
+      const std::int64_t split = std::clamp(question_.token, begin, end);
+      const float least = logits_[question_.token];
+      chunk.num_likelier = count_above(logits_ + begin, split - begin, least, true) +
+                           count_above(logits_ + split, end - split, least, false);
+      for (std::int64_t number = (begin + stride_ - 1) / stride_; number * stride_ < end;
+           ++number) {
+        const std::int64_t token = number * stride_;
+        scratch_.sampled[static_cast<std::size_t>(number)] = {logits_[token], scaled_[token]};
+      }
+    });
+    Chunk sums;
+    for (const Chunk& chunk : scratch_.chunks) {
+      sums.total += chunk.total;
+      sums.weighted += chunk.weighted;
+      sums.scaled += chunk.scaled;
+      sums.mass += chunk.mass;
+      sums.num_likelier += chunk.num_likelier;
+    }
     return sums;
   }
 
@@ -334,10 +373,10 @@ class Row {
   void take_sample() {
     std::vector<Sample>& buckets = scratch_.sample;
     buckets.resize(kNumBuckets + 1);
-    for (std::int64_t token = 0; token < vocab_size_; token += stride_) {
-      const float place = (peak_ - logits_[token]) * question_.sharpness * kBucketsPerExponent;
+    for (const RowSummaryScratch::SampledToken& token : scratch_.sampled) {
+      const float place = (peak_ - token.logit) * question_.sharpness * kBucketsPerExponent;
       Sample& own = buckets[static_cast<std::size_t>(std::min(place, float{kNumBuckets}))];
-      const auto weight = static_cast<double>(scaled_[token]);
+      const auto weight = static_cast<double>(token.weight);
       own.add({1.0, weight, weight * weight});
     }
   }
@@ -376,30 +415,44 @@ class Row {
   // Collects the tokens with logits above `least` and not above `most`. Returns the sum of those
   // above `most`.
   Prefix collect(float least, float most) const {
-    std::vector<std::uint8_t>& marks = scratch_.marks;
-    marks.resize(kChunkTokens);
-    std::vector<std::int32_t>& marked = scratch_.marked;
-    marked.resize(static_cast<std::size_t>(vocab_size_) + kMarksTogether);
-    Prefix above{};
-    std::size_t count = 0;
-    for_chunks(0, vocab_size_, [&](std::int64_t begin, std::int64_t end) {
+    for_chunks([&](Chunk& chunk, std::int64_t begin, std::int64_t end) {
       const std::int64_t size = end - begin;
-      if (most < kInfinity) add_above(logits_ + begin, scaled_ + begin, size, most, 0.0f, above);
-      mark_between(logits_ + begin, size, least, most, marks.data());
-      std::fill(marks.begin() + size, marks.end(), std::uint8_t{0});
-      for (std::size_t i = 0; i < static_cast<std::size_t>(size); i += kMarksTogether) {
-        std::uint64_t together;
-        static_assert(sizeof(together) == kMarksTogether);
-        std::memcpy(&together, marks.data() + i, kMarksTogether);
-        if (together == 0) continue;
-        for (std::size_t j = i; j < i + kMarksTogether; ++j) {  // without branches
-          marked[count] = static_cast<std::int32_t>(begin) + static_cast<std::int32_t>(j);
-          count += marks[j];
-        }
+      chunk.above = {};
+      if (most < kInfinity) {
+        add_above(logits_ + begin, scaled_ + begin, size, most, 0.0f, chunk.above);
       }
+      chunk.num_marked = mark(begin, size, least, most);
     });
-    scratch_.tokens.assign(marked.begin(), marked.begin() + static_cast<std::ptrdiff_t>(count));
+    Prefix above{};
+    scratch_.tokens.clear();
+    const std::int32_t* marked = scratch_.marked.data();
+    for (const Chunk& chunk : scratch_.chunks) {
+      above.add(chunk.above);
+      scratch_.tokens.insert(scratch_.tokens.end(), marked, marked + chunk.num_marked);
+      marked += kChunkTokens;
+    }
     return above;
+  }
+
+  // Writes the tokens of a chunk with logits above `least` and not above `most` to its place in
+  // `marked`. Returns their number.
+  std::int64_t mark(std::int64_t begin, std::int64_t size, float least, float most) const {
+    alignas(kMarksTogether) std::uint8_t marks[kChunkTokens];
+    mark_between(logits_ + begin, size, least, most, marks);
+    std::fill(marks + size, marks + kChunkTokens, std::uint8_t{0});
+    std::int32_t* const marked = scratch_.marked.data() + begin;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(size); i += kMarksTogether) {
+      std::uint64_t together;
+      static_assert(sizeof(together) == kMarksTogether);
+      std::memcpy(&together, marks + i, kMarksTogether);
+      if (together == 0) continue;
+      for (std::size_t j = i; j < i + kMarksTogether; ++j) {  // without branches
+        marked[count] = static_cast<std::int32_t>(begin) + static_cast<std::int32_t>(j);
+        count += marks[j];
+      }
+    }
+    return static_cast<std::int64_t>(count);
   }
 
   // Finds where the prefix ends among the collected tokens; `sum` is that of all likelier ones.
@@ -451,25 +504,29 @@ class Row {
 
   // The tokens that are kept so far.
   Prefix kept() const {
-    Prefix sum{};
-    const auto add = [&](std::int64_t first, std::int64_t last, float least) {
-      for_chunks(first, last, [&](std::int64_t begin, std::int64_t end) {
-        add_above(logits_ + begin, scaled_ + begin, end - begin, least, least_weight_, sum);
-      });
-    };
     // Tokens with the same logit as the last one are kept before it, and not after it.
-    const std::int64_t split = last_ + 1;
-    if (last_ >= 0) add(0, split, std::nextafter(logits_[last_], -kInfinity));
-    add(split, vocab_size_, last_ >= 0 ? logits_[last_] : -kInfinity);
+    const float after = last_ >= 0 ? logits_[last_] : -kInfinity;
+    const float before = std::nextafter(after, -kInfinity);
+    for_chunks([&](Chunk& chunk, std::int64_t begin, std::int64_t end) {
+      const std::int64_t split = std::clamp(last_ + 1, begin, end);
+      chunk.above = {};
+      add_above(logits_ + begin, scaled_ + begin, split - begin, before, least_weight_,
+                chunk.above);
+      add_above(logits_ + split, scaled_ + split, end - split, after, least_weight_, chunk.above);
+    });
+    Prefix sum{};
+    for (const Chunk& chunk : scratch_.chunks) sum.add(chunk.above);
     return sum;
   }
 
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
   const float* const logits_;
   const std::int64_t vocab_size_;
-  const float peak_;
   const RowQuestion& question_;
   const std::int64_t stride_;  // between sampled tokens
   RowSummaryScratch& scratch_;
+  float peak_ = 0.0f;
   const float* scaled_ = nullptr;  // [V] weights at the temperature
   float least_weight_ = 0.0f;      // that min_p keeps
   std::int64_t last_ = -1;  // the least likely token that top_k and top_p keep; -1: they keep all
@@ -477,13 +534,12 @@ class Row {
 
 }  // namespace
 
-bool summarize_row(const KernelTable& kernels, const float* logits, std::int64_t vocab_size,
-                   const RowQuestion& question, RowSummaryScratch& scratch, RowSummary& summary) {
+bool summarize_row(const KernelTable& kernels, ThreadPool& pool, const float* logits,
+                   std::int64_t vocab_size, const RowQuestion& question, RowSummaryScratch& scratch,
+                   RowSummary& summary) {
   assert(0 <= question.token && question.token < vocab_size);
   assert(0 <= question.num_likeliest && question.num_likeliest <= vocab_size);
-  const float peak = kernels.elementwise.largest(logits, vocab_size);
-  if (!std::isfinite(peak)) return false;
-  return Row(logits, vocab_size, peak, question, scratch).summarize(summary);
+  return Row(kernels, pool, logits, vocab_size, question, scratch).summarize(summary);
 }
 
 }  // namespace pellucid

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernel_table.h"
+#include "thread_pool.h"
 
 namespace pellucid {
 
@@ -53,6 +54,21 @@ struct RowSummaryScratch {
       weight += other.weight;
     }
   };
+  // What a chunk of the row adds to the sums of the row.
+  struct Chunk {
+    float peak = 0.0f;
+    double total = 0.0;
+    double weighted = 0.0;
+    double scaled = 0.0;  // weights at the temperature
+    std::int64_t mass = 0;
+    std::int64_t num_likelier = 0;  // than the chosen token
+    Prefix above;                   // of the tokens above those that are collected
+    std::int64_t num_marked = 0;
+  };
+  struct SampledToken {
+    float logit = 0.0f;
+    float weight = 0.0f;
+  };
   // Of tokens of a sample.
   struct Sample {
     double count = 0.0;
@@ -65,17 +81,20 @@ struct RowSummaryScratch {
       squares += other.squares;
     }
   };
-  std::vector<float> scaled;    // [V] weights at the temperature
-  std::vector<float> peaks;     // the largest logit of each block of tokens
-  std::vector<Sample> sample;   // of the row, in buckets in order of likelihood; empty: not taken
-  std::vector<Prefix> buckets;  // of tokens that are collected
-  std::vector<std::uint8_t> marks;   // of a chunk: tokens that are collected
-  std::vector<std::int32_t> marked;  // [V and a few more] the same tokens first
-  std::vector<std::int32_t> tokens;  // the collected ones
+  std::vector<Chunk> chunks;
+  std::vector<float> scaled;          // [V] weights at the temperature
+  std::vector<float> peaks;           // the largest logit of each block of tokens
+  std::vector<SampledToken> sampled;  // every stride-th token of the row
+  std::vector<Sample> sample;         // their sums, in buckets in order of likelihood
+  std::vector<Prefix> buckets;        // of tokens that are collected
+  std::vector<std::int32_t> marked;   // [V and a few more] each chunk's collected tokens first
+  std::vector<std::int32_t> tokens;   // the collected ones
 };
 
-// False where a logit is not finite: the summary is then undefined.
-bool summarize_row(const KernelTable& kernels, const float* logits, std::int64_t vocab_size,
-                   const RowQuestion& question, RowSummaryScratch& scratch, RowSummary& summary);
+// False where a logit is not finite: the summary is then undefined. The result does not depend on
+// the number of threads. Throws as ThreadPool::run.
+bool summarize_row(const KernelTable& kernels, ThreadPool& pool, const float* logits,
+                   std::int64_t vocab_size, const RowQuestion& question, RowSummaryScratch& scratch,
+                   RowSummary& summary);
 
 }  // namespace pellucid

@@ -3,8 +3,11 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
@@ -17,7 +20,8 @@ namespace {
 
 class RowSummarizer {
  public:
-  explicit RowSummarizer(const KernelTable& kernels) : kernels_(kernels) {}
+  RowSummarizer(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool)
+      : kernels_(kernels), pool_(std::move(pool)) {}
 
   nb::object summarize(const FloatVector& logits, const RowQuestion& question) {
     const auto vocab_size = static_cast<std::int64_t>(logits.size());
@@ -29,7 +33,7 @@ class RowSummarizer {
     RowSummary summary;
     // With the GIL: the scratch memory is one caller's at a time.
     const bool is_finite =
-        summarize_row(kernels_, logits.data(), vocab_size, question, scratch_, summary);
+        summarize_row(kernels_, *pool_, logits.data(), vocab_size, question, scratch_, summary);
     return is_finite ? as_tuple(summary) : nb::none();
   }
 
@@ -47,6 +51,7 @@ class RowSummarizer {
   }
 
   const KernelTable& kernels_;
+  std::shared_ptr<ThreadPool> pool_;
   RowSummaryScratch scratch_;
 };
 
@@ -55,7 +60,8 @@ class RowSummarizer {
 void bind_row_summary(nb::module_& m) {
   nb::class_<RowSummarizer>(m, "RowSummarizer",
                             "Summarizes rows of logits, one at a time; keeps its memory.")
-      .def(nb::init<const KernelTable&>(), "kernels"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<const KernelTable&, std::shared_ptr<ThreadPool>>(), "kernels"_a, "pool"_a,
+           nb::keep_alive<1, 2>())
       .def(
           "summarize",
           [](RowSummarizer& self, const FloatVector& logits, std::int64_t token,

@@ -276,7 +276,7 @@ class Draw:
 class RowSummarizer:
     """Summarizes rows of logits, one at a time; keeps its memory."""
 
-    def __init__(self, kernels: Kernels) -> None: ...
+    def __init__(self, kernels: Kernels, pool: ThreadPool) -> None: ...
 
     def summarize(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], token: int, num_likeliest: int, sharpness: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> tuple[float, float, float, int, bool, tuple[int, float], tuple[int, float], tuple[int, float], tuple[int, float], list[tuple[int, bool]]] | None:
         """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.base import RowQuestion
-from pellucid.backends.native import RowSummarizer, find_kernels, kernel_levels
+from pellucid.backends.native import RowSummarizer, ThreadPool, find_kernels, kernel_levels
 from pellucid.backends.program_decoder import row_summary
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.sampler import Sampler, SamplingRow
@@ -72,8 +72,8 @@ def assert_alike(found: TokenObservation, expected: TokenObservation) -> None:
         assert own.final_logprob == pytest.approx(other.final_logprob, rel=TOLERANCE, abs=TOLERANCE)
 
 
-def summarize_on(isa: str = "") -> Summarize:
-    return partial(row_summary, RowSummarizer(find_kernels(isa)))
+def summarize_on(isa: str = "", num_threads: int = 1) -> Summarize:
+    return partial(row_summary, RowSummarizer(find_kernels(isa), ThreadPool(num_threads)))
 
 
 @pytest.mark.parametrize("isa", kernel_levels())
@@ -93,6 +93,26 @@ def test_an_observation_of_a_drawn_token_equals_the_definition(
                 found = observe_drawn(logits, row.params, sampling_stages(row), token_id, summarize)
                 assert found is not None
                 assert_alike(found, by_definition(logits, row, token_id))
+
+
+@pytest.mark.parametrize("vocab_size", [16_384, 16_385, 50_001])
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_threads_change_no_bit(num_threads: int, vocab_size: int) -> None:
+    """Above 16,384 tokens the threads share a row in chunks of 8,192."""
+    alone, together = summarize_on(), summarize_on(num_threads=num_threads)
+    for spread in (0.0, 0.7, 4.0):
+        logits = np.random.default_rng(vocab_size).standard_normal(vocab_size).astype(np.float32)
+        logits *= spread
+        logits[::999] = logits.max()  # equals in every chunk
+        for token in (0, 8_191, 8_192, 15_984, vocab_size - 1):
+            for truncation in ({}, {"top_p": 0.9}, {"top_k": 70, "min_p": 0.01}):
+                question = RowQuestion(token, 10, 1.7, **truncation)
+                found = alone(logits, question)
+                assert together(logits, question) == found
+                assert found is not None and found.rank == 1 + np.sum(
+                    (logits > logits[token])
+                    | ((logits == logits[token]) & (np.arange(vocab_size) < token))
+                )
 
 
 @pytest.mark.parametrize("isa", kernel_levels())

@@ -114,7 +114,7 @@ class CpuBackend(Backend):
             self._new_program(self._max_rows),
             self._quantize_activations,
             before_step=ThreadLimiter(self.pool).update,
-            summarizer=RowSummarizer(self.kernels),
+            summarizer=RowSummarizer(self.kernels, self.pool),
         )
 
     def _new_program(self, max_rows: int) -> Program:
