@@ -1,6 +1,5 @@
 """The observation of a token that was drawn natively equals the definition in NumPy, on every level."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -137,7 +136,7 @@ def test_stages_that_no_summary_covers_are_left_to_the_definition(params: dict[s
     assert observe_drawn(logits, row.params, sampling_stages(row), 3, summarize_on()) is None
     sampled, observation = Sampler().observe(logits, row, 3, summarize_on())
     assert sampled.token_id == 3
-    assert observation == replace(by_definition(logits, row, 3), seconds=observation.seconds)
+    assert observation == by_definition(logits, row, 3)._replace(seconds=observation.seconds)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

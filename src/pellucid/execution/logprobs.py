@@ -1,6 +1,6 @@
 """Log-probabilities of tokens: in the model's own distribution and in the final one."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,8 +8,7 @@ from pellucid.execution.candidates import Candidates, Logits
 from pellucid.execution.selection import largest
 
 
-@dataclass(frozen=True)
-class TokenLogprob:
+class TokenLogprob(NamedTuple):
     """One token at one position.
 
     Attributes:
@@ -26,8 +25,7 @@ class TokenLogprob:
     rank: int
 
 
-@dataclass(frozen=True)
-class TokenLogprobs:
+class TokenLogprobs(NamedTuple):
     """One position: its token, and the most likely tokens in order of rank."""
 
     chosen: TokenLogprob

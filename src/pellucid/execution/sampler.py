@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,13 +89,13 @@ class Sampler:
             sampled = self.sample(logits, row, drawn)
             quick = observe_drawn(logits, row.params, sampling_stages(row), drawn, summarize)
             if quick is not None:
-                return sampled, replace(quick, seconds=time.perf_counter() - started)
+                return sampled, quick._replace(seconds=time.perf_counter() - started)
         passed = [("logits", Candidates.of(logits))]
         for stage in sampling_stages(row):
             passed.append((stage.name, _apply(stage, passed[-1][1], row)))
         sampled = _choose(logits, row, passed[-1][1], drawn)
         observation = observe_token(logits, passed, sampled.token_id)
-        return sampled, replace(observation, seconds=time.perf_counter() - started)
+        return sampled, observation._replace(seconds=time.perf_counter() - started)
 
     def distribution(self, logits: Logits, row: SamplingRow) -> Candidates:
         """The distribution that `sample` draws from. Arguments and errors are the same."""

@@ -5,9 +5,8 @@ Computed from the same logits as the token, and only if a subscriber watches the
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +23,7 @@ SUMMARIZED_STAGES = frozenset({"temperature", "top_k", "top_p", "min_p"})
 Summarize: TypeAlias = Callable[[Logits, RowQuestion], RowSummary | None]
 
 
-@dataclass(frozen=True)
-class FunnelStage:
+class FunnelStage(NamedTuple):
     """The tokens that one stage kept.
 
     Attributes:
@@ -40,8 +38,7 @@ class FunnelStage:
     kept_mass: float
 
 
-@dataclass(frozen=True)
-class TokenObservation:
+class TokenObservation(NamedTuple):
     """Why a token was chosen, for subscribers.
 
     Attributes:
