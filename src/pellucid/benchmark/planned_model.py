@@ -1,6 +1,6 @@
 """What an estimate needs to know of a model: its configuration and formats, without its weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pellucid import formulas
 from pellucid.backends.choice import make_backend
@@ -47,14 +47,14 @@ def find_planned_model(shape: str | None, config: EngineConfig) -> PlannedModel:
     location = find_model(config.model, config.revision)
     stored = open_stored_model(location.path)
     backend = make_backend(config, stored.config)
-    formats = ModelFormats(
-        config.quantization,
-        config.kv_cache_dtype,
-        config.block_size,
-        plan_weights(stored, backend, config.quantization).total,
-        backend.kv_bytes_per_block(stored.config, config.block_size, config.kv_cache_dtype),
+    counted = replace(
+        formats,
+        weight_bytes=plan_weights(stored, backend, config.quantization).total,
+        bytes_per_block=backend.kv_bytes_per_block(
+            stored.config, config.block_size, config.kv_cache_dtype
+        ),
     )
-    return PlannedModel(location.name, stored.config, formats)
+    return PlannedModel(location.name, stored.config, counted)
 
 
 def measure_this_machine(model: PlannedModel, config: EngineConfig) -> MachineFacts:
