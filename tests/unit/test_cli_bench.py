@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pellucid.benchmark.machine import Machine
-from pellucid.cli.bench import numbers
+from pellucid.cli.parsing.counts import parse_counts
 from pellucid.shapes import SHAPES
 from support.command_line import CommandLine, Ran
 from support.tiny_shape import TINY_SHAPE
@@ -188,11 +188,11 @@ def test_an_unknown_shape_is_refused(bench: Any) -> None:
     assert ran.status == 2 and "shape='gpt-5': known are" in ran.err
 
 
-def test_lists_of_numbers() -> None:
-    assert numbers("--batch", "1, 8,32", least=1) == [1, 8, 32]
+def test_lists_of_counts() -> None:
+    assert parse_counts("--batch", "1, 8,32", least=1) == [1, 8, 32]
     for bad in ("", "1,", "1;2", "1.5", "²"):
         with pytest.raises(ValueError, match="--batch"):
-            numbers("--batch", bad, least=1)
+            parse_counts("--batch", bad, least=1)
 
 
 def test_ctrl_c_leaves_what_was_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

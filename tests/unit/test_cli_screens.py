@@ -20,10 +20,11 @@ from pellucid.benchmark.ablation.capacity import Capacity, CapacityResult
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
-from pellucid.benchmark.estimate import MachineFacts, ModelFormats, Workload, estimate
+from pellucid.benchmark.estimate import ModelFormats, Workload, estimate
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
 from pellucid.benchmark.machine import Machine
+from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Decode, Prefill
 from pellucid.cli import main

@@ -3,14 +3,13 @@
 import pytest
 
 from pellucid.benchmark.estimate import (
-    MACHINES,
-    MachineFacts,
     ModelFormats,
     Number,
     Workload,
     estimate,
     kv_position_bytes,
 )
+from pellucid.benchmark.machine_facts import KNOWN_MACHINES, MachineFacts
 from pellucid.shapes import find_shape
 
 LAPTOP = MachineFacts("laptop", "M", 20e9, 500e9, 16e9)
@@ -58,7 +57,7 @@ def test_times_are_the_larger_of_operations_and_bytes() -> None:
     many = numbers(batch=64)
     assert many["tokens_per_second"].value > 10 * found["tokens_per_second"].value
     assert found["bandwidth"].provenance == "M"
-    assert numbers(machine=MACHINES["h100-80g"])["bandwidth"].provenance == "E"
+    assert numbers(machine=KNOWN_MACHINES["h100-80g"])["bandwidth"].provenance == "E"
 
 
 @pytest.mark.parametrize(

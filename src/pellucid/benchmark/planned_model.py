@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from pellucid import formulas
 from pellucid.backends.choice import make_backend
-from pellucid.benchmark.estimate import MachineFacts, ModelFormats, matrix_bytes
+from pellucid.benchmark.estimate import ModelFormats, matrix_bytes
+from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig, ModelConfig
 from pellucid.loading.hub import find_model

@@ -5,15 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pellucid.cli.bench_model import (
-    Shape,
-    check_count,
-    check_shape_alone,
-    load_bench_model,
-)
+from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.summary import expert_facts, memory_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
+from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import OUTPUT, BenchSpeculationOptions, ModelOptions
 from pellucid.cli.parsing.settings import WORKLOAD
@@ -103,8 +99,9 @@ def bench(
     check_shape_alone(shape, model, model_options)
     check_count("--repetitions", repetitions, least=1)
     check_count("--gen", gen, least=1)
-    prompts, batches = numbers("--prompt", prompt, least=1), numbers("--batch", batch, least=1)
-    depths = numbers("--depth", depth, least=0)
+    prompts = parse_counts("--prompt", prompt, least=1)
+    batches = parse_counts("--batch", batch, least=1)
+    depths = parse_counts("--depth", depth, least=0)
     SamplingParams(temperature=temperature, top_p=top_p)  # checks both
     config = EngineConfig(model=model, **model_options.settings(), **speculation_options.settings())
 
@@ -138,23 +135,6 @@ def bench(
         write_bench_image(bench_model.name, measurements, config, machine, plot)
         note(f"plot: {plot}")
     raise typer.Exit(EXIT_INTERRUPTED if interrupted else 0)
-
-
-def numbers(option: str, text: str, *, least: int) -> list[int]:
-    """The whole numbers of a list "1,8,32".
-
-    Raises:
-        ValueError: one is not a number, is less than `least` or stands there twice.
-    """
-    values = []
-    for word in text.split(","):
-        if not word.strip().isdecimal() or int(word) < least or int(word) in values:
-            raise ValueError(
-                f"{option}={text!r}: must be different whole numbers of at least {least}, with commas"
-                " between them"
-            )
-        values.append(int(word))
-    return values
 
 
 def _measure(

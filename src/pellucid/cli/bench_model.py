@@ -36,11 +36,6 @@ def check_shape_alone(shape: str | None, model: str | None, options: ModelOption
             )
 
 
-def check_count(option: str, value: int, *, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{option}={value}: must be a whole number of at least {least}")
-
-
 def load_bench_model(
     shape: str | None, config: EngineConfig, workloads: "Sequence[Workload]"
 ) -> "LoadedModel":

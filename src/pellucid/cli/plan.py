@@ -3,25 +3,26 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pellucid.cli.bench import numbers
-from pellucid.cli.bench_model import check_count
+from pellucid.benchmark.machine_facts import (
+    KNOWN_MACHINES,
+    MACHINE_NAMES,
+    THIS_MACHINE,
+    MachineFacts,
+)
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.summary import formats
+from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.option_types import size
 from pellucid.cli.parsing.options import MODEL, Json, StoredModelOptions, choice
 from pellucid.cli.parsing.settings import PLANNED_REQUESTS
 from pellucid.config import EngineConfig
 
-if TYPE_CHECKING:
-    from pellucid.benchmark.estimate import MachineFacts
-
 MACHINE = "Machine"
-THIS_MACHINE, PRESETS = "this", ("a100-80g", "h100-80g")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class MachineOptions:
     machine: Annotated[
         str,
         typer.Option(
-            **choice(THIS_MACHINE, *PRESETS),
+            **choice(*MACHINE_NAMES),
             rich_help_panel=MACHINE,
             help="This machine is measured; the others are as their data sheets say.",
         ),
@@ -67,26 +68,24 @@ class MachineOptions:
 
     def check(self) -> None:
         """Raises ValueError for a machine that is not known, or a limit that none can have."""
-        if self.machine not in (THIS_MACHINE, *PRESETS):
-            known = ", ".join((THIS_MACHINE, *PRESETS))
+        if self.machine not in MACHINE_NAMES:
+            known = ", ".join(MACHINE_NAMES)
             raise ValueError(f"--machine={self.machine!r}: must be one of {known}")
         for name in ("memory", "bandwidth", "peak"):
             limit = getattr(self, name)
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"--{name}={limit}: must be above 0")
 
-    def facts(self, measure: "Callable[[], MachineFacts]") -> "MachineFacts":
+    def facts(self, measure: Callable[[], MachineFacts]) -> MachineFacts:
         """The machine's limits.
 
         Args:
             measure: measures this machine; not called if all limits are given.
         """
-        from pellucid.benchmark.estimate import MACHINES, MachineFacts
-
         bandwidth = None if self.bandwidth is None else self.bandwidth * 1e9
         peak = None if self.peak is None else self.peak * 1e9
-        if self.machine in PRESETS:
-            return MACHINES[self.machine].with_limits(bandwidth, peak, self.memory)
+        if self.machine != THIS_MACHINE:
+            return KNOWN_MACHINES[self.machine].with_limits(bandwidth, peak, self.memory)
         if bandwidth is not None and peak is not None and self.memory is not None:
             return MachineFacts("as given", "E", bandwidth, peak, self.memory)
         return measure().with_limits(bandwidth, peak, self.memory)
@@ -141,7 +140,7 @@ def plan(
             raise ValueError(f"--shape={shape!r} needs no files: {name}={value!r} has no effect")
     check_count("--prompt", prompt, least=1)
     check_count("--gen", gen, least=1)
-    batches = numbers("--batch", batch, least=1)
+    batches = parse_counts("--batch", batch, least=1)
     if not 0 <= price < math.inf:
         raise ValueError(f"--price={price}: must be a number of at least 0")
     machine_options.check()

@@ -8,7 +8,8 @@ from pellucid.cli.output.terminal import print_table, wrapped
 from pellucid.cli.output.units import counted, num_bytes, seconds
 
 if TYPE_CHECKING:
-    from pellucid.benchmark.estimate import MachineFacts, Number
+    from pellucid.benchmark.estimate import Number
+    from pellucid.benchmark.machine_facts import MachineFacts
 
 Estimates = Mapping[int, "Sequence[Number]"]  # by requests that decode together
 

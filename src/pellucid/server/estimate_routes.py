@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from pellucid.benchmark.ceilings import measure_ceilings
-from pellucid.benchmark.estimate import (
-    MACHINES,
+from pellucid.benchmark.estimate import ModelFormats, Workload, estimate
+from pellucid.benchmark.machine_facts import (
+    KNOWN_MACHINES,
+    MACHINE_NAMES,
+    THIS_MACHINE,
     MachineFacts,
-    ModelFormats,
-    Workload,
-    estimate,
 )
 from pellucid.memory.process_memory import available_memory
 from pellucid.server.endpoint import Call, Reply, json_reply
@@ -95,7 +95,7 @@ class EstimateRoutes:
             {
                 "model": shape or self.serving.model.name,
                 "machine": asdict(machine),
-                "machines": ["this", *MACHINES],
+                "machines": list(MACHINE_NAMES),
                 "shapes": list(SHAPES),
                 "numbers": [asdict(number) for number in estimate(model, formats, machine, work)],
             }
@@ -103,19 +103,19 @@ class EstimateRoutes:
 
     async def _machine(self, call: Call) -> MachineFacts:
         """The requested machine; ceilings in the query replace its own."""
-        name = call.query.get("machine", "this")
-        if name != "this" and name not in MACHINES:
-            known = ", ".join(("this", *MACHINES))
+        name = call.query.get("machine", THIS_MACHINE)
+        if name not in MACHINE_NAMES:
+            known = ", ".join(MACHINE_NAMES)
             raise refused(f"machine={name[:64]!r}: must be one of {known}", "machine")
         given = {
             key: _number(call, key, 1.0, 1.0, 1e18)
             for key in ("bandwidth", "flops", "memory_bytes")
             if key in call.query
         }
-        if name == "this" and len(given) == 3:
+        if name == THIS_MACHINE and len(given) == 3:
             machine = MachineFacts("given", "E", 1.0, 1.0, 1.0)
         else:
-            machine = MACHINES[name] if name != "this" else await self._this_machine()
+            machine = KNOWN_MACHINES.get(name) or await self._this_machine()
         return machine.with_limits(**given)
 
     async def _this_machine(self) -> MachineFacts:
