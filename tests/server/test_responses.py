@@ -8,7 +8,8 @@ import pytest
 
 from pellucid.prompts import ChatPrompt
 from pellucid.server.cache_comparison import common_length
-from pellucid.server.protocols.openai_responses import ConversationFields, conversation_of
+from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
+from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
 from support.bundled import bundled_model
 from support.http_server import RunningServer
 from support.offline import offline

@@ -32,7 +32,7 @@ from pellucid.server.protocols.ollama import Ollama
 from pellucid.server.protocols.openai_chat import ChatCompletions
 from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
-from pellucid.server.protocols.openai_responses import Responses
+from pellucid.server.protocols.openai_responses_api.routes import Responses
 from pellucid.server.protocols.tables import FIELD_TABLES
 from pellucid.server.protocols.tokens import Tokens
 from pellucid.server.request_routes import RequestRoutes

@@ -7,9 +7,9 @@ from pellucid.server.protocols import (
     openai_chat,
     openai_common,
     openai_completions,
-    openai_responses,
     tokens,
 )
+from pellucid.server.protocols.openai_responses_api import fields as openai_responses
 
 FIELD_TABLES = (
     openai_chat.CHAT_FIELDS,

@@ -1,0 +1,184 @@
+"""The server-sent events of a streamed response."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from pellucid.outputs import CompletionDelta
+from pellucid.server.errors import ApiError
+from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change
+from pellucid.server.protocols.logprobs import TokenLogprob
+from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
+from pellucid.server.streaming import (
+    StreamWriter,
+    TextChunks,
+    TextTemplate,
+    encode_text,
+    sse_event,
+)
+
+
+class EventWriter(StreamWriter):
+    """Writes one response as server-sent events."""
+
+    def __init__(self, response: ResponseObject) -> None:
+        self._response = response
+        self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
+        self._numbers = count()  # of the events
+        self._text_chunks: _NumberedChunks | None = None
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
+
+    def first(self) -> bytes:
+        created = self._event(
+            "response.created", response=self._response.without_output("in_progress")
+        )
+        return created + self.keepalive()
+
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        self._num_tokens += len(delta.token_ids)
+        changes = self._response.read(delta)
+        if delta.finish_reason is not None:
+            changes += ((change, ()) for change in self._response.blocks.close())
+        frames = [frame for change in changes for frame in self._block_frames(*change)]
+        if delta.finish_reason is not None:
+            num_tokens = self._num_tokens
+            if self._text_chunks is not None:
+                num_tokens += self._text_chunks.num_tokens
+            response = self._response.ended(delta.finish_reason, num_tokens)
+            is_whole = response["status"] == "completed"
+            kind = "response.completed" if is_whole else "response.incomplete"
+            frames.append(self._event(kind, response=response))
+        return b"".join(frames)
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        if not self._response.blocks.grow_by_text_alone or self._response.has_logprobs:
+            return None
+        if self._text_chunks is None:
+            block = self._response.blocks.open_block
+            assert block is not None
+            fields = msgspec.json.encode(self._growth(block, TextTemplate.PLACE, ()))
+            kind = _GROWTH_EVENTS[block.kind]
+            frame = _numbered_event(kind, _NumberedChunks.NUMBER, fields)
+            self._text_chunks = _NumberedChunks(frame, self._numbers, block)
+        return self._text_chunks
+
+    def keepalive(self) -> bytes:
+        """Clients' idle timers are reset by events, not by comments."""
+        return self._event(
+            "response.in_progress", response=self._response.without_output("in_progress")
+        )
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        response = self._response.without_output("failed")
+        response["error"] = {"code": error.code or "server_error", "message": error.message}
+        return self._event("response.failed", response=response)
+
+    def _block_frames(self, event: BlockEvent, logprobs: Sequence[TokenLogprob]) -> list[bytes]:
+        block = event.block
+        if event.change is Change.GREW:
+            return [self._growth_frame(block, event.text, logprobs)]
+        at = self._place(block)
+        part = {**at, "content_index": 0}
+        if event.change is Change.OPENED:
+            frames = [
+                self._event(
+                    "response.output_item.added",
+                    output_index=block.index,
+                    item=self._response.item(block, "in_progress"),
+                )
+            ]
+            if block.kind is not BlockKind.CALL:
+                frames.append(
+                    self._event(
+                        "response.content_part.added",
+                        **part,
+                        part=self._response.content(block, ""),
+                    )
+                )
+            return frames
+        name = _EVENT_NAMES[block.kind]
+        is_text = block.kind is BlockKind.TEXT
+        if block.kind is BlockKind.CALL:
+            done = [self._event(f"{name}.done", **at, name=block.name, arguments=block.text)]
+        else:
+            content = self._response.content(block, block.text)
+            extra = {"logprobs": content["logprobs"]} if is_text else {}
+            done = [
+                self._event(f"{name}.done", **part, **extra, text=block.text),
+                self._event("response.content_part.done", **part, part=content),
+            ]
+        item = self._response.item(block, "completed")
+        return [
+            *done,
+            self._event("response.output_item.done", output_index=block.index, item=item),
+        ]
+
+    def _growth_frame(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
+        kind = _GROWTH_EVENTS[block.kind]
+        if logprobs:
+            fields = self._growth(block, text, logprobs)
+            return self._numbered_event(kind, msgspec.json.encode(fields))
+        template = self._templates.get(block.index)
+        if template is None:
+            fields = self._growth(block, TextTemplate.PLACE, ())
+            template = TextTemplate(msgspec.json.encode(fields))
+            self._templates[block.index] = template
+        return self._numbered_event(kind, template.of(text))
+
+    def _growth(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        fields = self._place(block)
+        if block.kind is not BlockKind.CALL:
+            fields["content_index"] = 0
+        if block.kind is BlockKind.TEXT:
+            fields["logprobs"] = logprobs
+        return {**fields, "delta": text}
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        return {"item_id": self._response.item_id(block), "output_index": block.index}
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return self._numbered_event(kind.encode(), msgspec.json.encode(fields))
+
+    def _numbered_event(self, kind: bytes, fields: bytes) -> bytes:
+        """An event: the two fields that every event has, then those of a JSON object."""
+        return _numbered_event(kind, b"%d" % next(self._numbers), fields)
+
+
+def _numbered_event(kind: bytes, number: bytes, fields: bytes) -> bytes:
+    return sse_event(kind, b'{"type":"%b","sequence_number":%b,%b' % (kind, number, fields[1:]))
+
+
+class _NumberedChunks(TextChunks):
+    """The chunks of the events by which a block of text grows.
+
+    Args:
+        frame: an event, with the strings `TextTemplate.PLACE` for the text and `NUMBER` for its number.
+        numbers: of the events.
+        block: gets the text.
+    """
+
+    __slots__ = ("_block_parts", "_numbers")
+    NUMBER = secrets.token_hex().encode()  # no string of a client
+
+    def __init__(self, frame: bytes, numbers: Iterator[int], block: Block) -> None:
+        before, _, rest = frame.partition(self.NUMBER)
+        super().__init__(before, *rest.split(TextTemplate.ENCODED_PLACE))
+        self._numbers = numbers
+        self._block_parts = block.parts
+
+    def _chunk(self, text: str) -> bytes:
+        self._block_parts.append(text)
+        number, encoded = b"%d" % next(self._numbers), encode_text(text)
+        size = self._size + len(number) + len(encoded)
+        return self._format % (size, number, encoded)
+
+
+_EVENT_NAMES = {
+    BlockKind.TEXT: "response.output_text",
+    BlockKind.REASONING: "response.reasoning_text",
+    BlockKind.CALL: "response.function_call_arguments",
+}
+_GROWTH_EVENTS = {kind: f"{name}.delta".encode() for kind, name in _EVENT_NAMES.items()}

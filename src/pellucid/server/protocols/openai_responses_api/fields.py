@@ -1,0 +1,177 @@
+"""The bodies of calls to /v1/responses, and how each of their fields is treated."""
+
+from typing import Any
+
+import msgspec
+
+from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+
+
+class PromptCacheOptions(msgspec.Struct):
+    comparison_response_id: str | None = None
+
+
+class ReasoningOptions(msgspec.Struct):
+    effort: str | None = None
+
+
+class TextOptions(msgspec.Struct):
+    format: dict[str, Any] | None = None
+
+
+class ConversationFields(msgspec.Struct, kw_only=True):
+    input: str | list[Any]
+    model: str | None = None
+    instructions: str | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def effort(self) -> str | None:
+        return None if self.reasoning is None else self.reasoning.effort
+
+    @property
+    def text_format(self) -> dict[str, Any] | None:
+        return None if self.text is None else self.text.format
+
+
+class ResponsesBody(ConversationFields, kw_only=True):
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    truncation: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+
+LOGPROBS = "message.output_text.logprobs"  # what `include` calls them
+PROMPT_CACHE_FIELDS = FieldTable(
+    "`prompt_cache_options` of responses",
+    PromptCacheOptions,
+    (
+        *honoured(
+            comparison_response_id="an earlier response: why the prompt was not found in the cache, exactly"
+        ),
+        *without_effect(
+            mode="every full block of a prompt is found again; there are no breakpoints",
+            ttl="blocks stay until memory is needed",
+        ),
+        *not_served(prewarm="send the request with max_output_tokens=1"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+REASONING_FIELDS = FieldTable(
+    "`reasoning` of responses",
+    ReasoningOptions,
+    (
+        *honoured(effort="as reasoning_effort of chat completions"),
+        *without_effect(
+            context="the template decides which earlier reasoning the model sees",
+            generate_summary="the reply has the reasoning itself",
+            mode="there is one",
+            summary="the reply has the reasoning itself",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+TEXT_FIELDS = FieldTable(
+    "`text` of responses",
+    TextOptions,
+    (
+        *honoured(
+            format="text, json_object, or json_schema, which is enforced, strict or not; with tools, the"
+            " answer either consists of calls or has the format"
+        ),
+        *without_effect(verbosity="say it in a message"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
+    "reasoning": REASONING_FIELDS,
+    "text": TEXT_FIELDS,
+}
+CONVERSATION_FIELDS = (
+    *honoured(
+        input="text, or items: messages, function calls and their outputs, reasoning",
+        model="the served model's name or one of its aliases",
+        instructions="a system message before the input",
+        tools="functions, which the chat template shows to the model; tools of other types are left"
+        " out with a warning",
+        tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
+        " refused if no grammar of the model's calls is known",
+        reasoning="see below",
+        text="see below",
+        parallel_tool_calls="false: at most one call, if calls are enforced by tool_choice or by strict"
+        " in a tool",
+    ),
+    *not_served(
+        conversation="the server stores none: send the items",
+        previous_response_id="the server stores none: send the items",
+        prompt="the server stores none: send the items",
+    ),
+)
+RESPONSES_FIELDS = FieldTable(
+    "POST /v1/responses",
+    ResponsesBody,
+    (
+        *honoured(
+            max_output_tokens="left out, all of the remaining context",
+            temperature="0 is greedy; left out, the model's own default",
+            top_p="see docs/sampling.md",
+            stream="server-sent events",
+            metadata="repeated in the reply",
+            prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
+            truncation="disabled",
+            prompt_cache_options="see below",
+            include=f"{LOGPROBS}: log-probabilities of the text's tokens; a reply always has everything else",
+            top_logprobs="0..20 likeliest tokens at each position; with the log-probabilities alone",
+        ),
+        *CONVERSATION_FIELDS,
+        *without_effect(
+            access_programs="used by OpenAI alone",
+            client_metadata="nothing is stored",
+            context_management="nothing is left out of a conversation",
+            image="only text is served",
+            max_tool_calls="the server calls no tools",
+            prompt_cache_retention="blocks stay until memory is needed",
+            safety_identifier="used by OpenAI's abuse detection only",
+            service_tier="there is one",
+            store="nothing is stored",
+            stream_options="frames have no padding",
+            user="used by OpenAI's abuse detection only",
+        ),
+        *not_served(
+            background="leave it out, and read the stream",
+            background_options="leave it out, and read the stream",
+            moderation="the server runs no moderation",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+    {**CONVERSATION_OBJECTS, "prompt_cache_options": PROMPT_CACHE_FIELDS},
+    {"input": "What is 12 + 7?", "max_output_tokens": 32},
+)
+INPUT_TOKENS_FIELDS = FieldTable(
+    "POST /v1/responses/input_tokens",
+    ConversationFields,
+    (
+        *CONVERSATION_FIELDS,
+        *without_effect(
+            personality="say it in the instructions",
+            truncation="nothing is cut",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+    CONVERSATION_OBJECTS,
+    {"input": "What is 12 + 7?"},
+)

@@ -1,0 +1,137 @@
+"""Turns the input items of a call to /v1/responses into a conversation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pellucid.prompts import ChatPrompt
+from pellucid.server.errors import refused
+from pellucid.server.fields import warn_of_unknown_keys
+from pellucid.server.protocols.answer_rules import openai_tool_choice
+from pellucid.server.protocols.answers import shown_tools
+from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
+from pellucid.server.protocols.reasoning import effort_variables
+from pellucid.text.tokenizer import Tokenizer
+
+
+def conversation_of(
+    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
+) -> ChatPrompt:
+    """The conversation of a call in the form that all protocols share.
+
+    Raises:
+        ApiError: an item is not served.
+        ValueError: names the message, the key, the value and what is allowed.
+    """
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    items: list[Any] = (
+        [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    )
+    tools = list(body.tools or ())
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("type") == "additional_tools":  # of Codex CLI
+            tools += item.get("tools") or ()
+        else:
+            _add_item(messages, item, f"input[{index}]", warnings)
+    variables = effort_variables(body.effort, "reasoning.effort", tokenizer, warnings)
+    choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
+    functions = _functions(tools, tokenizer, warnings) if choice.offers else None
+    return ChatPrompt(messages, functions, chat_template_kwargs=variables)
+
+
+# What is read of each kind of item
+_ITEM_KEYS = {
+    "message": {"role", "content"},
+    "reasoning": {"content", "summary"},
+    "function_call": {"call_id", "name", "arguments"},
+    "custom_tool_call": {"call_id", "name", "input"},
+    "function_call_output": {"call_id", "output"},
+    "custom_tool_call_output": {"call_id", "output"},
+}
+
+
+def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: list[str]) -> None:
+    """Adds an item to the conversation: calls and reasoning belong to the assistant's message."""
+    if not isinstance(item, dict):
+        raise refused(f"{name}: must be an object", name)
+    kind = item.get("type", "message")
+    if kind in _ITEM_KEYS:
+        warn_of_unknown_keys(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
+    if kind == "message":
+        message = {"role": item.get("role"), "content": _text(item.get("content"), name)}
+        last = messages[-1] if messages else {}
+        if (
+            message["role"] == "assistant"
+            and last.get("content") is None
+            and last.get("role") == "assistant"
+        ):
+            last["content"] = message["content"]  # its reasoning came first
+        else:
+            messages.append(message)
+    elif kind == "reasoning":
+        texts = [
+            part.get("text", "")
+            for part in (*(item.get("content") or ()), *(item.get("summary") or ()))
+            if isinstance(part, dict)
+        ]
+        if texts:
+            messages.append(
+                {"role": "assistant", "content": None, "reasoning_content": "\n".join(texts)}
+            )
+    elif kind in ("function_call", "custom_tool_call"):
+        arguments = (
+            item.get("arguments") if kind == "function_call" else {"input": item.get("input")}
+        )
+        function = {"name": item.get("name"), "arguments": arguments}
+        made = {"id": item.get("call_id"), "type": "function", "function": function}
+        if not messages or messages[-1].get("role") != "assistant":
+            messages.append({"role": "assistant", "content": None})
+        messages[-1].setdefault("tool_calls", []).append(made)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        content = _text(item.get("output"), name)
+        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+    elif kind == "item_reference":
+        raise refused(f"{name}: the server keeps no items: send the item itself", name)
+    else:
+        warnings.append(
+            f"{name}: has no effect: items of the type {str(kind)[:64]!r} are not served"
+        )
+
+
+def _text(content: Any, name: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise refused(f"{name}: content must be text or a list of parts", name)
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = (
+            part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
+        )
+        if kind not in ("input_text", "output_text", "text", "refusal") or not isinstance(
+            text, str
+        ):
+            raise refused(f"{name}.content[{index}].type={kind!r}: only text is served", name)
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _functions(
+    tools: Sequence[Any], tokenizer: Tokenizer, warnings: list[str]
+) -> list[dict[str, Any]] | None:
+    functions = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise refused(f"tools[{index}]: must be an object", "tools")
+        if (kind := tool.get("type")) != "function":
+            warnings.append(
+                f"tools[{index}]: has no effect: tools of the type {str(kind)[:64]!r} are not served"
+            )
+            continue
+        keys = ("name", "description", "parameters", "strict")
+        warn_of_unknown_keys(tool, {"type", *keys}, "tools", warnings)
+        given = {key: tool[key] for key in keys if tool.get(key)}
+        functions.append({"type": "function", "function": given})
+    return shown_tools(functions, tokenizer, warnings)

@@ -1,0 +1,99 @@
+"""OpenAI's /v1/responses without storage: the client sends the whole conversation, as Codex CLI does.
+
+https://platform.openai.com/docs/api-reference/responses
+"""
+
+from dataclasses import dataclass
+
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.cache_comparison import aspects_of
+from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
+from pellucid.server.errors import refused
+from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_rules import (
+    answer_rule,
+    openai_format_rule,
+    openai_tool_choice,
+)
+from pellucid.server.protocols.answers import AnswerForm
+from pellucid.server.protocols.openai_responses_api.event_writer import EventWriter
+from pellucid.server.protocols.openai_responses_api.fields import (
+    INPUT_TOKENS_FIELDS,
+    LOGPROBS,
+    RESPONSES_FIELDS,
+    ResponsesBody,
+)
+from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
+from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
+from pellucid.server.protocols.reasoning import effort_budget, with_budget
+from pellucid.server.protocols.sampling import with_given
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import CompletionsReply
+
+
+@dataclass(frozen=True)
+class Responses:
+    """The handlers of the routes."""
+
+    serving: Serving
+
+    async def create(self, call: Call) -> Reply | StreamedReply:
+        """An answer to items. The server keeps none: a client sends the whole conversation."""
+        body = RESPONSES_FIELDS.decode(call.body, call.warnings)
+        if body.truncation not in (None, "disabled"):
+            raise refused(
+                f"truncation={body.truncation!r}: must be 'disabled': nothing is cut", "truncation"
+            )
+        for included in body.include or ():
+            if included != LOGPROBS:
+                call.warnings.append(f"include: {included[:64]!r} has no effect")
+        if body.top_logprobs and not body.wants_logprobs:
+            call.warnings.append(f"top_logprobs: has no effect: include has no {LOGPROBS!r}")
+        model = self.serving.model
+        name = model.check_name(body.model)
+        conversation = conversation_of(body, model.tokenizer, call.warnings)
+        rule = answer_rule(
+            openai_format_rule(body.text_format, "text.format"),
+            openai_tool_choice(body.tool_choice, body.parallel_tool_calls),
+            conversation.tools,
+            model.tokenizer.response_format,
+            call.warnings,
+        )
+        form = AnswerForm.of(model.tokenizer, conversation, rule)
+        params = _sampling_params(body, model.default_sampling_params)
+        params = form.adapt(with_budget(params, effort_budget(body.effort, model.tokenizer)))
+        request = GenerationRequest(
+            [conversation],
+            params,
+            aspects=aspects_of(tools=body.tools, reasoning_effort=body.effort),
+            rule_field=form.rule_field,
+        )
+        generation = await self.serving.service.start(request, call)
+        response = ResponseObject(generation, body, name, form, self.serving.service.records)
+        if body.stream:
+            return CompletionsReply(generation, EventWriter(response))
+        (output,) = await generation.finish()
+        return json_reply(response.whole(output))
+
+    async def input_tokens(self, call: Call) -> Reply:
+        """The tokens that a request would have."""
+        body = INPUT_TOKENS_FIELDS.decode(call.body, call.warnings)
+        model = self.serving.model
+        model.check_name(body.model)
+        conversation = conversation_of(body, model.tokenizer, call.warnings)
+        encode = model.tokenizer.encode_conversation
+        token_ids = await self.serving.service.work_on_text(lambda: encode(conversation))
+        return json_reply({"object": "response.input_tokens", "input_tokens": len(token_ids)})
+
+
+def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingParams:
+    return with_given(
+        defaults,
+        {
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "max_output_tokens": body.max_output_tokens,
+            "top_logprobs": (body.top_logprobs or 0) if body.wants_logprobs else None,
+        },
+        {"max_output_tokens": "max_tokens", "top_logprobs": "logprobs"},
+    )
