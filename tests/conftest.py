@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import secrets
 import subprocess
 import sys
 import time
@@ -86,6 +87,14 @@ def trace_threads(request: pytest.FixtureRequest) -> list[int]:
     """Numbers of threads that traces are drawn from."""
     threads: list[int] = request.config.getoption("trace_threads")
     return threads
+
+
+@pytest.fixture(autouse=True)
+def repeatable_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request without a seed gets the same one in every run; others with another first trace."""
+    first = request.config.getoption("first_trace")
+    seeds = random.Random(f"{first} {request.node.nodeid}")
+    monkeypatch.setattr(secrets, "randbits", seeds.getrandbits)
 
 
 @pytest.fixture(scope="session", autouse=True)

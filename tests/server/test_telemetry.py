@@ -19,7 +19,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-BODY = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "max_tokens": 4}
+BODY = {
+    "messages": [{"role": "user", "content": "What is 12 + 7?"}],
+    "max_tokens": 4,
+    "ignore_eos": True,
+}
 
 
 @pytest.fixture
