@@ -114,7 +114,7 @@ def test_a_command_of_the_readme_runs(command: str, models: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pellucid", *words],
         cwd=models,
-        env={**os.environ, "HOME": str(models)},
+        env={**os.environ, "HOME": str(models), "PELLUCID_TEMPERATURE": "0"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

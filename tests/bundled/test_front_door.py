@@ -85,7 +85,7 @@ TYPED = [
     paris("run", stdin=FRANCE + "\n"),
     paris(f'run -p "{FRANCE}"'),
     paris(f'run models/tiny -p "{FRANCE}" --raw', loads="models/tiny"),
-    Typed("run -p llama -n 1", err=("max_tokens 1",)),
+    Typed("run -p llama -n 1 --temperature 0", err=("max_tokens 1",)),
     refused("run nothere.gguf", "no such file or directory: nothere.gguf"),
     refused(f'run nothere.gguf "{FRANCE}"', "no such file or directory: nothere.gguf"),
     refused(f'run ./models/nothere "{FRANCE}"', "no such file or directory: ./models/nothere"),

@@ -58,7 +58,7 @@ def test_a_stream_builds_the_same_message(client: anthropic.Anthropic) -> None:
 
 
 def test_events_come_in_anthropics_order(server: RunningServer) -> None:
-    body = {**LIMITED, "messages": QUESTION, "stream": True}
+    body = {**LIMITED, "temperature": 0, "messages": QUESTION, "stream": True}
     events = server.post("/v1/messages", body).events
     kinds = [event["type"] for event in events]
     num_deltas = kinds.count("content_block_delta")

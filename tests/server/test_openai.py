@@ -291,7 +291,8 @@ def test_the_second_turn_of_a_conversation_is_found_in_the_cache(server: Running
 
 
 def test_what_a_request_waits_for_is_shown(server: RunningServer) -> None:
-    body = {"prompt": "Hello " * 500, "max_tokens": 2, "stream": True, "return_progress": True}
+    limited = {"max_tokens": 2, "ignore_eos": True}
+    body = {"prompt": "Hello " * 500, **limited, "stream": True, "return_progress": True}
     first, *others = server.post("/v1/completions", body).events
     progress = first["prompt_progress"]
     assert progress["total"] >= 500 and progress["processed"] >= progress["cache"]
