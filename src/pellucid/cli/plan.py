@@ -116,16 +116,16 @@ def plan(
             metavar="N,...", rich_help_panel=PLANNED_REQUESTS, help="Requests that decode together."
         ),
     ] = "1,8,32",
+    machine_options: MachineOptions,
     price: Annotated[
         float,
         typer.Option(
             metavar="PRICE",
             rich_help_panel=MACHINE,
-            help="Of an hour of the machine, in any currency.",
+            help="Price of an hour of the machine, in any currency.",
             show_default="no prices are shown",
         ),
     ] = 0.0,
-    machine_options: MachineOptions,
     model_options: StoredModelOptions,
     json: Json = False,
 ) -> None:

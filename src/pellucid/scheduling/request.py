@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from pellucid.sampling_params import SamplingParams
-from pellucid.scheduling.prefix_index import PrefixMatch
 
 
 class RequestStatus(Enum):
@@ -90,7 +89,6 @@ class Request:
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_rewound_tokens: int = 0  # to be computed again, because recurrent states were restored
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
-    prefix_match: PrefixMatch | None = None  # the same, with the reason why it is not longer
     num_processed_tokens: int = 0  # rows that went through the model, recomputation included
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None

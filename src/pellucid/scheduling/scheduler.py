@@ -413,7 +413,6 @@ class Scheduler:
         match = manager.admit(request)
         request.num_computed_tokens = match.num_tokens
         if request.num_processed_tokens == 0:
-            request.prefix_match = match
             request.num_cached_tokens = match.num_tokens
         self._queues.admit(request)
         if events.active:

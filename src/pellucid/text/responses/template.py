@@ -18,7 +18,6 @@ import regex
 from pellucid.parameter_checks import MAX_SHOWN, shown
 
 FORMS = ("text", "int", "float", "bool", "json", "xml-inline", "kv-lines")
-TEXT_FORMS = ("text", "int", "float", "bool")
 MAX_PATTERN_CHARS = 4096
 MAX_TEMPLATE_CHARS = 20_000  # as JSON; those of known models have less than a tenth of it
 
