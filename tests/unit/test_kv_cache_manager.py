@@ -50,7 +50,7 @@ def read(
     assert isinstance(op, ReadBlocks)
     asked = [key.token_ids for key in op.keys]
     found = [f"payload of {token_ids}" for token_ids in takewhile(there.__contains__, asked)]
-    assert manager.offloaded.finish_reading(op.read_id, found) == request.request_id
+    assert manager.offloaded.stored.finish_reading(op.read_id, found) == request.request_id
     assert not manager.start_reading(request)  # once is enough
     manager.check_integrity()
     return asked
@@ -179,15 +179,15 @@ def test_blocks_on_their_way_from_the_store_are_bounded() -> None:
     assert [len(op.keys) for op in ops] == [2, 1]
     assert manager.start_reading(urgent)  # it waits, though it could not ask
     assert manager.block_ops.take() == ()
-    assert manager.offloaded.finish_reading(ops[0].read_id, ["payload"]) == "a"
-    assert manager.offloaded.num_readable_blocks == 1
+    assert manager.offloaded.stored.finish_reading(ops[0].read_id, ["payload"]) == "a"
+    assert manager.offloaded.stored.num_readable_blocks == 1
     manager.forget(second)
-    assert manager.offloaded.finish_reading(ops[1].read_id, ["nobody's"]) is None
+    assert manager.offloaded.stored.finish_reading(ops[1].read_id, ["nobody's"]) is None
     manager.check_integrity()
     # Whoever comes first may drop what others have read: they ask again.
     assert manager.start_reading(second)
     assert manager.start_reading(urgent)
-    manager.offloaded.drop_reads_that_wait()
+    manager.offloaded.stored.drop_reads_that_wait()
     assert manager.start_reading(first)
     manager.check_integrity()
 
@@ -196,9 +196,9 @@ def test_what_was_read_is_dropped_with_its_request() -> None:
     manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=3))
     request = make_request("a", 9)
     read(manager, request, (0, 1, 2, 3), (4, 5, 6, 7))
-    assert manager.offloaded.num_readable_blocks == 1
+    assert manager.offloaded.stored.num_readable_blocks == 1
     end(manager, request)
-    assert manager.offloaded.num_readable_blocks == 3
+    assert manager.offloaded.stored.num_readable_blocks == 3
 
 
 def test_wasted_slots_are_those_of_the_last_blocks() -> None:

@@ -107,7 +107,7 @@ def test_a_request_that_reads_can_be_aborted(
     later = again.add_request(PROMPT, PARAMS)
     run(again)
     assert later.num_cached_tokens == 48
-    assert again.scheduler.kv_cache_manager.offloaded._reads == {}
+    assert again.scheduler.kv_cache_manager.offloaded.stored._reads == {}
 
 
 def test_a_prefix_that_cannot_be_read_is_computed(

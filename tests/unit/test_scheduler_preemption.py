@@ -198,7 +198,7 @@ def test_slots_of_a_request_that_ends_are_free() -> None:
     step(scheduler)
     add(scheduler, make_request("high", 20, max_tokens=2))
     step(scheduler)
-    assert scheduler.kv_cache_manager.offloaded.num_swapped("low") == 2
+    assert scheduler.kv_cache_manager.offloaded.swapped.num_blocks("low") == 2
     scheduler.finish(low, FinishReason.ABORT)
     run(scheduler)
 

@@ -51,11 +51,11 @@ class BlockOffloader:
         """
         request = table.request
         num_tokens = request.num_computed_tokens // self._needs.block_size * self._needs.block_size
-        if self._offloaded.swapped_states(request.request_id) is not None:
+        if self._offloaded.swapped.states(request.request_id) is not None:
             num_tokens = request.num_computed_tokens
         if index * self._needs.block_size < num_tokens:
             place = (table.group, index)
-            op = self._offloaded.swap_out(request.request_id, place, block.block_id)
+            op = self._offloaded.swapped.swap_out(request.request_id, place, block.block_id)
             if op is not None:
                 self._block_ops.add(op)
                 self._pool.log.add("O", op.block_id, op.swap_slot)
@@ -68,23 +68,23 @@ class BlockOffloader:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
             to read is reached, until other requests have got theirs.
         """
-        offloaded, request = self._offloaded, own.request
-        if not offloaded.has_prefix_store or offloaded.has_asked(request.request_id):
+        stored, request = self._offloaded.stored, own.request
+        if not stored.has_prefix_store or stored.has_asked(request.request_id):
             return False
         num_found = self._finder.find(own).num_blocks
         if own.ends_within_a_block or num_found >= self._finder.num_matchable_blocks(request):
             return False
-        if offloaded.num_readable_blocks < self._finder.least_to_read:
-            if offloaded.is_reading:
+        if stored.num_readable_blocks < self._finder.least_to_read:
+            if stored.is_reading:
                 return True
-            offloaded.drop_reads_that_wait()  # of requests that come after this one
-        keys, snapshots = self._finder.keys_to_read(own, offloaded.num_readable_blocks)
+            stored.drop_reads_that_wait()  # of requests that come after this one
+        keys, snapshots = self._finder.keys_to_read(own, stored.num_readable_blocks)
         if self._states is None:
             if keys:
-                self._block_ops.add(offloaded.start_reading(request.request_id, keys))
+                self._block_ops.add(stored.start_reading(request.request_id, keys))
             return bool(keys)
         if snapshots:
-            self._block_ops.add(offloaded.start_reading(request.request_id, keys, snapshots))
+            self._block_ops.add(stored.start_reading(request.request_id, keys, snapshots))
         return bool(snapshots)
 
     def restore(self, own: RequestTables) -> tuple[int, int]:
@@ -143,11 +143,13 @@ class BlockOffloader:
     ) -> SwapIn | LoadBlock:
         """Fills a table's block `index` from the swap file, or from what the prefix store has read."""
         request_id, place = table.request.request_id, (table.group, index)
-        op: SwapIn | LoadBlock | None = self._offloaded.swap_in(request_id, place, block.block_id)
+        op: SwapIn | LoadBlock | None = self._offloaded.swapped.swap_in(
+            request_id, place, block.block_id
+        )
         if isinstance(op, SwapIn):
             self._pool.log.add("I", block.block_id, op.swap_slot)
         else:
-            op = self._offloaded.load(request_id, place, block.block_id, table.key(index))
+            op = self._offloaded.stored.load(request_id, place, block.block_id, table.key(index))
             assert op is not None
             self._pool.log.add("L", block.block_id, request_id, None, table.group)
         self._block_ops.add(op)

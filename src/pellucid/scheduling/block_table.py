@@ -3,10 +3,12 @@
 import hashlib
 from array import array
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.request import Request
 
+Place: TypeAlias = tuple[int, int]  # group, index in a request's block table of the group
 # The entry of a block that has left the window and was freed: attention does not read this entry.
 FREED = Block(-1)
 

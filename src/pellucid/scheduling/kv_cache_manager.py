@@ -278,7 +278,7 @@ class KVCacheManager:
             for index in range(first, last):
                 block, key = table.blocks[index], table.key(index)
                 if self.block_pool.seal(block, key, request.request_id):
-                    if (op := self.offloaded.save(block.block_id, key)) is not None:
+                    if (op := self.offloaded.stored.save(block.block_id, key)) is not None:
                         self.block_ops.add(op)
         if self.states is not None and request.num_computed_tokens % self.block_size == 0:
             self.states.take_snapshot(own.first)

@@ -1,265 +1,38 @@
 """Offloaded blocks: block contents and recurrent states in the swap file or the prefix store."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from collections.abc import Collection
 
-from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.block_ops import (
-    LoadBlock,
-    LoadState,
-    ReadBlocks,
-    ReadSnapshot,
-    SaveBlock,
-    SaveState,
-    SnapshotKey,
-    SwapIn,
-    SwapOut,
-    SwapOutState,
-)
-
-Place: TypeAlias = tuple[int, int]  # group, index in the request's block table of the group
-
-
-@dataclass(slots=True)
-class _Read:
-    """Blocks that the prefix store reads for a waiting request.
-
-    Attributes:
-        request_id: None: the request no longer needs them.
-        keys: by place.
-        num_reserved: most blocks of memory that the results can take.
-        payloads: the contents that were read, by place; None: the store is still reading.
-        snapshot: the snapshot that was read; None: there was none.
-    """
-
-    request_id: str | None
-    keys: dict[Place, BlockKey]
-    num_reserved: int
-    payloads: dict[Place, object] | None = None
-    snapshot: ReadSnapshot | None = None
-
-
-class SwappedStates(NamedTuple):
-    """Recurrent states in the swap file.
-
-    Attributes:
-        num_tokens: computed tokens of the request when they were swapped out.
-        swap_slots: the slots that hold them.
-    """
-
-    num_tokens: int
-    swap_slots: tuple[int, ...]
+from pellucid.scheduling.stored_blocks import StoredBlocks
+from pellucid.scheduling.swapped_blocks import SwappedBlocks
 
 
 class OffloadedBlocks:
-    """Owns the swap slots, and the blocks that are being read from the prefix store.
-
-    The swap file holds blocks that preempted requests gave back, each for its own request. The prefix store
-    holds blocks for all requests: a waiting request asks for blocks once, and takes those that were read when
-    it is admitted. Blocks that are being read or wait for their request are in memory; their number is
-    bounded. Recurrent states count as the number of blocks that their bytes fill.
+    """The two places outside of the pool in which a waiting request may find its blocks.
 
     Args:
         num_swap_slots: blocks that the swap file holds; 0: there is no swap file.
-        max_read_blocks: most blocks that are being read or wait for their request; 0: there is no prefix store.
+        max_read_blocks: most blocks of the prefix store that are being read or wait for their request; 0: there is
+            no prefix store.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a request, rounded up.
+
+    Attributes:
+        swapped: blocks in the swap file, each for its own request.
+        stored: blocks of the prefix store, for all requests.
     """
 
     def __init__(
         self, num_swap_slots: int = 0, max_read_blocks: int = 0, blocks_per_state: int = 0
     ) -> None:
         self.blocks_per_state = blocks_per_state
-        self._swapped_states: dict[str, SwappedStates] = {}  # by request id
-        self._num_swap_slots = num_swap_slots
-        self._max_read_blocks = max_read_blocks
-        self._free_slots = list(range(num_swap_slots - 1, -1, -1))
-        self._swapped: dict[str, dict[Place, int]] = {}  # slots by request id and place
-        self._reads: dict[int, _Read] = {}
-        self._read_of: dict[str, int] = {}  # read_id by request id
-        self._num_reads = 0
-        self._num_read_blocks = 0  # asked for, and not taken or dropped yet
-
-    @property
-    def has_prefix_store(self) -> bool:
-        return self._max_read_blocks > 0
-
-    # ---- the swap file
-
-    def num_swapped(self, request_id: str) -> int:
-        """Blocks of a request that the swap file holds."""
-        return len(self._swapped.get(request_id, ()))
-
-    def is_swapped(self, request_id: str, place: Place) -> bool:
-        return place in self._swapped.get(request_id, ())
-
-    def swap_out(self, request_id: str, place: Place, block_id: int) -> SwapOut | None:
-        """Swaps out a request's block at `place`, if a slot is free."""
-        if not self._free_slots:
-            return None
-        slot = self._free_slots.pop()
-        self._swapped.setdefault(request_id, {})[place] = slot
-        return SwapOut(block_id, slot)
-
-    def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn | None:
-        """Swaps a request's block at `place` into another block, if the swap file has it."""
-        if (slot := self._swapped.get(request_id, {}).pop(place, None)) is None:
-            return None
-        self._free_slots.append(slot)
-        return SwapIn(slot, block_id)
-
-    def swap_out_states(
-        self, request_id: str, state_slot: int, num_tokens: int
-    ) -> SwapOutState | None:
-        """Swaps out a request's recurrent states after `num_tokens`, if slots are free for them and for a block."""
-        assert request_id not in self._swapped_states
-        if len(self._free_slots) <= self.blocks_per_state:
-            return None
-        swap_slots = tuple([self._free_slots.pop() for _ in range(self.blocks_per_state)])
-        self._swapped_states[request_id] = SwappedStates(num_tokens, swap_slots)
-        return SwapOutState(state_slot, swap_slots)
-
-    def swapped_states(self, request_id: str) -> SwappedStates | None:
-        """A request's recurrent states in the swap file; None: there are none."""
-        return self._swapped_states.get(request_id)
-
-    # ---- the prefix store
-
-    def save(self, block_id: int, key: BlockKey) -> SaveBlock | None:
-        """Offers a block that has just become full to the prefix store."""
-        return SaveBlock(block_id, key.block_hash, key.token_ids) if self.has_prefix_store else None
-
-    def save_states(
-        self, state_slot: int, block_hash: bytes, token_ids: tuple[int, ...]
-    ) -> SaveState | None:
-        """Offers a snapshot that has just been taken to the prefix store."""
-        return SaveState(state_slot, block_hash, token_ids) if self.has_prefix_store else None
-
-    def has_asked(self, request_id: str) -> bool:
-        """Whether a request has asked the prefix store since it was last admitted."""
-        return request_id in self._read_of
-
-    @property
-    def num_readable_blocks(self) -> int:
-        """Blocks that may be asked for now."""
-        return self._max_read_blocks - self._num_read_blocks
-
-    @property
-    def is_reading(self) -> bool:
-        return any(read.payloads is None for read in self._reads.values())
-
-    def start_reading(
-        self,
-        request_id: str,
-        keys: Mapping[Place, BlockKey],
-        snapshots: Sequence[SnapshotKey] | None = None,
-    ) -> ReadBlocks:
-        """Asks the prefix store for blocks, in order, and of a model with recurrent states for a snapshot."""
-        num_blocks = len(keys) + (0 if snapshots is None else self.blocks_per_state)
-        assert num_blocks <= self.num_readable_blocks and not self.has_asked(request_id)
-        read_id = self._num_reads
-        self._num_reads += 1
-        self._num_read_blocks += num_blocks
-        self._reads[read_id] = _Read(request_id, dict(keys), num_blocks)
-        self._read_of[request_id] = read_id
-        return ReadBlocks(
-            read_id, tuple(keys.values()), None if snapshots is None else tuple(snapshots)
-        )
-
-    def finish_reading(self, read_id: int, payloads: Sequence[object]) -> str | None:
-        """Takes what was read.
-
-        Args:
-            payloads: of the first keys; fewer than were asked for if one was not there. Behind them the
-                snapshot, if one was read.
-
-        Returns:
-            The id of the request that waits for it; None if it does not any more.
-        """
-        read = self._reads.get(read_id)
-        if read is None or read.payloads is not None:  # it was cancelled
-            return None
-        if payloads and isinstance(payloads[-1], ReadSnapshot):
-            read.snapshot, payloads = payloads[-1], payloads[:-1]
-        read.payloads = dict(zip(read.keys, payloads, strict=False))
-        self._num_read_blocks -= read.num_reserved - self._num_kept_blocks(read)
-        if read.request_id is None:
-            self._forget_read(read_id)
-        return read.request_id
-
-    def reading_ids(self) -> list[int]:
-        """The reads whose blocks are not there yet."""
-        return [read_id for read_id, read in self._reads.items() if read.payloads is None]
-
-    def is_loaded(self, request_id: str, place: Place, key: BlockKey) -> bool:
-        """Whether a block was read for a request."""
-        if (read_id := self._read_of.get(request_id)) is None:
-            return False
-        read = self._reads[read_id]
-        return read.payloads is not None and place in read.payloads and read.keys[place] == key
-
-    def load(self, request_id: str, place: Place, block_id: int, key: BlockKey) -> LoadBlock | None:
-        """Fills a block with what was read for a request's block at `place`, if it was."""
-        if not self.is_loaded(request_id, place, key):
-            return None
-        payloads = self._reads[self._read_of[request_id]].payloads
-        assert payloads is not None
-        return LoadBlock(block_id, payloads[place])
-
-    def loaded_snapshot(self, request_id: str) -> bytes | None:
-        """The block hash of the snapshot that was read for a request; None: none was."""
-        if (read_id := self._read_of.get(request_id)) is None:
-            return None
-        snapshot = self._reads[read_id].snapshot
-        return None if snapshot is None else snapshot.block_hash
-
-    def load_states(self, request_id: str, state_slot: int) -> LoadState:
-        """Fills a slot with the snapshot that was read for a request."""
-        snapshot = self._reads[self._read_of[request_id]].snapshot
-        assert snapshot is not None
-        return LoadState(state_slot, snapshot.payload)
-
-    def drop_reads_that_wait(self) -> None:
-        """Drops blocks that were read for requests which are not admitted yet: these ask again."""
-        for read_id, read in list(self._reads.items()):
-            if read.payloads is not None:
-                self._forget_read(read_id)
-
-    # ---- both
+        self.swapped = SwappedBlocks(num_swap_slots, blocks_per_state)
+        self.stored = StoredBlocks(max_read_blocks, blocks_per_state)
 
     def drop(self, request_id: str) -> None:
         """Forgets what is kept of a request."""
-        self._free_slots += self._swapped.pop(request_id, {}).values()
-        if (states := self._swapped_states.pop(request_id, None)) is not None:
-            self._free_slots += states.swap_slots
-        if (read_id := self._read_of.pop(request_id, None)) is not None:
-            self._reads[read_id].request_id = None
-            if self._reads[read_id].payloads is not None:
-                self._forget_read(read_id)
-
-    def _forget_read(self, read_id: int) -> None:
-        read = self._reads.pop(read_id)
-        assert read.payloads is not None
-        self._num_read_blocks -= self._num_kept_blocks(read)
-        if read.request_id is not None:
-            del self._read_of[read.request_id]
-
-    def _num_kept_blocks(self, read: _Read) -> int:
-        """Blocks that what was read takes."""
-        num_blocks = 0 if read.payloads is None else len(read.payloads)
-        return num_blocks + (0 if read.snapshot is None else self.blocks_per_state)
+        self.swapped.drop(request_id)
+        self.stored.drop(request_id)
 
     def check_integrity(self, request_ids: Collection[str]) -> None:
         """`request_ids`: of all unfinished requests with a block table."""
-        taken = [slot for slots in self._swapped.values() for slot in slots.values()]
-        taken += [slot for states in self._swapped_states.values() for slot in states.swap_slots]
-        assert self._swapped_states.keys() <= set(request_ids)
-        assert sorted([*self._free_slots, *taken]) == list(range(self._num_swap_slots))
-        assert self._swapped.keys() <= set(request_ids) and self._read_of.keys() <= set(request_ids)
-        kept = (
-            r.num_reserved if r.payloads is None else self._num_kept_blocks(r)
-            for r in self._reads.values()
-        )
-        assert sum(kept) == self._num_read_blocks <= self._max_read_blocks
-        waiting = {r.request_id: i for i, r in self._reads.items() if r.request_id is not None}
-        assert waiting == self._read_of
+        self.swapped.check_integrity(request_ids)
+        self.stored.check_integrity(request_ids)

@@ -8,8 +8,8 @@ from pellucid.formulas import BlockNeeds
 from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.block_ops import SnapshotKey
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks, Place
+from pellucid.scheduling.block_table import BlockTable, Place
+from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.prefix_index import MissReason, PrefixMiss
 from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import Request
@@ -127,7 +127,7 @@ class PrefixFinder:
         """The sealed and offloaded blocks that can follow those of a request: up to where its recurrent states
         were swapped out, if all blocks are there; otherwise up to the last full block (with a snapshot). None:
         there are none."""
-        swapped = self._offloaded.swapped_states(own.request.request_id)
+        swapped = self._offloaded.swapped.states(own.request.request_id)
         if swapped is not None and swapped.num_tokens < own.request.num_tokens:
             extension = self._extension(own, swapped.num_tokens, has_states=True)
             if extension is not None:
@@ -156,7 +156,7 @@ class PrefixFinder:
                 break
             for table in own.tables:
                 key, place = table.key(index), (table.group, index)
-                if key not in self._index and not self._offloaded.is_swapped(
+                if key not in self._index and not self._offloaded.swapped.has_block(
                     own.request.request_id, place
                 ):
                     keys[place] = key
@@ -207,16 +207,16 @@ class PrefixFinder:
             place = table.group, index
             if index >= num_matchable:
                 sealed[table.group].append(None)
-                return self._offloaded.is_swapped(request_id, place)
+                return self._offloaded.swapped.has_block(request_id, place)
             key = table.key(index)
             block = self._index.find(key)
             sealed[table.group].append(block)
-            if block is not None or self._offloaded.is_swapped(request_id, place):
+            if block is not None or self._offloaded.swapped.has_block(request_id, place):
                 return True
-            return self._offloaded.is_loaded(request_id, place, key)
+            return self._offloaded.stored.is_loaded(request_id, place, key)
 
         def has_snapshot(block_hash: bytes) -> bool:
-            is_loaded = self._offloaded.loaded_snapshot(request_id) == block_hash
+            is_loaded = self._offloaded.stored.loaded_snapshot(request_id) == block_hash
             return is_loaded or self._has_snapshot(block_hash)
 
         end, num_there = self._deepest(tables, max_tokens, is_there, has_snapshot)

@@ -226,7 +226,7 @@ class RecurrentStates:
         request_id = table.request.request_id
         own, slot = self._of(table.request), self.slot(table.request)
         own.snapshot_slot = None
-        swapped = self._offloaded.swapped_states(request_id)
+        swapped = self._offloaded.swapped.states(request_id)
         if swapped is not None and swapped.num_tokens == num_tokens:
             self._block_ops.add(SwapInState(swapped.swap_slots, slot))
             return
@@ -234,7 +234,7 @@ class RecurrentStates:
         if block_hash in self.pool:
             own.snapshot_slot = self.pool.use(block_hash, request_id, num_tokens)
             return
-        self._block_ops.add(self._offloaded.load_states(request_id, slot))
+        self._block_ops.add(self._offloaded.stored.load_states(request_id, slot))
         snapshot_slot = self.pool.keep(block_hash, request_id, num_tokens)
         assert snapshot_slot is not None
         self._block_ops.add(CopyState(slot, snapshot_slot))
@@ -250,7 +250,7 @@ class RecurrentStates:
         """Writes the states of a request that gives back its blocks to the swap file, if it has room."""
         own = self._of(request)
         if own.slot is not None and request.num_computed_tokens:
-            op = self._offloaded.swap_out_states(
+            op = self._offloaded.swapped.swap_out_states(
                 request.request_id, own.slot, request.num_computed_tokens
             )
             if op is not None:
@@ -307,7 +307,7 @@ class RecurrentStates:
         key = table.key(num_tokens // self._block_size - 1)
         slot = self.pool.find(key.block_hash)
         if slot is not None:
-            op = self._offloaded.save_states(slot, key.block_hash, key.token_ids)
+            op = self._offloaded.stored.save_states(slot, key.block_hash, key.token_ids)
             if op is not None:
                 self._block_ops.add(op)
 

@@ -252,13 +252,13 @@ class Scheduler:
             read_id: of the `ReadBlocks`.
             payloads: the contents of the blocks, up to the first one that the store does not have.
         """
-        request_id = self.kv_cache_manager.offloaded.finish_reading(read_id, payloads)
+        request_id = self.kv_cache_manager.offloaded.stored.finish_reading(read_id, payloads)
         if request_id is not None:
             self._queues.finish_reading(request_id)
 
     def cancel_reading(self) -> None:
         """Returns all requests that wait for blocks from the prefix store to the queue, without these blocks."""
-        for read_id in self.kv_cache_manager.offloaded.reading_ids():
+        for read_id in self.kv_cache_manager.offloaded.stored.reading_ids():
             self.finish_reading(read_id, ())
 
     def draft(self, draft_token_ids: Mapping[str, Sequence[int]]) -> None:
@@ -387,7 +387,7 @@ class Scheduler:
         if manager.start_reading(request):
             if events.active:
                 events.blocked(request, "reading_prefix", 0, ())
-            if not manager.offloaded.has_asked(request.request_id):
+            if not manager.offloaded.stored.has_asked(request.request_id):
                 return False
             self._queues.read(request)
             return True
@@ -499,7 +499,7 @@ class Scheduler:
         giver.num_computed_tokens -= num_lost
         self._queues.note_blocks(giver)
         if self._events.active:
-            swapped = manager.offloaded.num_swapped(giver.request_id) > 0
+            swapped = manager.offloaded.swapped.num_blocks(giver.request_id) > 0
             self._events.gave_back(giver, num_lost, num_freed, swapped, request)
 
     def _part_siblings(self, scheduled: ScheduledRequest) -> None:
