@@ -6,7 +6,7 @@ from typing import Any
 import gguf
 from gguf.constants import Keys
 
-from pellucid.config import (
+from pellucid.model_config import (
     AttentionConfig,
     ExpertsConfig,
     GatedDeltaNetConfig,

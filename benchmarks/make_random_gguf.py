@@ -33,9 +33,14 @@ from gguf_writing import add_facts, full_rope, write_out
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.rope_frequencies import rope_frequencies
-from pellucid.config import Llama3RopeScaling, ModelConfig, ProportionalRopeScaling, RopeConfig
 from pellucid.json_object import JsonObject
 from pellucid.loading.random_parameters import vector_number
+from pellucid.model_config import (
+    Llama3RopeScaling,
+    ModelConfig,
+    ProportionalRopeScaling,
+    RopeConfig,
+)
 from pellucid.models.family import WeightNames
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata
 from pellucid.models.registry import family_of

@@ -39,7 +39,7 @@ from pellucid import formulas
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import EngineConfig, MLPConfig
+from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.model_runner import ComputedStep, ModelRunner
 from pellucid.execution.proposers.draft_model import DraftModel
@@ -47,6 +47,7 @@ from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.random_parameters import RandomParameters
+from pellucid.model_config import MLPConfig
 from pellucid.models.registry import decoder_class
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pellucid.config import (
+from pellucid.model_config import (
     AttentionConfig,
     ExpertsConfig,
     GatedDeltaNetConfig,

@@ -38,7 +38,6 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.config import GatedDeltaNetConfig, LongRopeScaling
 from pellucid.loading.checksums import weights_identity
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
@@ -46,6 +45,7 @@ from pellucid.loading.gguf_config import read_gguf_config, read_gguf_metadata
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.open_model import open_stored_model
+from pellucid.model_config import GatedDeltaNetConfig, LongRopeScaling
 from pellucid.text.tokenizer import Tokenizer
 from support.checkpoints import write_checkpoint
 from support.decoding import prompt_logits

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.config import (
+from pellucid.loading.decoder import load_decoder
+from pellucid.model_config import (
     AttentionConfig,
     GatedDeltaNetConfig,
     LayerConfig,
@@ -14,7 +15,6 @@ from pellucid.config import (
     ShortConvolutionConfig,
     YarnRopeScaling,
 )
-from pellucid.loading.decoder import load_decoder
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.recording_backend import RecordingBackend
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.ops import Array, BlockBytes, ForwardBatch, IntArray, KVCache
-from pellucid.config import EngineConfig, ModelConfig, RopeConfig
+from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.loaded_model import LoadedModel
+from pellucid.model_config import ModelConfig, RopeConfig
 from pellucid.prompts import ChatPrompt
 from pellucid.text.responses.format import ResponseFormat
 from pellucid.text.responses.template import ResponseTemplate

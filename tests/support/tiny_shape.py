@@ -1,6 +1,6 @@
 """A model shape that every backend computes within milliseconds."""
 
-from pellucid.config import RopeConfig
+from pellucid.model_config import RopeConfig
 from support.uniform_model import uniform_model
 
 TINY_SHAPE = uniform_model(

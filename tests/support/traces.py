@@ -14,12 +14,12 @@ from typing import Any
 
 from pellucid.backends.ops import BlockBytes
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.config import ModelConfig
 from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, Warn
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.kv_groups import block_needs
 from pellucid.ledger import Part
+from pellucid.model_config import ModelConfig
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_ops import BlockOp

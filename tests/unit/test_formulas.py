@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pellucid import formulas
-from pellucid.config import ExpertsConfig, MLPConfig
+from pellucid.model_config import ExpertsConfig, MLPConfig
 from pellucid.shapes import SHAPES
 from support.fake_model import fake_model_config
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.config import (
+from pellucid.loading.hf_config import read_model_config
+from pellucid.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
     Llama3RopeScaling,
@@ -18,7 +19,6 @@ from pellucid.config import (
     RopeConfig,
     YarnRopeScaling,
 )
-from pellucid.loading.hf_config import read_model_config
 from pellucid.models.registry import supported_architectures
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.uniform_model import uniform_model

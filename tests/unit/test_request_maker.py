@@ -2,8 +2,8 @@
 
 import pytest
 
-from pellucid.config import LongRopeScaling, RopeConfig
 from pellucid.engine.request_maker import RequestMaker
+from pellucid.model_config import LongRopeScaling, RopeConfig
 from pellucid.prompts import ChatPrompt, PromptTooLongError
 from pellucid.sampling_params import SamplingParams
 from pellucid.text.no_tokenizer import NoTokenizer

@@ -17,7 +17,7 @@ from pellucid.backends.numpy_kv_cache import (
 from pellucid.backends.numpy_ops import NumpyOps
 from pellucid.backends.numpy_weights import NumpyWeights
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
-from pellucid.config import ModelConfig
+from pellucid.model_config import ModelConfig
 
 
 class NumpyBackend(Backend):

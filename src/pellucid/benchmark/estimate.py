@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pellucid import formulas
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.machine_facts import MachineFacts, Provenance
-from pellucid.config import ModelConfig
 from pellucid.kv_groups import block_needs
+from pellucid.model_config import ModelConfig
 
 NUMBER_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}  # of keys and values
 SCALE_BYTES = 2

@@ -7,11 +7,12 @@ from pellucid.backends.choice import make_backend
 from pellucid.benchmark.estimate import ModelFormats, matrix_bytes
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.native_machine import measure_machine
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig
 from pellucid.loading.hub import find_model
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import plan_weights
 from pellucid.memory.process_memory import available_memory
+from pellucid.model_config import ModelConfig
 from pellucid.shapes import find_shape
 
 NARROW = 0.9  # weights of fewer bytes, as a share of those in bf16, are multiplied as int8

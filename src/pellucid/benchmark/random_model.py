@@ -10,11 +10,12 @@ from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.kv_plan import KVPlan, plan_kv_cache
 from pellucid.benchmark.workloads import Workload
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.memory.memory_plan import in_gib
 from pellucid.memory.process_memory import available_memory
+from pellucid.model_config import ModelConfig
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 from pellucid.text.no_tokenizer import NoTokenizer

@@ -12,7 +12,7 @@ from pellucid.backends.ops import KVCache, Ops
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig
 from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.event_bus import EventBus
@@ -23,6 +23,7 @@ from pellucid.ledger import StepTimes
 from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.memory.process_memory import available_memory
+from pellucid.model_config import ModelConfig
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pellucid import __version__, formulas
 from pellucid.backends.base import StepWeights
-from pellucid.config import EngineConfig, LayerConfig, ModelConfig
+from pellucid.config import EngineConfig
 from pellucid.event_bus import EventBus
 from pellucid.events import (
     Hello,
@@ -31,6 +31,7 @@ from pellucid.ledger import Ledger, Part, StepTimes, Work
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.parameters import Progress
 from pellucid.memory.memory_plan import MemoryPlan
+from pellucid.model_config import LayerConfig, ModelConfig
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduling_events import sampling_summary
 

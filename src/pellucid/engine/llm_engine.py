@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pellucid.beam_search_params import RequestParams
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.inspection import Inspector
@@ -26,6 +26,7 @@ from pellucid.kv_groups import kv_groups
 from pellucid.ledger import StepTimes, Work
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
+from pellucid.model_config import ModelConfig
 from pellucid.outputs import (
     CompletionDelta,
     CompletionOutput,

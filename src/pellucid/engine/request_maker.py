@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.config import DynamicRopeScaling, LongRopeScaling, ModelConfig
+from pellucid.model_config import DynamicRopeScaling, LongRopeScaling, ModelConfig
 from pellucid.parameter_checks import Interval
 from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
 from pellucid.sampling_params import SamplingParams

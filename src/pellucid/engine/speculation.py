@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 
-from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig, ModelConfig
+from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig
 from pellucid.engine.engine_events import to_us
 from pellucid.event_bus import EventBus
 from pellucid.events import DraftRound, DraftStep, Level, Speculating
@@ -13,6 +13,7 @@ from pellucid.execution.draft_comparison import compare_drafts
 from pellucid.execution.model_runner import StepResult
 from pellucid.execution.proposers.prompt_lookup import PromptLookup
 from pellucid.execution.proposers.proposer import Proposer
+from pellucid.model_config import ModelConfig
 from pellucid.outputs import SpeculationStatistics
 from pellucid.scheduling.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, Verdict
 from pellucid.scheduling.request import Request

@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from pellucid import formulas
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig
 from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
@@ -18,6 +18,7 @@ from pellucid.event_bus import EventBus
 from pellucid.events import Level
 from pellucid.execution.model_runner import StepResult
 from pellucid.ledger import Ledger, LedgerBook, StepTimes, Work
+from pellucid.model_config import ModelConfig
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.text.tokenizer import Tokenizer

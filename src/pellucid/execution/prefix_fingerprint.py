@@ -4,7 +4,8 @@ import hashlib
 
 from pellucid import __version__
 from pellucid.backends.base import Backend
-from pellucid.config import EngineConfig, ModelConfig
+from pellucid.config import EngineConfig
+from pellucid.model_config import ModelConfig
 
 
 def prefix_fingerprint(

@@ -8,7 +8,6 @@ from pathlib import Path
 from pellucid.backends.base import Backend, Weights
 from pellucid.backends.ops import Decoder, Ops
 from pellucid.backends.quantization.formats import FORMATS
-from pellucid.config import ModelConfig
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import (
     CheckpointParameters,
@@ -17,6 +16,7 @@ from pellucid.loading.parameters import (
     bytes_to_read,
 )
 from pellucid.loading.stored_model import StoredModel
+from pellucid.model_config import ModelConfig
 from pellucid.models.registry import decoder_class
 
 

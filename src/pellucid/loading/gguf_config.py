@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.config import ModelConfig
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.tensor_source import as_floats
+from pellucid.model_config import ModelConfig
 from pellucid.models.gguf_metadata import ROPE_DIM, GgufMetadata
 from pellucid.models.registry import find_gguf_family, gguf_architectures
 from pellucid.sampling_params import SamplingParams

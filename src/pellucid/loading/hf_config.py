@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pellucid.config import ModelConfig
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.quantized_layout import read_quantization_config
+from pellucid.model_config import ModelConfig
 from pellucid.models.registry import parse_model_config
 from pellucid.sampling_params import SamplingParams
 

@@ -3,7 +3,6 @@
 import warnings
 from pathlib import Path
 
-from pellucid.config import ModelConfig
 from pellucid.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint, has_weights
 from pellucid.loading.checksums import verify_checksums
@@ -20,6 +19,7 @@ from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import TensorSource
+from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
 

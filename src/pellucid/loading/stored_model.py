@@ -8,8 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pellucid.backends.quantization.formats import IntegerFormat
-from pellucid.config import ModelConfig
 from pellucid.loading.tensor_source import TensorSource
+from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.sampling_params import SamplingParams
 

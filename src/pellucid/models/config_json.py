@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from pellucid.config import (
+from pellucid.json_object import JsonObject
+from pellucid.model_config import (
     Activation,
     AttentionConfig,
     LayerConfig,
@@ -13,7 +14,6 @@ from pellucid.config import (
     ModelConfig,
     RopeConfig,
 )
-from pellucid.json_object import JsonObject
 from pellucid.models.rope_config import FULL, SLIDING, read_rope
 
 MAX_LAYERS = 10_000  # far above any model: a damaged count must not fill the memory

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from pellucid.backends.ops import Decoder, Ops, Parameters
-from pellucid.config import LayerConfig, ModelConfig
 from pellucid.json_object import JsonObject
+from pellucid.model_config import LayerConfig, ModelConfig
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
 
 _EXPERTS = r"(_exps|\.experts)\."  # in the names of llama.cpp, of Hugging Face and of ours

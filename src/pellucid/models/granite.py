@@ -7,8 +7,8 @@ and RMSNorm of r u with epsilon e is RMSNorm of u with e / r^2: the decoder comp
 from dataclasses import replace
 from typing import Any
 
-from pellucid.config import ModelConfig
 from pellucid.json_object import JsonObject
+from pellucid.model_config import ModelConfig
 from pellucid.models.config_json import attention_biases, llama_like
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import ATTENTION_SCALE, GgufMetadata

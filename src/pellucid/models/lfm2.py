@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pellucid.config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
 from pellucid.json_object import JsonObject
+from pellucid.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
 from pellucid.models.config_json import RopesReader, llama_like, same_rope
 from pellucid.models.family import (
     LLAMA_WEIGHTS,

@@ -4,8 +4,8 @@ with their position."""
 from collections.abc import Mapping
 from typing import Any
 
-from pellucid.config import ModelConfig, RopeGrowth
 from pellucid.json_object import JsonObject
+from pellucid.model_config import ModelConfig, RopeGrowth
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import WINDOW, GgufMetadata, llama_like_values

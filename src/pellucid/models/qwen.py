@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pellucid.config import ModelConfig
 from pellucid.json_object import JsonObject
+from pellucid.model_config import ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, QK_NORM_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values

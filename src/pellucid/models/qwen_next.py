@@ -8,8 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pellucid.config import ExpertsConfig, GatedDeltaNetConfig, LayerConfig, MLPConfig, ModelConfig
 from pellucid.json_object import JsonObject
+from pellucid.model_config import (
+    ExpertsConfig,
+    GatedDeltaNetConfig,
+    LayerConfig,
+    MLPConfig,
+    ModelConfig,
+)
 from pellucid.models.config_json import (
     RopesReader,
     attention_biases,

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from pellucid.config import ModelConfig
 from pellucid.json_object import MAX_INTEGER, JsonObject
+from pellucid.model_config import ModelConfig
 from pellucid.models.ernie import ERNIE
 from pellucid.models.exaone4 import EXAONE4
 from pellucid.models.family import DecoderClass, Family

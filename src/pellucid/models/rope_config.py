@@ -8,7 +8,8 @@ follow transformers' modeling_rope_utils.py.
 import math
 from collections.abc import Callable, Mapping
 
-from pellucid.config import (
+from pellucid.json_object import JsonObject
+from pellucid.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
     Llama3RopeScaling,
@@ -18,7 +19,6 @@ from pellucid.config import (
     RopeScaling,
     YarnRopeScaling,
 )
-from pellucid.json_object import JsonObject
 
 DEFAULT_THETA = 10_000.0
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers in config.json
