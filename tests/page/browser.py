@@ -13,8 +13,10 @@ FLAGS = (
     "--no-first-run",
 )
 
+PATIENCE = 120  # seconds: a limit against hangs
 
-def wait_until(page: Any, expression: str, argument: Any = None, seconds: float = 60) -> None:
+
+def wait_until(page: Any, expression: str, argument: Any = None, seconds: float = PATIENCE) -> None:
     """Waits until an expression of the page is true. `wait_for_function` needs eval, which the policy refuses."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression, argument):

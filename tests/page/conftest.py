@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from page.browser import CHROMIUM, FLAGS, wait_until
+from page.browser import CHROMIUM, FLAGS, PATIENCE, wait_until
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 
@@ -50,6 +50,7 @@ def server() -> Iterator[RunningServer]:
 def opened_page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
     """A page of the server in a window of its own. Nothing may fail in it, and nothing may leave this machine."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(1000 * PATIENCE)
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
@@ -70,8 +71,15 @@ def opened_page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
     opened.locator("nav a.on").wait_for()
     wait_until(opened, "pellucid.store.hello !== null")  # from here on the page misses no event
     yield opened
+    context.unroute_all(behavior="ignoreErrors")  # the page may be asking for something
     context.close()
     assert problems == []
+
+
+def wait_for_all_events(page: Any, server: RunningServer) -> None:
+    """Waits until all requests have ended and the page has taken in what the engine told of them."""
+    server.wait_until_idle()
+    wait_until(page, "seq => pellucid.store.head.seq >= seq", server.engine.events.last_seq)
 
 
 @pytest.fixture

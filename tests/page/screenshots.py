@@ -61,7 +61,8 @@ LESSON = """async (module) => {
   for (const step of STEPS) {
     const result = await step.run(pellucid);
     const engine = pellucid.store.hello.model.name;
-    done[step.id] = { predicted: "4", checked: "4", result, isRecorded: false, when: new Date().toISOString(), engine };
+    const predicted = step.id === "challenge" ? String(step.predict.answer(result)) : "4"; // one of them is right
+    done[step.id] = { predicted, checked: "4", result, isRecorded: false, when: new Date().toISOString(), engine };
   }
   pellucid.settings.lessons.value = done;
 }"""
@@ -114,6 +115,9 @@ def show(page: Any, address: str, width: int, theme: str, tallest: int = 10_000)
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("hash => { location.hash = hash; }", f"#{address}")
+    page.locator(f"main.view-{address.partition('?')[0]} h2").first.wait_for()
+    if "?" in address:
+        page.locator(f".steps a.on[href='#{address}']").wait_for()
     page.wait_for_timeout(350)
     tall = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": width, "height": min(tallest, max(tall, 900))})

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 
 from page.browser import wait_until
+from page.screenshots import VIEWS
 
 
 def generate(page: Any, prompt: str) -> str:
     """Runs a prompt by keyboard; returns the engine's name of the request."""
-    before = page.evaluate("pellucid.store.requests.size")
+    num_requests = "pellucid.store.requestsAt(Infinity).length"
+    before = page.evaluate(num_requests)
     page.keyboard.press("1")
     page.locator("#run:not([disabled])").wait_for()
     page.keyboard.press("/")
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(prompt)
     page.keyboard.press("Enter")
-    wait_until(page, f"pellucid.store.requests.size > {before} && pellucid.request.value?.ledger")
+    wait_until(page, f"{num_requests} > {before} && pellucid.request.value.ledger !== null")
     page.keyboard.press("Escape")
     return page.evaluate("pellucid.request.value.req")
 
@@ -69,6 +71,7 @@ STAGES = """async ([reply, params]) => {
 )
 def test_sliders_draw_the_stages_of_the_engine(page: Any, server: Any, params: Any) -> None:
     body = {"model": "tested", "prompt": "Once upon a time", "max_tokens": 12, "seed": 3, **params}
+    body["ignore_eos"] = True
     req = server.post("/v1/completions", body).json["id"].removeprefix("cmpl-")
     for position in (6, 9, 14):
         reply = server.call("GET", f"/v1/logits/{req}/{position}?logits=1&top=5").json
@@ -131,13 +134,11 @@ def test_hostile_text_stays_text_live_and_in_a_trace(page: Any) -> None:
     wait_until(page, "document.querySelectorAll('.t.prompt').length > 20")
     ids = page.evaluate("pellucid.request.value.added.prompt_ids")
     wait_until(page, "ids => ids.every((id) => pellucid.runs.textOf(id) !== '')", ids)
-    page.evaluate(
-        "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+    wait_until(
+        page,
+        "text => [...document.querySelectorAll('.t.prompt')].map((e) => e.textContent).join('').includes(text)",
+        HOSTILE,
     )
-    shown = page.evaluate(
-        "[...document.querySelectorAll('.t.prompt')].map((e) => e.textContent).join('')"
-    )
-    assert HOSTILE in shown
     assert (
         page.locator("main img, main script, main iframe, main [onerror], main [onload]").count()
         == 0
@@ -158,11 +159,21 @@ def test_hostile_text_stays_text_live_and_in_a_trace(page: Any) -> None:
     page.route("**/*hostile*.jsonl", lambda route: route.fulfill(body=lines))
     page.evaluate("pellucid.source.open('traces/<b>hostile<i>.jsonl')")
     wait_until(page, "pellucid.source.status.value === 'ended'")
-    for number in "12345678":
-        page.keyboard.press(number)
-        page.wait_for_timeout(150)
+    for number, view in enumerate(VIEWS, 1):
+        page.keyboard.press(str(number))
+        page.locator(f"main.view-{view} h2").first.wait_for()
         assert (
             page.locator("main img, main script, main iframe, header b:has-text('hostile')").count()
             == 0
         )
     assert page.locator(".recorded").inner_text() == "recorded: <b>hostile<i>.jsonl"
+
+
+def test_keys_may_come_faster_than_the_page_is_drawn(page: Any) -> None:
+    generate(page, "Once upon a time")
+    last = "pellucid.request.value.added.prompt_tok + pellucid.request.value.tokens.length - 1"
+    page.evaluate("""() => {
+      for (const key of [",", ",", ",", "."])
+        document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+    }""")
+    assert page.evaluate("pellucid.selection.pos.value") == page.evaluate(last) - 2

@@ -3,6 +3,7 @@
 from typing import Any
 
 from page.browser import wait_until
+from page.conftest import wait_for_all_events
 
 
 def open_plan(page: Any, machine: str) -> None:
@@ -51,9 +52,10 @@ def test_too_many_requests_are_seen(page: Any) -> None:
 
 
 def test_steps_of_the_session_are_laid_over(page: Any, server: Any) -> None:
-    server.post("/v1/completions", {"model": "tested", "prompt": "Once", "max_tokens": 8})
+    body = {"model": "tested", "prompt": "Once", "max_tokens": 8, "ignore_eos": True}
+    server.post("/v1/completions", body)
     open_plan(page, "this")
-    wait_until(page, "pellucid.store.steps.length >= 8")
+    wait_for_all_events(page, server)
     row = page.locator(".wide-table tr", has_text="decode")
     row.wait_for()
     assert int(row.locator("td").first.inner_text().rstrip("C")) >= 7

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
+from page.conftest import wait_for_all_events
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
+from support.step_gate import StepGate
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 12
+TOKENS = 170  # of a long text
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +40,19 @@ def write(server: RunningServer, prompt: str, tokens: int) -> str:
 
 def test_a_preemption_is_seen_and_explained(page: Any, server: RunningServer) -> None:
     prompts = ("Once upon a time", "The old miller and the king")
-    alone = [write(server, prompt, 120) for prompt in prompts]
+    alone = [write(server, prompt, TOKENS) for prompt in prompts]
+    server.wait_until_idle()
+    gate = StepGate(server.engine)
     with ThreadPoolExecutor(2) as threads:
-        together = list(threads.map(lambda prompt: write(server, prompt, 120), prompts))
-    assert together == alone
+        together = [threads.submit(write, server, prompt, TOKENS) for prompt in prompts]
+        server.wait_until(lambda: len(server.engine.unfinished_request_ids) == 2, "both requests")
+        gate.open()
+        assert [each.result() for each in together] == alone
     page.keyboard.press("2")
     wait_until(
         page, "[...pellucid.store.requests.values()].filter((each) => each.ledger).length >= 4"
     )
+    wait_for_all_events(page, server)
     preempted = page.evaluate(
         "[...pellucid.store.requests.values()].find((each) => each.preempts.length > 0).req"
     )
@@ -66,7 +74,9 @@ def test_a_preemption_is_seen_and_explained(page: Any, server: RunningServer) ->
     page.locator(".why.trouble", has_text="Its blocks went to").wait_for()
 
 
-def test_a_fork_of_a_running_text_makes_one_copy_at_most(page: Any, server: RunningServer) -> None:
+def test_a_fork_of_a_running_text_makes_one_copy(page: Any, server: RunningServer) -> None:
+    server.wait_until_idle()
+    gate = StepGate(server.engine, num_steps=25)  # the text does not end before it is forked
     page.keyboard.press("1")
     page.locator("#run:not([disabled])").wait_for()
     page.evaluate(
@@ -74,27 +84,23 @@ def test_a_fork_of_a_running_text_makes_one_copy_at_most(page: Any, server: Runn
         " state.temperature.value = 0; pellucid.runs.start('/v1/completions',"
         " {prompt: 'Once upon a time', max_tokens: 100, temperature: 0, ignore_eos: true}); }"
     )
-    wait_until(page, "pellucid.request.value?.tokens.length > 20")
-    fork = """async () => {
+    wait_until(page, "pellucid.request.value?.tokens.length === 25")
+    page.evaluate("""() => {
       const request = pellucid.request.value;
-      const at = request.tokens.length - 2;
-      const token = pellucid.store.token(request.tokens[at]);
+      const token = pellucid.store.token(request.tokens.at(-2));
       const other = token.cand.find((each) => each.id !== token.id).id;
-      const before = pellucid.store.head.seq;
       const body = {req: request.req, position: token.pos, token_id: other, max_tokens: 8};
-      let forked = "";
-      const onData = (each) => { if (each.ev === "fork") forked = each.req; };
-      await pellucid.api.stream("/v1/page/fork", body, {onData});
-      return [before, forked, token.pos, request.ledger === null];
-    }"""
-    before, forked, position, was_running = page.evaluate(fork)
-    wait_until(page, f"pellucid.store.requests.get('{forked}')?.ledger")
-    ops = page.evaluate(
-        "seq => pellucid.store.pool.recent(Infinity, 5000).filter((each) => each.seq > seq)", before
+      const fork = window.fork = {before: pellucid.store.head.seq, req: "", position: token.pos};
+      const onData = (each) => { if (each.ev === "fork") fork.req = each.req; };
+      pellucid.api.stream("/v1/page/fork", body, {onData});
+    }""")
+    server.wait_until(lambda: len(server.engine.unfinished_request_ids) == 2, "the fork")
+    gate.open()
+    wait_until(page, "pellucid.store.requests.get(window.fork.req)?.ledger")
+    # The block in which the texts part has tokens of both: it is shared, and copied by who writes first.
+    assert page.evaluate("window.fork.position") % BLOCK_TOKENS != 0
+    copies = page.evaluate(
+        "pellucid.store.pool.recent(Infinity, 5000)"
+        ".filter(({seq, op}) => seq > window.fork.before && op === 'C').length"
     )
-    copies = [each for each in ops if each["op"] == "C"]
-    # The block in which the texts part is shared when it has tokens of both, and copied by who writes first.
-    is_partial = position % BLOCK_TOKENS != 0
-    assert len(copies) <= 1
-    if was_running and is_partial:
-        assert len(copies) == 1
+    assert copies == 1

@@ -3,6 +3,7 @@
 from typing import Any
 
 from page.browser import wait_until
+from support.step_gate import StepGate
 
 
 def open_serve(page: Any) -> None:
@@ -19,6 +20,7 @@ def test_the_same_load_under_both_disciplines(page: Any) -> None:
     )
     page.keyboard.press("r")
     wait_until(page, "Boolean(pellucid.views.serve.loads.continuous?.end)")
+    wait_until(page, "pellucid.views.serve.stop.value === null")
     fixed, continuous = page.evaluate(
         "['static', 'continuous'].map(name => pellucid.views.serve.loads[name])"
     )
@@ -33,14 +35,16 @@ def test_the_same_load_under_both_disciplines(page: Any) -> None:
     ]
     page.locator(".why", has_text="On the same arrivals").wait_for()
     page.keyboard.press("t")
-    assert page.locator(".twin").count() == 2
+    page.locator(".twin").nth(1).wait_for()
     page.locator(".twin").first.locator("tbody tr").nth(3).wait_for()
 
 
-def test_a_running_request_is_listed_and_cancelled(page: Any) -> None:
+def test_a_running_request_is_listed_and_cancelled(page: Any, server: Any) -> None:
     open_serve(page)
+    server.wait_until_idle()
+    gate = StepGate(server.engine, num_steps=3)  # the request does not end by itself
     page.evaluate(
-        "() => { const body = {model: 'tested', prompt: 'Once', max_tokens: 400, n: 16, ignore_eos: true};"
+        "() => { const body = {model: 'tested', prompt: 'Once', max_tokens: 400, n: 2, ignore_eos: true};"
         " window.ended = false;"
         " pellucid.api.post('/v1/completions', body).catch(() => {}).finally(() => { window.ended = true; }); }"
     )
@@ -48,3 +52,4 @@ def test_a_running_request_is_listed_and_cancelled(page: Any) -> None:
     page.keyboard.press("c")
     wait_until(page, "window.ended")
     wait_until(page, "pellucid.views.serve.queue.value.length === 0")
+    gate.open()

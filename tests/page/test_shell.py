@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
+from page.conftest import wait_for_all_events
 
 VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn")
 
@@ -14,8 +15,23 @@ def test_each_view_opens_by_its_key(page: Any) -> None:
         page.keyboard.press(str(number))
         page.locator("nav a.on", has_text=title).wait_for()
         page.locator(f"main.view-{title.lower()} h2").first.wait_for()
-        assert page.title() == f"{title} · pellucid"
-        assert page.evaluate("location.hash") == f"#{title.lower()}"
+        wait_until(page, "title => document.title === title", f"{title} · pellucid")
+        wait_until(page, "hash => location.hash === hash", f"#{title.lower()}")
+
+
+def test_a_key_pressed_as_soon_as_a_view_is_seen_is_heard(page: Any) -> None:
+    page.evaluate("""() => {
+      const press = () => document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "k", bubbles: true}));
+      const seen = new MutationObserver(() => {
+        if (!document.querySelector("main.view-compare h2")) return;
+        seen.disconnect();
+        press();
+      });
+      seen.observe(document.body, {childList: true, subtree: true});
+    }""")
+    page.keyboard.press("4")
+    page.locator("main.view-compare h2").first.wait_for()
+    assert page.evaluate("pellucid.views.compare.kind.value") == "kv_dtype"
 
 
 def test_the_sheet_of_keys_opens_and_closes(page: Any) -> None:
@@ -26,9 +42,11 @@ def test_the_sheet_of_keys_opens_and_closes(page: Any) -> None:
 
 
 def test_time_stops_and_goes_on(page: Any, server: Any) -> None:
-    server.post("/v1/completions", {"model": "tested", "prompt": "Once", "max_tokens": 8})
+    body = {"model": "tested", "prompt": "Once", "max_tokens": 8, "ignore_eos": True}
+    server.post("/v1/completions", body)
     page.locator("button.live.on").wait_for()
-    wait_until(page, "pellucid.store.steps.length >= 8")
+    wait_for_all_events(page, server)
+    assert page.evaluate("pellucid.store.steps.length") >= 8
     page.keyboard.press("ArrowLeft")
     wait_until(page, "!pellucid.cursor.isLive.value")
     held = page.evaluate("pellucid.cursor.stepRow.value")
@@ -42,7 +60,8 @@ def test_time_stops_and_goes_on(page: Any, server: Any) -> None:
 @pytest.mark.parametrize("width", [1440, 900, 320])
 def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    for number in range(1, len(VIEWS) + 1):
+    for number, title in enumerate(VIEWS, 1):
         page.keyboard.press(str(number))
-        page.wait_for_timeout(100)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator(f"main.view-{title.lower()} h2").first.wait_for()
+        page.wait_for_timeout(100)  # pictures take their width in a later frame
+        wait_until(page, "width => document.documentElement.scrollWidth <= width", width)

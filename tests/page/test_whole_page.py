@@ -1,34 +1,37 @@
 """The page survives a server that is restarted."""
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from page.browser import wait_until
+from page.browser import PATIENCE, wait_until
 from support.bundled import bundled_engine
 from support.http_server import running_server
 
-BODY = {"model": "tested", "prompt": "Once upon a time", "max_tokens": 6}
+BODY = {"model": "tested", "prompt": "Once upon a time", "max_tokens": 6, "ignore_eos": True}
 
 
 def test_a_server_that_is_killed_and_restarted_is_found_again(browser: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    port = 0
     with ThreadPoolExecutor(1) as thread:
         boots = []
         for _ in range(2):
             running = running_server(bundled_engine(), port=port)
             server = thread.submit(running.__enter__).result()
+            port = server.port
             if not boots:
                 page.goto(server.url)
-            page.locator("button.live.on").wait_for(timeout=60_000)
+            page.locator("button.live.on").wait_for()
+            wait_until(
+                page,
+                "boot => pellucid.store.hello && pellucid.store.hello.boot_id !== boot",
+                boots[-1] if boots else "",
+            )
             server.post("/v1/completions", BODY)
             wait_until(
                 page,
-                "boot => pellucid.store.hello && pellucid.store.hello.boot_id !== boot"
-                " && pellucid.store.requests.size === 1 && pellucid.store.steps.length >= 6",
-                boots[-1] if boots else "",
+                "pellucid.store.requestsAt(Infinity).length === 1 && pellucid.store.steps.length >= 6",
             )
             boots.append(page.evaluate("pellucid.store.hello.boot_id"))
             thread.submit(running.__exit__, None, None, None).result()

@@ -2,7 +2,7 @@
 // The shell: header, views, time bar, keys. One view is shown at a time; all get the same session.
 
 import { followTheme } from "./draw/hues.js";
-import { html, render, useEffect, useSignal } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useSignal } from "./html.js";
 import { isHelpOpen, KeySheet, listenToKeys, useKeys } from "./parts/controls.js";
 import { Badge, percent } from "./parts/numbers.js";
 import { useReadableSeq } from "./parts/panel.js";
@@ -29,8 +29,8 @@ function App() {
     { keys: ["End"], says: "newest", run: cursor.goLive },
     { keys: ["?"], says: "this sheet", run: () => (isHelpOpen.value = !isHelpOpen.value) },
   ]);
-  useEffect(() => listenToKeys(settings.shortcuts), []);
-  useEffect(() => {
+  useLayoutEffect(() => listenToKeys(settings.shortcuts), []);
+  useLayoutEffect(() => {
     document.title = `${VIEWS.find(([name]) => name === known)?.[1]} · pellucid`;
   }, [known]);
   return html`

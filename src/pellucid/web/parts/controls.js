@@ -1,7 +1,7 @@
 // @ts-check
 // What a reader sets and presses: sliders, choices, the prompt, and the keys with their sheet.
 
-import { html, signal, useEffect, useId, useRef } from "../html.js";
+import { html, signal, useEffect, useId, useLayoutEffect, useRef } from "../html.js";
 
 /**
  * A slider with its value beside it.
@@ -113,13 +113,13 @@ const groups = signal(/** @type {Record<string, Command[]>} */ ({}));
 export const isHelpOpen = signal(false);
 
 /**
- * Adds commands while a component is shown.
+ * Adds commands while a component is shown: from the moment in which it is seen, before the browser handles another key.
  * @param {string} group
  * @param {Command[]} commands
  * @param {any[]} inputs that the commands depend on
  */
 export function useKeys(group, commands, inputs = []) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     groups.value = { ...groups.value, [group]: commands };
     return () => {
       const { [group]: _, ...others } = groups.value;

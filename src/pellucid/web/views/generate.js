@@ -52,29 +52,27 @@ export function View({ session }) {
   const focus = focusOf(session, useReadableSeq(session.cursor));
   const attention = useAttention(session, state, focus);
   const { selection } = session;
+  // Keys may come faster than the page is drawn: they start from the token chosen now.
   /** @param {number} by */
   const move = (by) => {
-    if (!focus) return;
-    const last = focus.promptIds.length + focus.count - 1;
-    selection.pos.value = Math.max(0, Math.min(last, focus.pos + by));
+    const now = focusOf(session, session.cursor.seq.peek());
+    if (!now) return;
+    const last = now.promptIds.length + now.count - 1;
+    selection.pos.value = Math.max(0, Math.min(last, now.pos + by));
   };
-  useKeys(
-    "Generate",
-    [
-      focusOn("/", "to the prompt", "prompt"),
-      press("r", "run", "#run"),
-      { keys: [","], says: "the token before", run: () => move(-1) },
-      { keys: ["."], says: "the next token", run: () => move(1) },
-      { keys: ["Escape"], says: "follow the newest token", run: () => (selection.pos.value = -1) },
-      { keys: ["["], says: "attention: a layer down", run: () => state.moveLayer(-1) },
-      { keys: ["]"], says: "attention: a layer up", run: () => state.moveLayer(1) },
-      { keys: ["{"], says: "attention: a head down", run: () => state.moveHead(-1) },
-      { keys: ["}"], says: "attention: a head up", run: () => state.moveHead(1) },
-      { keys: ["i"], says: "token ids", run: () => (state.withIds.value = !state.withIds.value) },
-      press("f", "fork: continue with the likeliest other token", ".candidates button.fork"),
-    ],
-    [focus?.pos, focus?.request.req, focus?.count],
-  );
+  useKeys("Generate", [
+    focusOn("/", "to the prompt", "prompt"),
+    press("r", "run", "#run"),
+    { keys: [","], says: "the token before", run: () => move(-1) },
+    { keys: ["."], says: "the next token", run: () => move(1) },
+    { keys: ["Escape"], says: "follow the newest token", run: () => (selection.pos.value = -1) },
+    { keys: ["["], says: "attention: a layer down", run: () => state.moveLayer(-1) },
+    { keys: ["]"], says: "attention: a layer up", run: () => state.moveLayer(1) },
+    { keys: ["{"], says: "attention: a head down", run: () => state.moveHead(-1) },
+    { keys: ["}"], says: "attention: a head up", run: () => state.moveHead(1) },
+    { keys: ["i"], says: "token ids", run: () => (state.withIds.value = !state.withIds.value) },
+    press("f", "fork: continue with the likeliest other token", ".candidates button.fork"),
+  ]);
   const shared = { session, state, focus };
   return html`
     <div class="column">
