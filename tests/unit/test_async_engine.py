@@ -439,7 +439,7 @@ def test_a_slow_tokenizer_holds_nobody_up() -> None:
 
         def encode(text: str, **limits: int) -> list[int]:
             encoding.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
             return plain(text)
 
         engine.tokenizer.encode = encode
@@ -489,7 +489,7 @@ def test_shut_down_while_a_prompt_is_encoded() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
         def encode(text: str, **limits: int) -> list[int]:
             encoding.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
             return PROMPT
 
         engine.tokenizer.encode = encode
@@ -513,7 +513,7 @@ def test_when_the_engine_fails_everybody_hears_of_it() -> None:
 
     def failing_step() -> list[CompletionDelta]:
         stepping.set()
-        assert fail.wait(30)
+        assert fail.wait(120)
         raise ZeroDivisionError("of the engine itself")
 
     engine.step = failing_step
@@ -521,7 +521,7 @@ def test_when_the_engine_fails_everybody_hears_of_it() -> None:
     async def main() -> None:
         async_engine = AsyncLLMEngine(engine)
         stream = await async_engine.add_request(PROMPT, LONG)
-        await asyncio.to_thread(stepping.wait, 30)
+        await asyncio.to_thread(stepping.wait, 120)
         late = asyncio.create_task(async_engine.add_request(PROMPT, LONG))
         while not async_engine._thread._calls.qsize():
             await asyncio.sleep(0.001)
@@ -536,7 +536,7 @@ def test_when_the_engine_fails_everybody_hears_of_it() -> None:
             await async_engine.add_request(PROMPT, LONG)
         await async_engine.shutdown()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 180))
 
 
 def test_a_forgotten_engine_ends() -> None:
@@ -554,7 +554,7 @@ def test_a_forgotten_engine_ends() -> None:
             break
         thread.join(0.05)
     assert gone() is None
-    thread.join(30)  # it may have been the one that forgot it
+    thread.join(120)  # it may have been the one that forgot it
     assert not thread.is_alive()
 
 
@@ -621,7 +621,7 @@ def test_whatever_ends_the_engines_thread_ends_every_stream(
             await async_engine.add_request(PROMPT, LONG)
         await async_engine.shutdown()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 180))
 
 
 def test_texts_are_encoded_by_a_bounded_pool() -> None:
@@ -632,7 +632,7 @@ def test_texts_are_encoded_by_a_bounded_pool() -> None:
 
         def encode(text: str, **limits: int) -> list[int]:
             threads.add(threading.current_thread().name)
-            assert go_on.wait(30)
+            assert go_on.wait(120)
             return plain(text)
 
         engine.tokenizer.encode = encode
