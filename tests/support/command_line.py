@@ -89,6 +89,8 @@ class CommandLine:
         if "PELLUCID_CONFIG" not in os.environ:  # whoever runs the tests may have one
             self.monkeypatch.setenv("PELLUCID_CONFIG", "")
         self.monkeypatch.setattr("pellucid.engine.llm_engine.load_model", self._load)
+        # However slow the machine: no line of progress among those that tests expect.
+        self.monkeypatch.setattr("pellucid.progress.FIRST_LINE", 3600.0)
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
         status = main(arguments)
         out, err = self.capsys.readouterr()

@@ -154,7 +154,7 @@ def test_a_hostile_template_is_an_error_and_the_next_render_works(name: str) -> 
     begin = time.monotonic()
     with pytest.raises(ValueError, match=f"(?s)^chat template of tiny .*({message})") as caught:
         template.render(MESSAGES)
-    assert time.monotonic() - begin < 60  # it does not go on for ever
+    assert time.monotonic() - begin < 300  # it does not go on for ever
     assert len(str(caught.value)) < 1100
     if name not in ("syntax", "power", "nested source", "import"):
         assert template.render(MESSAGES[:1]) == "fine"
@@ -263,13 +263,18 @@ def test_the_worker_ends_with_its_template() -> None:
 
 def test_a_slow_rendering_does_not_hold_up_the_next_one() -> None:
     source = "{% if messages[0].role == 'user' %}" + HOSTILE["loops"][0] + "{% endif %}fine"
-    template = ChatTemplate(source, {})
+    template = limited(source, seconds=120.0)
+    assert template.render([{"role": "tool", "content": ""}]) == "fine"
+    first = worker_pid(template)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(template.render, MESSAGES)
+        while template.workers._idle:
+            time.sleep(0.001)
         for _ in range(3):
             assert template.render([{"role": "tool", "content": ""}]) == "fine"
         assert not slow.done()
-        with pytest.raises(TemplateTimeoutError, match=r"took longer than 1\.5 s"):
+        os.kill(first, signal.SIGKILL)  # it would go on for the processor time that it may use
+        with pytest.raises(ValueError, match="ended the process that rendered it"):
             slow.result()
 
 
@@ -303,7 +308,7 @@ def test_threads_share_a_template() -> None:
 
     def one(content: str) -> str:
         if content in contents[:4]:
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=120)
         return template.render([{"role": "user", "content": content}])
 
     with ThreadPoolExecutor(4) as pool:

@@ -68,6 +68,7 @@ def add_many(engine: LLMEngine, count: int) -> None:
             n=rng.choice([1, 1, 2]),
             top_k=rng.choice([0, 5]),
             temperature=rng.choice([0, 1.0]),
+            seed=1,
         )
         engine.add_request(prompt, params)
 

@@ -43,6 +43,7 @@ def test_every_ledger_adds_up_on_a_crowded_engine() -> None:
             ignore_eos=True,
             n=rng.choice([1, 1, 1, 2]),
             max_time=rng.choice([None, None, 0.3]),
+            seed=1,
         )
         outputs.append(engine.add_request(prompt, params, priority=rng.choice([-1, 0, 0])))
         for _ in range(rng.randrange(12)):
