@@ -48,7 +48,7 @@ def codex_body(items: list[Any]) -> dict[str, Any]:
 def test_codex_reads_a_file_and_goes_on(server: RunningServer) -> None:
     question = {"type": "input_text", "text": "What does the program do?"}
     items: list[Any] = [{"type": "message", "role": "user", "content": [question]}]
-    first = server.post("/v1/responses", codex_body(items))
+    first = server.post("/v1/responses", {**codex_body(items), "temperature": 0})
     done = [event["item"] for event in first.events if event["type"] == "response.output_item.done"]
     (call,) = done
     assert (call["type"], call["name"]) == ("function_call", "read_file")

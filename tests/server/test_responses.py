@@ -110,7 +110,7 @@ def test_two_turns_of_codex_the_second_found_in_the_cache(server: RunningServer)
         },
         user("List the files."),
     ]
-    first = server.post("/v1/responses", codex_body(items))
+    first = server.post("/v1/responses", {**codex_body(items), "temperature": 0})
     assert first.status == 200
     assert first.headers["x-pellucid-warnings"].count("tools[") == 3
     completed = first.events[-1]
