@@ -1,10 +1,13 @@
 """`pellucid trace record` follows a server, leaves out what was written, and begins with a snapshot."""
 
+import asyncio
 import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from pellucid import event_recording
 from pellucid.cli.app import run_command_line
 from pellucid.event_recording import read_recording
 from pellucid.traces.state import TraceState
@@ -19,13 +22,34 @@ BODY = {
 }
 
 
+@pytest.fixture
+def seconds_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds of a recording are over when its first request has ended, on a quick and on a busy machine."""
+    open_recording = event_recording.open_recording
+
+    def opened(path: Path) -> IO[str]:
+        file = open_recording(path)
+        write = file.write
+
+        def write_line(line: str) -> int:
+            written = write(line)
+            if '"ev":"req.ledger"' in line:  # the last event of a request
+                raise asyncio.TimeoutError
+            return written
+
+        monkeypatch.setattr(file, "write", write_line)
+        return file
+
+    monkeypatch.setattr(event_recording, "open_recording", opened)
+
+
+@pytest.mark.usefixtures("seconds_of_one_request")
 def test_a_running_server_is_recorded(
     server: RunningServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By two recorders at a time: one leaves out what was written."""
     with_text, without_text = tmp_path / "with.jsonl.gz", tmp_path / "without.jsonl.gz"
-    # The seconds are a multiple of what the request takes, also on a busy machine.
-    common = ["--url", server.url, "--seconds", "6"]
+    common = ["--url", server.url, "--seconds", "600"]
     recorders = [
         threading.Thread(target=run_command_line, args=(["trace", "record", *words, *common],))
         for words in ([str(with_text), "--with-text"], [str(without_text)])
@@ -47,6 +71,15 @@ def test_a_running_server_is_recorded(
         state = TraceState.at(events)
         assert state.is_complete and not state.requests
     assert capfd.readouterr().err.count("recorded") == 2
+    server.wait_until_idle()
+
+
+def test_a_recording_ends_after_its_seconds(server: RunningServer, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    assert (
+        run_command_line(["trace", "record", str(file), "--url", server.url, "--seconds", "1"]) == 0
+    )
+    assert all(event["ev"] in ("snapshot", "hello") for event in read_recording(file))
     server.wait_until_idle()
 
 
