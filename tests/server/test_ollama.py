@@ -65,7 +65,7 @@ def test_each_line_of_a_stream_has_the_time_at_which_it_was_made(client: ollama.
         datetime.fromisoformat((part.created_at or "").replace("Z", "+00:00"))
         for part in client.chat("tested", QUESTION, options=OPTIONS, stream=True)
     ]
-    assert len(times) > 3
+    assert times  # as many as the server is quick: a line has the tokens of one step or more
     in_order = [before, *times, datetime.now(timezone.utc)]
     assert in_order == sorted(in_order)
 
