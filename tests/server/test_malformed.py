@@ -1,5 +1,6 @@
 """Malformed requests among good ones: the server refuses each, and answers each good one."""
 
+import copy
 import json
 import random
 import threading
@@ -211,3 +212,100 @@ def test_malformed_requests_harm_nobody(
         thread.join(TIMEOUT + num_malformed)
     assert wrong == []
     server.wait_until_idle()
+
+
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+NESTED: dict[str, dict[str, Any]] = {  # by route: a body with each kind of object
+    "/v1/responses": {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {
+                "type": "reasoning",
+                "content": [{"type": "reasoning_text", "text": "b"}],
+                "summary": [{"type": "summary_text", "text": "c"}],
+            },
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "d"},
+            {"type": "additional_tools", "tools": [{"type": "function", **FUNCTION}]},
+            {"role": "user", "content": "e"},
+        ],
+        "tools": [{"type": "function", **FUNCTION}],
+        "tool_choice": "none",
+        "max_output_tokens": 1,
+    },
+    "/v1/messages": {
+        "system": [{"type": "text", "text": "a"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "b"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "c", "signature": "s"},
+                    {"type": "tool_use", "id": "c", "name": "f", "input": {}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "none"},
+        "max_tokens": 1,
+    },
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "reasoning_content": "b", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c", "content": "d"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": "none",
+        "max_tokens": 1,
+    },
+    "/api/chat": {
+        "model": "tested",
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "thinking": "b", "tool_calls": [CALL]},
+            {"role": "tool", "content": "d", "tool_name": "f"},
+        ],
+        "options": {"num_predict": 1},
+        "stream": False,
+    },
+}
+WRONG_VALUES: tuple[Any, ...] = (5, ["x" * 5000], {"type": ["x" * 5000]})
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each list or object within a value, with each of its keys."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
+
+
+@pytest.mark.parametrize("route", NESTED)
+def test_a_wrong_value_anywhere_in_a_body_is_no_fault_of_the_server(
+    server: RunningServer, route: str
+) -> None:
+    """No 5xx, and no refusal that repeats thousands of characters."""
+    body = copy.deepcopy(NESTED[route])
+    assert server.post(route, body).status == 200
+    wrong = []
+    for holder, key in places(body):
+        good = holder[key]
+        for value in WRONG_VALUES:
+            holder[key] = value
+            reply = server.post(route, body)
+            if reply.status >= 500 or (reply.status != 200 and len(reply.body) > 1000):
+                wrong.append(f"{key!r}: {str(value)[:20]}: {reply.status} {reply.body[:200]!r}")
+        holder[key] = good
+    assert wrong == []
+
+
+@pytest.mark.parametrize("part", ["content", "summary"])
+def test_reasoning_in_another_form_is_refused_and_not_lost(
+    server: RunningServer, part: str
+) -> None:
+    item = {"type": "reasoning", part: "as text alone"}
+    reply = server.post("/v1/responses", {"input": [item], "max_output_tokens": 1})
+    assert reply.status == 400 and f"input[0].{part}" in reply.body.decode()

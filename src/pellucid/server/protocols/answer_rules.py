@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.conversation import Tool
+from pellucid.parameter_checks import shown
 from pellucid.server.errors import refused, rule_refused
 from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.text.responses.format import ResponseFormat
@@ -66,7 +67,7 @@ def openai_tool_choice(choice: object, parallel_tool_calls: bool | None) -> Tool
         if isinstance(name, str):
             return ToolChoice(must_call=True, name=name, several=False)
     raise refused(
-        f"tool_choice={choice!r}: must be 'auto', 'none', 'required' or a function with its name",
+        f"tool_choice={shown(choice)}: must be 'auto', 'none', 'required' or a function with its name",
         "tool_choice",
     )
 
@@ -89,7 +90,7 @@ def anthropic_tool_choice(choice: Mapping[str, Any] | None) -> ToolChoice:
     if kind == "tool" and isinstance(name, str):
         return ToolChoice(must_call=True, name=name, several=several)
     raise refused(
-        f"tool_choice.type={kind!r}: must be 'auto', 'any', 'none', or 'tool' with a name",
+        f"tool_choice.type={shown(kind)}: must be 'auto', 'any', 'none', or 'tool' with a name",
         "tool_choice",
     )
 
@@ -113,7 +114,7 @@ def openai_format_rule(given: object, field: str) -> AnswerRule | None:
     kind = given.get("type") if isinstance(given, dict) else None
     if not isinstance(given, dict) or kind not in ("text", "json_object", "json_schema"):
         raise refused(
-            f"{field}.type={kind!r}: must be 'text', 'json_object' or 'json_schema';"
+            f"{field}.type={shown(kind)}: must be 'text', 'json_object' or 'json_schema';"
             " structured_outputs of chat completions has choices, regular expressions and grammars",
             field,
         )
@@ -139,7 +140,7 @@ def ollama_format_rule(given: object) -> AnswerRule | None:
     if given == "json":
         return _rule("format", json_object=True)
     if not isinstance(given, dict):
-        raise refused(f"format={given!r}: must be 'json' or a JSON schema", "format")
+        raise refused(f"format={shown(given)}: must be 'json' or a JSON schema", "format")
     return _rule("format", json=given)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.parameter_checks import shown
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import CacheOutcome, aspects_of, compare_with
@@ -279,14 +280,15 @@ def conversation_of(
     for index, message in enumerate(body.messages):
         messages += _messages(message, f"messages[{index}]", warnings)
     choice = anthropic_tool_choice(body.tool_choice)
-    tools = _tools(body, tokenizer, warnings) if choice.offers else None
+    functions = _functions(body.tools or (), warnings)
+    offered = shown_tools(functions, tokenizer, warnings) if choice.offers else None
     variables = effort_variables(body.effort, "output_config.effort", tokenizer, warnings)
     variables |= switch_variables(body.wants_thinking, "thinking", tokenizer, warnings)
     last = messages[-1] if messages else {}
     continues = last.get("role") == "assistant" and bool(last.get("content"))
     return ChatPrompt(
         messages,
-        tools,
+        offered,
         chat_template_kwargs=variables,
         continue_final_message=continues and not last.get("tool_calls"),
     )
@@ -318,7 +320,7 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
     for index, block in enumerate(content):
         at = f"{name}.content[{index}]"
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind in _BLOCK_KEYS:
+        if isinstance(kind, str) and kind in _BLOCK_KEYS:
             warn_of_unknown_keys(block, _BLOCK_KEYS[kind] | {"type"}, "messages", warnings)
         if kind == "text":
             texts.append(_text(block, at))
@@ -338,7 +340,7 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
                 }
             )
         else:
-            raise refused(f"{at}.type={kind!r}: only text and tools are served", at)
+            raise refused(f"{at}.type={shown(kind)}: only text and tools are served", at)
     made: list[dict[str, Any]] = list(results)
     if texts or calls or reasoning:
         own: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
@@ -364,7 +366,7 @@ def _result_text(block: dict[str, Any], name: str) -> str:
 def _text(block: Any, name: str) -> str:
     if not isinstance(block, dict) or block.get("type") != "text":
         kind = block.get("type") if isinstance(block, dict) else None
-        raise refused(f"{name}.type={kind!r}: only text is served", name)
+        raise refused(f"{name}.type={shown(kind)}: only text is served", name)
     text = block.get("text")
     if not isinstance(text, str):
         raise refused(f"{name}.text: must be text", name)
@@ -381,15 +383,16 @@ _BLOCK_KEYS = {
 }
 
 
-def _tools(
-    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
-) -> list[dict[str, Any]] | None:
-    tools = []
-    for index, tool in enumerate(body.tools or ()):
+def _functions(tools: Sequence[Any], warnings: list[str]) -> list[dict[str, Any]]:
+    """The functions among the tools of a call."""
+    functions = []
+    for index, tool in enumerate(tools):
         if not isinstance(tool, dict):
             raise refused(f"tools[{index}]: must be an object", "tools")
         if tool.get("type", "custom") != "custom":
-            warnings.append(f"tools[{index}]: has no effect: {tool['type']!r} is the vendor's own")
+            warnings.append(
+                f"tools[{index}]: has no effect: {shown(tool['type'])} is the vendor's own"
+            )
             continue
         warn_of_unknown_keys(tool, _TOOL_KEYS, "tools", warnings)
         function = {
@@ -399,8 +402,8 @@ def _tools(
             "strict": tool.get("strict") or None,
         }
         given = {key: value for key, value in function.items() if value is not None}
-        tools.append({"type": "function", "function": given})
-    return shown_tools(tools, tokenizer, warnings)
+        functions.append({"type": "function", "function": given})
+    return functions
 
 
 def _budgets(

@@ -27,10 +27,10 @@ def readable_messages(messages: Sequence[Any], warnings: list[str]) -> list[Any]
 
 
 def _message(message: Any, warnings: list[str]) -> Any:
-    known = KEYS_BY_ROLE.get(message.get("role", "")) if isinstance(message, Mapping) else None
-    if known is None:
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if not isinstance(role, str) or role not in KEYS_BY_ROLE:
         return message
-    kept = _kept(message, known, "messages", warnings)
+    kept = _kept(message, KEYS_BY_ROLE[role], "messages", warnings)
     if isinstance(content := kept.get("content"), list):
         kept["content"] = [_part(part, warnings) for part in content]
     if isinstance(calls := kept.get("tool_calls"), list):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pellucid.parameter_checks import shown
 from pellucid.prompts import ChatPrompt
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
@@ -31,13 +32,14 @@ def conversation_of(
     tools = list(body.tools or ())
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("type") == "additional_tools":  # of Codex CLI
-            tools += item.get("tools") or ()
+            tools += _list(item.get("tools"), f"input[{index}].tools")
         else:
             _add_item(messages, item, f"input[{index}]", warnings)
     variables = effort_variables(body.effort, "reasoning.effort", tokenizer, warnings)
     choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
-    functions = _functions(tools, tokenizer, warnings) if choice.offers else None
-    return ChatPrompt(messages, functions, chat_template_kwargs=variables)
+    functions = _functions(tools, warnings)
+    offered = shown_tools(functions, tokenizer, warnings) if choice.offers else None
+    return ChatPrompt(messages, offered, chat_template_kwargs=variables)
 
 
 # What is read of each kind of item
@@ -56,6 +58,8 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
     if not isinstance(item, dict):
         raise refused(f"{name}: must be an object", name)
     kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise refused(f"{name}.type={shown(kind)}: must be text", f"{name}.type")
     if kind in _ITEM_KEYS:
         warn_of_unknown_keys(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
     if kind == "message":
@@ -71,9 +75,9 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
             messages.append(message)
     elif kind == "reasoning":
         texts = [
-            part.get("text", "")
-            for part in (*(item.get("content") or ()), *(item.get("summary") or ()))
-            if isinstance(part, dict)
+            text
+            for part in ("content", "summary")
+            for text in _texts(item.get(part), f"{name}.{part}")
         ]
         if texts:
             messages.append(
@@ -94,9 +98,26 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
     elif kind == "item_reference":
         raise refused(f"{name}: the server keeps no items: send the item itself", name)
     else:
-        warnings.append(
-            f"{name}: has no effect: items of the type {str(kind)[:64]!r} are not served"
-        )
+        warnings.append(f"{name}: has no effect: items of the type {kind[:64]!r} are not served")
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise refused(f"{name}={shown(value)}: must be a list", name)
+    return value
+
+
+def _texts(parts: Any, name: str) -> list[str]:
+    """The texts of a reasoning item's parts."""
+    texts = []
+    for index, part in enumerate(_list(parts, name)):
+        text = part.get("text") if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            raise refused(f"{name}[{index}].text={shown(text)}: must be text", name)
+        texts.append(text)
+    return texts
 
 
 def _text(content: Any, name: str) -> str:
@@ -113,14 +134,13 @@ def _text(content: Any, name: str) -> str:
         if kind not in ("input_text", "output_text", "text", "refusal") or not isinstance(
             text, str
         ):
-            raise refused(f"{name}.content[{index}].type={kind!r}: only text is served", name)
+            raise refused(f"{name}.content[{index}].type={shown(kind)}: only text is served", name)
         texts.append(text)
     return "\n".join(texts)
 
 
-def _functions(
-    tools: Sequence[Any], tokenizer: Tokenizer, warnings: list[str]
-) -> list[dict[str, Any]] | None:
+def _functions(tools: Sequence[Any], warnings: list[str]) -> list[dict[str, Any]]:
+    """The functions among the tools of a call."""
     functions = []
     for index, tool in enumerate(tools):
         if not isinstance(tool, dict):
@@ -134,4 +154,4 @@ def _functions(
         warn_of_unknown_keys(tool, {"type", *keys}, "tools", warnings)
         given = {key: tool[key] for key in keys if tool.get(key)}
         functions.append({"type": "function", "function": given})
-    return shown_tools(functions, tokenizer, warnings)
+    return functions

@@ -5,6 +5,7 @@ https://platform.openai.com/docs/api-reference/responses
 
 from dataclasses import dataclass
 
+from pellucid.parameter_checks import shown
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
@@ -42,7 +43,8 @@ class Responses:
         body = RESPONSES_FIELDS.decode(call.body, call.warnings)
         if body.truncation not in (None, "disabled"):
             raise refused(
-                f"truncation={body.truncation!r}: must be 'disabled': nothing is cut", "truncation"
+                f"truncation={shown(body.truncation)}: must be 'disabled': nothing is cut",
+                "truncation",
             )
         for included in body.include or ():
             if included != LOGPROBS:
