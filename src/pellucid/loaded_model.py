@@ -52,6 +52,11 @@ class LoadedModel:
     weight_bytes: int = 0
     decoder_on: Callable[[Ops], Decoder] | None = None
 
+    @property
+    def file_format(self) -> str:
+        """Of the checkpoint's files: "gguf" or "safetensors"."""
+        return "gguf" if self.path.suffix == ".gguf" else "safetensors"
+
 
 def load_model(
     config: EngineConfig, on_progress: Progress | None = None, backend: Backend | None = None

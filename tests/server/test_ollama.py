@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import ollama
 import pytest
 
+from pellucid import EngineConfig
+from pellucid.engine import LLMEngine
 from pellucid.prompts import ChatPrompt
 from support.bundled import bundled_model
-from support.http_server import RunningServer
+from support.http_server import RunningServer, running_server
 from support.offline import offline
 
 QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
@@ -44,6 +48,14 @@ def test_models_and_their_facts(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="this server has 'tested'") as refused:
         client.show("qwen3")
     assert refused.value.status_code == 404
+    assert shown.details is not None and shown.details.format == "safetensors"
+
+
+def test_the_format_of_a_gguf_file_is_gguf() -> None:
+    model = replace(bundled_model(), path=Path("model.gguf"))
+    with running_server(LLMEngine(EngineConfig(), model)) as server:
+        (listed,) = server.get("/api/tags").json["models"]
+    assert listed["details"]["format"] == "gguf"
 
 
 def test_a_chat_is_what_the_engine_gives(client: ollama.Client) -> None:

@@ -37,6 +37,7 @@ class ServedModel:
         self.weight_bytes = engine.memory_plan.weights
         self._config = engine.config
         self._model_config = engine.model_config
+        self._file_format = engine.model_file_format
         self._num_kv_tokens = engine.memory_plan.num_tokens
         pattern = "|".join(re.escape(name).replace(r"\*", ".*") for name in self._names)
         self._pattern = re.compile(f"(?:{pattern})(?::latest)?")  # Ollama's clients add the tag
@@ -99,6 +100,7 @@ class ServedModel:
         attention = config.attentions[0]
         return {
             "architecture": config.architecture,
+            "file_format": self._file_format,
             "num_parameters": self.num_parameters,
             "num_layers": config.num_layers,
             "num_heads": attention.num_heads,

@@ -431,10 +431,23 @@ class _Lines(StreamWriter):
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (output,) = outputs
         (completion,) = output.outputs
-        return self._line_of(whole_delta(output.request_id, completion)) or b""
+        return self.added(0, whole_delta(output.request_id, completion))
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
-        return self._line_of(delta) or b""
+        added = Added()
+        for event in self._blocks.read(delta):
+            if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
+                added.calls.append(event.block)
+            elif event.block.kind is BlockKind.TEXT:
+                added.text += event.text
+            elif event.block.kind is BlockKind.REASONING:
+                added.reasoning += event.text
+        logprobs = None
+        if delta.logprobs is not None:
+            logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+        if added == Added() and not logprobs and delta.finish_reason is None:
+            return b""
+        return self._line(added, delta.finish_reason, logprobs)
 
     def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
         has_logprobs = self._generation.request.params.num_logprobs is not None
@@ -449,26 +462,9 @@ class _Lines(StreamWriter):
         return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
 
     def keepalive(self) -> bytes:
-        return self.line(Added())
+        return self._line(Added())
 
-    def _line_of(self, delta: CompletionDelta) -> bytes | None:
-        """None: nothing that the client would see."""
-        added = Added()
-        for event in self._blocks.read(delta):
-            if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
-                added.calls.append(event.block)
-            elif event.block.kind is BlockKind.TEXT:
-                added.text += event.text
-            elif event.block.kind is BlockKind.REASONING:
-                added.reasoning += event.text
-        logprobs = None
-        if delta.logprobs is not None:
-            logprobs = self._logprobs(delta.token_ids, delta.logprobs)
-        if added == Added() and not logprobs and delta.finish_reason is None:
-            return None
-        return self.line(added, delta.finish_reason, logprobs)
-
-    def line(
+    def _line(
         self,
         added: Added,
         finish_reason: str | None = None,
@@ -585,7 +581,7 @@ def _details(model: ServedModel) -> dict[str, Any]:
     family = details["architecture"].lower()
     return {
         "parent_model": "",
-        "format": "safetensors",
+        "format": details["file_format"],
         "family": family,
         "families": [family],
         "parameter_size": _short(details["num_parameters"]),
