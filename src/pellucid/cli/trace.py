@@ -48,7 +48,7 @@ def trace(
         typer.Option(
             metavar="KEY",
             rich_help_panel=SERVER,
-            help="A key of the role admin, if there are keys.",
+            help="A key with the role admin, if the server has keys.",
         ),
     ] = None,
     level: Annotated[

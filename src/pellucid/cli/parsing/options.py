@@ -121,7 +121,7 @@ class ModelOptions(StoredModelOptions):
         str,
         _model(
             **choice("auto", "numpy", "cpu"),
-            help="The implementation that computes; auto takes the fastest.",
+            help="What computes: native kernels (cpu) or NumPy (numpy). auto: cpu where it is built.",
         ),
     ] = EngineConfig.backend
     experts: Annotated[
