@@ -1,5 +1,6 @@
 """OpenAI's protocol, by its official client and as lm-eval uses it; completions equal those of `LLM`."""
 
+import json
 from typing import Any
 
 import openai
@@ -293,12 +294,23 @@ def test_the_second_turn_of_a_conversation_is_found_in_the_cache(server: Running
 def test_what_a_request_waits_for_is_shown(server: RunningServer) -> None:
     limited = {"max_tokens": 2, "ignore_eos": True}
     body = {"prompt": "Hello " * 500, **limited, "stream": True, "return_progress": True}
-    first, *others = server.post("/v1/completions", body).events
-    progress = first["prompt_progress"]
+    server.wait_until_idle()
+    gate = StepGate(server.engine)
+    with server.open_call("/v1/completions", body, connection="close") as connection:
+        received = b""
+        while b"prompt_progress" not in received:
+            received += connection.recv(65536)
+        gate.open()
+        while data := connection.recv(65536):
+            received += data
+    prefix = b"data: "
+    lines = [line for line in received.splitlines() if line.startswith(prefix)]
+    first, *others = (line.removeprefix(prefix) for line in lines)
+    progress = json.loads(first)["prompt_progress"]
     assert progress["total"] >= 500 and progress["processed"] >= progress["cache"]
     assert set(progress) == {"total", "cache", "processed", "time_ms", "queue_position"}
-    assert others[-1] == "[DONE]"
-    timings = others[-2]["timings"]
+    assert others[-1] == b"[DONE]"
+    timings = json.loads(others[-2])["timings"]
     assert timings["prompt_n"] + timings["cache_n"] == progress["total"]
     assert timings["predicted_n"] == 2 and timings["prompt_ms"] > 0
 

@@ -50,12 +50,12 @@ def test_the_clients_parse_answers_into_classes(client: openai.OpenAI) -> None:
     parsed = client.chat.completions.parse(**COMMON, response_format=City)
     assert isinstance(parsed.choices[0].message.parsed, City)
     response = client.responses.parse(
-        model="tested", input="Paris", text_format=City, max_output_tokens=80
+        model="tested", input="Paris", text_format=City, max_output_tokens=80, temperature=0
     )
     assert isinstance(response.output_parsed, City)
     assert response.model_dump()["text"]["format"]["type"] == "json_schema"
     with client.responses.stream(
-        model="tested", input="Paris", text_format=City, max_output_tokens=80
+        model="tested", input="Paris", text_format=City, max_output_tokens=80, temperature=0
     ) as stream:
         assert isinstance(stream.get_final_response().output_parsed, City)
 
@@ -106,6 +106,7 @@ def test_completions_take_rules_for_every_prompt(client: openai.OpenAI) -> None:
             prompt=["Paris", "Rome"],
             n=2,
             max_tokens=80,
+            seed=5,
             extra_body={"structured_outputs": rule},
         )
         assert len(reply.choices) == 4
@@ -115,6 +116,7 @@ def test_completions_take_rules_for_every_prompt(client: openai.OpenAI) -> None:
 def test_anthropics_output_format(server: RunningServer) -> None:
     config: Any = {"format": {"type": "json_schema", "schema": SCHEMA}}
     fields: dict[str, Any] = {"model": "tested", "max_tokens": 80, "messages": QUESTION}
+    fields["extra_body"] = {"temperature": 0}
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         message: Any = client.messages.create(**fields, output_config=config)
         with client.messages.stream(**fields, output_config=config) as stream:
