@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -60,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("--malformed", 400, "requests among good ones"),
     ):
         group.addoption(name, type=int, default=default, metavar="N", help=help_text)
+
+
+def pytest_configure() -> None:
+    # Where Ctrl-C is ignored, as in `make test &`, it would be ignored by the processes that tests start as well.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

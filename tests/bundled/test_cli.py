@@ -42,10 +42,8 @@ def run(*arguments: str, stdin: bytes = b"", **changes: str) -> subprocess.Compl
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     """A command line whose pipes are read, unbuffered, while it runs."""
-    own = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     return subprocess.Popen(
-        # Ctrl-C may be ignored in this process, and would be in its children: `make test &`.
-        [sys.executable, "-c", own, *COMMAND, *arguments],
+        [*COMMAND, *arguments],
         bufsize=0,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,7 +68,6 @@ class Terminal:
         self._num_read = 0  # of `screen`, by `read_until`
         self.child, self.descriptor = pty.fork()
         if self.child == 0:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ours may be ignored: `make test &`
             os.execve(COMMAND[0], [*COMMAND, *arguments], dict(env))
 
     def __enter__(self) -> "Terminal":  # noqa: PYI034 (Self needs Python 3.11)
