@@ -32,24 +32,24 @@ class Machine:
         self.acceptance, self.row_cost, self.draft_cost = acceptance, row_cost, draft_cost
         self.seconds, self.num_tokens = 0.0, 0
         self.drafts: list[int] = []  # of each step
-        self.num_rested = 0
+        self.num_skipped = 0
         self._rng = random.Random(seed)
 
     def plain(self, num_requests: int) -> float:
         return 1.0 + self.row_cost * (num_requests - 1)
 
     def step(self, policy: DraftPolicy, names: list[str]) -> None:
-        if self.num_rested < policy.rest:
-            self.num_rested += 1
+        if self.num_skipped < policy.backoff:
+            self.num_skipped += 1
             self.seconds += self.plain(len(names))
             self.num_tokens += len(names)
             self.drafts.append(0)
             return
         rewound, self.rewound = self.rewound, {}
         may_have_drafts = [name for name in names if name not in rewound]
-        num_rested, chosen = 0, {}
+        num_skipped, chosen = 0, {}
         if may_have_drafts:
-            num_rested, self.num_rested = self.num_rested, 0
+            num_skipped, self.num_skipped = self.num_skipped, 0
             chosen = policy.max_drafts(may_have_drafts)
         outcomes = []
         for name, num_drafts in chosen.items():
@@ -64,7 +64,7 @@ class Machine:
         num_rows = len(names) + num_drafts + sum(rewound.values())
         seconds = self.plain(num_rows)
         drafting = self.draft_cost * num_drafts
-        step = DecodeStep(len(names), num_drafts, num_rows, seconds, drafting, num_rested)
+        step = DecodeStep(len(names), num_drafts, num_rows, seconds, drafting, num_skipped)
         policy.record(outcomes, step)
         self.seconds += seconds + drafting
         self.num_tokens += len(names)

@@ -53,8 +53,8 @@ class Speculation:
         self._clock = clock
         self._bus = bus
         self._newest: Request | None = None  # of the running requests at the last decision
-        self._num_rested = 0  # steps since the last decision
-        self._rested_before = 0  # steps between the last two decisions
+        self._num_skipped = 0  # steps since the last decision
+        self._skipped_before = 0  # steps between the last two decisions
         self._verdict: Verdict | None = None  # of the last event `Speculating`
         self.drafting_seconds = 0.0
 
@@ -72,15 +72,15 @@ class Speculation:
         """
         self.drafting_seconds = 0.0
         newest = running[-1] if running else None
-        if self._num_rested < self._policy.rest and newest is self._newest:
-            self._num_rested += 1
+        if self._num_skipped < self._policy.backoff and newest is self._newest:
+            self._num_skipped += 1
             return NO_DRAFTS
         requests = [request for request in running if request.may_have_drafts]
         if not requests:
             return NO_DRAFTS
         started = self._clock()
         self._newest = newest
-        self._rested_before, self._num_rested = self._num_rested, 0
+        self._skipped_before, self._num_skipped = self._num_skipped, 0
         drafts = self._ask(requests)
         self.drafting_seconds = self._clock() - started
         return drafts
@@ -122,7 +122,7 @@ class Speculation:
             result: the step's.
             seconds: time of forward and sampling.
         """
-        if self._num_rested or not scheduled_requests:
+        if self._num_skipped or not scheduled_requests:
             return
         outcomes = [
             self._outcome(each.request, result)
@@ -139,13 +139,13 @@ class Speculation:
                 sum(each.num_scheduled_tokens for each in scheduled_requests),
                 seconds,
                 self.drafting_seconds,
-                self._rested_before,
+                self._skipped_before,
             )
             won = self._policy.record(outcomes, step)
             # The steps since the decision before this one took about as long.
-            self._statistics.seconds += (1 + self._rested_before) * seconds + self.drafting_seconds
+            self._statistics.seconds += (1 + self._skipped_before) * seconds + self.drafting_seconds
             self._statistics.won_seconds += won
-            self._rested_before = 0
+            self._skipped_before = 0
             plain = self._policy.step_seconds(num_requests)
         if outcomes and self._bus.wants(Level.STEP):
             self._bus.emit(

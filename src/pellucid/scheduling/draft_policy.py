@@ -6,21 +6,22 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-FORGETTING = 0.9  # weight of an observation after the next one
+DECAY = 0.9  # of the weight of an observation, with each newer one
 PRIOR_TRIALS = 2.0  # the acceptance of all requests counts as many trials of a single request
 FIRST_ACCEPTANCE = 0.5
 # The time of one more row as a share of a step's time per row, until steps of several sizes are measured.
 FIRST_ROW_SHARE = 0.3
 # While all steps have drafts, one plain step in so many: the time of a plain step changes with the depth.
 MAX_STEPS_WITH_DRAFTS = 32
-# While drafts save no time, they are tried again at most this often, and at most for this share of the time.
-MIN_STEPS_BETWEEN_LOOKS = 48
+# While drafts save no time, a probe (a step with a few drafts) measures again whether they do: at most this often, and
+# for at most this share of the time.
+MIN_STEPS_BETWEEN_PROBES = 48
 MAX_LOSS_SHARE = 0.003
 FIRST_LOSS, MAX_LOSS = 0.6, 8.0  # plain steps that drafts may lose at first, and after they won
-NUM_LOOKING = 2  # drafts of such a trial
-# Steps without a new decision while drafts save no time or none are found: deciding takes time as well.
-MAX_REST = 16
-MAX_REST_AFTER_MISSES = 8
+NUM_PROBE_DRAFTS = 2
+# Steps without a new decision while drafts save no time, or while none are found: deciding takes time as well.
+MAX_BACKOFF = 16
+MAX_BACKOFF_AFTER_MISSES = 8
 # Largest change of an estimate by one measured step, since steps may be interrupted.
 MAX_SURPRISE = 0.5
 
@@ -57,7 +58,7 @@ class DecodeStep(NamedTuple):
         num_rows: rows of the step, drafts included.
         seconds: time of the step, without drafting.
         drafting_seconds: time of deciding and proposing.
-        num_rested: steps without drafts before this one that were not recorded.
+        num_skipped: steps before this one for which nothing was decided, and which were not recorded.
     """
 
     num_requests: int
@@ -65,7 +66,7 @@ class DecodeStep(NamedTuple):
     num_rows: int
     seconds: float
     drafting_seconds: float
-    num_rested: int = 0
+    num_skipped: int = 0
 
 
 class StepSeconds:
@@ -81,7 +82,7 @@ class StepSeconds:
         if not count:
             self._rows.insert(bisect_left(self._rows, num_rows), num_rows)
             self._seconds[num_rows] = seconds
-        weight = max(1 / (count + 1), 1 - FORGETTING)
+        weight = max(1 / (count + 1), 1 - DECAY)
         estimate = self._seconds[num_rows]
         bound = MAX_SURPRISE * estimate
         self._seconds[num_rows] += weight * min(max(seconds - estimate, -bound), bound)
@@ -135,7 +136,7 @@ class DraftPolicy:
         step_seconds: how long decode steps take, by their number of rows.
         acceptance: share of drafts that were right lately, of all requests.
         verdict: the last decision.
-        rest: steps after the last decision in which it need not be asked again.
+        backoff: steps after the last decision for which no new decision is needed.
     """
 
     def __init__(self, max_drafts: int, decides: bool = True, recomputes: bool = False) -> None:
@@ -148,11 +149,11 @@ class DraftPolicy:
         self._trials: dict[str, tuple[float, float]] = {}  # by request: right ones, all
         self._steps_with_drafts = 0  # in a row
         self._steps_without = 0
-        self._num_looks = 0
+        self._num_probes = 0
         self._num_misses = 0  # decisions in a row to draft that found no drafts
         self._allowance: float | None = None  # seconds that drafts may still lose
         self.verdict = Verdict.UNKNOWN
-        self.rest = 0
+        self.backoff = 0
 
     @property
     def reason(self) -> str:
@@ -167,7 +168,7 @@ class DraftPolicy:
         Args:
             request_ids: of all requests that decode.
         """
-        self.rest = 0
+        self.backoff = 0
         if not self._decides:
             self.verdict = Verdict.ALWAYS
             return dict.fromkeys(request_ids, self._max_drafts)
@@ -175,24 +176,24 @@ class DraftPolicy:
         if not plain or self._allowance is None:
             return {}
         if self._steps_with_drafts >= MAX_STEPS_WITH_DRAFTS:
-            return {}  # how long do steps take without?
+            return {}  # so that the time of a plain step is measured again
         if self._allowance <= 0:
             self.verdict = Verdict.LOST
-            self.rest = MAX_REST
+            self.backoff = MAX_BACKOFF
             return {}
         chosen = self._worthwhile(request_ids, plain, self._allowance)
         if chosen:
             self.verdict = Verdict.PAY
-            self.rest = min(self._num_misses, MAX_REST_AFTER_MISSES)
+            self.backoff = min(self._num_misses, MAX_BACKOFF_AFTER_MISSES)
             return chosen
         self.verdict = Verdict.DO_NOT_PAY
-        self.rest = MAX_REST
-        num_drafts = min(NUM_LOOKING, self._max_drafts)
+        self.backoff = MAX_BACKOFF
+        num_drafts = min(NUM_PROBE_DRAFTS, self._max_drafts)
         cost = (num_drafts + self._recomputes) * self._row_seconds(len(request_ids))
-        if self._steps_without < MIN_STEPS_BETWEEN_LOOKS or cost > self._allowance:
+        if self._steps_without < MIN_STEPS_BETWEEN_PROBES or cost > self._allowance:
             return {}
-        self._num_looks += 1
-        return {request_ids[self._num_looks % len(request_ids)]: num_drafts}
+        self._num_probes += 1
+        return {request_ids[self._num_probes % len(request_ids)]: num_drafts}
 
     def record(self, outcomes: Iterable[DraftOutcome], step: DecodeStep) -> float:
         """Records a step.
@@ -220,15 +221,15 @@ class DraftPolicy:
             won = num_right / num_requests * plain - max(0.0, with_drafts - plain)
         if step.num_drafts:
             per_draft = step.drafting_seconds / step.num_drafts
-            self._draft_seconds += (1 - FORGETTING) * (per_draft - self._draft_seconds)
+            self._draft_seconds += (1 - DECAY) * (per_draft - self._draft_seconds)
             self._steps_with_drafts += 1
-            self._steps_without = self._num_misses = self.rest = 0
+            self._steps_without = self._num_misses = self.backoff = 0
         elif num_rows == num_requests:
             self._steps_with_drafts = 0
-            self._steps_without += 1 + step.num_rested
+            self._steps_without += 1 + step.num_skipped
             self._num_misses += self.verdict is Verdict.PAY
         won -= step.drafting_seconds
-        allowance = self._allowance + won + (1 + step.num_rested) * MAX_LOSS_SHARE * plain
+        allowance = self._allowance + won + (1 + step.num_skipped) * MAX_LOSS_SHARE * plain
         self._allowance = min(allowance, MAX_LOSS * plain)
         return won
 
@@ -236,8 +237,8 @@ class DraftPolicy:
         right, all_ = self._trials.pop(request_id, (0.0, 0.0))
         for index in range(num_drafts):
             is_right = float(index < num_right)
-            right, all_ = right * FORGETTING + is_right, all_ * FORGETTING + 1
-            self.acceptance += (1 - FORGETTING) / 2 * (is_right - self.acceptance)
+            right, all_ = right * DECAY + is_right, all_ * DECAY + 1
+            self.acceptance += (1 - DECAY) / 2 * (is_right - self.acceptance)
         self._trials[request_id] = right, all_
         if len(self._trials) > 1024:  # the one that was noted longest ago
             del self._trials[next(iter(self._trials))]
