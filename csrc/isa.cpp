@@ -1,6 +1,11 @@
 // Finds the instruction set levels that this machine can run, and chooses one.
 #include "isa.h"
 
+#if defined(PELLUCID_AMX_LEVEL)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <string>
 
@@ -13,6 +18,9 @@ extern const KernelTable kPortableKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
+#if defined(PELLUCID_AMX_LEVEL)
+const KernelTable& amx_kernels();
+#endif
 #if defined(PELLUCID_NEON_LEVEL)
 extern const KernelTable kNeonKernels;
 #endif
@@ -22,10 +30,27 @@ namespace {
 struct Level {
   const KernelTable* table;
   std::vector<std::string> needed_features;  // by the names of cpu_features()
+  bool (*is_permitted)() = [] { return true; };
 };
+
+#if defined(PELLUCID_AMX_LEVEL)
+// Asks Linux to keep tiles for the threads of this process, which no process may use unasked.
+// Source: the Linux kernel's documentation, "Using XSTATE features in user space applications".
+bool request_tiles() {
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;               // XFEATURE_XTILE_DATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 std::vector<Level> built_levels() {
   return {
+#if defined(PELLUCID_AMX_LEVEL)
+      {&amx_kernels(),
+       {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+        "avx512_bf16", "amx_tile", "amx_bf16"},
+       &request_tiles},
+#endif
 #if defined(PELLUCID_X86_LEVELS)
       {&kAvx512Kernels,
        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
@@ -49,7 +74,7 @@ std::vector<const KernelTable*> supported_kernel_tables() {
         level.needed_features.begin(), level.needed_features.end(), [&](const std::string& name) {
           return std::binary_search(features.begin(), features.end(), name);
         });
-    if (is_supported) tables.push_back(level.table);
+    if (is_supported && level.is_permitted()) tables.push_back(level.table);
   }
   return tables;
 }

@@ -14,6 +14,7 @@ namespace pellucid {
 //   portable  plain C++
 //   avx2      AVX2, FMA, F16C
 //   avx512    AVX-512 F, BW, DQ, VL, VNNI and BF16 (Zen 4, Sapphire Rapids)
+//   amx       the same, and AMX tiles of bf16 for linear layers in bf16 (Sapphire Rapids; Linux)
 //   neon      Arm with dot products
 std::vector<const KernelTable*> supported_kernel_tables();
 

@@ -13,7 +13,7 @@
 namespace pellucid {
 
 struct KernelTable {
-  const char* isa;  // "portable", "avx2", "avx512", "neon"
+  const char* isa;  // "portable", "avx2", "avx512", "amx", "neon"
   LinearKernels linear;
   PeakKernels peaks;
   ElementwiseKernels elementwise;

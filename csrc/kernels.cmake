@@ -34,6 +34,13 @@ if(PELLUCID_PROCESSOR MATCHES "x86_64|AMD64|amd64")
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c;-mtune=haswell")
   set_source_files_properties(csrc/kernels/level_avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS}")
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # a process asks for tiles by a system call of Linux
+    list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_amx.cpp)
+    set_source_files_properties(csrc/isa.cpp PROPERTIES
+      COMPILE_DEFINITIONS "PELLUCID_X86_LEVELS;PELLUCID_AMX_LEVEL")
+    set_source_files_properties(csrc/kernels/level_amx.cpp PROPERTIES
+      COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS};-mamx-tile;-mamx-bf16")
+  endif()
 endif()
 if(PELLUCID_PROCESSOR MATCHES "aarch64|arm64|ARM64")
   list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_neon.cpp)

@@ -10,7 +10,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.config import EngineConfig
 from pellucid.model_config import ModelConfig
 
-# Forces a level of the native kernels: "avx512", "avx2", "neon" or "portable".
+# Forces a level of the native kernels: "amx", "avx512", "avx2", "neon" or "portable".
 ISA_VARIABLE = "PELLUCID_ISA"
 
 HUGE_PAGES_ARE_OFF = (
