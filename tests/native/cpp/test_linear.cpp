@@ -358,6 +358,24 @@ void test_row_invariance(const KernelTable& kernels, const Weights& w, Activatio
   }
 }
 
+// More rows and inputs than a kernel keeps in a cache at a time, neither a multiple of a tile: the
+// same bits as each row alone, and each output counted once where it is added to.
+void test_many_rows(const KernelTable& kernels, Format format, std::mt19937& random) {
+  const std::int64_t num_rows = 293;
+  const Weights w = random_weights(format, 70, 1090, random);
+  const PackedMatrix matrix = packed(w);
+  const std::vector<float> x = random_rows(num_rows, w.k, random);
+  const std::vector<float> bias = random_rows(1, w.n, random);
+  const std::vector<float> residual = random_rows(num_rows, w.n, random);
+  std::vector<float> alone = residual, together = residual;
+  for (std::int64_t r = 0; r < num_rows; ++r) {
+    linear(kernels, matrix, x.data() + r * w.k, 1, alone.data() + r * w.n, {bias.data(), true});
+  }
+  linear(kernels, matrix, x.data(), num_rows, together.data(), {bias.data(), true, 100, 1});
+  check(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)) == 0,
+        describe(kernels, w, Activations::kNative) + ": many rows differ from each alone");
+}
+
 // The same bits of one row for every number of panels that are computed side by side.
 void test_panels_side_by_side(const KernelTable& kernels, const Weights& w, Activations activations,
                               std::mt19937& random) {
@@ -508,6 +526,9 @@ int main() {
     test_longest_channel(*kernels);
     for (const Format format : {Format::kInt8, Format::kInt4, Format::kInt8Min, Format::kInt4Min}) {
       test_small_groups(*kernels, format, random);
+    }
+    for (const Format format : {Format::kBF16, Format::kInt8Channel, Format::kInt4G128}) {
+      test_many_rows(*kernels, format, random);
     }
     std::printf("%s ", kernels->isa);
   }
