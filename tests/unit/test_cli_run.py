@@ -39,6 +39,16 @@ def test_the_last_line_says_what_it_cost_and_how_to_repeat_it(pellucid: CommandL
     assert parts[3:] == ["KV cache 32 bytes", "stop: max_tokens 9", "temperature 1, seed 7"]
 
 
+def test_a_wrong_setting_is_refused_before_the_model_is_loaded(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr("pellucid.llm.LLM", lambda *args, **knobs: loaded.append(args))
+    ran = pellucid("run", "hello", "--num-threads", "0")
+    assert (ran.status, loaded) == (2, [])
+    assert ran.err.startswith("error: num_threads=0: must be a whole number of at least 1")
+
+
 def test_a_drawn_seed_repeats_the_answer(pellucid: CommandLine) -> None:
     first = pellucid("run", "hello", "--max-tokens", "20")
     seed = first.err.rsplit("seed ", 1)[1].strip()

@@ -11,6 +11,7 @@ from pellucid.beam_search_params import RequestParams
 from pellucid.cli.output.summary import memory_facts
 from pellucid.cli.output.terminal import DIM, AnswerWriter, note_facts
 from pellucid.cli.output.units import describe_bytes, describe_tokens
+from pellucid.config import EngineConfig
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
 
@@ -45,7 +46,9 @@ def load(
     Raises:
         ValueError: a setting, a parameter or the model cannot be used.
     """
-    SamplingParams(**given)  # a wrong parameter is refused before anyone waits for weights
+    # A wrong parameter or setting is refused before anyone waits for imports and weights.
+    SamplingParams(**given)
+    EngineConfig(model=model, **settings)
     with progress("load", describe_bytes, quiet=quiet) as show:
         from pellucid.llm import (
             LLM,  # the first time, this takes as long as a small model's weights
