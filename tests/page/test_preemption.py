@@ -94,7 +94,8 @@ def test_a_fork_of_a_running_text_makes_one_copy(page: Any, server: RunningServe
       const onData = (each) => { if (each.ev === "fork") fork.req = each.req; };
       pellucid.api.stream("/v1/page/fork", body, {onData});
     }""")
-    server.wait_until(lambda: len(server.engine.unfinished_request_ids) == 2, "the fork")
+    wait_until(page, "window.fork.req !== ''")  # the page asks only while its events are waited for
+    assert len(server.engine.unfinished_request_ids) == 2
     gate.open()
     wait_until(page, "pellucid.store.requests.get(window.fork.req)?.ledger")
     # The block in which the texts part has tokens of both: it is shared, and copied by who writes first.
