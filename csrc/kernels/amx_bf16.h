@@ -12,6 +12,10 @@
 namespace pellucid {
 namespace {
 
+// Makes the compiler write the bytes at p. GCC does not know that the intrinsics for tiles read
+// them.
+inline void write_now(const void* p) { __asm__ volatile("" ::"r"(p) : "memory"); }
+
 // The shapes of the eight tile registers, as LDTILECFG reads them.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
@@ -19,6 +23,11 @@ struct alignas(64) TileConfig {
   std::uint8_t reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
   std::uint8_t rows[16] = {};
+
+  void load() const {
+    write_now(this);
+    _tile_loadconfig(this);
+  }
 };
 
 // A linear layer, for the life of one call. Every number of rows is multiplied by
@@ -78,7 +87,7 @@ class AmxBF16 {
       __builtin_memcpy(bytes, layer.panel(index) + layer.num_whole_ * kInputBytes,
                        static_cast<std::size_t>(size));
       __builtin_memset(bytes + size, 0, static_cast<std::size_t>(kStepBytes - size));
-      __asm__ volatile("" ::: "memory");  // GCC does not know that _tile_loadd reads memory
+      write_now(bytes);
     }
   };
 
@@ -98,7 +107,7 @@ class AmxBF16 {
       config.rows[tile] = static_cast<std::uint8_t>(tile < 6 ? tile_rows_ : kInputs / 2);
       config.row_bytes[tile] = kTileBytes;
     }
-    _tile_loadconfig(&config);
+    config.load();
   }
 
   // std::min would be a function that the linker may share with code for any processor.

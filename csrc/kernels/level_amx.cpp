@@ -17,7 +17,7 @@ std::int64_t peak_bf16(std::int64_t num_rounds) {
     config.rows[tile] = 16;
     config.row_bytes[tile] = 64;
   }
-  _tile_loadconfig(&config);
+  config.load();
   for (std::int64_t round = 0; round < num_rounds; ++round) {
     _tile_dpbf16ps(0, 4, 5);
     _tile_dpbf16ps(1, 4, 5);
