@@ -14,16 +14,15 @@ from pellucid.traces.perfetto import perfetto_trace
 
 @pytest.fixture
 def timeline(page: Any, server: Any) -> Any:
-    page.keyboard.press(
-        "2"
-    )  # Generate would look at tokens of the requests, which is work of the engine
+    # Before anything runs: Generate would look at tokens of the requests, which is work of the engine.
+    page.keyboard.press("2")
     page.locator("main.view-timeline h2").first.wait_for()
     body = {"model": "tested", "prompt": "Once upon a time", "max_tokens": 12, "ignore_eos": True}
     server.post("/v1/completions", body)
     server.post("/v1/completions", {**body, "n": 2, "temperature": 0.8, "seed": 1})
     wait_for_all_events(page, server)
     assert (
-        page.evaluate("[...pellucid.store.requests.values()].map((each) => each.ledger !== null)")
+        page.evaluate("pellucid.store.requestsAt(Infinity).map((each) => each.ledger !== null)")
         == [True] * 3
     )
     page.locator("main.view-timeline .ledger-sum").wait_for()
@@ -72,7 +71,9 @@ def test_the_tables_are_those_of_the_store(timeline: Any) -> None:
     timeline.keyboard.press("t")
     timeline.locator(".twin table").nth(1).wait_for()
     lanes, steps = timeline.locator(".twin table").all()
-    assert lanes.locator("tbody tr").count() == timeline.evaluate("pellucid.store.requests.size")
+    assert lanes.locator("tbody tr").count() == timeline.evaluate(
+        "pellucid.store.requestsAt(Infinity).length"
+    )
     row = lanes.locator("tbody tr").first.locator("td").all_inner_texts()
     prompt = timeline.evaluate("[...pellucid.store.requests.values()][0].added.prompt_tok")
     assert (row[0], row[2], row[4], row[5]) == ("r1", "done", str(prompt), "1")
