@@ -68,6 +68,10 @@ std::int64_t panels_per_grab_of_few_rows(const PackedMatrix& w) {
   return round_up(panels_per_grab(w), abreast);
 }
 
+std::int64_t rows_per_block(const KernelTable& kernels, const PackedMatrix& w) {
+  return kernel_of(kernels, w).rows_per_block;
+}
+
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,
                     std::int64_t x_stride, std::int64_t row_begin, std::int64_t row_end,
                     std::int64_t num_rows, void* scratch) {

@@ -32,6 +32,9 @@ std::int64_t panels_per_grab(const PackedMatrix& w);
 // (kPanelsAbreast).
 std::int64_t panels_per_grab_of_few_rows(const PackedMatrix& w);
 
+// The most rows that a thread takes through the matrix at a time.
+std::int64_t rows_per_block(const KernelTable& kernels, const PackedMatrix& w);
+
 // Phase 1: prepares rows [row_begin, row_end) of x [num_rows, K] in scratch. Matrices of the same
 // format, activations and K may share the prepared rows.
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,

@@ -108,7 +108,9 @@ void Program::add_column_phase(std::string name, RowSet rows, std::vector<int> b
                                Stream stream, ColumnGrain grain, RunBlock run_block) {
   check_open();
   const std::int64_t num_columns = stream.num_items;
-  Stage& stage = add_stage(segment_by_row(rows));
+  Segment& segment = segment_by_row(rows);
+  segment.rows_per_block = std::max(segment.rows_per_block, grain.rows_per_block);
+  Stage& stage = add_stage(segment);
   stage.num_items = [rows, num_columns](const Step& step) {
     return step.num_rows(rows) > 0 ? num_columns : 0;
   };

@@ -108,6 +108,7 @@ struct Stream {
 struct ColumnGrain {
   std::int64_t of_few_rows;   // in a step of few rows
   std::int64_t of_row_block;  // in a step of many rows, where threads help each other
+  std::int64_t rows_per_block = kRowsPerBlock;  // the most, in a step of many rows
 };
 
 // Weights that a thread reads one after the other.
@@ -242,7 +243,8 @@ class Program {
     bool is_by_row;
     RowSet rows;
     std::vector<Stage> stages;
-    std::uint32_t first_stage;  // counted over all segments
+    std::uint32_t first_stage;                    // counted over all segments
+    std::int64_t rows_per_block = kRowsPerBlock;  // the most that one of its phases takes
 
     std::uint32_t end_stage() const {
       return first_stage + static_cast<std::uint32_t>(stages.size());

@@ -91,7 +91,8 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
   program.add_column_phase(
       "linear", rows, {prepared, y.buffer},
       {matrix.view().panels, matrix.view().panel_bytes, matrix.num_panels()},
-      {panels_per_grab_of_few_rows(matrix), panels_per_grab(matrix)},
+      {panels_per_grab_of_few_rows(matrix), panels_per_grab(matrix),
+       rows_per_block(program.kernels(), matrix)},
       [=, &program](const Step& step, Range block, Range panels) {
         const LinearOutput output{program.row(y, 0), program.stride(y),
                                   weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};

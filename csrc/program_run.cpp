@@ -11,9 +11,6 @@
 namespace pellucid {
 namespace {
 
-// Most rows of a block: the activations between its phases stay in a second-level cache.
-constexpr std::int64_t kMaxRowsPerBlock = 64;
-
 // Whether each thread takes its rows through all weights. That pays where computing takes longer
 // than reading the weights. The more threads read, the slower each of them reads.
 bool goes_by_row(std::int64_t num_rows, std::int64_t num_threads) {
@@ -22,8 +19,9 @@ bool goes_by_row(std::int64_t num_rows, std::int64_t num_threads) {
 }
 
 // The number of blocks: the same for each thread.
-std::int64_t count_row_blocks(std::int64_t num_rows, std::int64_t num_threads) {
-  return num_threads * ceil_div(num_rows, kMaxRowsPerBlock * num_threads);
+std::int64_t count_row_blocks(std::int64_t num_rows, std::int64_t rows_per_block,
+                              std::int64_t num_threads) {
+  return num_threads * ceil_div(num_rows, rows_per_block * num_threads);
 }
 
 double seconds_now() {
@@ -89,7 +87,7 @@ class Program::RowBlocks {
         step_(step),
         thread_(worker.index()),
         num_rows_(step.num_rows(segment.rows)),
-        num_blocks_(count_row_blocks(num_rows_, worker.num_threads())),
+        num_blocks_(count_row_blocks(num_rows_, segment.rows_per_block, worker.num_threads())),
         blocks_(blocks),
         end_stage_(segment.end_stage()) {}
 
@@ -162,7 +160,7 @@ class Program::RowBlocks {
 
 // The most that `count_row_blocks` gives for any number of threads up to max_threads().
 std::size_t Program::max_row_blocks() const {
-  return static_cast<std::size_t>((max_rows_ - 1) / kMaxRowsPerBlock + max_threads());
+  return static_cast<std::size_t>((max_rows_ - 1) / kRowsPerBlock + max_threads());
 }
 
 void Program::run(const Step& step) {

@@ -35,8 +35,11 @@ const KernelTable& amx_kernels() {
   static const KernelTable table = [] {
     KernelTable kernels = kAvx512Kernels;
     kernels.isa = "amx";
-    kernels.linear.kernels[static_cast<int>(Format::kBF16)][static_cast<int>(Activations::kNative)]
-        .compute = &AmxBF16::compute;
+    LinearKernel& bf16 =
+        kernels.linear
+            .kernels[static_cast<int>(Format::kBF16)][static_cast<int>(Activations::kNative)];
+    bf16.compute = &AmxBF16::compute;
+    bf16.rows_per_block = 256;
     kernels.peaks.bf16 = &peak_bf16;
     return kernels;
   }();

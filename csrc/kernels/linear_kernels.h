@@ -60,6 +60,10 @@ struct LinearOutput {
 // the whole bandwidth of memory.
 constexpr std::int64_t kPanelsAbreast = 4;
 
+// The most rows that a thread takes through all weights at a time: the activations between their
+// phases stay in a second-level cache.
+constexpr std::int64_t kRowsPerBlock = 64;
+
 struct LinearKernel {
   // Phase 1: prepares the rows [row_begin, row_end) of x [rows, K].
   void (*prepare)(const PackedView& w, const float* x, std::int64_t x_stride,
@@ -69,6 +73,8 @@ struct LinearKernel {
   void (*compute)(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
                   std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,
                   const LinearOutput& output);
+  // At least kRowsPerBlock. The faster a kernel computes, the more rows each weight has to meet.
+  std::int64_t rows_per_block = kRowsPerBlock;
 };
 
 struct LinearKernels {
