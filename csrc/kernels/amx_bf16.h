@@ -16,13 +16,21 @@ namespace {
 // them.
 inline void write_now(const void* p) { __asm__ volatile("" ::"r"(p) : "memory"); }
 
-// The shapes of the eight tile registers, as LDTILECFG reads them.
+// The shapes of the eight tile registers, as LDTILECFG reads them: tiles 0 to 5 have num_rows rows,
+// tiles 6 and 7, the weights, all 16.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
   std::uint8_t reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
   std::uint8_t rows[16] = {};
+
+  explicit TileConfig(std::int64_t num_rows) {
+    for (int tile = 0; tile < 8; ++tile) {
+      rows[tile] = static_cast<std::uint8_t>(tile < 6 ? num_rows : 16);
+      row_bytes[tile] = 64;
+    }
+  }
 
   void load() const {
     write_now(this);
@@ -102,12 +110,7 @@ class AmxBF16 {
         num_inputs_(2 * w.num_tiles),
         num_whole_(num_inputs_ / kInputs * kInputs),
         output_(output) {
-    TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.rows[tile] = static_cast<std::uint8_t>(tile < 6 ? tile_rows_ : kInputs / 2);
-      config.row_bytes[tile] = kTileBytes;
-    }
-    config.load();
+    TileConfig(tile_rows_).load();
   }
 
   // std::min would be a function that the linker may share with code for any processor.

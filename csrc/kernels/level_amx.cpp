@@ -12,12 +12,7 @@ constexpr int kNumSums = 4;
 
 // Operations of tiles in registers; loads and stores of tiles not among them.
 std::int64_t peak_bf16(std::int64_t num_rounds) {
-  TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) {
-    config.rows[tile] = 16;
-    config.row_bytes[tile] = 64;
-  }
-  config.load();
+  TileConfig(16).load();
   for (std::int64_t round = 0; round < num_rounds; ++round) {
     _tile_dpbf16ps(0, 4, 5);
     _tile_dpbf16ps(1, 4, 5);
