@@ -49,6 +49,8 @@ class StoredModel:
         default_sampling_params: the sampling parameters that the checkpoint recommends.
         read_tokenizer: reads the tokenizer, once; None where it stands in tokenizer.json. Raises a
             ValueError where it is damaged or not supported.
+        notes: what the files hold that was left out, or what they say that their tensors contradict; a
+            sentence each.
     """
 
     path: Path
@@ -58,3 +60,4 @@ class StoredModel:
     weight_format: IntegerFormat | None = None
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
     read_tokenizer: Callable[[], StoredTokenizer] | None = None
+    notes: tuple[str, ...] = ()
