@@ -28,7 +28,7 @@ CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
 	@echo 'make serve        serve the bundled model over HTTP          (SERVE_ARGS="MODEL --port 8001")'
-	@echo 'make page         the same, and says where to see what the engine does'
+	@echo 'make page         the same: its address shows in a browser what the engine does'
 	@echo 'make test         every test that needs no torch and no browser'
 	@echo 'make test-native  of these, only the C++ ones'
 	@echo 'make test-sanitized  the C++ tests under AddressSanitizer and UBSan, threads under TSan'
@@ -53,11 +53,7 @@ help:
 run: $(VENV)/.installed
 	@$(BIN)/pellucid $(ARGS)
 
-page: $(VENV)/.server
-	@echo 'The live page is at http://127.0.0.1:8000/ as soon as the model is loaded.'
-	@$(BIN)/pellucid serve $(SERVE_ARGS)
-
-serve: $(VENV)/.server
+serve page: $(VENV)/.installed
 	@$(BIN)/pellucid serve $(SERVE_ARGS)
 
 setup: $(VENV)/.dev
@@ -173,17 +169,13 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 
 $(VENV)/.installed: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@echo "setting up $(VENV): pellucid and its native extension (some minutes the first time)"
-	@$(INSTALL) .
-	@touch $@
-
-$(VENV)/.server: $(VENV)/.installed
 	@$(INSTALL) '.[server]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@echo "setting up $(VENV): pellucid, its native extension, development tools (some minutes the first time)"
 	@$(INSTALL) '.[dev]' $(DEV_BUILD)
-	@touch $(VENV)/.installed $(VENV)/.server $@
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.page: $(VENV)/.dev
 	@$(INSTALL) '.[page]' $(DEV_BUILD)

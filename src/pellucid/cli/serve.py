@@ -161,7 +161,9 @@ def serve(
     run_server(
         AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report),
         config,
-        lambda url: note(f"serving {(*config.model_names, engine.model.name)[0]} at {url}"),
+        lambda url: note(
+            f"serving {(*config.model_names, engine.model.name)[0]} and the live page at {url}"
+        ),
     )
 
 
