@@ -47,6 +47,8 @@ class LLM:
             same one. None draws seeds. 0..2**64 - 1.
         on_progress: called with (bytes read, bytes in total) while weights load.
         bus: carries the engine's events; None makes one, `llm.engine.events`.
+        on_note: called with each sentence on what the model's files hold and was left out; None: each is
+            a RuntimeWarning.
         **settings: the fields of `EngineConfig`, and arguments of vLLM's that mean the same.
 
     Raises:
@@ -60,12 +62,13 @@ class LLM:
         seed: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         bus: EventBus | None = None,
+        on_note: Callable[[str], None] | None = None,
         **settings: Any,
     ) -> None:
         seed = None if seed is None else _SEED.integer("seed", seed)
         self._seeds = None if seed is None else random.Random(seed)
         self.config = EngineConfig(model=model, **engine_settings(settings))
-        self._shared = SharedEngine(LLMEngine.from_config(self.config, on_progress, bus))
+        self._shared = SharedEngine(LLMEngine.from_config(self.config, on_progress, bus, on_note))
 
     @property
     def engine(self) -> LLMEngine:

@@ -40,6 +40,7 @@ class LoadedModel:
         weight_bytes: of all weights in memory, as planned before they were loaded.
         decoder_on: makes a decoder over the same weights on other ops of the backend, which see what a
             compiled decoder hides; None: a model of random weights.
+        notes: what the files hold that was left out, a sentence each.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LoadedModel:
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
     weight_bytes: int = 0
     decoder_on: Callable[[Ops], Decoder] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def file_format(self) -> str:
@@ -92,6 +94,7 @@ def load_model(
         stored.default_sampling_params,
         weights.total,
         made.on_ops,
+        stored.notes,
     )
 
 

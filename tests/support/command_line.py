@@ -79,6 +79,7 @@ class CommandLine:
     context_length: int = 256
     defaults: SamplingParams = field(default_factory=SamplingParams)
     loaded: list[EngineConfig] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
     def llm(self, **knobs: object) -> LLM:
         """What the verbs work with."""
@@ -112,4 +113,5 @@ class CommandLine:
             ChatTokenizer(),
             FakeBackend(),
             self.defaults,
+            notes=self.notes,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.beam_search_params import RequestParams
 from pellucid.cli.output.summary import memory_facts
-from pellucid.cli.output.terminal import DIM, AnswerWriter, note_facts
+from pellucid.cli.output.terminal import DIM, AnswerWriter, note_all, note_facts
 from pellucid.cli.output.units import describe_bytes, describe_tokens
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
@@ -33,7 +33,7 @@ def load(
     quiet: bool = False,
     shows_memory: bool = True,
 ) -> "tuple[LLM, SamplingParams]":
-    """Loads a model, and shows the progress and the memory plan.
+    """Loads a model, and shows the progress, what was left out of its files, and the memory plan.
 
     Args:
         model: as `EngineConfig.model`.
@@ -54,7 +54,10 @@ def load(
             LLM,  # the first time, this takes as long as a small model's weights
         )
 
-        llm = LLM(model, on_progress=show, bus=bus, **settings)
+        notes: list[str] = []
+        llm = LLM(model, on_progress=show, bus=bus, on_note=notes.append, **settings)
+    if not quiet:
+        note_all(notes)
     if shows_memory and not quiet:
         note_facts("memory", memory_facts(llm.engine.memory_plan))
     return llm, replace(llm.get_default_sampling_params(), **given)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pellucid.cli.output.summary import memory_facts
-from pellucid.cli.output.terminal import note, note_facts
+from pellucid.cli.output.terminal import note, note_all, note_facts
 from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
@@ -156,7 +156,9 @@ def serve(
     from pellucid.engine.crash_report import write_crash_report
 
     with progress("load", describe_bytes) as show:
-        engine = LLMEngine.from_config(engine_config, show)
+        notes: list[str] = []
+        engine = LLMEngine.from_config(engine_config, show, on_note=notes.append)
+    note_all(notes)
     note_facts("memory", memory_facts(engine.memory_plan))
     run_server(
         AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report),

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -130,16 +131,22 @@ class LLMEngine:
         config: EngineConfig,
         on_progress: Progress | None = None,
         bus: EventBus | None = None,
+        on_note: Callable[[str], None] | None = None,
     ) -> "LLMEngine":
         """Loads the model that `config` names, and makes an engine for it.
 
         Args:
             on_progress: called with (bytes read, bytes in all) while weights load.
             bus: the engine's bus, for subscribers to the events of loading; its clock is `time.monotonic`.
+            on_note: called with each sentence on what the model's files hold and was left out; left out,
+                each is a RuntimeWarning.
         """
         bus = EventBus(time.monotonic) if bus is None else bus
         model = load_model(config, report_progress(bus, config.model, on_progress))
-        return cls(config, model, bus=bus, draft=load_draft_model(config, model))
+        draft = load_draft_model(config, model)
+        for sentence in _notes(model, draft):
+            (on_note or _warn)(sentence)
+        return cls(config, model, bus=bus, draft=draft)
 
     @property
     def speculation(self) -> SpeculationStatistics | None:
@@ -365,6 +372,19 @@ class LLMEngine:
     def _unused_request_id(self) -> str:
         names = (f"request-{number}" for number in self._request_numbers)
         return next(name for name in names if name not in self._completions.outputs)
+
+
+def _notes(model: LoadedModel, draft: LoadedModel | None) -> list[str]:
+    """What was left out of the files of both models, with the name of each. What both leave out is said once."""
+    named: dict[str, str] = {}
+    for loaded in (model, *([draft] if draft is not None else ())):
+        for text in loaded.notes:
+            named.setdefault(text, f"{loaded.name}: {text}")
+    return list(named.values())
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, RuntimeWarning, stacklevel=4)
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -1,6 +1,6 @@
 """Opens a checkpoint: a directory in Hugging Face layout or a GGUF file."""
 
-import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from pellucid.json_object import JsonObject
@@ -51,14 +51,13 @@ def _open_directory(directory: Path) -> StoredModel:
     sampling_params = read_default_sampling_params(directory)
     if weight_format is None:
         tensors, names = _tensors_and_names(config, config_json, checkpoint)
-        if skipped := names.unused_parts(checkpoint):
-            warnings.warn(
-                f"{directory}: only the text model is loaded, without {', '.join(skipped)}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
         return StoredModel(
-            directory, config, tensors, names, default_sampling_params=sampling_params
+            directory,
+            config,
+            tensors,
+            names,
+            default_sampling_params=sampling_params,
+            notes=_notes(names.unused_parts(checkpoint)),
         )
     own_tensors = QuantizedCheckpoint(checkpoint, weight_format)
     own_names = family_of(config.architecture).own_names()
@@ -74,6 +73,12 @@ def _tensors_and_names(
         return checkpoint, family.hf_names(config, checkpoint)
     tensors = ForeignCheckpoint(checkpoint, find_matrices)
     return tensors, family.hf_names(config, tensors).with_rows_of_outputs()
+
+
+def _notes(unused_parts: Sequence[str]) -> tuple[str, ...]:
+    if not unused_parts:
+        return ()
+    return (f"only the text model is loaded, without {', '.join(unused_parts)}",)
 
 
 def _check_layout(directory: Path) -> None:

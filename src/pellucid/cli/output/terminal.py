@@ -144,6 +144,12 @@ def note(line: str) -> None:
     print(line.translate(_VISIBLE), file=sys.stderr, flush=True)
 
 
+def note_all(sentences: Sequence[str]) -> None:
+    """Writes what people should know of a model, a line for each sentence, on stderr."""
+    for sentence in sentences:
+        note(f"note: {sentence}")
+
+
 def note_facts(label: str, facts: Sequence[str]) -> None:
     """Writes facts about the answer on stderr: one line, which a terminal breaks between facts."""
     line = f"{label}: {' · '.join(facts)}".translate(_VISIBLE)
