@@ -27,9 +27,10 @@ from pellucid.server.load_routes import LoadRoutes
 from pellucid.server.metrics_route import MetricsRoute
 from pellucid.server.openapi import OpenApi, Operation
 from pellucid.server.page_routes import PageRoutes
-from pellucid.server.protocols.anthropic import Messages
-from pellucid.server.protocols.ollama import Ollama
-from pellucid.server.protocols.openai_chat import ChatCompletions
+from pellucid.server.protocols.anthropic_api.routes import Messages
+from pellucid.server.protocols.ollama_api.model_routes import OllamaModels
+from pellucid.server.protocols.ollama_api.routes import Ollama
+from pellucid.server.protocols.openai_chat_api.routes import ChatCompletions
 from pellucid.server.protocols.openai_completions import Completions
 from pellucid.server.protocols.openai_models import Models
 from pellucid.server.protocols.openai_responses_api.routes import Responses
@@ -82,13 +83,14 @@ def _routes(serving: Serving) -> list[Route]:
         endpoint = Endpoint(handler, config.limits, clock, role)
         return Route(path, endpoint, methods=[method])
 
-    health, models, responses, messages, tokens, ollama = (
+    health, models, responses, messages, tokens, ollama, ollama_models = (
         Health(serving),
         Models(serving),
         Responses(serving),
         Messages(serving),
         Tokens(serving),
         Ollama(serving),
+        OllamaModels(serving),
     )
     requests, events, page = RequestRoutes(serving), EventRoutes(serving), PageRoutes()
     inspection = InspectionRoutes(serving)
@@ -123,13 +125,13 @@ def _routes(serving: Serving) -> list[Route]:
         route("POST", "/apply-template", tokens.apply_template),
         route("GET", "/tokenizer_info", tokens.tokenizer_info),
         route("GET", "/props", tokens.props),
-        route("GET", "/", page.index_for_browsers(ollama.root)),
+        route("GET", "/", page.index_for_browsers(ollama_models.root)),
         route("GET", "/page", page.index),
         route("GET", "/page/{version}/{path:path}", page.file),
-        route("GET", "/api/version", ollama.version),
-        route("GET", "/api/tags", ollama.tags),
-        route("GET", "/api/ps", ollama.ps),
-        route("POST", "/api/show", ollama.show),
+        route("GET", "/api/version", ollama_models.version),
+        route("GET", "/api/tags", ollama_models.tags),
+        route("GET", "/api/ps", ollama_models.ps),
+        route("POST", "/api/show", ollama_models.show),
         route("POST", "/api/generate", ollama.generate),
         route("POST", "/api/chat", ollama.chat),
     ]

@@ -1,10 +1,11 @@
 """Log-probabilities in the form of OpenAI's chat completions and responses, and of Ollama."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from pellucid.outputs import LogprobsAt
+from pellucid.outputs import LogprobsAt, RequestOutput
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -43,3 +44,21 @@ def token_logprobs(
         own_bytes = list(tokenizer.token_bytes(token_id))
         written.append(TokenLogprob(chosen.decoded_token, chosen.logprob, own_bytes, top))
     return written
+
+
+def prompt_logprobs_of(output: RequestOutput) -> list[Any] | None:
+    """vLLM's form: for each position a mapping from token ids."""
+    if output.prompt_logprobs is None:
+        return None
+    return [
+        at
+        and {
+            str(token_id): {
+                "logprob": entry.logprob,
+                "rank": entry.rank,
+                "decoded_token": entry.decoded_token,
+            }
+            for token_id, entry in at.items()
+        }
+        for at in output.prompt_logprobs
+    ]

@@ -17,13 +17,13 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served
 from pellucid.server.generation import GenerationRequest
-from pellucid.server.protocols.openai_common import (
+from pellucid.server.protocols.logprobs import prompt_logprobs_of
+from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
-    ReplyWriter,
     SamplingFields,
-    prompt_logprobs_of,
 )
+from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
 from pellucid.server.protocols.reasoning import with_budget
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import TextChunks, TextTemplate

@@ -1,20 +1,17 @@
 """The tables of fields of all routes."""
 
 from pellucid.server import run_bodies
-from pellucid.server.protocols import (
-    anthropic,
-    ollama,
-    openai_chat,
-    openai_common,
-    openai_completions,
-    tokens,
-)
+from pellucid.server.protocols import openai_completions, tokens
+from pellucid.server.protocols.anthropic_api import fields as anthropic
+from pellucid.server.protocols.ollama_api import fields as ollama
+from pellucid.server.protocols.openai_chat_api import fields as openai_chat
 from pellucid.server.protocols.openai_responses_api import fields as openai_responses
+from pellucid.server.protocols.openai_shared import fields as openai_shared
 
 FIELD_TABLES = (
     openai_chat.CHAT_FIELDS,
     openai_completions.COMPLETION_FIELDS,
-    openai_common.STREAM_OPTION_FIELDS,
+    openai_shared.STREAM_OPTION_FIELDS,
     openai_responses.RESPONSES_FIELDS,
     openai_responses.INPUT_TOKENS_FIELDS,
     openai_responses.REASONING_FIELDS,

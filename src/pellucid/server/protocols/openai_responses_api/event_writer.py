@@ -12,13 +12,7 @@ from pellucid.server.errors import ApiError
 from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change
 from pellucid.server.protocols.logprobs import TokenLogprob
 from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
-from pellucid.server.streaming import (
-    StreamWriter,
-    TextChunks,
-    TextTemplate,
-    encode_text,
-    sse_event,
-)
+from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, encode_text, sse_event
 
 
 class EventWriter(StreamWriter):

@@ -1,0 +1,1 @@
+"""Anthropic's /v1/messages: calls (fields, input_messages), replies (message_writer), and the routes."""

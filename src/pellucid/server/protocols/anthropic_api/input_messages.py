@@ -1,0 +1,168 @@
+"""Turns Anthropic's messages and tools into a conversation."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pellucid.parameter_checks import shown
+from pellucid.prompts import ChatPrompt
+from pellucid.server.errors import refused
+from pellucid.server.fields import warn_of_unknown_keys
+from pellucid.server.protocols.answer_rules import anthropic_tool_choice
+from pellucid.server.protocols.answers import shown_tools
+from pellucid.server.protocols.anthropic_api.fields import ConversationFields
+from pellucid.server.protocols.reasoning import effort_variables, switch_variables
+from pellucid.text.tokenizer import Tokenizer
+
+_log = logging.getLogger("pellucid.server")
+
+# Claude Code puts a line of this name before its system prompt, with a number that changes in every request:
+# no prompt would ever be found in the cache again.
+BILLING_BLOCK = "x-anthropic-billing-header"
+
+
+def conversation_of(
+    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str], keeps_billing: bool = False
+) -> ChatPrompt:
+    """The conversation of a call in the form that all protocols share.
+
+    Messages keep their order, system messages within the conversation included. Moved to the front, they would
+    change the prompt from its beginning, and the prefix cache would find nothing of it.
+
+    Raises:
+        ApiError: a block is not served.
+        ValueError: names the message, the key, the value and what is allowed.
+    """
+    messages: list[Any] = []
+    for block in body.system if isinstance(body.system, list) else ():
+        if isinstance(block, dict):
+            warn_of_unknown_keys(block, _BLOCK_KEYS["text"] | {"type"}, "system", warnings)
+    if body.system is not None and (system := system_text(body.system, keeps_billing)):
+        messages.append({"role": "system", "content": system})
+    for index, message in enumerate(body.messages):
+        messages += _messages(message, f"messages[{index}]", warnings)
+    choice = anthropic_tool_choice(body.tool_choice)
+    functions = _functions(body.tools or (), warnings)
+    offered = shown_tools(functions, tokenizer, warnings) if choice.offers else None
+    variables = effort_variables(body.effort, "output_config.effort", tokenizer, warnings)
+    variables |= switch_variables(body.wants_thinking, "thinking", tokenizer, warnings)
+    last = messages[-1] if messages else {}
+    continues = last.get("role") == "assistant" and bool(last.get("content"))
+    return ChatPrompt(
+        messages,
+        offered,
+        chat_template_kwargs=variables,
+        continue_final_message=continues and not last.get("tool_calls"),
+    )
+
+
+def system_text(system: str | list[Any], keeps_billing: bool) -> str:
+    blocks = [system] if isinstance(system, str) else [_text(block, "system") for block in system]
+    if keeps_billing:
+        return "\n\n".join(blocks)
+    kept = [text for text in blocks if not text.lstrip().startswith(BILLING_BLOCK)]
+    if len(kept) < len(blocks):
+        _log.debug("left a block out of a system prompt that changes with every request")
+    return "\n\n".join(kept)
+
+
+def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, Any]]:
+    """One of Anthropic's messages: results of tools become messages of their own, before its text."""
+    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
+        raise refused(f"{name}.role: must be 'user', 'assistant' or 'system'", name)
+    role, content = message["role"], message.get("content")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list):
+        raise refused(f"{name}.content: must be text or a list of blocks", f"{name}.content")
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for index, block in enumerate(content):
+        at = f"{name}.content[{index}]"
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind in _BLOCK_KEYS:
+            warn_of_unknown_keys(block, _BLOCK_KEYS[kind] | {"type"}, "messages", warnings)
+        if kind == "text":
+            texts.append(_text(block, at))
+        elif kind == "thinking":
+            reasoning.append(str(block.get("thinking", "")))
+        elif kind == "redacted_thinking":
+            warnings.append(f"{at}: has no effect: nobody here can read it")
+        elif kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "tool_result":
+            results.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": block.get("tool_use_id"),
+                    "content": _result_text(block, at),
+                }
+            )
+        else:
+            raise refused(f"{at}.type={shown(kind)}: only text and tools are served", at)
+    made: list[dict[str, Any]] = list(results)
+    if texts or calls or reasoning:
+        own: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
+        if reasoning:
+            own["reasoning_content"] = "\n".join(reasoning)
+        if calls:
+            own["tool_calls"] = calls
+        made.append(own)
+    return made or [{"role": role, "content": ""}]
+
+
+def _result_text(block: dict[str, Any], name: str) -> str:
+    content = block.get("content")
+    if content is None:
+        content = ""
+    if not isinstance(content, str):
+        if not isinstance(content, list):
+            raise refused(f"{name}.content: must be text or a list of blocks", name)
+        content = "\n".join(_text(part, f"{name}.content") for part in content)
+    return f"Error: {content}" if block.get("is_error") is True else content
+
+
+def _text(block: Any, name: str) -> str:
+    if not isinstance(block, dict) or block.get("type") != "text":
+        kind = block.get("type") if isinstance(block, dict) else None
+        raise refused(f"{name}.type={shown(kind)}: only text is served", name)
+    text = block.get("text")
+    if not isinstance(text, str):
+        raise refused(f"{name}.text: must be text", name)
+    return text
+
+
+_TOOL_KEYS = {"type", "name", "description", "input_schema", "strict"}
+# What is read of each kind of block; thinking's signature proves to the vendor that it is the vendor's.
+_BLOCK_KEYS = {
+    "text": {"text"},
+    "thinking": {"thinking", "signature"},
+    "tool_use": {"id", "name", "input"},
+    "tool_result": {"tool_use_id", "content", "is_error"},
+}
+
+
+def _functions(tools: Sequence[Any], warnings: list[str]) -> list[dict[str, Any]]:
+    """The functions among the tools of a call."""
+    functions = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise refused(f"tools[{index}]: must be an object", "tools")
+        if tool.get("type", "custom") != "custom":
+            warnings.append(
+                f"tools[{index}]: has no effect: {shown(tool['type'])} is the vendor's own"
+            )
+            continue
+        warn_of_unknown_keys(tool, _TOOL_KEYS, "tools", warnings)
+        function = {
+            "name": tool.get("name"),
+            "description": tool.get("description"),
+            "parameters": tool.get("input_schema"),
+            "strict": tool.get("strict") or None,
+        }
+        given = {key: value for key, value in function.items() if value is not None}
+        functions.append({"type": "function", "function": given})
+    return functions

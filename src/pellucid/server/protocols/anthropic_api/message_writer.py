@@ -1,0 +1,184 @@
+"""Writes Anthropic's message of an answer, whole or as server-sent events."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.server.cache_comparison import CacheOutcome, compare_with
+from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.generation import Generation, whole_delta
+from pellucid.server.protocols.answers import (
+    AnswerForm,
+    Block,
+    BlockEvent,
+    BlockKind,
+    Change,
+    arguments_of,
+)
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, sse_event
+
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "abort": "end_turn"}
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+class MessageWriter(StreamWriter):
+    """Writes one message, whole or as events."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        model: str,
+        form: AnswerForm,
+        diagnose: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._generation = generation
+        self._model = model
+        self._diagnose = diagnose
+        self._blocks = form.blocks(generation)
+        self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
+        self._text_chunks: TextChunks | None = None
+        self._has_begun = False
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        (completion,) = outputs[0].outputs
+        delta = whole_delta(outputs[0].request_id, completion)
+        self._blocks.read(delta)
+        message = self._message(len(completion.token_ids))
+        message["content"] = [_content_block(block) for block in self._blocks.blocks]
+        message |= self._ending(completion.finish_reason, completion.stop_reason)
+        return msgspec.json.encode(message)
+
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        events = []
+        if not self._has_begun:  # now it is known what was found in the cache
+            self._has_begun = True
+            events.append(_event("message_start", message=self._message(0)))
+        self._num_tokens += len(delta.token_ids)
+        events += map(self._block_event, self._blocks.read(delta))
+        if delta.finish_reason is not None:
+            events += map(self._block_event, self._blocks.close())
+            ending = self._ending(delta.finish_reason, delta.stop_reason)
+            num_tokens = self._num_tokens
+            if self._text_chunks is not None:
+                num_tokens += self._text_chunks.num_tokens
+            usage = self._usage(num_tokens)
+            events += [_event("message_delta", delta=ending, usage=usage), _event("message_stop")]
+        return b"".join(events)
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        if not self._blocks.grow_by_text_alone:
+            return None
+        if self._text_chunks is None:
+            assert self._blocks.open_block is not None
+            self._text_chunks = TextChunks.of_template(_growth_frame(self._blocks.open_block))
+        return self._text_chunks
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        return sse_event(b"error", ErrorShape.ANTHROPIC.body(error, request_id))
+
+    def keepalive(self) -> bytes:
+        return PING
+
+    def _block_event(self, event: BlockEvent) -> bytes:
+        block = event.block
+        if event.change is Change.OPENED:
+            return _event("content_block_start", index=block.index, content_block=_opened(block))
+        if event.change is Change.CLOSED:
+            return _event("content_block_stop", index=block.index)
+        return self._growth(block, event.text)
+
+    def _growth(self, block: Block, text: str) -> bytes:
+        template = self._templates.get(block.index)
+        if template is None:
+            template = self._templates[block.index] = TextTemplate(_growth_frame(block))
+        return template.of(text)
+
+    def _message(self, num_tokens: int) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._generation.id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(num_tokens),
+            **self._diagnose(),
+        }
+
+    def _usage(self, num_tokens: int) -> dict[str, int]:
+        """Anthropic counts what was found in the cache apart."""
+        (output,) = self._generation.outputs
+        found = output.num_cached_tokens
+        return {
+            "input_tokens": len(output.prompt_token_ids) - found,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": found,
+            "output_tokens": num_tokens,
+        }
+
+    def _ending(self, finish_reason: str | None, stop_reason: object) -> dict[str, Any]:
+        if finish_reason == "stop" and stop_reason in self._generation.request.params.stop:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
+        if self._blocks.has_calls and finish_reason == "stop":
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        assert finish_reason is not None
+        return {"stop_reason": STOP_REASONS[finish_reason], "stop_sequence": None}
+
+
+def diagnostics_of(
+    earlier_id: str | None, generation: Generation, serving: Serving
+) -> dict[str, Any]:
+    """The diagnostics of the cache in a message, if the client asked for them."""
+    if earlier_id is None:
+        return {}
+    found = compare_with(earlier_id, generation, serving.service.records)
+    if found.outcome is CacheOutcome.REUSED:
+        return {"diagnostics": None}
+    reason: dict[str, Any] = {"type": "unavailable"}
+    if found.outcome is CacheOutcome.NOT_FOUND:
+        reason = {"type": "previous_message_not_found"}
+    elif found.outcome is CacheOutcome.DIFFERS:
+        kind = f"{found.changed or 'messages'}_changed"
+        reason = {"type": kind, "cache_missed_input_tokens": found.missed_tokens}
+    return {"diagnostics": {"cache_miss_reason": reason}}
+
+
+def _growth_frame(block: Block) -> bytes:
+    """The event of a block that grows by the text `TextTemplate.PLACE`."""
+    kind, field = _DELTA_FIELDS[block.kind]
+    delta = {"type": kind, field: TextTemplate.PLACE}
+    return _event("content_block_delta", index=block.index, delta=delta)
+
+
+def _opened(block: Block) -> dict[str, Any]:
+    """A block without its text."""
+    return _content_block(Block(block.index, block.kind, block.call_id, block.name))
+
+
+def _content_block(block: Block) -> dict[str, Any]:
+    if block.kind is BlockKind.TEXT:
+        return {"type": "text", "text": block.text}
+    if block.kind is BlockKind.REASONING:
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    return {
+        "type": "tool_use",
+        "id": block.call_id,
+        "name": block.name,
+        "input": arguments_of(block),
+    }
+
+
+_DELTA_FIELDS = {
+    BlockKind.TEXT: ("text_delta", "text"),
+    BlockKind.REASONING: ("thinking_delta", "thinking"),
+    BlockKind.CALL: ("input_json_delta", "partial_json"),
+}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse_event(kind.encode(), msgspec.json.encode({"type": kind, **fields}))

@@ -1,0 +1,162 @@
+"""The bodies of Ollama's calls, and how each of their fields is treated."""
+
+from typing import Any
+
+import msgspec
+
+from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+
+
+class Options(msgspec.Struct, kw_only=True):
+    num_predict: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+
+
+class CommonFields(msgspec.Struct, kw_only=True):
+    model: str
+    stream: bool | None = None
+    options: Options | None = None
+    format: Any = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class GenerateBody(CommonFields, kw_only=True):
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+
+
+class ChatBody(CommonFields, kw_only=True):
+    messages: list[Any] | None = None
+    tools: list[Any] | None = None
+
+
+class ShowBody(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    name: str | None = None
+
+
+SHOW_FIELDS = FieldTable(
+    "POST /api/show",
+    ShowBody,
+    (
+        *honoured(model="as everywhere", name="the same by its older name"),
+        *without_effect(verbose="the reply always has all details"),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+OPTION_FIELDS = FieldTable(
+    "`options` of Ollama's requests",
+    Options,
+    (
+        *honoured(
+            num_predict="maximum output tokens; below 0, all of the remaining context",
+            temperature="left out, the model's own default",
+            top_k="0 is off",
+            top_p="see docs/sampling.md",
+            min_p="see docs/sampling.md",
+            typical_p="see docs/sampling.md",
+            repeat_penalty="repetition_penalty, over prompt and answer",
+            presence_penalty="see docs/sampling.md",
+            frequency_penalty="see docs/sampling.md",
+            seed="the same seed gives the same answer; below 0, one is drawn",
+            stop="strings that end the answer",
+        ),
+        *without_effect(
+            num_ctx="the context is set when the server starts, with --max-model-len; nothing is cut",
+            num_keep="nothing is ever dropped from a prompt",
+            num_batch="set when the server starts",
+            num_gpu="set when the server starts",
+            main_gpu="set when the server starts",
+            num_thread="set when the server starts, with --num-threads",
+            use_mmap="weights are mapped where that helps",
+            use_mlock="set it for the process",
+            low_vram="memory is planned",
+            numa="set it for the process",
+            f16_kv="set when the server starts, with --kv-cache-dtype",
+            logits_all="ask for logprobs",
+            vocab_only="the whole model is loaded",
+            embedding_only="the whole model is loaded",
+            repeat_last_n="penalties look at prompt and answer as a whole",
+            penalize_newline="penalties treat all tokens alike",
+        ),
+        *not_served(
+            mirostat="use temperature, top_p, min_p or typical_p",
+            mirostat_eta="use temperature, top_p, min_p or typical_p",
+            mirostat_tau="use temperature, top_p, min_p or typical_p",
+            tfs_z="use typical_p",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+)
+COMMON_FIELDS = (
+    *honoured(
+        model="the served model's name or one of its aliases, with or without :latest",
+        stream="lines of JSON, unless false",
+        options="see below",
+        format="json, or a JSON schema; with tools, the answer either consists of calls or has the format",
+        think="enable_thinking, or a level as reasoning_effort, of templates that read it; for other models that"
+        " reason, false is a budget of 0 tokens and low one of 2048",
+        logprobs="log-probabilities of the answer's tokens",
+        top_logprobs="0..20 likeliest tokens at each position",
+    ),
+    *without_effect(
+        keep_alive="the model stays loaded",
+        truncate="nothing is truncated: a prompt that is too long is refused",
+        shift="nothing is shifted out of the context: an answer ends when the context is full",
+    ),
+)
+GENERATE_FIELDS = FieldTable(
+    "POST /api/generate",
+    GenerateBody,
+    (
+        *honoured(
+            prompt="a user's message, or with raw the text itself; empty: the model is loaded",
+            system="a system message before it",
+            raw="no chat template",
+        ),
+        *COMMON_FIELDS,
+        *not_served(
+            context="send the conversation to /api/chat",
+            images="only text is served",
+            width="only text is served",
+            height="only text is served",
+            steps="only text is served",
+            suffix="no model with a fill-in-the-middle form is supported",
+            template="a template is a program; start the server with a model that has it",
+        ),
+    ),
+    Treatment.WITHOUT_EFFECT,
+    {"options": OPTION_FIELDS},
+    {"prompt": "Once upon a time", "stream": False, "options": {"num_predict": 32}},
+)
+CHAT_FIELDS = FieldTable(
+    "POST /api/chat",
+    ChatBody,
+    (
+        *honoured(
+            messages="roles system, user, assistant, tool; thinking and tool calls; empty: the model is"
+            " loaded",
+            tools="functions, which the chat template shows to the model",
+        ),
+        *COMMON_FIELDS,
+    ),
+    Treatment.WITHOUT_EFFECT,
+    {"options": OPTION_FIELDS},
+    {
+        "messages": [{"role": "user", "content": "What is 12 + 7?"}],
+        "stream": False,
+        "options": {"num_predict": 32},
+    },
+)

@@ -1,0 +1,206 @@
+"""Writes an answer as Ollama's lines of JSON."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.generation import Generation, whole_delta
+from pellucid.server.protocols.answers import AnswerBlocks, Block, BlockKind, Change, arguments_of
+from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
+from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, encode_text
+from pellucid.text.tokenizer import Tokenizer
+
+MEDIA_TYPE = "application/x-ndjson"
+
+
+class Durations(msgspec.Struct, kw_only=True):
+    """The numbers of the last line; nanoseconds."""
+
+    total_duration: int
+    load_duration: int = 0
+    prompt_eval_count: int
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int
+
+    @classmethod
+    def of(cls, output: RequestOutput) -> "Durations":
+        metrics = output.metrics
+        total = (metrics.finished_time or metrics.arrival_time) - metrics.arrival_time
+        return cls(
+            total_duration=_nanoseconds(total),
+            prompt_eval_count=len(output.prompt_token_ids),
+            prompt_eval_duration=_nanoseconds(metrics.prefill_seconds or 0),
+            eval_count=sum(len(completion.token_ids) for completion in output.outputs),
+            eval_duration=_nanoseconds(metrics.decode_seconds or 0),
+        )
+
+
+@dataclass
+class Added:
+    """The new content of a line."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Block] = field(default_factory=list)  # whole: Ollama sends no parts of calls
+
+
+Form: TypeAlias = Callable[[Added], dict[str, Any]]  # how that stands in a line
+
+
+def generate_form(added: Added) -> dict[str, Any]:
+    thinking = {"thinking": added.reasoning} if added.reasoning else {}
+    return {"response": added.text, **thinking}
+
+
+def chat_form(added: Added) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": added.text}
+    if added.reasoning:
+        message["thinking"] = added.reasoning
+    if added.calls:
+        message["tool_calls"] = [
+            {"id": call.call_id, "function": {"name": call.name, "arguments": arguments_of(call)}}
+            for call in added.calls
+        ]
+    return {"message": message}
+
+
+class LineWriter(StreamWriter):
+    """Writes one answer as lines of JSON, or as one."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self,
+        generation: Generation,
+        name: str,
+        form: Form,
+        blocks: AnswerBlocks,
+        tokenizer: Tokenizer,
+        num_top: int,
+    ) -> None:
+        self._generation = generation
+        self._form = form
+        self._blocks = blocks
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(name)
+        self._text_template = TextTemplate(self._fields(Added(TextTemplate.PLACE)))
+        self._text_chunks: _DatedChunks | None = None
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        (output,) = outputs
+        (completion,) = output.outputs
+        return self.added(0, whole_delta(output.request_id, completion))
+
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        added = Added()
+        for event in self._blocks.read(delta):
+            if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
+                added.calls.append(event.block)
+            elif event.block.kind is BlockKind.TEXT:
+                added.text += event.text
+            elif event.block.kind is BlockKind.REASONING:
+                added.reasoning += event.text
+        logprobs = None
+        if delta.logprobs is not None:
+            logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+        if added == Added() and not logprobs and delta.finish_reason is None:
+            return b""
+        return self._line(added, delta.finish_reason, logprobs)
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        has_logprobs = self._generation.request.params.num_logprobs is not None
+        if has_logprobs or not self._blocks.grow_by_text_alone:
+            return None
+        if self._text_chunks is None:
+            fields = self._fields(Added(TextTemplate.PLACE))
+            self._text_chunks = _DatedChunks(self._dated(fields, _DatedChunks.TIME))
+        return self._text_chunks
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
+
+    def keepalive(self) -> bytes:
+        return self._line(Added())
+
+    def _line(
+        self,
+        added: Added,
+        finish_reason: str | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+    ) -> bytes:
+        if finish_reason is None and not (logprobs or added.reasoning or added.calls):
+            return self._text_line(added.text)
+        return self._dated(self._fields(added, finish_reason, logprobs), time_text().encode())
+
+    def _text_line(self, text: str) -> bytes:
+        return self._dated(self._text_template.of(text), time_text().encode())
+
+    def _dated(self, fields: bytes, now: bytes) -> bytes:
+        """The line of an object, with model and time."""
+        return b'%b%b",%b\n' % (self._start, now, fields[1:])
+
+    def _fields(
+        self,
+        added: Added,
+        finish_reason: str | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+    ) -> bytes:
+        """The fields of a line after model and time, as a JSON object."""
+        fields = {**self._form(added), "done": finish_reason is not None}
+        if logprobs:
+            fields["logprobs"] = logprobs
+        if finish_reason is not None:
+            fields["done_reason"] = finish_reason
+            durations = Durations.of(self._generation.outputs[0])
+            fields |= msgspec.structs.asdict(durations)
+        return msgspec.json.encode(fields)
+
+    def _logprobs(self, token_ids: list[int], logprobs: list[Any]) -> list[TokenLogprob]:
+        return token_logprobs(self._tokenizer, token_ids, logprobs, self._num_top)
+
+
+class _DatedChunks(TextChunks):
+    """The chunks of the lines of a text.
+
+    Args:
+        line: with the strings `TextTemplate.PLACE` for the text and `TIME` for the time.
+    """
+
+    __slots__ = ("_second", "_second_text")
+    TIME = secrets.token_hex().encode()  # no string of a client
+
+    def __init__(self, line: bytes) -> None:
+        before, _, rest = line.partition(self.TIME)
+        super().__init__(before, *rest.split(TextTemplate.ENCODED_PLACE))
+        self._second = 0  # since 1970
+        self._second_text = b""
+
+    def _chunk(self, text: str) -> bytes:
+        now, encoded = self._now(), encode_text(text)
+        return self._format % (self._size + len(now) + len(encoded), now, encoded)
+
+    def _now(self) -> bytes:
+        """As `time_text`; the tokens of one second share its text, because making it takes longer than the chunk."""
+        second, nanoseconds = divmod(time.time_ns(), 10**9)
+        if second != self._second:
+            self._second = second
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+        return b"%b.%06dZ" % (self._second_text, nanoseconds // 1000)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def time_text(at: datetime | None = None) -> str:
+    at = datetime.now(timezone.utc) if at is None else at.replace(tzinfo=timezone.utc)
+    return at.isoformat().replace("+00:00", "Z")

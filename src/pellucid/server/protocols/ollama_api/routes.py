@@ -1,0 +1,142 @@
+"""Ollama's /api/generate and /api/chat.
+
+https://docs.ollama.com/api
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pellucid.prompts import ChatPrompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
+from pellucid.server.errors import refused
+from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_rules import ToolChoice, answer_rule, ollama_format_rule
+from pellucid.server.protocols.answers import AnswerForm
+from pellucid.server.protocols.messages import readable_messages
+from pellucid.server.protocols.ollama_api.fields import (
+    CHAT_FIELDS,
+    GENERATE_FIELDS,
+    CommonFields,
+    Options,
+)
+from pellucid.server.protocols.ollama_api.input_messages import is_unfinished, own_message
+from pellucid.server.protocols.ollama_api.line_writer import (
+    Added,
+    Form,
+    LineWriter,
+    chat_form,
+    generate_form,
+    time_text,
+)
+from pellucid.server.protocols.reasoning import (
+    effort_budget,
+    effort_variables,
+    switch_budget,
+    switch_variables,
+    with_budget,
+)
+from pellucid.server.protocols.sampling import with_given
+from pellucid.server.serving import Serving
+from pellucid.server.streaming import CompletionsReply
+from pellucid.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Ollama:
+    """The handlers of the routes."""
+
+    serving: Serving
+
+    async def generate(self, call: Call) -> Reply | StreamedReply:
+        """A text that continues a prompt, or answers it through the chat template."""
+        body = GENERATE_FIELDS.decode(call.body, call.warnings)
+        name = self.serving.model.check_name(body.model)
+        if not body.prompt:
+            return self._loaded(name, generate_form)
+        prompt: str | ChatPrompt = body.prompt
+        if not body.raw and self.serving.model.tokenizer.has_chat_template:
+            system = [{"role": "system", "content": body.system}] if body.system else []
+            user = {"role": "user", "content": body.prompt}
+            variables = self._variables(body, call)
+            prompt = ChatPrompt([*system, user], chat_template_kwargs=variables)
+        elif body.system:
+            raise refused("system: needs a chat template, and no raw", "system")
+        return await self._answer(call, body, name, prompt, generate_form)
+
+    async def chat(self, call: Call) -> Reply | StreamedReply:
+        """An answer to a conversation, as lines of JSON or whole."""
+        body = CHAT_FIELDS.decode(call.body, call.warnings)
+        name = self.serving.model.check_name(body.model)
+        if not body.messages:
+            return self._loaded(name, chat_form)
+        messages = [own_message(message, index) for index, message in enumerate(body.messages)]
+        prompt = ChatPrompt(
+            readable_messages(messages, call.warnings),
+            body.tools or None,
+            chat_template_kwargs=self._variables(body, call),
+            continue_final_message=is_unfinished(messages[-1]),
+        )
+        return await self._answer(call, body, name, prompt, chat_form)
+
+    async def _answer(
+        self, call: Call, body: CommonFields, name: str, prompt: str | ChatPrompt, form: Form
+    ) -> Reply | StreamedReply:
+        params = _sampling_params(body, self.serving.model.default_sampling_params)
+        tokenizer = self.serving.model.tokenizer
+        rule = ollama_format_rule(body.format)
+        answer_form = AnswerForm(tokenizer, is_plain=True, rule=rule)
+        if isinstance(prompt, ChatPrompt):
+            answers = tokenizer.response_format
+            rule = answer_rule(rule, ToolChoice(), prompt.tools, answers, call.warnings)
+            answer_form = AnswerForm.of(tokenizer, prompt, rule)
+            params = with_budget(params, _budget(body.think, tokenizer))
+        request = GenerationRequest(
+            [prompt], answer_form.adapt(params), rule_field=answer_form.rule_field
+        )
+        generation = await self.serving.service.start(request, call)
+        blocks = answer_form.blocks(generation)
+        lines = LineWriter(generation, name, form, blocks, tokenizer, body.top_logprobs or 0)
+        if body.stream is False:
+            return Reply(lines.whole(await generation.finish()))
+        return CompletionsReply(generation, lines)
+
+    def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
+        tokenizer = self.serving.model.tokenizer
+        if isinstance(body.think, str) and tokenizer.chat_template_mentions("reasoning_effort"):
+            return effort_variables(body.think, "think", tokenizer, call.warnings)
+        wanted = None if body.think is None else bool(body.think)
+        return switch_variables(wanted, "think", tokenizer, call.warnings)
+
+    def _loaded(self, name: str, form: Form) -> Reply:
+        """The answer to an empty prompt, which asks for nothing but that the model is there."""
+        ended = {"done": True, "done_reason": "load"}
+        return json_reply({"model": name, "created_at": time_text(), **form(Added()), **ended})
+
+
+_PARAMETER_NAMES = {
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "top_logprobs": "logprobs",
+}
+
+
+def _budget(think: bool | str | None, tokenizer: Tokenizer) -> int | None:
+    """The budget of reasoning that a switch or a level means, in tokens."""
+    if isinstance(think, str):
+        return effort_budget(think, tokenizer)
+    return switch_budget(think, tokenizer)
+
+
+def _sampling_params(body: CommonFields, defaults: SamplingParams) -> SamplingParams:
+    if body.top_logprobs and not body.logprobs:
+        raise refused(f"top_logprobs={body.top_logprobs}: needs logprobs=true", "top_logprobs")
+    given = msgspec.structs.asdict(body.options or Options())
+    for name in ("seed", "num_predict"):  # below 0: none
+        if given[name] is not None and given[name] < 0:
+            given[name] = None
+    if body.logprobs:
+        given["top_logprobs"] = body.top_logprobs or 0
+    return with_given(replace(defaults, max_tokens=None), given, _PARAMETER_NAMES)

@@ -1,0 +1,189 @@
+"""Writes one choice of a chat completion, whole or in parts."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.server.protocols.answers import AnswerBlocks, Block, BlockEvent, BlockKind, Change
+from pellucid.server.protocols.logprobs import prompt_logprobs_of, token_logprobs
+from pellucid.server.protocols.openai_chat_api.fields import ChatBody
+from pellucid.server.protocols.openai_chat_api.reply_objects import (
+    NOTHING,
+    CallFunction,
+    ChatChoice,
+    ChatDelta,
+    ChatMessage,
+    ChoiceLogprobs,
+    ChunkChoice,
+    ToolCall,
+)
+from pellucid.server.streaming import TextChunks, TextTemplate
+from pellucid.text.tokenizer import Tokenizer
+
+
+class ChatChoiceWriter:
+    """Writes one choice, whole or in parts."""
+
+    def __init__(
+        self,
+        number: int,
+        body: ChatBody,
+        tokenizer: Tokenizer,
+        output: RequestOutput,
+        blocks: AnswerBlocks,
+    ) -> None:
+        self._number = number
+        self._body = body
+        self._tokenizer = tokenizer
+        self._output = output
+        self._blocks = blocks
+        self._is_first = True
+        self._has_equal_frames = body.has_equal_frames and not body.logprobs
+        self._template_block: Block | None = None  # whose growth the template's frames bring
+        self._template = TextTemplate(b"")
+        self._text_chunks: TextChunks | None = None
+        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens + (0 if self._text_chunks is None else self._text_chunks.num_tokens)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return self._blocks.num_reasoning_tokens
+
+    def whole(self, delta: CompletionDelta) -> ChatChoice:
+        self._num_tokens += len(delta.token_ids)
+        self._blocks.read(delta)
+        choice = ChatChoice(
+            self._number,
+            self._message(),
+            self._logprobs(delta),
+            self._finish_reason(delta),
+            delta.stop_reason,
+        )
+        self._add_tokens(choice, delta)
+        return choice
+
+    def part(
+        self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
+    ) -> bytes | None:
+        self._num_tokens += len(delta.token_ids)
+        events = self._blocks.read(delta)
+        if len(events) == 1 and delta.finish_reason is None:
+            (event,) = events
+            if event.block is self._template_block and event.change is Change.GREW:
+                return self._template.of(event.text)
+        part = self._full_part(delta, events)
+        block = self._blocks.open_block
+        if self._has_equal_frames and block is not None and block is not self._template_block:
+            if block.kind is not BlockKind.CALL:
+                added = _growth(block.kind, TextTemplate.PLACE)
+                self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
+                self._template_block = block
+        return None if part is None else frame(part)
+
+    def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
+        if not (self._has_equal_frames and self._blocks.grow_by_text_alone):
+            return None
+        if self._text_chunks is None:
+            added = _growth(BlockKind.TEXT, TextTemplate.PLACE)
+            self._text_chunks = TextChunks.of_template(frame(ChunkChoice(self._number, added)))
+        return self._text_chunks
+
+    def _full_part(
+        self, delta: CompletionDelta, events: Sequence[BlockEvent]
+    ) -> ChunkChoice | None:
+        added = self._added(events)
+        choice = ChunkChoice(self._number, added)
+        if delta.logprobs is not None:
+            choice.logprobs = self._logprobs(delta)
+        if delta.finish_reason is not None:
+            choice.finish_reason = self._finish_reason(delta)
+            choice.stop_reason = delta.stop_reason
+        elif added == NOTHING and delta.logprobs is None and not self._body.return_token_ids:
+            return None  # half a character, or what may become a stop string or a tool call
+        if self._is_first:
+            added.role = "assistant"
+            if added.content is UNSET:
+                added.content = ""
+        if self._is_first or self._body.return_token_ids:
+            self._add_tokens(choice, delta)
+        self._is_first = False
+        return choice
+
+    def _message(self) -> ChatMessage:
+        text = self._blocks.text_of(BlockKind.TEXT)
+        message = ChatMessage(None if self._blocks.has_calls and not text else text)
+        if reasoning := self._blocks.text_of(BlockKind.REASONING):
+            message.reasoning_content = message.reasoning = reasoning
+        if self._blocks.has_calls:
+            message.tool_calls = [
+                ToolCall(
+                    CallFunction(block.name or "", block.text),
+                    id=block.call_id or UNSET,
+                    type="function",
+                )
+                for block in self._blocks.blocks
+                if block.kind is BlockKind.CALL
+            ]
+        return message
+
+    def _added(self, events: Sequence[BlockEvent]) -> ChatDelta:
+        """The delta of a message for changes of blocks."""
+        added = ChatDelta()
+        calls: dict[int, ToolCall] = {}  # by index: clients take two entries for two calls
+        for event in events:
+            block = event.block
+            if block.kind is BlockKind.CALL and event.change is not Change.CLOSED:
+                index = self._call_index(block)
+                call = calls.setdefault(index, ToolCall(CallFunction(UNSET, ""), index=index))
+                call.function.arguments += event.text
+                if event.change is Change.OPENED:
+                    call.id, call.type = block.call_id or UNSET, "function"
+                    call.function.name = block.name or ""
+            elif event.change is Change.GREW and block.kind is BlockKind.TEXT:
+                added.content = (added.content or "") + event.text
+            elif event.change is Change.GREW:
+                added.reasoning = (added.reasoning or "") + event.text
+                added.reasoning_content = added.reasoning
+        if calls:
+            added.tool_calls = list(calls.values())
+        return added
+
+    def _call_index(self, block: Block) -> int:
+        calls = [each for each in self._blocks.blocks if each.kind is BlockKind.CALL]
+        return calls.index(block)
+
+    def _finish_reason(self, delta: CompletionDelta) -> str | None:
+        is_named = isinstance(self._body.tool_choice, dict)  # OpenAI's answer to that is "stop"
+        if delta.finish_reason == "stop" and self._blocks.has_calls and not is_named:
+            return "tool_calls"
+        return delta.finish_reason
+
+    def _add_tokens(self, choice: ChatChoice | ChunkChoice, delta: CompletionDelta) -> None:
+        """What vLLM's clients may ask for besides."""
+        if self._body.return_token_ids:
+            choice.token_ids = delta.token_ids
+            if self._is_first:
+                choice.prompt_token_ids = self._output.prompt_token_ids
+        if self._is_first and self._body.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs_of(self._output)
+
+    def _logprobs(self, delta: CompletionDelta) -> ChoiceLogprobs | None:
+        if delta.logprobs is None:
+            return None
+        return ChoiceLogprobs(
+            token_logprobs(
+                self._tokenizer, delta.token_ids, delta.logprobs, self._body.top_logprobs or 0
+            )
+        )
+
+
+def _growth(kind: BlockKind, text: str) -> ChatDelta:
+    """The delta of a message for added text of content or reasoning."""
+    if kind is BlockKind.TEXT:
+        return ChatDelta(content=text)
+    return ChatDelta(reasoning_content=text, reasoning=text)

@@ -1,0 +1,1 @@
+"""Shared by OpenAI's completions and chat completions: fields, usage, and the writer of replies."""

@@ -1,0 +1,194 @@
+"""Writes a reply of completions or chat completions, whole or as a stream."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.server.endpoint import Reply, StreamedReply
+from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.generation import Generation, whole_delta
+from pellucid.server.protocols.openai_shared.fields import SamplingFields, StreamOptions
+from pellucid.server.protocols.openai_shared.usage import (
+    Timings,
+    Usage,
+    prompt_progress,
+    timings_of,
+    usage_of,
+)
+from pellucid.server.served_model import FINGERPRINT
+from pellucid.server.streaming import CompletionsReply, Progress, StreamWriter, TextChunks, sse
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ReplyObject(msgspec.Struct, kw_only=True):
+    """The object of a whole reply, and of each frame of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    system_fingerprint: str = FINGERPRINT
+    usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+
+
+class ChoiceWriter(Protocol):
+    """Writes one choice: all of it, or what a delta adds to it."""
+
+    def part(
+        self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
+    ) -> bytes | None:
+        """The frame of what a delta adds, by `frame`. None: nothing that the client would see; never for the
+        last delta."""
+
+    def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
+        """As `StreamWriter.text_chunks`."""
+
+    def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were written so far."""
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of these, those that are reasoning."""
+
+
+class ReplyWriter(StreamWriter):
+    """Writes one reply, whole or as a stream.
+
+    Args:
+        generation: whose answers it writes.
+        fields: what the client asked for.
+        kind: of the objects' ids: "cmpl" or "chatcmpl".
+        model: the name that the client gave it.
+        object_names: of the whole reply and of a frame.
+        make_choice: the writer of a choice, of its number and its request's output.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        fields: SamplingFields,
+        kind: str,
+        model: str,
+        object_names: tuple[str, str],
+        make_choice: Callable[[int, RequestOutput], ChoiceWriter],
+    ) -> None:
+        self._generation = generation
+        self._fields = fields
+        self._id = f"{kind}-{generation.id}"
+        self._created = int(time.time())
+        self._model = model
+        self._object_names = object_names
+        self._make_choice = make_choice
+        self._n = generation.request.params.n
+        self._choices: dict[int, ChoiceWriter] = {}  # by number
+        self._stream_options = fields.stream_options or StreamOptions()
+        self._num_ended = 0
+
+    async def reply(self) -> Reply | StreamedReply:
+        if self._fields.stream:
+            progress = self._progress if self._fields.return_progress else None
+            return CompletionsReply(self._generation, self, progress)
+        return Reply(msgspec.json.encode(self._whole(await self._generation.finish())))
+
+    def _whole(self, outputs: Sequence[RequestOutput]) -> ReplyObject:
+        choices = [
+            self._new_choice(prompt_index, completion.index, output).whole(
+                whole_delta(output.request_id, completion)
+            )
+            for prompt_index, output in enumerate(outputs)
+            for completion in output.outputs
+        ]
+        return self._object(
+            self._object_names[0],
+            choices,
+            usage=self._usage(),
+            timings=timings_of(outputs),
+            warnings=self._generation.call.warnings or UNSET,
+        )
+
+    def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
+        choice = self._choices.get(prompt_index * self._n + delta.index)
+        if choice is None:
+            output = self._generation.outputs[prompt_index]
+            choice = self._new_choice(prompt_index, delta.index, output)
+        frame = self._part_frame
+        if delta.finish_reason is not None:
+            self._num_ended += 1
+            if self._num_ended == num_choices(self._generation.outputs):
+                frame = self._last_part_frame
+        return choice.part(delta, frame) or b""
+
+    def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
+        choice = self._choices.get(prompt_index * self._n + index)
+        return None if choice is None else choice.text_chunks(self._part_frame)
+
+    def last(self) -> bytes:
+        if self._stream_options.include_usage:
+            return self._frame([], usage=self._usage()) + DONE
+        return DONE
+
+    def failure(self, error: ApiError, request_id: str) -> bytes:
+        return sse(ErrorShape.OPENAI.body(error, request_id)) + DONE
+
+    def _progress(self, progress: Progress) -> bytes:
+        return self._frame([], prompt_progress=prompt_progress(progress))
+
+    def _part_frame(self, part: msgspec.Struct) -> bytes:
+        return self._frame([part], usage=self._frame_usage())
+
+    def _last_part_frame(self, part: msgspec.Struct) -> bytes:
+        """With timings and warnings; they stand beside the last choice, as clients expect one in every frame."""
+        return self._frame(
+            [part],
+            usage=self._frame_usage(),
+            timings=timings_of(self._generation.outputs),
+            warnings=self._generation.call.warnings or UNSET,
+        )
+
+    def _frame_usage(self) -> Usage | UnsetType | None:
+        """The usage in a frame with choices: null if the client asked for it at the end."""
+        if self._stream_options.continuous_usage_stats:
+            return self._usage()
+        return None if self._stream_options.include_usage else UNSET
+
+    def _frame(self, choices: list[Any], **others: Any) -> bytes:
+        return sse(msgspec.json.encode(self._object(self._object_names[1], choices, **others)))
+
+    def _object(self, name: str, choices: list[Any], **others: Any) -> ReplyObject:
+        return ReplyObject(
+            id=self._id,
+            object=name,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            **others,
+        )
+
+    def _usage(self) -> Usage:
+        choices = self._choices.values()
+        return usage_of(
+            self._generation.outputs,
+            sum(choice.num_tokens for choice in choices),
+            sum(choice.num_reasoning_tokens for choice in choices),
+        )
+
+    def _new_choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
+        number = prompt_index * self._n + index
+        self._choices[number] = choice = self._make_choice(number, output)
+        return choice
+
+
+def num_choices(outputs: Sequence[RequestOutput]) -> int:
+    return sum(len(output.outputs) for output in outputs)
