@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,41 @@ _REQUIRED: Any = object()
 class JsonObject:
     """The keys of a JSON object. Errors name the file, the key, the value and what is allowed.
 
-    Readers take the value that a missing key stands for; without one, the key must be there. The
-    `optional_*` ones also take null, and return None for it.
+    A missing key stands for its value in `defaults`, or else for the one that the reader takes; without
+    either, the key must be there. Readers called `optional_*` also take null, and return None for it.
 
     Args:
         path: the file, for messages.
         values: the parsed object.
         name: the dotted keys that lead to this object inside the file; empty at the top.
+        defaults: what missing keys stand for.
     """
 
     path: Path
     values: Mapping[str, Any]
     name: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_values(self, **values: Any) -> "JsonObject":
+        """The same object with other values of some keys."""
+        return replace(self, values={**self.values, **values})
+
+    def without(self, *keys: str) -> "JsonObject":
+        """The same object without some keys, and without their defaults."""
+        values, defaults = (
+            {key: value for key, value in mapping.items() if key not in keys}
+            for mapping in (self.values, self.defaults)
+        )
+        return replace(self, values=values, defaults=defaults)
 
     def error(self, key: str, allowed: str) -> ValueError:
         """The error for `key`, to be raised."""
-        got = f"={_shown(self.values[key])}" if key in self.values else " is missing"
+        if key in self.values:
+            got = f"={_shown(self.values[key])}"
+        elif key in self.defaults:
+            got = f" is missing and stands for {_shown(self.defaults[key])}"
+        else:
+            got = " is missing"
         return ValueError(f"{self.path}: {self._dotted(key)}{got}: {allowed}")
 
     def integer(
@@ -59,6 +78,11 @@ class JsonObject:
     def optional_number(self, key: str, default: float | None = None) -> float | None:
         """A number above 0, at most `MAX_NUMBER`, or null."""
         return None if self._value(key, default) is None else self.number(key, default or 0)
+
+    def nonzero_number(self, key: str) -> float | None:
+        """A number above 0, at most `MAX_NUMBER`; null, 0 or a missing key is none."""
+        value = self._value(key, None)
+        return None if _is_zero(value) else self.optional_number(key)
 
     def numbers(self, key: str, length: int) -> tuple[float, ...]:
         """A list of `length` numbers above 0, at most `MAX_NUMBER`."""
@@ -127,7 +151,7 @@ class JsonObject:
         return JsonObject(self.path, value, self._dotted(key))
 
     def _value(self, key: str, default: Any) -> Any:
-        value = self.values.get(key, default)
+        value = self.values.get(key, self.defaults.get(key, default))
         if value is _REQUIRED:
             raise self.error(key, "it is required")
         return value
@@ -147,6 +171,10 @@ def _shown(value: Any) -> str:
 
 def _is_flag(value: Any) -> bool:
     return isinstance(value, int) and value in (0, 1)
+
+
+def _is_zero(value: Any) -> bool:
+    return (_is_integer(value) or isinstance(value, float)) and value == 0
 
 
 def _is_integer(value: Any) -> bool:

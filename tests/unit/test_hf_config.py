@@ -410,7 +410,8 @@ def test_eos_token_ids(
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("llama", {"hidden_size": REMOVED}, "hidden_size is missing: it is required"),
+        ("llama", {"hidden_size": REMOVED, "num_attention_heads": 6, "head_dim": None},
+         "hidden_size is missing and stands for 4096: must be a multiple"),
         ("llama", {"hidden_size": "64"}, 'hidden_size="64": must be a whole number from 1'),
         ("llama", {"hidden_size": 64.0}, "hidden_size=64.0: must be a whole number"),
         ("llama", {"hidden_size": True}, "hidden_size=true: must be a whole number"),
@@ -455,7 +456,7 @@ def test_bad_value(tmp_path: Path, family: str, changes: dict[str, Any], message
 @pytest.mark.parametrize(
     ("rope", "message"),
     [
-        ({"rope_type": "mrope"}, 'rope_type="mrope": supported are default, linear, dynamic'),
+        ({"rope_type": "ntk"}, 'rope_type="ntk": supported are default, '),
         ({"rope_type": 1}, "rope_type=1: must be a string"),
         ({"rope_type": "linear"}, "factor is missing: it is required"),
         ({"rope_type": "linear", "factor": 0.5}, "factor=0.5: must be at least 1"),
@@ -479,8 +480,15 @@ def test_bad_rope(tmp_path: Path, rope: dict[str, Any], message: str) -> None:
     "architectures", [REMOVED, None, [], ["BertForMaskedLM"], "LlamaForCausalLM", [1], {}]
 )
 def test_unknown_architecture(tmp_path: Path, architectures: object) -> None:
-    with pytest.raises(ValueError, match="architectures"):
-        read(tmp_path, "llama", architectures=architectures)
+    with pytest.raises(ValueError, match=r'architectures=|model_type="bert"'):
+        read(tmp_path, "llama", architectures=architectures, model_type="bert")
+
+
+@pytest.mark.parametrize("architectures", [REMOVED, None, []])
+def test_without_architectures_the_model_type_says_what_it_is(
+    tmp_path: Path, architectures: object
+) -> None:
+    assert read(tmp_path, "qwen3", architectures=architectures) == read(tmp_path, "qwen3")
 
 
 @pytest.mark.parametrize("rope_type", ["linear", "dynamic"])
@@ -651,6 +659,55 @@ def test_text_config_has_the_facts(tmp_path: Path, family: str, architecture: st
     config = {"architectures": [architecture], "text_config": text, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_model_config(tmp_path) == alone
+
+
+def test_a_text_model_that_was_saved_alone_under_the_name_of_the_whole(tmp_path: Path) -> None:
+    architectures = ["Qwen3_5MoeForConditionalGeneration"]
+    alone = read(tmp_path, "qwen3.5-moe")
+    assert read(tmp_path, "qwen3.5-moe", architectures=architectures) == alone
+
+
+@pytest.mark.parametrize(
+    ("of_whole", "of_text", "ends"),
+    [
+        ({"eos_token_id": [1, 106]}, {"eos_token_id": 1}, (1, 106)),
+        ({"eos_token_id": 46}, {"eos_token_id": 44}, (44, 46)),
+        ({"eos_token_id": [5, 6]}, {}, (5, 6)),
+        ({}, {}, (1,)),
+    ],
+)
+def test_end_tokens_of_the_whole_and_of_its_text_model(
+    tmp_path: Path, of_whole: dict[str, Any], of_text: dict[str, Any], ends: tuple[int, ...]
+) -> None:
+    text = {
+        key: value
+        for key, value in checkpoint_config("gemma4").items()
+        if key not in ("eos_token_id", "architectures")
+    }
+    config = {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "text_config": text | of_text,
+        **of_whole,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_model_config(tmp_path).eos_token_ids == ends
+
+
+def test_sizes_that_a_text_config_leaves_out(tmp_path: Path) -> None:
+    """As Gemma 3 27B was published: only what differs from the defaults of its configuration class."""
+    text = {"hidden_size": 5376, "model_type": "gemma3_text", "num_hidden_layers": 2}
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = read_model_config(tmp_path)
+    assert (model.vocab_size, model.hidden_size) == (262_208, 5376)
+    assert fact(model, "mlp.intermediate_size") == 9216
+
+
+def test_zero_means_none(tmp_path: Path) -> None:
+    """As Devstral 2 was published."""
+    rope = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.0}
+    zeros = read(tmp_path, "ministral3", rope_parameters=rope)
+    assert zeros == read(tmp_path, "ministral3", rope_parameters=YARN)
 
 
 def test_an_unknown_text_model_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.models.config_defaults import config_defaults
 from pellucid.models.registry import FAMILIES, decoder_class, gguf_architectures
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -18,6 +19,11 @@ def test_each_architecture_belongs_to_one_family():
 def test_each_text_model_belongs_to_one_family():
     model_types = [name for family in FAMILIES for name in family.model_types]
     assert len(set(model_types)) == len(model_types)
+
+
+def test_each_model_type_has_defaults():
+    for family in FAMILIES:
+        assert all(config_defaults(name) for name in family.model_types), family
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.architectures[0])

@@ -76,7 +76,7 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     assert family.gguf is not None
     metadata.check_keys(family.gguf.keys)
     values = {**family.gguf.to_config(metadata), "architectures": [family.architectures[0]]}
-    config = family.read_config(JsonObject(metadata.values.path, values))
+    config = family.read(JsonObject(metadata.values.path, values))
     rotated = [rope.dim for rope in config.ropes]
     if rotated and metadata.get(ROPE_DIM, rotated[0]) not in rotated:
         head_dim = config.attentions[0].head_dim

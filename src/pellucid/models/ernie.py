@@ -32,7 +32,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 ERNIE = Family(
-    architectures=("Ernie4_5ForCausalLM",),
+    architectures=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
     model_types=("ernie4_5",),
     read_config=_read_config,
     decoder=LlamaDecoder,

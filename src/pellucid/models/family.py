@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from pellucid.backends.ops import Decoder, Ops, Parameters
 from pellucid.json_object import JsonObject
 from pellucid.model_config import LayerConfig, ModelConfig
+from pellucid.models.config_defaults import config_defaults
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
 
 _EXPERTS = r"(_exps|\.experts)\."  # in the names of llama.cpp, of Hugging Face and of ours
@@ -182,10 +183,11 @@ class Family:
 
     Args:
         architectures: in config.json; all are read the same way.
-        read_config: config.json -> the facts.
+        model_types: in config.json, of the model or of `text_config`; a key that is left out gets the default
+            of its type, or of the first one if the type is another.
+        read_config: config.json, with the defaults of its model type -> the facts.
         decoder: runs them.
         weights: our module, with "{i}" for the layer -> where it is stored.
-        model_types: of `text_config` in config.json, where the family is the text model of a larger one.
         prefix: stands before Hugging Face's names; absent where the inner model alone was saved.
         unused: matches names of tensors that some checkpoints hold although nothing needs them.
         interleaved: whether the rows of a rotated pair stand side by side in Hugging Face's q and k.
@@ -193,14 +195,24 @@ class Family:
     """
 
     architectures: tuple[str, ...]
+    model_types: tuple[str, ...]
     read_config: Callable[[JsonObject], ModelConfig]
     decoder: DecoderClass
     weights: Mapping[str, StoredWeight] = field(repr=False)
-    model_types: tuple[str, ...] = ()
     prefix: str = "model."
     unused: str = ROTARY_BUFFERS
     interleaved: bool = False
     gguf: GgufFamily | None = None
+
+    def read(self, config: JsonObject) -> ModelConfig:
+        """The facts that config.json says.
+
+        Raises:
+            ValueError: a key has a value that is not supported. The message names it.
+        """
+        named = config.values.get("model_type")
+        model_type = named if named in self.model_types else self.model_types[0]
+        return self.read_config(replace(config, defaults=config_defaults(model_type)))
 
     def hf_names(self, config: ModelConfig, tensors: Iterable[str] = ()) -> WeightNames:
         """The names in a checkpoint in Hugging Face layout.

@@ -190,8 +190,7 @@ def _read(config: JsonObject, max_position: int, window: int, embedding_size: in
             "use_bidirectional_attention", 'text must see what is before it: "vision" or null'
         )
     if config.values.get("rope_parameters") is None:
-        values = {**config.values, "rope_parameters": _DEFAULT_ROPES}
-        config = JsonObject(config.path, values, config.name)
+        config = config.with_values(rope_parameters=_DEFAULT_ROPES)
 
     def windows(config: JsonObject, num_layers: int) -> Windows:
         sliding = config.integer("sliding_window", window)
@@ -272,7 +271,7 @@ def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
                 key,
                 f"must give the layers {', '.join(full)} the same {' and '.join(sorted(known))}",
             )
-        first = JsonObject(config.path, {**config.values, **overrides}, f"{key}.{full[0]}")
+        first = replace(config.with_values(**overrides), name=f"{key}.{full[0]}")
         head_dim = first.integer("head_dim", 256)
         kv_heads = first.optional_integer("num_key_value_heads")
     kv_heads = kv_heads or config.integer("num_key_value_heads", 4)

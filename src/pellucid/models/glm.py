@@ -41,6 +41,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
 
 GLM = Family(
     architectures=("GlmForCausalLM",),
+    model_types=("glm",),
     read_config=_read_config,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **FUSED_GATE_UP},

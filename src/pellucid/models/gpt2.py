@@ -141,6 +141,7 @@ def _stored(name: str, gguf: str, transposed: bool = False) -> StoredWeight:
 
 GPT2 = Family(
     architectures=("GPT2LMHeadModel",),
+    model_types=("gpt2",),
     read_config=_read_config,
     decoder=GPT2Decoder,
     weights={

@@ -40,6 +40,7 @@ def _ropes(
 
 HUNYUAN = Family(
     architectures=("HunYuanDenseV1ForCausalLM",),
+    model_types=("hunyuan_v1_dense",),
     read_config=_read_config,
     decoder=LlamaDecoder,
     weights={

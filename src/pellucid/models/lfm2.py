@@ -35,15 +35,7 @@ _THETA = 1e6
 
 
 def _read_lfm2(config: JsonObject) -> ModelConfig:
-    values = dict(config.values)
-    # Names that checkpoints have, and that transformers takes first.
-    for theirs, ours in (
-        ("tie_embedding", "tie_word_embeddings"),
-        ("block_ff_dim", "intermediate_size"),
-    ):
-        if theirs in values:
-            values[ours] = values[theirs]
-    config = JsonObject(config.path, values, config.name)
+    config = _with_first_names(config)
     model = _dense(config)
     width = _adjusted_width(config)
     layers = tuple(
@@ -53,13 +45,22 @@ def _read_lfm2(config: JsonObject) -> ModelConfig:
     return replace(model, layers=layers)
 
 
+def _with_first_names(config: JsonObject) -> JsonObject:
+    """`config` under the names that families share; checkpoints have others, which transformers takes first."""
+    for theirs, ours in (
+        ("tie_embedding", "tie_word_embeddings"),
+        ("block_ff_dim", "intermediate_size"),
+    ):
+        if theirs in config.values:
+            config = config.with_values(**{ours: config.values[theirs]})
+    return config
+
+
 def _dense(config: JsonObject) -> ModelConfig:
     """The model with an MLP of `intermediate_size` in all layers."""
     ropes: RopesReader = lambda *facts: same_rope(*facts, default_theta=_THETA)  # noqa: E731
-    # Its types of layers are not those of windows.
-    without_types = {key: value for key, value in config.values.items() if key != "layer_types"}
     model = llama_like(
-        JsonObject(config.path, without_types, config.name),
+        config.without("layer_types"),  # its types are not those of windows
         max_position=128_000,
         num_kv_heads=8,
         norm_eps=("norm_eps", 1e-5),
@@ -118,10 +119,7 @@ def _adjusted_width(config: JsonObject) -> int:
 
 
 def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
-    values = dict(config.values)
-    if "tie_embedding" in values:
-        values["tie_word_embeddings"] = values["tie_embedding"]
-    config = JsonObject(config.path, values, config.name)
+    config = _with_first_names(config)
     model = _dense(config)
     num_experts, num_chosen = read_expert_counts(config, "num_experts")
     experts = ExpertsConfig(

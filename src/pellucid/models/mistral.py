@@ -45,13 +45,13 @@ def _read_ministral3(config: JsonObject) -> ModelConfig:
     rope = config.optional_object("rope_parameters")
     if rope is None:
         rope = JsonObject(config.path, _MINISTRAL3_ROPE, "rope_parameters")
-    beta = rope.optional_number(_BETA)
+    beta = rope.nonzero_number(_BETA)
     growth = None
     if beta is not None:
         growth = RopeGrowth(beta, rope.integer("original_max_position_embeddings"))
     yarn = {key: value for key, value in rope.values.items() if key not in (_BETA, _MAX_POSITION)}
     return llama_like(
-        JsonObject(config.path, {**config.values, "rope_parameters": yarn}, config.name),
+        config.with_values(rope_parameters=yarn),
         max_position=262_144,
         num_kv_heads=8,
         head_dim=128,

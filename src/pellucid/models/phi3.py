@@ -46,6 +46,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
 
 PHI3 = Family(
     architectures=("Phi3ForCausalLM",),
+    model_types=("phi3",),
     read_config=_read_config,
     decoder=LlamaDecoder,
     weights={

@@ -103,15 +103,9 @@ def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
 
 def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
     """The model with an MLP in all layers; `sizes` stand for keys of config.json."""
-    # Text has one position per token, for which rope of three axes is plain rope. And the types of layers
-    # are not those of windows.
-    values = {key: value for key, value in config.values.items() if key != "layer_types"}
-    for key in ("rope_parameters", "rope_scaling"):
-        if isinstance(rope := values.get(key), dict):
-            values[key] = {name: rope[name] for name in rope if not name.startswith("mrope_")}
     ropes: RopesReader = lambda *facts: same_rope(*facts, partial_rotary=_PARTIAL_ROTARY)  # noqa: E731
     model = llama_like(
-        JsonObject(config.path, {**values, **sizes}, config.name),
+        config.without("layer_types").with_values(**sizes),  # its types are not those of windows
         max_position=32_768,
         head_dim=256,
         bos_token_id=None,

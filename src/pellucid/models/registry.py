@@ -88,17 +88,17 @@ def find_family(config: JsonObject) -> tuple[Family, JsonObject]:
     """The family of a checkpoint, and the part of its config.json that is about the text model.
 
     Raises:
-        ValueError: the architecture is missing or not supported.
+        ValueError: the architecture is not supported, or nothing says which one it is.
     """
     architectures = config.optional_strings("architectures")
     if not architectures:
-        raise config.error("architectures", f"supported are {', '.join(supported_architectures())}")
+        return _family_of_type(config)
     architecture = architectures[0]
     for family in FAMILIES:
         if architecture in family.architectures:
             return family, config
-    if architecture in _MULTIMODAL and (text := config.optional_object("text_config")) is not None:
-        return _text_model(config, text)
+    if architecture in _MULTIMODAL:
+        return _family_of_type(config)
     needs = next((need for names, need in _NEEDS.items() if re.search(names, architecture)), None)
     needed = f"; this one needs {needs}, which no family here has" if needs else ""
     raise config.error(
@@ -106,18 +106,33 @@ def find_family(config: JsonObject) -> tuple[Family, JsonObject]:
     )
 
 
-def _text_model(config: JsonObject, text: JsonObject) -> tuple[Family, JsonObject]:
-    model_types = {name: family for family in FAMILIES for name in family.model_types}
-    if (model_type := text.string("model_type")) not in model_types:
-        raise text.error("model_type", f"supported are {', '.join(model_types)}")
-    family = model_types[model_type]
+def _family_of_type(config: JsonObject) -> tuple[Family, JsonObject]:
+    """The family by the `model_type` of the text model: of `text_config`, or where the text model was saved alone,
+    as some tools do under the name of the whole model, of config.json itself."""
+    nested = config.optional_object("text_config")
+    text = config if nested is None else _with_shared_keys(config, nested)
+    families = {name: family for family in FAMILIES for name in family.model_types}
+    if text.values.get("model_type") not in families:
+        key = "model_type" if "model_type" in text.values else "architectures"
+        raise text.error(key, f"supported are {', '.join(families)}")
+    family = families[text.string("model_type")]
+    return family, text.with_values(architectures=[family.architectures[0]])
+
+
+def _with_shared_keys(config: JsonObject, text: JsonObject) -> JsonObject:
+    """`text_config` with the keys that the whole model may say for it. Each end token that either lists ends an
+    answer."""
     shared = {
-        key: config.values[key]
-        for key in ("bos_token_id", "eos_token_id", "tie_word_embeddings")
-        if config.values.get(key) is not None
+        key: value
+        for key, value in (
+            ("bos_token_id", text.values.get("bos_token_id", config.values.get("bos_token_id"))),
+            ("tie_word_embeddings", config.values.get("tie_word_embeddings")),
+        )
+        if value is not None
     }
-    values = {**shared, **text.values, "architectures": list(family.architectures)}
-    return family, JsonObject(text.path, values, text.name)
+    if ends := dict.fromkeys([*text.token_ids("eos_token_id"), *config.token_ids("eos_token_id")]):
+        shared["eos_token_id"] = list(ends)
+    return text.with_values(**shared)
 
 
 def parse_model_config(config: JsonObject) -> ModelConfig:
@@ -128,7 +143,7 @@ def parse_model_config(config: JsonObject) -> ModelConfig:
             message names the file, the key, the value and what is allowed.
     """
     family, text = find_family(config)
-    model = family.read_config(text)
+    model = family.read(text)
     if model.context_length > MAX_INTEGER:
         raise ValueError(
             f"{config.path}: max_position_embeddings times the rope factor is a context of"

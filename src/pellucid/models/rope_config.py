@@ -25,7 +25,9 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers in conf
 
 _COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _PROPORTIONAL = "proportional"  # a share of the pairs of whole heads turns
-_NO_EFFECT = {"finetuned"}  # a note that YaRN's authors left in their checkpoints
+# A note that YaRN's authors left in their checkpoints, and rope of three axes: for text, whose tokens have one
+# position, it is plain rope.
+_NO_EFFECT = {"finetuned", "mrope_section", "mrope_interleaved"}
 
 
 def every_nth_full(num_layers: int, period: int) -> list[str]:
@@ -166,7 +168,7 @@ def _llama3(rope: JsonObject, _dim: int, _max_position: int, original: int) -> L
 
 def _yarn(rope: JsonObject, _dim: int, max_position: int, original: int) -> YarnRopeScaling:
     factor = _factor(rope, max_position / original)
-    mscale, mscale_all_dim = rope.optional_number("mscale"), rope.optional_number("mscale_all_dim")
+    mscale, mscale_all_dim = rope.nonzero_number("mscale"), rope.nonzero_number("mscale_all_dim")
 
     def temperature(
         mscale: float,
@@ -217,6 +219,7 @@ _ScalingReader = Callable[[JsonObject, int, int, int], RopeScaling | None]
 # Rope type: the keys that only it has, and its reader.
 _SCALINGS: Mapping[str, tuple[set[str], _ScalingReader]] = {
     "default": (set(), _no_scaling),
+    "mrope": (set(), _no_scaling),
     "linear": ({"factor"}, _linear),
     "dynamic": ({"factor"}, _dynamic),
     "llama3": (

@@ -1,0 +1,24 @@
+"""What the keys of config.json stand for where they are left out: the defaults of transformers' configuration classes.
+
+Sizes have such defaults, too. Transformers before version 5 wrote only the keys of a nested configuration that
+differ from them: Gemma 3's published `text_config` has no vocab_size. A wrong guess is found when a tensor has another
+shape. tests/support/config_defaults.py writes config_defaults.json.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+def config_defaults(model_type: str) -> Mapping[str, Any]:
+    """Key -> value, of one `model_type` of the registry's families."""
+    return _all_defaults()[model_type]
+
+
+@cache
+def _all_defaults() -> Mapping[str, Mapping[str, Any]]:
+    data = files("pellucid.models").joinpath("config_defaults.json").read_bytes()
+    defaults: Mapping[str, Mapping[str, Any]] = json.loads(data)
+    return defaults
