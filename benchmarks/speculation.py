@@ -465,6 +465,7 @@ class FormulaBench:
                 Sampler(),
             ),
             KVCacheManager(BlockPool(64), block_size, enable_prefix_caching=False),
+            self._target.config.vocab_size,
             self._config.max_num_batched_tokens,
             draft.config.context_length,
         )

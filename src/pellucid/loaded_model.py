@@ -125,24 +125,29 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
         if str(error).startswith("model="):
             raise type(error)(f"draft_{error}") from error
         raise
-    sizes = draft.config.vocab_size, model.config.vocab_size
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"draft_model={name!r}: has a vocabulary of {sizes[0]} tokens, {model.name} of {sizes[1]}"
-        )
-    for token_id in range(sizes[0]):
-        tokens = draft.tokenizer.token_bytes(token_id), model.tokenizer.token_bytes(token_id)
-        if tokens[0] != tokens[1]:
-            raise ValueError(
-                f"draft_model={name!r}: has another tokenizer than {model.name}: token {token_id} is"
-                f" {tokens[0]!r} and {tokens[1]!r}"
-            )
+    _check_tokenizers(name, draft, model)
     if draft.weight_bytes > model.weight_bytes:
         raise ValueError(
             f"draft_model={name!r}: has {in_gib(draft.weight_bytes)} of weights, {model.name} only"
             f" {in_gib(model.weight_bytes)}: a draft model is the smaller one"
         )
     return draft
+
+
+def _check_tokenizers(name: str, draft: LoadedModel, model: LoadedModel) -> None:
+    """Compares the tokens of a draft model with the model's, by their ids. Vocabularies may differ in size:
+    embeddings of different sizes are padded differently, and `DraftModel` reads and draws common tokens alone.
+
+    Raises:
+        ValueError: an id stands for different tokens; says which.
+    """
+    for token_id in range(min(draft.config.vocab_size, model.config.vocab_size)):
+        tokens = draft.tokenizer.token_bytes(token_id), model.tokenizer.token_bytes(token_id)
+        if tokens[0] != tokens[1]:
+            raise ValueError(
+                f"draft_model={name!r}: has another tokenizer than {model.name}: token {token_id} is"
+                f" {tokens[0]!r} and {tokens[1]!r}"
+            )
 
 
 def _check_dtype(dtype: str, stored: StoredModel) -> None:

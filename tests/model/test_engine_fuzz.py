@@ -14,7 +14,7 @@ from pellucid.loaded_model import LoadedModel, load_model
 from support.checkpoints import write_checkpoint
 from support.fake_model import FakeClock
 from support.tiny_tokenizer import VOCAB_SIZE
-from support.traces import TraceSpace, check_trace, make_trace, with_room_for_groups
+from support.traces import NO_DRAFTS, TraceSpace, check_trace, make_trace, with_room_for_groups
 
 # Without a window, with windows, keys that depend on the prompt's length, layers that rotate on bases of
 # their own or not at all, norms behind the parts of a layer, keys and values that layers share, experts,
@@ -23,7 +23,8 @@ FAMILIES = (
     *("llama", "gemma2", "llama-dynamic", "gemma3", "smollm3", "olmo3"),
     *("gemma4", "qwen3-moe", "gpt-oss", "lfm2", "qwen3.5-moe"),
 )
-DRAFT_FAMILIES = ("llama", "lfm2")  # without recurrent states, and with them; one tokenizer for all
+# Plain, with recurrent states, with windows, and with padding behind the vocabulary; one tokenizer for all.
+DRAFT_FAMILIES = {"llama": {}, "lfm2": {}, "gemma3": {}, "qwen3": {"vocab_size": 352}}
 
 
 def make_engine(
@@ -39,11 +40,16 @@ def make_engine(
 
 
 @pytest.mark.traces(24)
-def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_path: Path) -> None:
-    models = {}
-    for family in FAMILIES:
-        directory = write_checkpoint(tmp_path / family, family)
-        models[family] = load_model(EngineConfig(model=str(directory), backend="numpy"))
+def test_every_request_gets_what_it_gets_alone(
+    trace_seeds: Iterable[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(family: str, **overrides: object) -> LoadedModel:
+        directory = tmp_path / f"{family} {overrides}"
+        write_checkpoint(directory, family, config_overrides=overrides)
+        return load_model(EngineConfig(model=str(directory), backend="numpy"))
+
+    models = {family: load(family) for family in FAMILIES}
+    drafts = [load(family, **overrides) for family, overrides in DRAFT_FAMILIES.items()]
 
     space = TraceSpace(
         vocab_size=VOCAB_SIZE,
@@ -58,8 +64,10 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int], tmp_p
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
         model = models[FAMILIES[seed % len(FAMILIES)]]
-        draft = models[DRAFT_FAMILIES[seed % len(DRAFT_FAMILIES)]]
+        draft = drafts[seed % len(drafts)]
         counts += check_trace(make_trace(seed, space), partial(make_engine, model, draft))
     print(dict(counts))
+    failures = [record.exc_info for record in caplog.records if "proposer" in record.message]
+    assert all(failure is not None and failure[1].args == NO_DRAFTS for failure in failures)
     if counts["traces"] >= 24:
         assert all(counts[what] > 0 for what in ("cached", "preempted", "abort", "error")), counts

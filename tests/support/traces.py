@@ -176,6 +176,7 @@ def with_room_for_groups(knobs: Mapping[str, object], config: ModelConfig) -> di
     return {**knobs, "num_kv_blocks": needs.most(length) + num_extra}
 
 
+NO_DRAFTS = ("injected: no drafts",)  # what a proposer raises now and then
 INJECTED = "OSError: injected"  # the reason of requests that end by a fault
 
 
@@ -230,7 +231,7 @@ class ScriptedProposer(Proposer):
         rng = self._rng
         if rng.random() < 0.02:
             self.counts["failed proposals"] += 1
-            raise RuntimeError("no drafts")
+            raise RuntimeError(*NO_DRAFTS)
         drafts = {"nobody": [1]}
         for request in requests:
             length, num_right = rng.choice([0, 1, 2, 5, 9]), rng.choice([0, 1, 3, 9])

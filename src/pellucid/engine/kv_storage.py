@@ -4,6 +4,8 @@ import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.execution.swap_file import SwapFile
 from pellucid.formulas import state_bytes
-from pellucid.kv_groups import kv_groups
+from pellucid.kv_groups import block_needs
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.checksums import weights_identity
 from pellucid.memory.memory_plan import MemoryNeeds, MemoryPlan, blocks_for, plan_memory
@@ -63,7 +65,8 @@ class KVStorage:
         transfer: moves blocks between them.
         max_read_blocks: most blocks that are being read from `prefix_store`, or wait for their request.
         max_extra_logits: rows of logits that a step may have beside one for each request.
-        draft_kv_cache: the draft model's, with as many blocks; None: there is no draft model.
+        draft_kv_cache: the draft model's; None: there is no draft model.
+        num_draft_blocks: of `draft_kv_cache`.
         state_slots: the slots of recurrent states; None: the model has none.
         draft_state_slots: the same of the draft model.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
@@ -77,6 +80,7 @@ class KVStorage:
     max_read_blocks: int
     max_extra_logits: int
     draft_kv_cache: KVCache | None = None
+    num_draft_blocks: int = 0
     state_slots: StateSlots | None = None
     draft_state_slots: StateSlots | None = None
     blocks_per_state: int = 0
@@ -118,7 +122,7 @@ def make_kv_storage(
         model: the loaded model.
         max_model_len: tokens of the longest sequence.
         bus: gets warnings about files of the prefix cache.
-        draft: the draft model, whose KV cache has as many blocks as the model's.
+        draft: the draft model, whose KV cache has blocks for as many texts as the model's.
         has_drafts: whether requests may have drafts; these need spare slots for recurrent states.
 
     Raises:
@@ -134,7 +138,7 @@ def make_kv_storage(
     scratch = _scratch_bytes(config, model, max_extra_logits)
     if config.prefix_cache_dir is not None:
         scratch += 2 * max_pending * needs.bytes_per_block
-    plan = _plan_memory(needs, draft_needs, scratch, max_model_len)
+    plan, num_draft_blocks = _plan_memory(needs, draft_needs, scratch, max_model_len)
     kv_cache = needs.make_kv_cache(plan.num_blocks)
     blocks_per_state = 0
     if model.config.states:
@@ -151,7 +155,8 @@ def make_kv_storage(
         BlockTransfer(kv_cache, prefix_store, swap_file),
         0 if prefix_store is None else max_pending,
         max_extra_logits,
-        None if draft_needs is None else draft_needs.make_kv_cache(plan.num_blocks),
+        None if draft_needs is None else draft_needs.make_kv_cache(num_draft_blocks),
+        num_draft_blocks,
         needs.state_slots,
         None if draft_needs is None else draft_needs.state_slots,
         blocks_per_state,
@@ -162,7 +167,7 @@ class _CacheNeeds:
     """What the KV cache of a model takes.
 
     Attributes:
-        windows: of the groups of layers.
+        block_needs: how many blocks a request holds.
         bytes_per_block: of all groups.
         state_bytes: of all slots of recurrent states.
     """
@@ -173,7 +178,10 @@ class _CacheNeeds:
         self.config = config
         self.model = model
         self.state_slots = state_slots
-        self.windows = tuple(group.window for group in kv_groups(model.config))
+        self.block_needs = block_needs(
+            model.config, config.block_size, config.max_num_batched_tokens
+        )
+        self.windows = self.block_needs.windows
         self.bytes_per_block = model.backend.kv_bytes_per_block(
             model.config, config.block_size, config.kv_cache_dtype
         )
@@ -193,17 +201,22 @@ class _CacheNeeds:
 
 def _plan_memory(
     needs: _CacheNeeds, draft_needs: _CacheNeeds | None, scratch: int, max_model_len: int
-) -> MemoryPlan:
-    """Plans the memory of a model, and of its draft model, whose KV cache has as many blocks.
+) -> tuple[MemoryPlan, int]:
+    """Plans the memory of a model, and of its draft model.
 
     Args:
         scratch: bytes, of the model alone.
+
+    Returns:
+        The plan, and the number of the draft model's blocks.
     """
     config, model = needs.config, needs.model
     weight_bytes, bytes_per_block = model.weight_bytes, needs.bytes_per_block
+    draft_blocks_per_block = Fraction(0)
     if draft_needs is not None:
+        draft_blocks_per_block = _draft_blocks_per_block(needs, draft_needs, max_model_len)
         weight_bytes += draft_needs.model.weight_bytes
-        bytes_per_block += draft_needs.bytes_per_block
+        bytes_per_block += ceil(draft_needs.bytes_per_block * draft_blocks_per_block)
         scratch += _scratch_bytes(config, draft_needs.model, 0) + draft_needs.state_bytes
     plan = plan_memory(
         config,
@@ -219,13 +232,31 @@ def _plan_memory(
         available_memory(),
     )
     if draft_needs is None:
-        return plan
+        return plan, 0
+    num_draft_blocks = ceil(plan.num_blocks * draft_blocks_per_block)
     # The plan's bytes_per_block is the model's alone: the draft model's cache counts as scratch.
-    return replace(
+    plan = replace(
         plan,
         bytes_per_block=needs.bytes_per_block,
-        scratch=scratch + draft_needs.bytes_per_block * plan.num_blocks,
+        scratch=scratch + draft_needs.bytes_per_block * num_draft_blocks,
     )
+    return plan, num_draft_blocks
+
+
+def _draft_blocks_per_block(
+    needs: _CacheNeeds, draft_needs: _CacheNeeds, max_model_len: int
+) -> Fraction:
+    """Blocks of the draft model's cache for each block of the model's, so that both hold as many texts of any length
+    up to `max_model_len`."""
+    own, drafts = needs.block_needs, draft_needs.block_needs
+    # Between the lengths at which a group holds its most blocks, the ratio only rises or only falls.
+    turns = {
+        each.block_size * each.most_of_group(max_model_len, window)
+        for each in (own, drafts)
+        for window in each.windows
+    }
+    lengths = {own.block_size, *turns}
+    return max(Fraction(drafts.most(length), own.most(length)) for length in lengths)
 
 
 def _max_pending_blocks(needs: _CacheNeeds) -> int:

@@ -108,7 +108,9 @@ class LLMEngine:
             model.tokenizer,
             self.events,
         )
-        draft_model = _make_draft_model(config, draft, storage, self._watches)
+        draft_model = _make_draft_model(
+            config, draft, storage, model.config.vocab_size, self._watches
+        )
         self._speculation = make_speculation(
             config, model.config, clock, self.events, proposer, draft_model
         )
@@ -423,13 +425,14 @@ def _make_draft_model(
     config: EngineConfig,
     draft: LoadedModel | None,
     storage: KVStorage,
+    vocab_size: int,
     watches: Callable[[str], bool],
 ) -> DraftModel | None:
     """The proposer that runs the draft model, with blocks of its own."""
     if draft is None or storage.draft_kv_cache is None:
         return None
     manager = KVCacheManager(
-        BlockPool(storage.plan.num_blocks),
+        BlockPool(storage.num_draft_blocks),
         config.block_size,
         enable_prefix_caching=False,
         windows=[group.window for group in kv_groups(draft.config)],
@@ -439,6 +442,7 @@ def _make_draft_model(
     return DraftModel(
         ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),
         manager,
+        vocab_size,
         config.max_num_batched_tokens,
         draft.config.context_length,
         watches,

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.proposers.common_vocabulary import CommonVocabulary
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.block_ops import BlockOps
 from pellucid.scheduling.request import Request
@@ -22,6 +23,7 @@ class DraftBlocks(Protocol):
     def state_slot(self, request: Request) -> int: ...
     def keep_states(self, request: Request) -> None: ...
     def rewind(self, request: Request, num_tokens: int) -> int: ...
+    def free_out_of_window(self, request: Request) -> None: ...
     def forget(self, request: Request) -> None: ...
 
 
@@ -33,11 +35,13 @@ class DraftModel(Proposer):
     of requests that get no drafts in this step give back theirs; if these are not enough, there are no drafts.
 
     Recurrent states of the draft model are kept before the first draft is computed. A twin whose drafts were
-    wrong goes back there, and its text is computed from there on.
+    wrong goes back there, and its text is computed from there on. Blocks leave a window only with the text that is
+    known, never with drafts.
 
     Args:
         model_runner: of the draft model.
         blocks: of the draft model's cache.
+        vocab_size: of the model: no other tokens are drafted.
         max_num_batched_tokens: most tokens of texts that one call reads: a long prompt is read in chunks,
             and has drafts once it is read.
         max_model_len: tokens that the draft model can read.
@@ -48,6 +52,7 @@ class DraftModel(Proposer):
         self,
         model_runner: ModelRunner,
         blocks: DraftBlocks,
+        vocab_size: int,
         max_num_batched_tokens: int,
         max_model_len: int,
         watches: Callable[[str], bool] = lambda request_id: False,
@@ -55,11 +60,14 @@ class DraftModel(Proposer):
         self._distributions: dict[str, list[Candidates]] = {}  # of watched requests, by id
         self._model_runner = model_runner
         self._blocks = blocks
+        self._common = CommonVocabulary(vocab_size, model_runner.decoder.vocab_size)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
         self._watches = watches
         # With the request of each, least recently asked for first.
         self._twins: dict[str, tuple[Request, Request]] = {}
+        # By id, the requests that the draft model cannot read or draw for.
+        self._foreign: dict[str, Request] = {}
 
     def distributions(self, request_id: str) -> Sequence[Candidates]:
         return self._distributions.get(request_id, ())
@@ -73,9 +81,9 @@ class DraftModel(Proposer):
         for request in requests:
             name = request.request_id
             room = self._max_model_len - request.num_known_tokens
-            if (num_drafts := min(max_drafts[name], room)) > 0:
-                wanted[name] = num_drafts
-                twins[name] = self._twin(request)
+            num_drafts = min(max_drafts[name], room)
+            if num_drafts > 0 and (twin := self._twin(request)) is not None:
+                wanted[name], twins[name] = num_drafts, twin
         try:
             return self._draft(twins, wanted)
         except BaseException:
@@ -87,7 +95,6 @@ class DraftModel(Proposer):
         self, twins: Mapping[str, Request], wanted: Mapping[str, int]
     ) -> dict[str, list[int]]:
         """The drafts of those twins whose texts can be computed."""
-        # Drafts that the twins hold are wrong until they are drawn again.
         ready = {name: twins[name] for name in self._read_texts(twins, wanted)}
         drafts: dict[str, list[int]] = {name: [] for name in ready}
         while ready:
@@ -97,52 +104,68 @@ class DraftModel(Proposer):
             ready = {
                 name: twin
                 for name, twin in ready.items()
-                if len(drafts[name]) < wanted[name] and twin.num_computed_tokens < twin.num_tokens
+                if len(drafts[name]) < wanted[name]
+                and twin.num_computed_tokens < twin.num_tokens
+                and self._allocate(twin, twin.num_tokens, twins)
             }
             self._keep_states([twin for name, twin in ready.items() if len(drafts[name]) == 1])
         return drafts
 
     def forget(self, requests: Sequence[Request]) -> None:
         for request in requests:
+            if self._foreign.get(request.request_id) is request:
+                del self._foreign[request.request_id]
             original, _ = self._twins.get(request.request_id, (None, None))
             if original is request:
                 self._forget(request.request_id)
 
-    def _twin(self, request: Request) -> Request:
-        """The request's twin, with its text and as much of it computed as is still right."""
+    def _twin(self, request: Request) -> Request | None:
+        """The request's twin, with its text and as much of it computed as is still right, but the last token; None
+        if the draft model cannot read the text."""
         name = request.request_id
+        if self._foreign.get(name) is request:
+            return None
         original, twin = self._twins.pop(name, (None, None))
         if twin is not None and original is not request:  # it has ended, and this one has its name
             self._blocks.forget(twin)
             twin = None
         if twin is None:
-            params = replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None)
-            twin = Request(
-                request_id=name,
-                prompt_token_ids=request.prompt_token_ids,
-                params=params,
-                seed=request.seed,
-                arrival_time=request.arrival_time,
-                max_tokens=request.max_tokens,
-                eos_token_ids=request.eos_token_ids,
-                bad_words_token_ids=request.bad_words_token_ids,
-                grammar=request.grammar,
-                thinking_budget=request.thinking_budget,
-                index=request.index,
-            )
-        self._twins[name] = request, twin
+            if not self._common.can_draft(request):
+                self._foreign[name] = request
+                return None
+            twin = self._new_twin(request)
         drafted, known = twin.output_token_ids, request.output_token_ids
-        num_right = len(drafted)
-        if drafted != known[:num_right]:
-            num_right = next(
-                index
-                for index, token_id in enumerate(drafted)
-                if index >= len(known) or token_id != known[index]
-            )
-            twin.draws = None  # it has taken note of the wrong ones
+        num_right = _num_equal(drafted, known)
+        if num_right < len(drafted):
+            twin.draws = None  # it has taken note of tokens that do not follow
+        if not self._common.has_all(known[num_right:]):
+            self._blocks.forget(twin)
+            self._foreign[name] = request
+            return None
+        self._twins[name] = request, twin
         twin.output_token_ids = list(known)
-        num_computed = min(twin.num_computed_tokens, twin.num_prompt_tokens + num_right)
+        num_right_tokens = min(twin.num_prompt_tokens + num_right, twin.num_known_tokens - 1)
+        num_computed = min(twin.num_computed_tokens, num_right_tokens)
         twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
+        self._blocks.free_out_of_window(twin)
+        return twin
+
+    def _new_twin(self, request: Request) -> Request:
+        params = replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None)
+        twin = Request(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            params=params,
+            seed=request.seed,
+            arrival_time=request.arrival_time,
+            max_tokens=request.max_tokens,
+            eos_token_ids=request.eos_token_ids,
+            bad_words_token_ids=request.bad_words_token_ids,
+            grammar=request.grammar,
+            thinking_budget=request.thinking_budget,
+            index=request.index,
+        )
+        self._common.restrict(twin)
         return twin
 
     def _read_texts(self, twins: Mapping[str, Request], wanted: Mapping[str, int]) -> list[str]:
@@ -169,6 +192,7 @@ class DraftModel(Proposer):
             self._model_runner.execute(chunks)
             for chunk in chunks:
                 chunk.request.num_computed_tokens = chunk.end
+                self._blocks.free_out_of_window(chunk.request)
         return ready
 
     def _allocate(self, twin: Request, num_tokens: int, asked: Mapping[str, Request]) -> bool:
@@ -216,3 +240,11 @@ class DraftModel(Proposer):
             self._blocks.block_tables(twin),
             self._blocks.state_slot(twin),
         )
+
+
+def _num_equal(token_ids: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens two texts begin with in common."""
+    shorter = min(len(token_ids), len(others))
+    if token_ids[:shorter] == others[:shorter]:
+        return shorter
+    return next(index for index in range(shorter) if token_ids[index] != others[index])

@@ -1,0 +1,86 @@
+"""The common vocabulary: the tokens of a model that its draft model has too."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
+
+
+class CommonVocabulary:
+    """The ids below both vocabulary sizes. Checkpoints with one tokenizer may have embeddings of different sizes,
+    because they are padded; ids of the padding stand for no token.
+
+    Args:
+        model_size: V of the model.
+        draft_size: V of the draft model.
+    """
+
+    def __init__(self, model_size: int, draft_size: int) -> None:
+        self._size = min(model_size, draft_size)
+        self._draft_size = draft_size
+        self._is_whole = model_size == draft_size
+
+    def has_all(self, token_ids: Iterable[int]) -> bool:
+        """Whether the draft model can read these tokens."""
+        return self._is_whole or all(token_id < self._size for token_id in token_ids)
+
+    def can_draft(self, request: Request) -> bool:
+        """Whether the draft model can read a request's prompt, and the request allows a common token."""
+        allowed = request.params.allowed_token_ids
+        allows_common = allowed is None or any(token_id < self._size for token_id in allowed)
+        return allows_common and self.has_all(request.prompt_token_ids)
+
+    def restrict(self, twin: Request) -> None:
+        """Makes a twin draw only common tokens. Before its first draw."""
+        if self._is_whole:
+            return
+        twin.params = self._params(twin.params)
+        if twin.thinking_budget is not None:
+            twin.thinking_budget = _CommonBudget(twin.thinking_budget, self._size)
+        if twin.grammar is not None or self._draft_size > self._size:
+            twin.grammar = _CommonGrammar(twin.grammar, self._size, self._draft_size)
+
+    def _params(self, params: SamplingParams) -> SamplingParams:
+        """The parameters without tokens that are not common."""
+        allowed, size = params.allowed_token_ids, self._size
+        return replace(
+            params,
+            allowed_token_ids=None if allowed is None else [i for i in allowed if i < size],
+            logit_bias={i: bias for i, bias in params.logit_bias if i < size},
+        )
+
+
+class _CommonGrammar:
+    """A grammar whose masks have the size of the draft model's vocabulary, and allow common tokens alone."""
+
+    def __init__(self, grammar: TokenGrammar | None, size: int, draft_size: int) -> None:
+        self._grammar = grammar
+        bits = np.zeros(-(-draft_size // 32) * 32, np.bool_)
+        bits[:size] = True
+        self._common = np.packbits(bits, bitorder="little")
+
+    def mask(self, token_ids: Sequence[int]) -> bytes:
+        if self._grammar is None:
+            return self._common.tobytes()
+        mask, own = self._common.copy(), np.frombuffer(self._grammar.mask(token_ids), np.uint8)
+        num_bytes = min(len(mask), len(own))  # behind them there are no common tokens
+        mask[:num_bytes] &= own[:num_bytes]
+        return mask.tobytes()
+
+    def is_complete(self, token_ids: Sequence[int]) -> bool:
+        return self._grammar is not None and self._grammar.is_complete(token_ids)
+
+
+class _CommonBudget:
+    """A budget of reasoning that forces common tokens alone."""
+
+    def __init__(self, budget: TokenBudget, size: int) -> None:
+        self._budget = budget
+        self._size = size
+
+    def forced_token(self, token_ids: Sequence[int]) -> int | None:
+        forced = self._budget.forced_token(token_ids)
+        return forced if forced is None or forced < self._size else None
