@@ -239,7 +239,7 @@ class LLM:
         shows_progress: bool,
     ) -> list[RequestOutput]:
         """Checks requests, then runs them to their ends."""
-        batch = _Batch(2 * self.config.max_num_seqs)
+        batch = _Batch(self.config.max_num_seqs)
         for (name, prompt, salt), own, priority in zip(given, params, priorities, strict=True):
             try:
                 encoded = self.engine.encode(prompt)
@@ -255,7 +255,7 @@ class LLM:
                 while not batch.is_done:
                     with self._shared as shared:
                         batch.add_to(shared)
-                        if batch.unfinished:  # else another thread's step has ended the last one
+                        if not batch.is_done:  # another thread's step may have ended the last one
                             shared.step()
                     interrupt.check()
                     if show is not None:
@@ -281,14 +281,16 @@ class _Batch:
     """The requests of one call, of which the engine holds a limited number at a time.
 
     Twice as many as may run: the scheduler always has a request to admit, and memory is needed for
-    these alone.
+    these alone. A prompt arrives when the engine gets it. So a long list of one thread delays the requests of
+    others only by what the engine has of it, and `max_time` does not pass while a prompt waits for the list's others:
+    a request with `max_time` comes when there is a seat for it.
 
     Args:
-        max_unfinished: requests in the engine.
+        max_num_seqs: the engine's seats.
     """
 
-    def __init__(self, max_unfinished: int) -> None:
-        self._max_unfinished = max_unfinished
+    def __init__(self, max_num_seqs: int) -> None:
+        self._max_num_seqs = max_num_seqs
         self._num_tokens = 0
         self.waiting: deque[_UnqueuedRequest] = deque()
         self.unfinished: dict[str, RequestOutput] = {}  # by request id
@@ -303,10 +305,19 @@ class _Batch:
         return len(self.outputs) - len(self.unfinished)
 
     def add_to(self, shared: SharedEngine) -> None:
-        while self.waiting and len(self.unfinished) < self._max_unfinished:
-            output = shared.add(self, *self.waiting.popleft())
+        engine = shared.engine
+        while self.waiting and self._has_place(self.waiting[0].params, engine):
+            prompt, params, priority, salt = self.waiting.popleft()
+            prompt = prompt.arriving(engine.clock())
+            output = shared.add(self, prompt, params, priority, salt)
             self.unfinished[output.request_id] = output
             self.outputs.append(output)
+
+    def _has_place(self, params: RequestParams, engine: LLMEngine) -> bool:
+        if isinstance(params, SamplingParams) and params.max_time is not None:
+            num_seats = min(params.num_results, self._max_num_seqs)
+            return engine.num_unfinished_sequences + num_seats <= self._max_num_seqs
+        return len(self.unfinished) < 2 * self._max_num_seqs
 
     def receive(self, delta: CompletionDelta) -> None:
         self._num_tokens += len(delta.token_ids)

@@ -1,7 +1,7 @@
 """Prompts: text, token ids, or a conversation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from pellucid.conversation import (
@@ -103,6 +103,10 @@ class EncodedPrompt:
     end_token_ids: frozenset[int]
     arrival_time: float
     encoded_time: float
+
+    def arriving(self, now: float) -> "EncodedPrompt":
+        """The same prompt, given to the engine only now: it was encoded in advance."""
+        return replace(self, arrival_time=now, encoded_time=now)
 
 
 class PromptTooLongError(ValueError):

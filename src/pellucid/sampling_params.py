@@ -59,7 +59,8 @@ class SamplingParams:
         stop_token_ids: tokens that end the completion, besides the model's own.
         max_tokens: limit on output tokens; None leaves the context length as the only limit. "auto" is
             None for conversations, which end by themselves, and 16 for other prompts.
-        max_time: limit in seconds from the request's arrival.
+        max_time: limit in seconds from the request's arrival. A prompt of a list that `LLM.generate` is given
+            arrives when the engine has a seat for it.
         ignore_eos: continue after the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
         thinking_token_budget: most tokens of reasoning, over all regions of it; then the text that ends reasoning is

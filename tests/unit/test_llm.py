@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from types import FrameType
 
@@ -14,6 +15,7 @@ import pytest
 from pellucid import llm as llm_module
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.llm import LLM
+from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
 
@@ -152,6 +154,57 @@ def test_threads_share_one_engine(llm: LLM) -> None:
         expected.token_ids * 5
     )
     assert not llm.engine.unfinished_request_ids
+
+
+def test_a_long_list_does_not_keep_another_thread_waiting(llm: LLM) -> None:
+    """The other request comes after those that the engine has, not after the whole list."""
+    clock, step, num_steps = llm.engine.clock, llm.engine.step, 0
+    others: list[RequestOutput] = []
+    other = threading.Thread(
+        target=lambda: others.extend(llm.generate([9, 9], SamplingParams(max_tokens=1)))
+    )
+    ended: list[bool] = []  # whether the other request had ended, after each request of the list
+
+    def watched() -> list[CompletionDelta]:
+        nonlocal num_steps
+        num_steps += 1
+        clock.now += 1.0
+        if num_steps == 3:
+            other.start()
+            while not llm._shared._turns._waiting:  # until it has asked for its turn
+                time.sleep(0.001)
+        deltas = step()
+        ended.extend(bool(others) for delta in deltas if delta.request_id.startswith("request"))
+        return deltas
+
+    llm.engine.step = watched
+    llm.generate([[1 + i % 31, 2] for i in range(100)], SamplingParams(max_tokens=1))
+    other.join(timeout=60)
+    assert len(others) == 1 and sum(ended) > 60
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_max_time_passes_for_the_prompts_of_a_list_that_have_a_seat(llm: LLM, n: int) -> None:
+    clock, step = llm.engine.clock, llm.engine.step
+
+    def ticking() -> list[CompletionDelta]:
+        clock.now += 1.0
+        return step()
+
+    llm.engine.step = ticking
+    params = SamplingParams(max_tokens=99, max_time=5.0, n=n, ignore_eos=True)
+    outputs = llm.generate([[1 + i, 2] for i in range(30)], params)
+    for output in outputs:
+        for completion in output.outputs:
+            assert completion.stop_reason == "max_time"
+            assert 4 <= len(completion.token_ids) <= 5
+
+
+def test_max_time_waits_for_a_seat_of_streams_that_nobody_reads(llm: LLM) -> None:
+    streams = [llm.stream([1, 2 + i], SamplingParams(max_tokens=9)) for i in range(4)]
+    [output] = llm.generate([3, 4], SamplingParams(max_tokens=2, max_time=1e9, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 2
+    assert all(stream.output.finished for stream in streams)
 
 
 def test_a_subscriber_cannot_call_the_llm_that_is_calling_it(llm: LLM) -> None:

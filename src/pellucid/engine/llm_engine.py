@@ -186,6 +186,11 @@ class LLMEngine:
         )
 
     @property
+    def num_unfinished_sequences(self) -> int:
+        """Completions and beams that run or wait."""
+        return len(self._completions)
+
+    @property
     def has_unfinished_requests(self) -> bool:
         return self.scheduler.has_unfinished_requests
 

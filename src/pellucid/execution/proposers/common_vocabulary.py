@@ -49,7 +49,7 @@ class CommonVocabulary:
         return replace(
             params,
             allowed_token_ids=None if allowed is None else [i for i in allowed if i < size],
-            logit_bias={i: bias for i, bias in params.logit_bias if i < size},
+            logit_bias={i: bias for i, bias in dict(params.logit_bias).items() if i < size},
         )
 
 
@@ -64,11 +64,11 @@ class _CommonGrammar:
 
     def mask(self, token_ids: Sequence[int]) -> bytes:
         if self._grammar is None:
-            return self._common.tobytes()
+            return bytes(self._common)
         mask, own = self._common.copy(), np.frombuffer(self._grammar.mask(token_ids), np.uint8)
         num_bytes = min(len(mask), len(own))  # behind them there are no common tokens
         mask[:num_bytes] &= own[:num_bytes]
-        return mask.tobytes()
+        return bytes(mask)
 
     def is_complete(self, token_ids: Sequence[int]) -> bool:
         return self._grammar is not None and self._grammar.is_complete(token_ids)
