@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType as Type
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.loading.gguf_file import GgufFile
+from pellucid.loading.gguf_file import GgufFile, HeaderEndsEarlyError
 from support.gguf_files import finish
 
 U32, STRING, ARRAY = 4, 8, 9
@@ -65,6 +65,19 @@ def test_metadata(good: Path) -> None:
     }
 
 
+def test_types_of_the_metadata_are_those_that_llama_cpp_prints(good: Path) -> None:
+    types = GgufFile(good).value_types
+    numbers = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f32", "f64", "bool")
+    assert {key: types.pop(key) for key in numbers} == {key: key for key in numbers}
+    assert types == {
+        "general.architecture": "str",
+        "string": "str",
+        "strings": "arr[str,3]",
+        "integers": "arr[i32,3]",
+        "truths": "arr[bool,2]",
+    }
+
+
 def test_tensors(good: Path) -> None:
     file = GgufFile(good)
     assert file.tensors["one"].shape == (2, 3)
@@ -103,10 +116,15 @@ def test_every_truncation_is_refused_by_name(good: Path, tmp_path: Path) -> None
     data = good.read_bytes()
     needed = max(info.end for info in GgufFile(good).tensors.values())
     path = tmp_path / "short.gguf"
+    header_bytes = min(info.start for info in GgufFile(good).tensors.values())
     for length in range(needed):
         path.write_bytes(data[:length])
-        with pytest.raises(ValueError, match=r"short\.gguf: damaged GGUF file: "):
+        with pytest.raises(ValueError, match=r"short\.gguf: damaged GGUF file: ") as error:
             GgufFile(path)
+        if length >= header_bytes:
+            assert type(error.value) is ValueError, length  # more of the header would not help
+        elif 0 < length < header_bytes - 32:  # the header, without what fills it up
+            assert type(error.value) is HeaderEndsEarlyError, length
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6))

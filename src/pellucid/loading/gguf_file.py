@@ -42,6 +42,25 @@ _NUMBERS: Mapping[GGUFValueType, str] = {
     GGUFValueType.FLOAT64: "d",
     GGUFValueType.BOOL: "B",
 }
+_TYPE_NAMES: Mapping[GGUFValueType, str] = {
+    GGUFValueType.UINT8: "u8",
+    GGUFValueType.INT8: "i8",
+    GGUFValueType.UINT16: "u16",
+    GGUFValueType.INT16: "i16",
+    GGUFValueType.UINT32: "u32",
+    GGUFValueType.INT32: "i32",
+    GGUFValueType.FLOAT32: "f32",
+    GGUFValueType.UINT64: "u64",
+    GGUFValueType.INT64: "i64",
+    GGUFValueType.FLOAT64: "f64",
+    GGUFValueType.BOOL: "bool",
+    GGUFValueType.STRING: "str",
+    GGUFValueType.ARRAY: "arr",
+}
+
+
+class HeaderEndsEarlyError(ValueError):
+    """A file ends within its header: it is cut off, or it is only the beginning of a file."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +90,22 @@ class GgufFile:
     Args:
         path: the file.
 
+    Attributes:
+        metadata: values by key.
+        value_types: of the metadata, as llama.cpp prints them: "u32", "arr[str,248320]".
+        tensors: by name.
+
     Raises:
         ValueError: it is missing or damaged. Counts, lengths, types, offsets and alignment are checked
-            against the length of the file before anything is read or allocated for them.
+            against the length of the file before anything is read or allocated for them. If it ends within
+            its header, a `HeaderEndsEarlyError`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         header = _Header(path)
         self.metadata: dict[str, Any] = header.metadata
+        self.value_types: dict[str, str] = header.value_types
         self.tensors: dict[str, GgufTensorInfo] = header.tensors
         self._file = MappedFile(path)
 
@@ -121,11 +147,14 @@ class _Header:
         num_entries = self._count("the number of metadata entries", MAX_ENTRIES)
 
         self.metadata: dict[str, Any] = {}
+        self.value_types: dict[str, str] = {}
         for _ in range(num_entries):
             key = self._string("a metadata key", MAX_NAME_BYTES)
             if key in self.metadata:
                 raise self._error(f"it names {key} twice")
-            self.metadata[key] = self._value(self._value_type(key), key)
+            value_type = self._value_type(key)
+            self.value_types[key] = _TYPE_NAMES[value_type]  # of an array, `_array` says more
+            self.metadata[key] = self._value(value_type, key)
 
         described = [self._describe_tensor() for _ in range(num_tensors)]
         self.tensors = self._place_tensors(described)
@@ -203,6 +232,7 @@ class _Header:
         length = self._count(f"the length of {key}", MAX_ARRAY_LENGTH)
         if value_type == GGUFValueType.ARRAY:
             raise self._error(f"{key} is an array of arrays: not supported")
+        self.value_types[key] = f"arr[{_TYPE_NAMES[value_type]},{length}]"
         if value_type == GGUFValueType.STRING:
             return self._strings(length, key)
         number = _NUMBERS[value_type]
@@ -267,7 +297,9 @@ class _Header:
     def _take(self, num_bytes: int, what: str) -> bytes:
         end = self._at + num_bytes
         if end > self._file_bytes:
-            raise self._error(f"it ends within {what}: {self._file_bytes} bytes, {end} are needed")
+            raise HeaderEndsEarlyError(
+                self._sentence(f"it ends within {what}: {self._file_bytes} bytes, {end} are needed")
+            )
         if end > MAX_HEADER_BYTES:
             raise self._error(f"its header is longer than {MAX_HEADER_BYTES} bytes")
         data = self._view[self._at : end]
@@ -275,7 +307,10 @@ class _Header:
         return data
 
     def _error(self, what: str) -> ValueError:
-        return ValueError(f"{self._path}: damaged GGUF file: {what}")
+        return ValueError(self._sentence(what))
+
+    def _sentence(self, what: str) -> str:
+        return f"{self._path}: damaged GGUF file: {what}"
 
 
 def _aligned(position: int, alignment: int) -> int:
