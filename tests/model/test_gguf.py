@@ -363,7 +363,11 @@ def test_what_would_compute_something_else_is_refused(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("general.architecture", "mamba", 'general.architecture="mamba": supported are llama, '),
+        (
+            "general.architecture",
+            "mamba",
+            'general.architecture="mamba": no family has what it needs: Mamba',
+        ),
         ("llama.attention.head_count", None, "llama.attention.head_count is missing: it is req"),
         (
             "llama.attention.head_count",

@@ -11,6 +11,7 @@ from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.tensor_source import as_floats
 from pellucid.model_config import ModelConfig
 from pellucid.models.gguf_metadata import ROPE_DIM, GgufMetadata
+from pellucid.models.needs import why_not
 from pellucid.models.registry import find_gguf_family, gguf_architectures
 from pellucid.sampling_params import SamplingParams
 
@@ -31,9 +32,7 @@ def read_gguf_architecture(checkpoint: GgufCheckpoint) -> str:
     if (kind := metadata.string("general.type", "model")) != "model":
         raise metadata.error("general.type", _OTHER_TYPES.get(kind, 'must be "model"'))
     if (architecture := metadata.string("general.architecture")) not in gguf_architectures():
-        raise metadata.error(
-            "general.architecture", f"supported are {', '.join(gguf_architectures())}"
-        )
+        raise metadata.error("general.architecture", why_not(architecture, gguf_architectures()))
     return architecture
 
 

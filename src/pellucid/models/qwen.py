@@ -6,7 +6,13 @@ from typing import Any
 from pellucid.json_object import JsonObject
 from pellucid.model_config import ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
-from pellucid.models.family import LLAMA_WEIGHTS, QK_NORM_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    ROTARY_BUFFERS,
+    Family,
+    GgufFamily,
+)
 from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
@@ -49,11 +55,12 @@ def _windows(config: JsonObject, num_layers: int) -> Windows:
 _GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
 QWEN2 = Family(
-    architectures=("Qwen2ForCausalLM",),
+    architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
     model_types=("qwen2",),
     read_config=_read_qwen2,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
+    unused=rf"{ROTARY_BUFFERS}|model\.mtp_layers\..*",  # MiMo has layers that draft
     gguf=GgufFamily("qwen2", _GGUF_KEYS, llama_like_values),
 )
 

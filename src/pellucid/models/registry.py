@@ -1,8 +1,5 @@
 """The registry of families: the family of a checkpoint, by config.json or GGUF metadata."""
 
-import re
-from collections.abc import Mapping
-
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.model_config import ModelConfig
 from pellucid.models.ernie import ERNIE
@@ -20,6 +17,7 @@ from pellucid.models.lfm2 import LFM2, LFM2_MOE
 from pellucid.models.llama import LLAMA
 from pellucid.models.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from pellucid.models.mixture import MIXTRAL, OLMOE, QWEN3_MOE
+from pellucid.models.needs import why_not
 from pellucid.models.olmo import OLMO2, OLMO3
 from pellucid.models.phi3 import PHI3
 from pellucid.models.qwen import QWEN2, QWEN3
@@ -72,17 +70,6 @@ _MULTIMODAL = (
     "Qwen3_5MoeForConditionalGeneration",
 )
 
-# What models that do not load would need, by a pattern of their architecture.
-_NEEDS: Mapping[str, str] = {
-    r"Mamba|Jamba|Bamba|Nemotron_?H|FalconH1|GraniteMoeHybrid|Zamba|Rwkv": "layers with a recurrent state",
-    r"KimiLinear|Olmo3?Hybrid": "layers with a recurrent state",
-    r"Deepseek|Glm4MoeLite|MiniCPM3|Kimi|Longcat": "multi-head latent attention",
-    r"Moe|MoE|Dbrx|Llama4|Jet": "experts of another kind",
-    r"Gemma3n": "AltUp and LAuReL",
-    r"T5|Bart|Whisper|Marian|EncoderDecoder": "an encoder beside the decoder",
-    r"Bert|Embedding|SequenceClassification|Reward": "answers that are no tokens",
-}
-
 
 def find_family(config: JsonObject) -> tuple[Family, JsonObject]:
     """The family of a checkpoint, and the part of its config.json that is about the text model.
@@ -99,11 +86,7 @@ def find_family(config: JsonObject) -> tuple[Family, JsonObject]:
             return family, config
     if architecture in _MULTIMODAL:
         return _family_of_type(config)
-    needs = next((need for names, need in _NEEDS.items() if re.search(names, architecture)), None)
-    needed = f"; this one needs {needs}, which no family here has" if needs else ""
-    raise config.error(
-        "architectures", f"supported are {', '.join(supported_architectures())}{needed}"
-    )
+    raise config.error("architectures", why_not(architecture, supported_architectures()))
 
 
 def _family_of_type(config: JsonObject) -> tuple[Family, JsonObject]:
@@ -112,10 +95,13 @@ def _family_of_type(config: JsonObject) -> tuple[Family, JsonObject]:
     nested = config.optional_object("text_config")
     text = config if nested is None else _with_shared_keys(config, nested)
     families = {name: family for family in FAMILIES for name in family.model_types}
-    if text.values.get("model_type") not in families:
-        key = "model_type" if "model_type" in text.values else "architectures"
-        raise text.error(key, f"supported are {', '.join(families)}")
-    family = families[text.string("model_type")]
+    if "model_type" not in text.values:
+        raise text.error(
+            "architectures", f"must name one of {', '.join(supported_architectures())}"
+        )
+    if (model_type := text.string("model_type")) not in families:
+        raise text.error("model_type", why_not(model_type, families))
+    family = families[model_type]
     return family, text.with_values(architectures=[family.architectures[0]])
 
 
