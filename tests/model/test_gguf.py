@@ -138,6 +138,121 @@ def test_layers_that_draft_are_left_out(tmp_path: Path) -> None:
     assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+def rename_tensors(writer: GGUFWriter, renamed: Callable[[str], str]) -> None:
+    [tensors] = writer.tensors
+    writer.tensors[:] = [{renamed(name): info for name, info in tensors.items()}]
+
+
+def experts_apart(writer: GGUFWriter) -> None:
+    """A tensor for each expert, as in the first files of Mixtral."""
+    [tensors] = writer.tensors
+    for name, info in list(tensors.items()):
+        if "_exps." in name:
+            del tensors[name]
+            for expert, matrix in enumerate(info.tensor):
+                writer.add_tensor(
+                    name.replace("_exps.", f".{expert}."), np.ascontiguousarray(matrix)
+                )
+
+
+def gate_and_up_joined(writer: GGUFWriter) -> None:
+    [tensors] = writer.tensors
+    for name in [name for name in tensors if "_gate_exps." in name]:
+        parts = [tensors.pop(name.replace("gate", part)).tensor for part in ("gate", "up")]
+        writer.add_tensor(name.replace("gate", "gate_up"), np.concatenate(parts, axis=1))
+
+
+def gate_and_up_apart(writer: GGUFWriter) -> None:
+    [tensors] = writer.tensors
+    for name in [name for name in tensors if "_gate_up_exps." in name]:
+        halves = np.split(tensors.pop(name).tensor, 2, axis=1)
+        for part, half in zip(("gate", "up"), halves, strict=True):
+            writer.add_tensor(name.replace("gate_up", part), np.ascontiguousarray(half))
+
+
+def kv_heads_of_layers(writer: GGUFWriter) -> None:
+    del writer.kv_data[0]["qwen35.attention.head_count_kv"]
+    writer.add_array("qwen35.attention.head_count_kv", [0, 0, 0, 2])
+    writer.kv_data[0]["qwen35.full_attention_interval"].value = 2  # what the kv-heads say wins
+
+
+def recurrent_layers(writer: GGUFWriter) -> None:
+    writer.add_array("qwen35.attention.recurrent_layers", [True, True, True, False, True])
+    writer.kv_data[0]["qwen35.full_attention_interval"].value = 3
+    writer.kv_data[0]["qwen35.block_count"].value = 5
+    writer.add_nextn_predict_layers(1)
+    writer.add_tensor("blk.4.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("family", "edit"),
+    [
+        ("mixtral", experts_apart),
+        ("qwen3-moe", gate_and_up_joined),
+        ("lfm2-moe", gate_and_up_joined),
+        ("gemma4-moe", gate_and_up_apart),
+        ("qwen3.5", kv_heads_of_layers),
+        ("qwen3.5", recurrent_layers),
+        (
+            "qwen3.5",
+            lambda w: rename_tensors(w, lambda name: name.replace("ssm_dt.bias", "ssm_dt")),
+        ),
+        (
+            "lfm2",
+            lambda w: rename_tensors(
+                w, lambda name: name.replace("token_embd_norm", "output_norm")
+            ),
+        ),
+        (
+            "gpt-oss",
+            lambda w: rename_tensors(
+                w,
+                lambda name: (
+                    name.replace("attn_output", "attn_out")
+                    .replace("attn_sinks.weight", "attn_sinks")
+                    .replace("post_attention_norm", "ffn_norm")
+                ),
+            ),
+        ),
+        ("qwen2", lambda w: w.add_array("qwen2.feed_forward_length", [96] * 3)),
+    ],
+)
+def test_the_same_weights_as_other_converters_write_them(
+    family: str, edit: Callable[[GGUFWriter], None], tmp_path: Path
+) -> None:
+    usual = load_decoder(write_both(tmp_path / "usual", family), OPS)
+    other = load_decoder(write_both(tmp_path / "other", family, edit=edit), OPS)
+    assert other[1] == usual[1]
+    expected, actual = (
+        prompt_logits(decoder, config, OPS, PROMPT) for decoder, config in (usual, other)
+    )
+    assert (actual == expected).all()
+
+
+def test_what_text_does_not_need_is_left_out_and_named(tmp_path: Path) -> None:
+    def edit(writer: GGUFWriter) -> None:
+        writer.add_uint32("qwen35.vision.block_count", 27)
+        writer.add_uint32("qwen35.image_token_id", 1)
+        writer.add_uint32("qwen35.audio.block_count", 12)
+        writer.add_array("qwen35.rope.mrope_section", [11, 11, 10])
+        writer.add_bool("qwen35.rope.mrope_interleaved", True)
+        writer.add_bool("qwen35.ssm.v_head_reordered", True)
+        writer.add_string("mradermacher.convert_type", "hf")
+        for name in ("v.blk.0.attn_q.weight", "mm.0.weight", "mm.a.0.weight", "mtp.fc.weight"):
+            writer.add_tensor(name, np.ones((2, 2), np.float32))
+
+    plain = open_stored_model(write_both(tmp_path, "qwen3.5"))
+    assert plain.notes == ()
+    model = open_stored_model(write_both(tmp_path, "qwen3.5", edit=edit))
+    assert model.config == plain.config
+    [note] = model.notes
+    assert note == (
+        "left out: an encoder of images (2 tensors, 2 keys), an encoder of sound (1 tensor, 1 key) and"
+        " layers that draft (1 tensor)"
+    )
+    load_decoder(model.path, OPS)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_weights_stay_what_they_are(dtype: str, tmp_path: Path) -> None:
     file = write_both(tmp_path, dtype=dtype)
@@ -342,6 +457,14 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
         ),
         (lambda w: w.add_bool("llama.attention.causal", False), "causal=false: supported is true"),
         (lambda w: w.add_float32("llama.time_mix", 1.0), "llama.time_mix=1.0: not supported"),
+        (
+            lambda w: w.add_array("prism.hadamard.weight_names", ["output.weight"]),
+            "prism.hadamard.weight_names=.*: not supported: it may say that weights are transformed",
+        ),
+        (
+            lambda w: w.add_bool("llama.norm_top_k_prob", False),
+            "llama.norm_top_k_prob=false: supported is true",
+        ),
         (lambda w: w.add_uint16("split.count", 3), "split.count=3: the name of a part must end"),
         (lambda w: w.add_string("general.type", "adapter"), "is a LoRA adapter: merge it"),
         (lambda w: w.add_string("llama.rope.scaling.type", "ntk"), 'scaling.type="ntk": supported'),
@@ -371,8 +494,13 @@ def test_what_would_compute_something_else_is_refused(
         ("llama.attention.head_count", None, "llama.attention.head_count is missing: it is req"),
         (
             "llama.attention.head_count",
-            [4, 4, 4],
-            r"llama.attention.head_count=\[4, 4, 4\]: must be a whole",
+            [4, 4],
+            r"llama.attention.head_count=\[4, 4\]: must be a whole number, or 3 of them",
+        ),
+        (
+            "llama.attention.head_count",
+            [4, 4, 2],
+            r"llama.attention.head_count=\[4, 4, 2\]: must be the same for all layers",
         ),
         ("llama.attention.head_count_kv", 3, "num_key_value_heads=3: must divide"),
         ("llama.block_count", 2**31, "llama.block_count=2147483648: must be a whole number"),

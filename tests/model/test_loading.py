@@ -53,7 +53,7 @@ def refusal(directory: Path) -> str:
 def test_every_tensor_is_used_once(family: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, family)
     stored, names = load_file(tmp_path / "model.safetensors"), parameters(tmp_path)[0]._names
-    used = [tensor for name, tensor in stored.items() if not names.unused.fullmatch(name)]
+    used = [tensor for name, tensor in stored.items() if not names.is_unused(name)]
     arrays = load(tmp_path)
     assert sum(array.size for array in arrays) == sum(tensor.size for tensor in used)
     assert all(array.flags.c_contiguous for array in arrays)
@@ -95,10 +95,8 @@ def test_the_text_model_of_a_larger_one_is_loaded(prefix: str, family: str, tmp_
     architecture = f"{family.title()}ForConditionalGeneration"
     config = {"architectures": [architecture], "text_config": text}
     (larger / "config.json").write_text(json.dumps(config))
+    assert open_stored_model(larger).notes == ("left out: an encoder of images (2 tensors)",)
     arrays = load(larger)
-    assert open_stored_model(larger).notes == (
-        "only the text model is loaded, without multi_modal_projector, vision_tower",
-    )
     for array, expected in zip(arrays, plain, strict=True):
         np.testing.assert_array_equal(array, expected)
 

@@ -1,6 +1,6 @@
 """Converts the metadata of a GGUF file to a ModelConfig, by way of the keys of config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,12 @@ from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.tensor_source import as_floats
 from pellucid.model_config import ModelConfig
+from pellucid.models.family import WeightNames
+from pellucid.models.gguf_dialects import dialect_of, usual_architecture
 from pellucid.models.gguf_metadata import ROPE_DIM, GgufMetadata
 from pellucid.models.needs import why_not
 from pellucid.models.registry import find_gguf_family, gguf_architectures
+from pellucid.models.unused_parts import count_parts, left_out_note
 from pellucid.sampling_params import SamplingParams
 
 _OTHER_TYPES = {
@@ -23,7 +26,7 @@ _OTHER_TYPES = {
 
 
 def read_gguf_architecture(checkpoint: GgufCheckpoint) -> str:
-    """`general.architecture`.
+    """llama.cpp's name of `general.architecture`.
 
     Raises:
         ValueError: it is missing or not supported, or the file holds no model.
@@ -31,7 +34,8 @@ def read_gguf_architecture(checkpoint: GgufCheckpoint) -> str:
     metadata = JsonObject(checkpoint.path, checkpoint.metadata)
     if (kind := metadata.string("general.type", "model")) != "model":
         raise metadata.error("general.type", _OTHER_TYPES.get(kind, 'must be "model"'))
-    if (architecture := metadata.string("general.architecture")) not in gguf_architectures():
+    architecture = usual_architecture(metadata.string("general.architecture"))
+    if architecture not in gguf_architectures():
         raise metadata.error("general.architecture", why_not(architecture, gguf_architectures()))
     return architecture
 
@@ -49,20 +53,35 @@ def read_gguf_metadata(
         ValueError: the architecture is missing or not supported, or the file holds no model.
     """
     architecture = read_gguf_architecture(checkpoint)
-    prefix = f"{architecture}."
+    stored_architecture = checkpoint.metadata["general.architecture"]
+    prefix = f"{stored_architecture}."
     values = {
         key: _decimal(value) if key.startswith(prefix) else value
         for key, value in checkpoint.metadata.items()
     }
+    dialect = dialect_of(architecture)
+    stored_tensors = dialect.stored_tensors(checkpoint)
+    usual_tensors = {stored: usual for usual, stored in stored_tensors.items()}
     return GgufMetadata(
         JsonObject(checkpoint.path, values),
         architecture,
-        {name: checkpoint.info(name).shape for name in checkpoint},
+        {usual_tensors.get(name, name): checkpoint.info(name).shape for name in checkpoint},
         {
             name: [_decimal(factor) for factor in as_floats(tensor).tolist()]
             for name, tensor in float_tensors.items()
         },
+        stored_architecture,
+        dialect.stored_keys(values, prefix),
+        stored_tensors,
     )
+
+
+def left_out(metadata: GgufMetadata, names: WeightNames, tensors: Iterable[str]) -> tuple[str, ...]:
+    """One sentence on what the file holds that no text model needs; none where it has none."""
+    gguf = find_gguf_family(metadata).gguf
+    assert gguf is not None
+    keys = metadata.check_keys(gguf.keys, gguf.left_over)
+    return left_out_note(count_parts(tensors, names.parts), keys)
 
 
 def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
@@ -73,7 +92,7 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     """
     family = find_gguf_family(metadata)
     assert family.gguf is not None
-    metadata.check_keys(family.gguf.keys)
+    metadata.check_keys(family.gguf.keys, family.gguf.left_over)
     values = {**family.gguf.to_config(metadata), "architectures": [family.architectures[0]]}
     config = family.read(JsonObject(metadata.values.path, values))
     rotated = [rope.dim for rope in config.ropes]

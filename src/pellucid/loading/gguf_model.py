@@ -6,6 +6,7 @@ from pathlib import Path
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import (
+    left_out,
     read_gguf_architecture,
     read_gguf_config,
     read_gguf_metadata,
@@ -31,13 +32,15 @@ def open_gguf(path: Path) -> StoredModel:
     rope_tensors = {name: tensors.tensor(name) for name in _ROPE_TENSORS if name in tensors}
     metadata = read_gguf_metadata(checkpoint, rope_tensors)
     config = read_gguf_config(metadata)
+    names = find_gguf_family(metadata).gguf_names(config, metadata)
     return StoredModel(
         checkpoint.path,
         config,
         tensors,
-        find_gguf_family(metadata).gguf_names(config, metadata),
+        names,
         default_sampling_params=read_gguf_sampling_params(checkpoint),
         read_tokenizer=partial(_read_tokenizer, checkpoint),
+        notes=left_out(metadata, names, checkpoint),
     )
 
 

@@ -1,6 +1,5 @@
 """Opens a checkpoint: a directory in Hugging Face layout or a GGUF file."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pellucid.json_object import JsonObject
@@ -22,6 +21,7 @@ from pellucid.loading.tensor_source import TensorSource
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
+from pellucid.models.unused_parts import count_parts, left_out_note
 
 
 def open_stored_model(path: Path) -> StoredModel:
@@ -57,7 +57,7 @@ def _open_directory(directory: Path) -> StoredModel:
             tensors,
             names,
             default_sampling_params=sampling_params,
-            notes=_notes(names.unused_parts(checkpoint)),
+            notes=left_out_note(count_parts(checkpoint, names.parts)),
         )
     own_tensors = QuantizedCheckpoint(checkpoint, weight_format)
     own_names = family_of(config.architecture).own_names()
@@ -73,12 +73,6 @@ def _tensors_and_names(
         return checkpoint, family.hf_names(config, checkpoint)
     tensors = ForeignCheckpoint(checkpoint, find_matrices)
     return tensors, family.hf_names(config, tensors).with_rows_of_outputs()
-
-
-def _notes(unused_parts: Sequence[str]) -> tuple[str, ...]:
-    if not unused_parts:
-        return ()
-    return (f"only the text model is loaded, without {', '.join(unused_parts)}",)
 
 
 def _check_layout(directory: Path) -> None:

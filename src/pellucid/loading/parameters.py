@@ -29,9 +29,7 @@ _MAX_NAMES_SHOWN = 5
 
 def bytes_to_read(checkpoint: TensorSource, names: WeightNames) -> int:
     """Of the tensors of a checkpoint, but for those that no model uses, and those of which steps read rows."""
-    used = (
-        name for name in checkpoint if not names.unused.fullmatch(name) and not names.is_table(name)
-    )
+    used = (name for name in checkpoint if not names.is_unused(name) and not names.is_table(name))
     return sum(checkpoint.info(name).num_bytes for name in used)
 
 
@@ -62,7 +60,7 @@ class CheckpointParameters:
         self._format = weight_format
         self._on_progress = on_progress
         self._names = names
-        self._unread = {name for name in checkpoint if not self._names.unused.fullmatch(name)}
+        self._unread = {name for name in checkpoint if not self._names.is_unused(name)}
         self._total_bytes = bytes_to_read(checkpoint, names)
         self._done_bytes = 0
         self._in_use: list[str] = []  # tensors of the current weight
@@ -210,7 +208,7 @@ class CheckpointParameters:
         num_experts, *own_shape = shape
         together = recipe.tensor(source.replace(".{e}", ""), kind)
         if "{e}" not in source or any(
-            candidate in self._checkpoint for candidate in self._candidates(together)
+            candidate in self._checkpoint for candidate in self._names.candidates(together)
         ):
             num_rows, stored_shape = own_shape[0], list(own_shape)
             chosen: slice | None = None
@@ -314,16 +312,13 @@ class CheckpointParameters:
             )
 
     def _name_in_checkpoint(self, name: str, our_name: str) -> str:
-        candidates = self._candidates(name)
+        candidates = self._names.candidates(name)
         for candidate in candidates:
             if candidate in self._checkpoint:
                 return candidate
         raise ValueError(
             f"{self._checkpoint.location}: tensor {' or '.join(candidates)} (our {our_name}) is missing"
         )
-
-    def _candidates(self, name: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(prefix + name for prefix in self._names.prefixes))
 
     def _mark_read(self, name: str) -> None:
         if name in self._unread:  # some tensors hold two weights

@@ -51,7 +51,7 @@ def plan_weights(
     sizes = [
         _tensor_bytes(model, name, backend, quantization)
         for name in model.tensors
-        if not model.names.unused.fullmatch(name)
+        if not model.names.is_unused(name)
         and not model.names.is_table(name)
         and (with_experts or not model.names.is_expert(name))
     ]

@@ -14,8 +14,10 @@ from pellucid.json_object import JsonObject
 from pellucid.model_config import LayerConfig, ModelConfig
 from pellucid.models.config_defaults import config_defaults
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
+from pellucid.models.unused_parts import DRAFTS, NOTHING, UNUSED_PARTS
 
-_EXPERTS = r"(_exps|\.experts)\."  # in the names of llama.cpp, of Hugging Face and of ours
+# In the names of llama.cpp, of its first files with experts, of Hugging Face and of ours.
+_EXPERTS = r"_exps\.|\.ffn_(gate|up|down)\.\d+\.|\.experts\."
 
 RowOrder: TypeAlias = Callable[[LayerConfig], Sequence[int]]
 DecoderClass: TypeAlias = Callable[[ModelConfig, Parameters, Ops], Decoder]
@@ -101,18 +103,27 @@ class WeightNames:
     Args:
         recipes: our module, with "{i}" for the layer -> how it is made.
         prefixes: what may stand before the checkpoint's names.
-        unused: names of tensors that some checkpoints hold although the decoder does not need them.
+        unused: names of tensors that say nothing new: buffers, and projections that no layer reads.
+        parts: names of tensors of the parts of a larger model that are left out, by the part's name.
+        stored: other names that this checkpoint has for some tensors, by the usual name.
     """
 
     recipes: Mapping[str, Recipe]
     prefixes: tuple[str, ...]
     unused: re.Pattern[str]
+    parts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    stored: Mapping[str, str] = field(default_factory=dict)
 
-    def unused_parts(self, tensors: Iterable[str]) -> tuple[str, ...]:
-        """The parts of a larger model that `unused` leaves out, by the first part of their names."""
-        found = (name for name in tensors if re.fullmatch(_OTHER_PARTS, name))
-        unused = (name for name in found if self.unused.fullmatch(name))
-        return tuple(sorted({name.removeprefix("model.").split(".")[0] for name in unused}))
+    def candidates(self, tensor: str) -> tuple[str, ...]:
+        """The names that the checkpoint may have for a tensor of a recipe."""
+        names = (prefix + tensor for prefix in self.prefixes)
+        return tuple(dict.fromkeys(self.stored.get(name, name) for name in names))
+
+    def is_unused(self, tensor: str) -> bool:
+        """Whether the checkpoint holds `tensor` although the decoder does not need it."""
+        return any(
+            pattern.fullmatch(tensor) is not None for pattern in (self.unused, *self.parts.values())
+        )
 
     def is_table(self, tensor: str) -> bool:
         """Whether a tensor of the checkpoint stays in its file, where steps read single rows."""
@@ -122,7 +133,7 @@ class WeightNames:
             if recipe.is_table
             for source in recipe.sources
         )
-        return any(tensor == prefix + name for name in tables for prefix in self.prefixes)
+        return any(tensor in self.candidates(name) for name in tables)
 
     @staticmethod
     def is_expert(tensor: str) -> bool:
@@ -156,6 +167,9 @@ class GgufFamily:
         to_config: the metadata -> config.json of the same model, without `architectures`.
         interleaved: whether the rows of a rotated pair stand side by side in q and k.
         matches: tells the family from others with the same architecture.
+        left_over: keys that converters write for all models of the architecture, and that mean nothing
+            for this family.
+        variants: weights that some files store in another way: used where a file has their tensors.
     """
 
     architecture: str
@@ -163,18 +177,14 @@ class GgufFamily:
     to_config: Callable[[GgufMetadata], dict[str, Any]]
     interleaved: bool = False
     matches: Callable[[GgufMetadata], bool] = lambda _: True
+    left_over: frozenset[str] = frozenset()
+    variants: Mapping[str, StoredWeight] = field(default_factory=dict, repr=False)
 
 
 # Rotary frequencies follow from config.json.
 ROTARY_BUFFERS = r".*\.rotary_emb\.inv_freq"
 _GGUF_BUFFERS = r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.rot_embd\.weight"
-# What stands beside the text model in checkpoints of several modalities, and heads that draft.
-_OTHER_PARTS = (
-    r"(model\.)?(vision_tower|vision_model|vision_encoder|visual|vit|multi_modal_projector"
-    r"|audio_tower|embed_vision|embed_audio)\..*|mtp\..*"
-)
 _TEXT_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
-_NOTHING = re.compile("(?!)")
 
 
 @dataclass(frozen=True)
@@ -237,33 +247,45 @@ class Family:
             for module, weight in self.weights.items()
         }
         prefixes: tuple[str, ...] = (self.prefix, "")
-        unused = self.unused
+        parts = {}
         if any(name.startswith(_TEXT_PREFIXES) for name in tensors):
-            prefixes, unused = (*_TEXT_PREFIXES, ""), f"{unused}|{_OTHER_PARTS}"
-        unused += _unused_kv(config, recipes)
-        return WeightNames(recipes, prefixes, re.compile(unused))
+            prefixes = (*_TEXT_PREFIXES, "")
+            parts = {part.name: re.compile(part.hf) for part in UNUSED_PARTS}
+        unused = self.unused + _unused_kv(config, recipes)
+        return WeightNames(recipes, prefixes, re.compile(unused), parts)
 
     def gguf_names(self, config: ModelConfig, metadata: GgufMetadata) -> WeightNames:
         """The names in a GGUF file, whose converters transpose and add offsets themselves."""
         assert self.gguf is not None
-        unused = _GGUF_BUFFERS
-        first_drafting = num_layers(metadata)
-        for layer in range(first_drafting, metadata.integer(BLOCK_COUNT)):
-            unused += rf"|blk\.{layer}\..*"
-        interleaved = self.gguf.interleaved
+        parts = {part.name: part.gguf for part in UNUSED_PARTS}
+        for layer in range(num_layers(metadata), metadata.integer(BLOCK_COUNT)):
+            parts[DRAFTS.name] += rf"|blk\.{layer}\..*"
         recipes = {
-            module: Recipe(
-                weight.gguf,
-                interleaved=interleaved and module == QKV,
-                half=weight.half,
-                is_tensor=weight.gguf_is_tensor,
-                rows=weight.gguf_rows,
-                is_table=weight.is_table,
-            )
+            module: self._gguf_recipe(module, weight, metadata)
             for module, weight in self.weights.items()
         }
-        unused += _unused_kv(config, recipes)
-        return WeightNames(recipes, ("",), re.compile(unused))
+        unused = _GGUF_BUFFERS + _unused_kv(config, recipes)
+        return WeightNames(
+            recipes,
+            ("",),
+            re.compile(unused),
+            {name: re.compile(pattern) for name, pattern in parts.items()},
+            metadata.stored_tensors,
+        )
+
+    def _gguf_recipe(self, module: str, weight: StoredWeight, metadata: GgufMetadata) -> Recipe:
+        assert self.gguf is not None
+        variant = self.gguf.variants.get(module)
+        if variant is not None and metadata.has_tensor_of_layers(f"{variant.gguf[0]}.weight"):
+            weight = variant
+        return Recipe(
+            weight.gguf,
+            interleaved=self.gguf.interleaved and module == QKV,
+            half=weight.half,
+            is_tensor=weight.gguf_is_tensor,
+            rows=weight.gguf_rows,
+            is_table=weight.is_table,
+        )
 
     def own_names(self) -> WeightNames:
         """The names in a checkpoint that `pellucid quantize` wrote: our own, each weight as we need it."""
@@ -273,7 +295,7 @@ class Family:
             )
             for module, weight in self.weights.items()
         }
-        return WeightNames(recipes, ("",), _NOTHING)
+        return WeightNames(recipes, ("",), re.compile(NOTHING))
 
 
 def _unused_kv(config: ModelConfig, recipes: Mapping[str, Recipe]) -> str:
@@ -318,16 +340,6 @@ LLAMA_WEIGHTS: Mapping[str, StoredWeight] = {
 QK_NORM_WEIGHTS: Mapping[str, StoredWeight] = {
     "layers.{i}.q_norm": StoredWeight(("layers.{i}.self_attn.q_norm",), ("blk.{i}.attn_q_norm",)),
     "layers.{i}.k_norm": StoredWeight(("layers.{i}.self_attn.k_norm",), ("blk.{i}.attn_k_norm",)),
-}
-
-EXPERT_WEIGHTS: Mapping[str, StoredWeight] = {
-    "layers.{i}.router": StoredWeight(("layers.{i}.mlp.gate",), ("blk.{i}.ffn_gate_inp",)),
-    **{
-        f"layers.{{i}}.experts.{x}_proj": StoredWeight(
-            (f"layers.{{i}}.mlp.experts.{{e}}.{x}_proj",), (f"blk.{{i}}.ffn_{x}_exps",)
-        )
-        for x in ("gate", "up", "down")
-    },
 }
 
 # Gate and up are stored as one matrix.

@@ -403,6 +403,11 @@ _WEIGHTS: Mapping[str, StoredWeight] = {
 
 # -- GGUF ------------------------------------------------------------------------------------------
 
+# Some files have gate and up of all experts apart.
+_APART: Mapping[str, StoredWeight] = {
+    f"{_LAYER}.experts.{name}_proj": StoredWeight((), (f"{_BLOCK}.ffn_{name}_exps",))
+    for name in ("gate", "up")
+}
 _LOGITS_SOFTCAP = "final_logit_softcapping"
 _SHARED_KV, _EMBEDDING_SIZE = "attention.shared_kv_layers", "embedding_length_per_layer_input"
 _EXPERT_WIDTH = "expert_feed_forward_length"
@@ -424,7 +429,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     for key, length in ((VALUE_LENGTH, KEY_LENGTH), (_SLIDING_VALUE_LENGTH, _SLIDING_KEY_LENGTH)):
         if metadata.get(key) != metadata.get(length):
             raise metadata.error(key, f"must be the same as {length}")
-    widths, kv_heads = (_of_layers(metadata, key) for key in (FEED_FORWARD, KV_HEADS))
+    widths, kv_heads = (metadata.of_layers(key) for key in (FEED_FORWARD, KV_HEADS))
     num_shared = metadata.get(_SHARED_KV) or 0
     plain = metadata.with_value(FEED_FORWARD, widths[0]).with_value(KV_HEADS, kv_heads[sliding])
     plain = plain.with_value(KEY_LENGTH, head_dim).with_value(VALUE_LENGTH, head_dim)
@@ -462,16 +467,6 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     return values
 
 
-def _of_layers(metadata: GgufMetadata, key: str) -> list[int]:
-    """A number of each layer, where the file has one for all or one for each."""
-    value, count = metadata.get(key), num_layers(metadata)
-    if not isinstance(value, list):
-        return [metadata.integer(key)] * count
-    if len(value) != count or not all(type(each) is int and each > 0 for each in value):
-        raise metadata.error(key, f"must be a positive number, or {count} of them")
-    return value
-
-
 def _full_rope(metadata: GgufMetadata) -> dict[str, Any]:
     """The file has divisors of the frequencies: 1 for those that rotate, and a huge number for the others."""
     name = "rope_freqs.weight"
@@ -502,7 +497,7 @@ GEMMA4 = Family(
     read_config=_read_gemma4,
     decoder=Gemma4Decoder,
     weights=_WEIGHTS,
-    gguf=GgufFamily("gemma4", _GGUF_KEYS, _gguf_config),
+    gguf=GgufFamily("gemma4", _GGUF_KEYS, _gguf_config, variants=_APART),
 )
 
 # Without embeddings of the layers and without experts, and with other defaults.

@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pellucid.json_object import JsonObject
+from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
+from pellucid.models.unused_parts import IMAGES, UNUSED_PARTS
 
 BLOCK_COUNT, CONTEXT, WINDOW = "block_count", "context_length", "attention.sliding_window"
 DRAFTING_COUNT = "nextn_predict_layers"
@@ -29,22 +32,39 @@ ROPE_KEYS = frozenset(
     {ROPE_DIM, ROPE_BASE, _SCALING, _SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
 )
 YARN_KEYS = frozenset({_BETA_FAST, _BETA_SLOW})
-# Keys that no decoder reads, and keys that change nothing with the one value given here.
-_NOTES = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
+# Keys that no decoder reads. The sections of rope of three axes are of positions that text has once.
+_NOTES = {
+    "vocab_size",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+    "rope.dimension_sections",
+    "rope.mrope_section",
+    "rope.mrope_interleaved",
+    "mrope_sections",
+}
+# Keys that change nothing with the one value given here.
 _NO_EFFECT: Mapping[str, float] = {
     "attention.causal": True,
     "attention.clamp_kqv": 0,
     "attention.max_alibi_bias": 0,
     "embedding_scale": 1,
     "expert_count": 0,
+    "expert_group_count": 1,
+    "expert_group_used_count": 1,
     "expert_shared_count": 0,
     "expert_used_count": 0,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 1,
     "logit_scale": 1,
-    "nextn_predict_layers": 0,
+    "norm_top_k_prob": True,
     "residual_scale": 1,
     "rope.scale_linear": 1,
     "rope.scaling.yarn_log_multiplier": 0,
 }
+# What stands before keys that say nothing about the arithmetic. A key with another prefix may say that the
+# weights are transformed, as "prism.hadamard.weight_names" does.
+_HARMLESS_PREFIXES = ("general.", "tokenizer.", "quantize.", "split.", "mradermacher.")
+_LEFT_OVER = "keys of other models of its architecture"
 
 
 @dataclass(frozen=True)
@@ -53,52 +73,119 @@ class GgufMetadata:
 
     Args:
         values: all keys; floats are the shortest decimals of their f32.
-        architecture: `general.architecture`.
-        shapes: of all tensors by name, rows first.
+        architecture: llama.cpp's name of it.
+        shapes: of all tensors by llama.cpp's names, rows first.
         rope_factors: the tensors that are facts rather than weights, by name: rotary divisors.
+        stored_architecture: the file's name of the architecture, where it is another one.
+        stored_keys: the file's names of keys that it calls something else, by llama.cpp's.
+        stored_tensors: the file's names of tensors that it calls something else, by llama.cpp's.
     """
 
     values: JsonObject
     architecture: str
     shapes: Mapping[str, Sequence[int]]
     rope_factors: Mapping[str, list[float]]
+    stored_architecture: str | None = None
+    stored_keys: Mapping[str, str] = field(default_factory=dict)
+    stored_tensors: Mapping[str, str] = field(default_factory=dict)
 
-    def check_keys(self, known: frozenset[str]) -> None:
-        """Raises a ValueError for a key that may change what the model computes, in a way unknown here."""
+    def check_keys(self, known: frozenset[str], left_over: frozenset[str]) -> Counter[str]:
+        """How many keys belong to parts that are left out, by the part's name.
+
+        Args:
+            known: the keys that the family reads, "<architecture>." left out.
+            left_over: those that mean nothing for it.
+
+        Raises:
+            ValueError: a key may change what the model computes, in a way unknown here.
+        """
+        left_out: Counter[str] = Counter()
+        usual_keys = {stored: usual for usual, stored in self.stored_keys.items()}
         for full_key, value in self.values.values.items():
             key = full_key.removeprefix(self._prefix)
-            if key == full_key or key in known or key in _SIZES or key in _NOTES:
+            key = usual_keys.get(key, key)
+            if not full_key.startswith(self._prefix):
+                if re.fullmatch(IMAGES.keys, key):
+                    left_out[IMAGES.name] += 1
+                elif not key.startswith(_HARMLESS_PREFIXES):
+                    raise self.values.error(
+                        key, "not supported: it may say that weights are transformed"
+                    )
+            elif key in known or key in _SIZES or key in _NOTES:
                 continue
-            if key not in _NO_EFFECT:
+            elif key in left_over:
+                left_out[_LEFT_OVER] += 1
+            elif (part := _part_of(key)) is not None:
+                left_out[part] += value != 0
+            elif key not in _NO_EFFECT:
                 raise self.error(key, "not supported")
-            if value != _NO_EFFECT[key]:
+            elif value != _NO_EFFECT[key]:
                 raise self.error(key, f"supported is {json.dumps(_NO_EFFECT[key])}")
+        return left_out
 
     @property
     def _prefix(self) -> str:
-        return f"{self.architecture}."
+        return f"{self.stored_architecture or self.architecture}."
+
+    def _full(self, key: str) -> str:
+        """The file's name of a key."""
+        return self._prefix + self.stored_keys.get(key, key)
 
     def error(self, key: str, allowed: str) -> ValueError:
-        return self.values.error(self._prefix + key, allowed)
+        return self.values.error(self._full(key), allowed)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self.values.values.get(self._prefix + key, default)
+        return self.values.values.get(self._full(key), default)
 
     def integer(self, key: str) -> int:
-        return self.values.integer(self._prefix + key)
+        """A number, which some files give once for each layer."""
+        if isinstance(self.get(key), list) and key != BLOCK_COUNT:
+            numbers = set(self.of_layers(key))
+            if len(numbers) > 1:
+                raise self.error(key, "must be the same for all layers")
+            return numbers.pop()
+        return self.values.integer(self._full(key))
 
     def optional_integer(self, key: str) -> int | None:
         """None also for 0, which stands for none."""
         return self.integer(key) if self.get(key) else None
 
+    def of_layers(self, key: str, minimum: int = 1) -> list[int]:
+        """A number of each layer, where the file has one for all, or one for each."""
+        count = num_layers(self)
+        value = self.get(key)
+        if not isinstance(value, list):
+            return [self.integer(key)] * count
+        # Layers that draft may be counted.
+        lengths = {count, self.integer(BLOCK_COUNT)}
+        if len(value) not in lengths or not all(
+            type(each) is int and minimum <= each <= MAX_INTEGER for each in value
+        ):
+            sizes = " or ".join(map(str, sorted(lengths)))
+            raise self.error(key, f"must be a whole number, or {sizes} of them, at least {minimum}")
+        return value[:count]
+
     def number(self, key: str) -> float:
-        return self.values.number(self._prefix + key)
+        return self.values.number(self._full(key))
 
     def optional_number(self, key: str) -> float | None:
-        return self.values.optional_number(self._prefix + key)
+        return self.values.optional_number(self._full(key))
 
     def optional_string(self, key: str) -> str | None:
-        return self.values.string(self._prefix + key) if self.get(key) is not None else None
+        return self.values.string(self._full(key)) if self.get(key) is not None else None
+
+    def flags_of_layers(self, key: str) -> list[bool]:
+        """A truth value of each layer."""
+        count, value = num_layers(self), self.get(key)
+        lengths = {count, self.integer(BLOCK_COUNT)}
+        if (
+            not isinstance(value, list)
+            or len(value) not in lengths
+            or not all(isinstance(each, int) and each in (0, 1) for each in value)
+        ):
+            sizes = " or ".join(map(str, sorted(lengths)))
+            raise self.error(key, f"must be a list of {sizes} booleans")
+        return [bool(each) for each in value[:count]]
 
     def given(self, **keys: str) -> dict[str, Any]:
         """Keys of config.json -> numbers of the metadata that are there."""
@@ -107,11 +194,20 @@ class GgufMetadata:
 
     def with_value(self, key: str, value: Any) -> "GgufMetadata":
         """The same with another value of a key."""
-        values = {**self.values.values, self._prefix + key: value}
+        values = {**self.values.values, self._full(key): value}
         return replace(self, values=JsonObject(self.values.path, values, self.values.name))
+
+    def boolean(self, key: str, default: bool) -> bool:
+        return self.values.boolean(self._full(key), default)
 
     def has_tensor(self, name: str) -> bool:
         return name in self.shapes
+
+    def has_tensor_of_layers(self, name: str) -> bool:
+        """Whether a layer has the tensor `name`, in which "{i}" stands for the layer."""
+        return any(
+            name.replace("{i}", str(layer)) in self.shapes for layer in range(num_layers(self))
+        )
 
     def model_values(self) -> dict[str, Any]:
         """The values that config.json has in every family."""
@@ -124,6 +220,11 @@ class GgufMetadata:
             "bos_token_id": self.values.values.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": None,
         }
+
+
+def _part_of(key: str) -> str | None:
+    """The name of the part of a larger model that a key describes."""
+    return next((part.name for part in UNUSED_PARTS if re.fullmatch(part.keys, key)), None)
 
 
 def num_layers(metadata: GgufMetadata) -> int:
@@ -155,7 +256,7 @@ def llama_like_values(
         **metadata.model_values(),
         "hidden_size": hidden_size,
         "intermediate_size": metadata.integer(FEED_FORWARD),
-        "num_hidden_layers": metadata.integer(BLOCK_COUNT),
+        "num_hidden_layers": num_layers(metadata),
         "num_attention_heads": num_heads,
         "num_key_value_heads": metadata.optional_integer(KV_HEADS) or num_heads,
         "head_dim": head_dim,
@@ -231,7 +332,7 @@ def sliding_pattern(metadata: GgufMetadata) -> dict[str, Any]:
         return {}
     if isinstance(pattern, int) and not isinstance(pattern, bool):
         period = metadata.integer(SLIDING_PATTERN)
-        return {"layer_types": every_nth_full(metadata.integer(BLOCK_COUNT), period)}
+        return {"layer_types": every_nth_full(num_layers(metadata), period)}
     if not isinstance(pattern, list) or not all(isinstance(item, bool) for item in pattern):
         raise metadata.error(SLIDING_PATTERN, "must be a number of layers or a list of booleans")
     return {"layer_types": [SLIDING if item else FULL for item in pattern]}

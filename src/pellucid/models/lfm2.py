@@ -14,7 +14,6 @@ from pellucid.models.family import (
     StoredWeight,
 )
 from pellucid.models.gguf_metadata import (
-    BLOCK_COUNT,
     KV_HEADS,
     RMS_EPSILON,
     ROPE_KEYS,
@@ -23,7 +22,15 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
 )
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import EXPERT_KEYS, expert_weights, gguf_experts, read_expert_counts
+from pellucid.models.mixture import (
+    EXPERT_KEYS,
+    JOINED_GATE_UP,
+    NORMALIZED_KEYS,
+    expert_weights,
+    gguf_experts,
+    gguf_normalizes,
+    read_expert_counts,
+)
 from pellucid.models.rope_config import FULL
 
 MAX_KERNEL_SIZE = 256  # rows that a convolution reads
@@ -183,22 +190,17 @@ _LFM2_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
 
 _KERNEL_SIZE = "shortconv.l_cache"
 _EXPERT_WIDTH, _NUM_DENSE = "expert_feed_forward_length", "leading_dense_block_count"
-_GATING = "expert_gating_func"
+_GATING, _SCALE = "expert_gating_func", "expert_weights_scale"
 _SIGMOID = 2  # of llama.cpp's gating functions
 _KEYS = frozenset({RMS_EPSILON, _KERNEL_SIZE, *ROPE_KEYS, *YARN_KEYS})
 
 
 def _gguf_lfm2(metadata: GgufMetadata) -> dict[str, Any]:
     """kv-heads are given for each layer; 0 means a convolution."""
-    num_layers = metadata.integer(BLOCK_COUNT)
-    kv_heads = metadata.get(KV_HEADS)
-    if isinstance(kv_heads, int):
-        kv_heads = [kv_heads] * num_layers
-    counts = {count for count in kv_heads if count} if isinstance(kv_heads, list) else set()
-    if len(counts) != 1 or len(kv_heads) != num_layers:
-        raise metadata.error(
-            KV_HEADS, f"must be {num_layers} numbers: 0 for a convolution, else all the same"
-        )
+    kv_heads = metadata.of_layers(KV_HEADS, minimum=0)
+    counts = {count for count in kv_heads if count}
+    if len(counts) != 1:
+        raise metadata.error(KV_HEADS, "must be 0 for a convolution, else the same for all layers")
     values = llama_like_values(metadata.with_value(KV_HEADS, counts.pop()))
     return {
         **values,
@@ -220,6 +222,8 @@ def _gguf_lfm2_moe(metadata: GgufMetadata) -> dict[str, Any]:
         "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
         "num_dense_layers": num_dense,
         "use_expert_bias": metadata.has_tensor(f"blk.{num_dense}.exp_probs_b.bias"),
+        "norm_topk_prob": gguf_normalizes(metadata, default=True),
+        **metadata.given(routed_scaling_factor=_SCALE),
     }
 
 
@@ -238,5 +242,10 @@ LFM2_MOE = Family(
     read_config=_read_lfm2_moe,
     decoder=LlamaDecoder,
     weights=_LFM2_MOE_WEIGHTS,
-    gguf=GgufFamily("lfm2moe", _KEYS | EXPERT_KEYS | {_NUM_DENSE, _GATING}, _gguf_lfm2_moe),
+    gguf=GgufFamily(
+        "lfm2moe",
+        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {_NUM_DENSE, _GATING, _SCALE},
+        _gguf_lfm2_moe,
+        variants=JOINED_GATE_UP,
+    ),
 )

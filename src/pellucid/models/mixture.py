@@ -155,7 +155,7 @@ def expert_weights(
         "layers.{i}.router": StoredWeight((f"{hf}.{router}",), (f"{gguf}_gate_inp",)),
         **{
             f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
-                (f"{hf}.experts.{{e}}.{theirs}",), (f"{gguf}_{ours}_exps",)
+                (f"{hf}.experts.{{e}}.{theirs}",), (f"{gguf}_{ours}_exps.{{e}}",)
             )
             for ours, theirs in (("gate", gate), ("up", up), ("down", down))
         },
@@ -170,6 +170,13 @@ _MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 _COUNT, _CHOSEN = "expert_count", "expert_used_count"
 _EXPERT_WIDTH = "expert_feed_forward_length"
 EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
+# llama.cpp's and Ollama's names of the same: whether the weights of chosen experts are divided by their sum.
+NORMALIZED_KEYS = frozenset({"expert_weights_norm", "norm_top_k_prob"})
+# llama.cpp's converter can write gate and up of all experts as one tensor.
+JOINED_GATE_UP: Mapping[str, StoredWeight] = {
+    f"layers.{{i}}.experts.{name}_proj": StoredWeight((), ("blk.{i}.ffn_gate_up_exps",), half=half)
+    for half, name in enumerate(("gate", "up"))
+}
 _KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
 
@@ -182,18 +189,32 @@ def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
+def gguf_normalizes(metadata: GgufMetadata, *, default: bool) -> bool:
+    """Whether the weights of chosen experts are divided by their sum.
+
+    Args:
+        default: what llama.cpp does for the architecture where a file does not say.
+    """
+    given = [key for key in sorted(NORMALIZED_KEYS) if metadata.get(key) is not None]
+    return metadata.boolean(given[0], default) if given else default
+
+
 def _gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
-    # llama.cpp has experts in all layers, and divides their weights by their sum.
+    # llama.cpp has experts in all layers.
     return {
         **llama_like_values(metadata),
         **gguf_experts(metadata),
         "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
-        "norm_topk_prob": True,
+        "norm_topk_prob": gguf_normalizes(metadata, default=True),
     }
 
 
 def _gguf_olmoe(metadata: GgufMetadata) -> dict[str, Any]:
-    return {**llama_like_values(metadata), **gguf_experts(metadata)}
+    return {
+        **llama_like_values(metadata),
+        **gguf_experts(metadata),
+        "norm_topk_prob": gguf_normalizes(metadata, default=False),
+    }
 
 
 def _gguf_mixtral(metadata: GgufMetadata) -> dict[str, Any]:
@@ -210,7 +231,12 @@ QWEN3_MOE = Family(
     read_config=_read_qwen3_moe,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
-    gguf=GgufFamily("qwen3moe", _KEYS | EXPERT_KEYS, _gguf_qwen3_moe),
+    gguf=GgufFamily(
+        "qwen3moe",
+        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
+        _gguf_qwen3_moe,
+        variants=JOINED_GATE_UP,
+    ),
 )
 
 OLMOE = Family(
@@ -219,7 +245,9 @@ OLMOE = Family(
     read_config=_read_olmoe,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
-    gguf=GgufFamily("olmoe", _KEYS | EXPERT_KEYS, _gguf_olmoe),
+    gguf=GgufFamily(
+        "olmoe", _KEYS | EXPERT_KEYS | NORMALIZED_KEYS, _gguf_olmoe, variants=JOINED_GATE_UP
+    ),
 )
 
 MIXTRAL = Family(
@@ -234,5 +262,6 @@ MIXTRAL = Family(
         _gguf_mixtral,
         interleaved=True,
         matches=_has_experts,
+        variants=JOINED_GATE_UP,
     ),
 )

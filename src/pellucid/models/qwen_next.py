@@ -33,8 +33,8 @@ from pellucid.models.family import (
     with_offset,
 )
 from pellucid.models.gguf_metadata import (
-    DRAFTING_COUNT,
     FEED_FORWARD,
+    KV_HEADS,
     RMS_EPSILON,
     ROPE_KEYS,
     GgufMetadata,
@@ -45,6 +45,7 @@ from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
     EXPERT_KEYS,
     EXPERT_WEIGHTS,
+    JOINED_GATE_UP,
     dense_layers,
     gguf_experts,
     read_expert_counts,
@@ -272,14 +273,14 @@ _QWEN3_NEXT_WEIGHTS: Mapping[str, StoredWeight] = {
 # -- GGUF ------------------------------------------------------------------------------------------
 
 _TILED = "linear_tiled_heads"  # not in config.json: llama.cpp's order of v-heads
-_INTERVAL = "full_attention_interval"
-_SECTIONS = "rope.dimension_sections"
+_INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
+_REORDERED = "ssm.v_head_reordered"
 _KERNEL, _STATE, _GROUPS = "ssm.conv_kernel", "ssm.state_size", "ssm.group_count"
 _RANK, _INNER = "ssm.time_step_rank", "ssm.inner_size"
 _EXPERT_WIDTH = "expert_feed_forward_length"
 _SHARED_WIDTH = "expert_shared_feed_forward_length"
 _KEYS = frozenset(
-    {RMS_EPSILON, *ROPE_KEYS, _INTERVAL, DRAFTING_COUNT, _SECTIONS}
+    {RMS_EPSILON, *ROPE_KEYS, _INTERVAL, _RECURRENT, _REORDERED}
     | {_KERNEL, _STATE, _GROUPS, _RANK, _INNER}
 )
 
@@ -287,21 +288,43 @@ _KEYS = frozenset(
 def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:
     if metadata.get(FEED_FORWARD) is None:  # all layers have experts
         metadata = metadata.with_value(FEED_FORWARD, metadata.integer(_SHARED_WIDTH))
+    layer_types, num_kv_heads = _layer_types(metadata)
+    metadata = metadata.with_value(KV_HEADS, num_kv_heads)
     num_value_heads = metadata.integer(_RANK)
     inner = metadata.integer(_INNER)
     if inner % num_value_heads:
         raise metadata.error(_INNER, f"must be a multiple of {_RANK}={num_value_heads}")
     return {
         **llama_like_values(metadata, partial_rotary=True),
-        "num_hidden_layers": num_layers(metadata),
-        "full_attention_interval": metadata.integer(_INTERVAL) if metadata.get(_INTERVAL) else 4,
+        "layer_types": layer_types,
         "linear_conv_kernel_dim": metadata.integer(_KERNEL),
         "linear_key_head_dim": metadata.integer(_STATE),
         "linear_value_head_dim": inner // num_value_heads,
         "linear_num_key_heads": metadata.integer(_GROUPS),
         "linear_num_value_heads": num_value_heads,
-        _TILED: True,
+        # Ollama's converter says so, llama.cpp's writes no other order.
+        _TILED: metadata.boolean(_REORDERED, True),
     }
+
+
+def _layer_types(metadata: GgufMetadata) -> tuple[list[str], int]:
+    """`layer_types` of config.json, and the number of kv-heads of layers with attention."""
+    count = num_layers(metadata)
+    heads = metadata.of_layers(KV_HEADS, minimum=0)
+    if metadata.get(_RECURRENT) is not None:
+        is_full = [not flag for flag in metadata.flags_of_layers(_RECURRENT)]
+    elif 0 in heads:  # delta nets have none
+        is_full = [number > 0 for number in heads]
+    else:
+        interval = metadata.integer(_INTERVAL) if metadata.get(_INTERVAL) else 4
+        is_full = [(layer + 1) % interval == 0 for layer in range(count)]
+    if not any(is_full):
+        key = _RECURRENT if metadata.get(_RECURRENT) else _INTERVAL
+        raise metadata.error(key, "at least one layer must have attention")
+    used = {number for number, full in zip(heads, is_full, strict=True) if full}
+    if len(used) != 1 or 0 in used:
+        raise metadata.error(KV_HEADS, "must be the same for all layers with attention, at least 1")
+    return [FULL if full else _LINEAR for full in is_full], used.pop()
 
 
 def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
@@ -332,6 +355,7 @@ QWEN35_MOE = Family(
         "qwen35moe",
         _KEYS | EXPERT_KEYS | {_SHARED_WIDTH},
         _gguf_qwen35_moe,
+        variants=JOINED_GATE_UP,
     ),
 )
 

@@ -1,0 +1,94 @@
+"""What checkpoints hold beside a text model: encoders of images and of sound, layers that draft."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+NOTHING = "(?!)"
+
+
+@dataclass(frozen=True)
+class UnusedPart:
+    """A part of a larger model that text does not need. Patterns match whole names.
+
+    Args:
+        name: for people.
+        hf: its tensors in Hugging Face layout.
+        gguf: its tensors in a GGUF file.
+        keys: its keys in the metadata of a GGUF file, "<architecture>." left out.
+    """
+
+    name: str
+    hf: str = NOTHING
+    gguf: str = NOTHING
+    keys: str = NOTHING
+
+
+# "s." is DeepSeek-OCR's second encoder; "mm.a." projects sound, "mm." else images.
+IMAGES = UnusedPart(
+    "an encoder of images",
+    hf=r"(model\.)?(vision_tower|vision_model|vision_encoder|visual|vit|multi_modal_projector"
+    r"|embed_vision)\..*",
+    gguf=r"(v|s)\..*|mm\.(?!a\.).*|model\.vision_tower\..*",
+    keys=r"(vision|mm|clip)\..*|(image|vision|video)_.*|n_deepstack_layers|spatial_merge_size"
+    r"|tokens_per_image",
+)
+SOUND = UnusedPart(
+    "an encoder of sound",
+    hf=r"(model\.)?(audio_tower|embed_audio)\..*",
+    gguf=r"(a|mm\.a)\..*",
+    keys=r"audio\..*|audio_.*",
+)
+DRAFTS = UnusedPart(
+    "layers that draft",
+    hf=r"mtp\..*",
+    gguf=r"mtp\..*|blk\.\d+\.nextn\..*",
+    keys="nextn_predict_layers",
+)
+UNUSED_PARTS = (IMAGES, SOUND, DRAFTS)
+
+
+def left_out_note(
+    tensors: Mapping[str, int], keys: Mapping[str, int] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """One sentence on the parts that a checkpoint holds and that are left out; none where it has none.
+
+    Args:
+        tensors: the number of each part's tensors, by the part's name.
+        keys: the number of its keys in metadata.
+    """
+    parts = []
+    for name in dict.fromkeys((*tensors, *keys)):
+        counts = (
+            _counted(tensors.get(name, 0), "tensor"),
+            _counted(keys.get(name, 0), "key"),
+        )
+        parts.append(f"{name} ({', '.join(count for count in counts if count)})")
+    if not parts:
+        return ()
+    return (f"left out: {_listed(parts)}",)
+
+
+def count_parts(names: Iterable[str], patterns: Mapping[str, re.Pattern[str]]) -> Counter[str]:
+    """How many of `names` belong to each part.
+
+    Args:
+        patterns: of whole names, by the part's name.
+    """
+    found: Counter[str] = Counter()
+    for name in names:
+        for part, pattern in patterns.items():
+            if pattern.fullmatch(name):
+                found[part] += 1
+                break
+    return found
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}" if number else ""
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
