@@ -177,3 +177,20 @@ test("blocks of another group of layers are owned, and those behind a window lea
   assert.equal(store.pool.at(3).counts().used, 2);
   assert.deepEqual(store.pool.recent(99, 9).map(({ op }) => op).join(""), "RFFAAA");
 });
+
+test("tokens that passed the model are counted step by step, and unknown where events are missing", () => {
+  const store = new Store();
+  store.ingest([
+    HELLO,
+    { ...event("req.add", { req: "p/0", prompt_tok: 5 }), seq: 1, arrive_us: 1 },
+    { ...event("step", { batch: [["p/0", 5, 5]], kind: "prefill" }), seq: 2 },
+    { ...event("step", { batch: [["p/0", 4, 9]], kind: "decode" }), seq: 3 }, // three of them are drafts
+    { ...event("req.add", { req: "q/0", prompt_tok: 2 }), seq: 4, arrive_us: 4 },
+    { ...event("step", { batch: [["p/0", 1, 7], ["q/0", 2, 2]], kind: "mixed" }), seq: 5 },
+  ]);
+  const [first, second] = ["p/0", "q/0"].map((req) => store.requests.get(req));
+  assert.deepEqual([1, 2, 3, 4, 5, 9].map((moment) => store.passedCount(first, moment)), [0, 5, 9, 9, 10, 10]);
+  assert.equal(store.passedCount(second, 5), 2);
+  store.ingest([{ ...event("gap", { from_seq: 6, to_seq: 8 }), seq: 8 }]);
+  assert.equal(store.passedCount(first, 9), null);
+});

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
+from pellucid.events import Level
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 
@@ -49,6 +50,38 @@ def test_rounds_acceptance_and_speed_up_are_those_of_the_events(page: Any) -> No
         page.keyboard.press("Home")
     # Without a right draft a round brings one token, and verifying takes half a step here.
     wait_until(page, "document.querySelector('.formula-line .num').innerText.startsWith('2 times')")
+
+
+def test_figures_of_a_text_with_drafts_are_those_of_its_events(
+    page: Any, server: RunningServer
+) -> None:
+    events: list[dict[str, Any]] = []
+    stop = server.engine.events.subscribe(lambda each: events.append(each.as_dict()), Level.TOKEN)
+    page.keyboard.press("5")
+    page.locator("#speculate-run:not([disabled])").wait_for()
+    text = f"Listen. {REPEATS}"  # no block of it is in the prefix cache
+    page.evaluate("text => { pellucid.views.speculate.prompt.value = text; }", text)
+    page.keyboard.press("g")
+    wait_until(page, "pellucid.request.value?.ledger && pellucid.request.value.drafts.length > 0")
+    stop()
+    req = page.evaluate("pellucid.request.value.req")
+    [num_prompt] = [each["prompt_tok"] for each in events if each["ev"] == "req.add"]
+    batches = [batch for each in events if each["ev"] == "step" for batch in each["batch"]]
+    passed = sum(num_tokens for name, num_tokens, _ in batches if name == req)
+    times = [each["t_us"] for each in events if each["ev"] == "tok"]
+    assert passed > num_prompt + len(times) - 1  # wrong drafts passed as well
+    page.keyboard.press("1")
+    assert figure(page, "passed the model").startswith(f"{passed} ")
+    mean = (times[-1] - times[0]) / (len(times) - 1)
+    shown, unit = figure(page, "each token").split()
+    assert float(shown) * {"µs": 1, "ms": 1000}[unit] == pytest.approx(mean, rel=0.06)
+
+
+def figure(page: Any, label: str) -> str:
+    """A figure below the text, with its unit."""
+    fact = page.locator(".fact", has=page.locator("dt", has_text=label)).first
+    text: str = fact.locator("dd").inner_text()
+    return text
 
 
 @pytest.mark.parametrize("drafter", ["draft model", "prompt lookup"])

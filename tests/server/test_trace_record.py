@@ -1,6 +1,9 @@
 """`pellucid trace record` follows a server, leaves out what was written, and begins with a snapshot."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import IO
@@ -81,6 +84,23 @@ def test_a_recording_ends_after_its_seconds(server: RunningServer, tmp_path: Pat
     )
     assert all(event["ev"] in ("snapshot", "hello") for event in read_recording(file))
     server.wait_until_idle()
+
+
+def test_a_recording_that_a_signal_ends_is_whole(server: RunningServer, tmp_path: Path) -> None:
+    file = tmp_path / "ended.jsonl.gz"
+    words = ["trace", "record", str(file), "--url", server.url]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pellucid", *words], stderr=subprocess.PIPE, text=True
+    ) as recorder:
+        assert recorder.stderr is not None
+        assert recorder.stderr.readline().startswith("recording ")
+        server.wait_until(lambda: len(server.service.feed._readers) == 1, "the recorder")
+        server.post("/v1/completions", BODY)
+        server.wait_until_idle()
+        recorder.send_signal(signal.SIGTERM)
+        assert " events" in recorder.stderr.read()
+        assert recorder.wait(TIMEOUT) == 0
+    assert {"hello", "snapshot"} <= {event["ev"] for event in read_recording(file)}
 
 
 def test_an_address_without_a_server_is_an_error(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """`pellucid trace`: records a server's events, shows a recording, and writes it in the forms of other tools."""
 
 import asyncio
+import signal
 import sys
 import time
-from contextlib import aclosing, suppress
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -158,13 +160,31 @@ async def _record(
     note(f"recording {url} to {file}; Ctrl-C ends it")
     try:
         async with aclosing(ServerClient(url, key)) as client:
-            await asyncio.wait_for(follow(client), seconds)
-    except asyncio.TimeoutError:
+            following = asyncio.ensure_future(follow(client))
+            with _cancelled_by_signals(following):
+                await asyncio.wait_for(following, seconds)
+    except (asyncio.TimeoutError, asyncio.CancelledError):
         pass
     finally:
         note_facts(
             "recorded", [f"{num_events} events", "with text" if with_text else "without text"]
         )
+
+
+@contextmanager
+def _cancelled_by_signals(future: "asyncio.Future[None]") -> Iterator[None]:
+    """SIGTERM and SIGHUP cancel `future`, as Ctrl-C does: what it writes is closed and whole."""
+    loop = asyncio.get_running_loop()
+    handled = []
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; not the main thread
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, future.cancel)
+            handled.append(number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
 
 
 def _replay(file: Path, until: int | None, speed: float, json: bool) -> None:

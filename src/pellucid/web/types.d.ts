@@ -118,6 +118,10 @@ declare global {
     tokens: number[];
     /** The seq of each of them. */
     tokenSeqs: number[];
+    /** The seq of each step that computed some of its tokens. */
+    stepSeqs: number[];
+    /** How many of its tokens had passed through the model after each of these steps. */
+    passed: number[];
   }
 
   interface StateChange {

@@ -79,7 +79,7 @@ export function compareState(session) {
 function create(session) {
   const kind = signal("cache");
   const prompt = signal("Once upon a time there was a small dog who lived near the sea.");
-  const tokens = signal(64);
+  const tokens = signal(200);
   const batch = signal(8);
   /** Output tokens that are looked at; -1: the newest. */
   const at = signal(-1);

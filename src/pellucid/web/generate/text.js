@@ -4,7 +4,7 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { Badge, count as counted, duration, Fact, Facts, inBytes, median } from "../parts/numbers.js";
+import { Badge, count as counted, duration, Fact, Facts, inBytes } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReadableSeq } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
@@ -107,33 +107,29 @@ function Ending({ focus }) {
 
 /** @param {{session: Session, focus: Focus}} props */
 function Took({ session, focus }) {
-  const { store } = session;
+  const { store, cursor } = session;
   const { request, promptTok, count } = focus;
   if (count === 0) return null;
   const first = store.token(request.tokens[0]);
+  const last = store.token(request.tokens[count - 1]);
   const arrived = request.added?.arrive_us;
-  const gaps = [];
-  for (let index = 1; index < count; index++) {
-    const token = request.tokens[index];
-    const gap = token >= store.tokens.first ? store.tokens.get("itl_us", token) : -1;
-    if (gap >= 0) gaps.push(gap);
-  }
   const [ttft, ttftUnit] = first && arrived !== undefined ? duration(first.t_us - arrived) : ["–", ""];
-  const [itl, itlUnit] = gaps.length ? duration(median(gaps)) : ["–", ""];
+  const [each, eachUnit] = first && last && count > 1 ? duration((last.t_us - first.t_us) / (count - 1)) : ["–", ""];
   const hit = request.prefix?.hit_tok ?? 0;
-  const passed = formulas.passesCached.of({ N: promptTok, T: count });
+  const passed = store.passedCount(request, cursor.seq.value);
   const naive = formulas.passesNaive.of({ N: promptTok, T: count });
   const sum = { N: promptTok, m: count, T: count };
   return html`<${Facts}>
     <${Fact} label="first token" value=${ttft} unit=${ttftUnit} kind="M" from="tok.t_us − req.add.arrive_us"
       note="From the moment the client asked, queue and prompt included, to the first token." />
-    <${Fact} label="each token" value=${itl} unit=${itlUnit} kind="M" from="tok.itl_us, the median" />
+    <${Fact} label="each token" value=${each} unit=${eachUnit} kind="M" from="(tok.t_us of the last − of the first) / (tokens − 1)"
+      note="The mean of all tokens after the first. A step whose drafts were right brings several tokens at once." />
     <${Fact} label="in the cache" value=${counted(formulas.cachedTokens.of(sum))} unit=${`= ${promptTok} + ${count} − 1 tokens`} kind="C"
       formula=${formulas.cachedTokens} inputs=${sum}
       note="The newest token is not in the cache yet: its keys and values are written when it is fed back to choose the next one." />
-    <${Fact} label="passed the model" value=${counted(passed - hit)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
-      formula=${formulas.passesCached} inputs=${sum}
-      note=${`${hit ? `${hit} of them were found in the cache and did not pass. ` : ""}Without a cache each token passes again for every token after it: ${formulas.passesNaive.text} = ${counted(naive)}.`} />
+    <${Fact} label="passed the model" value=${passed === null ? "–" : counted(passed)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
+      from="step.batch: the sum over the steps of this request"
+      note=${`${passed === null ? "Not all of its steps were seen. " : ""}${hit ? `${hit} tokens of the prompt were found in the cache and did not pass. ` : ""}Drafts pass as well, right or wrong, and so do tokens that a preemption made the engine compute again. Without any of these it is ${formulas.passesCached.text} = ${counted(formulas.passesCached.of(sum))}. Without a cache each token passes again for every token after it: ${formulas.passesNaive.text} = ${counted(naive)}.`} />
   <//>`;
 }
 

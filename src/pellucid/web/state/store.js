@@ -80,6 +80,8 @@ export class Store {
     this.texts = new Map();
     /** Events that were missed, the stream having been faster than this page. */
     this.missed = 0;
+    /** The seq of the newest event of those; -1 if there is none. */
+    this.lastGap = -1;
   }
 
   /** Forgets everything. */
@@ -135,7 +137,7 @@ export class Store {
     /** @type {EngineRequest} */
     const made = {
       number, name: isLook(req) ? "look" : `r${++this.named}`, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
-      tokens: [], tokenSeqs: [],
+      tokens: [], tokenSeqs: [], stepSeqs: [], passed: [],
     };
     this.requests.set(req, made);
     this.byNumber.push(made);
@@ -224,6 +226,18 @@ export class Store {
    */
   tokenCount(request, seq) {
     return countUpTo(request.tokenSeqs, seq);
+  }
+
+  /**
+   * How many tokens of a request had passed through the model at a moment, as its steps count them: prompt, answer, drafts, and what a
+   * preemption made it compute again.
+   * @param {EngineRequest} request
+   * @param {number} seq
+   * @returns {number | null} null: events since the request began were missed
+   */
+  passedCount(request, seq) {
+    if (request.added?.arrive_us === undefined || this.lastGap >= request.seq) return null;
+    return request.passed[countUpTo(request.stepSeqs, seq) - 1] ?? 0;
   }
 
   /**
@@ -341,7 +355,10 @@ const HANDLERS = {
   step(event) {
     const first = this.batches.end;
     for (const [req, q_tok, ctx_tok] of event.batch) {
-      this.batches.push({ request: this.request(req, event.seq).number, q_tok, ctx_tok });
+      const request = this.request(req, event.seq);
+      this.batches.push({ request: request.number, q_tok, ctx_tok });
+      request.stepSeqs.push(event.seq);
+      request.passed.push((request.passed.at(-1) ?? 0) + q_tok);
     }
     const { seq, t_us, step, sched_us, fwd_us, sample_us, emit_us, idle_us, flops, w_bytes } = event;
     this.steps.push({
@@ -363,6 +380,7 @@ const HANDLERS = {
   },
   gap(event) {
     this.missed += event.to_seq - event.from_seq + 1;
+    this.lastGap = event.to_seq;
     this.note(event);
   },
   tok(event) {

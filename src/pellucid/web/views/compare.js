@@ -8,7 +8,7 @@ import { useAsTable } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
 import { Choice, focusOn, press, Prompt, Slider, submits, tableKey, useKeys } from "../parts/controls.js";
-import { Badge, count, counted, digits, FigureTable, inBytes, inPrefix, inTime, measured, percent } from "../parts/numbers.js";
+import { Badge, count, counted, digits, FigureTable, inBytes, inPrefix, inTime, measured, median, percent } from "../parts/numbers.js";
 import { Empty, NeedsServer, Panel, Refused, Why } from "../parts/panel.js";
 
 /** @type {Record<string, string>} */
@@ -124,7 +124,7 @@ function Verdict({ run }) {
     return html`${same}<${Why} lead="A cache costs memory and saves compute.">
       It kept ${inBytes(c.kv_held_peak_bytes)} where the other way kept ${orNothing(n.kv_held_peak_bytes)}. In return ${count(c.pass_tok)} tokens
       passed through the model and not ${count(n.pass_tok)}: ${digits(n.pass_tok / c.pass_tok)} times fewer, and ${digits(n.flops / c.flops)} times fewer operations.
-      Here that is ${inTime(c.t_us)} and not ${inTime(n.t_us)}${n.t_us > c.t_us ? `, ${digits(n.t_us / c.t_us)} times faster` : ""}. Each step without it takes longer than the one before.
+      ${timeSentence(run, c.t_us, n.t_us)}
     <//>`;
   }
   if (run.kind === "kv_dtype") {
@@ -139,6 +139,32 @@ function Verdict({ run }) {
     ${run.requests} answers together moved ${inBytes(m.moved_bytes)} and not ${inBytes(o.moved_bytes)}, and took ${inTime(m.t_us)} and not ${inTime(o.t_us)}: ${digits(o.t_us / m.t_us)} times the tokens a second. The operations are the same, ${inPrefix(m.flops)}. Keys and values are each request's own, so together they
     take ${inBytes(m.kv_held_peak_bytes)} and not ${inBytes(o.kv_held_peak_bytes)}.
   <//>`;
+}
+
+/**
+ * What the measured times say, and whether they say anything.
+ * @param {Comparison} run
+ * @param {number} cachedUs
+ * @param {number} naiveUs
+ */
+function timeSentence(run, cachedUs, naiveUs) {
+  const [cached, naive] = run.arms;
+  const noise = variation(cached.stepUs.slice(1));
+  const ratio = naiveUs / cachedUs;
+  const times = `Here that is ${inTime(cachedUs)} and not ${inTime(naiveUs)}`;
+  if (Math.abs(ratio - 1) <= noise) return `${times}: no more apart than single steps with the cache are from each other (${percent(noise)}). Ask for more tokens.`;
+  const third = Math.ceil(naive.stepUs.length / 3);
+  const [first, last] = [median(naive.stepUs.slice(0, third)), median(naive.stepUs.slice(-third))];
+  const growth = last > first * (1 + noise) ? ` A step without it took ${inTime(first)} at the beginning and ${inTime(last)} at the end: more text passes each time.` : "";
+  return `${times}, ${ratio > 1 ? `${digits(ratio)} times faster` : `${digits(1 / ratio)} times slower: something else kept the machine busy, or the text is short`}.${growth}`;
+}
+
+/** How far the middle half of some numbers spreads, as a share of their median. @param {number[]} numbers */
+function variation(numbers) {
+  if (numbers.length === 0) return 0;
+  const sorted = [...numbers].sort((a, b) => a - b);
+  const at = (/** @type {number} */ share) => sorted[Math.floor(share * (sorted.length - 1))];
+  return (at(0.75) - at(0.25)) / at(0.5);
 }
 
 /**
