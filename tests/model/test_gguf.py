@@ -607,6 +607,20 @@ def test_unread_types_are_named(tmp_path: Path) -> None:
         tensor_of(tmp_path, np.zeros((1, 66), np.uint8), Type.IQ2_XXS)
 
 
+def test_a_file_with_unread_types_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    file = write_both(tmp_path)
+    data = bytearray(file.read_bytes())
+    name = b"blk.1.ffn_up.weight"
+    at = data.index(name) + len(name) + 4 + 2 * 8
+    data[at : at + 4] = (139).to_bytes(4, "little")
+    file.write_bytes(data)
+    with pytest.raises(
+        ValueError,
+        match=r"model\.gguf: tensor blk\.1\.ffn_up\.weight has type IQ4_K of ik_llama\.cpp: supported are F32,",
+    ):
+        open_stored_model(file)
+
+
 @pytest.fixture(scope="module")
 def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_both(tmp_path_factory.mktemp("fuzz"))

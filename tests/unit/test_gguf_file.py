@@ -12,10 +12,29 @@ from gguf.constants import GGMLQuantizationType as Type
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pellucid.loading import gguf_file
 from pellucid.loading.gguf_file import GgufFile, HeaderEndsEarlyError
 from support.gguf_files import finish
 
 U32, STRING, ARRAY = 4, 8, 9
+
+
+def header(*parts: bytes, tensors: int = 0, entries: int = 0, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, entries) + b"".join(parts)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def entry(key: bytes, value_type: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", value_type) + value
+
+
+def tensor(
+    name: bytes, shape: tuple[int, ...] = (32,), type_id: int = Type.F32, offset: int = 0
+) -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type_id, offset)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +111,53 @@ def test_the_gguf_library_finds_the_tensors_at_the_same_places(good: Path) -> No
         info = file.tensors[tensor.name]
         assert (info.start, info.num_bytes) == (tensor.data_offset, tensor.n_bytes)
         assert info.shape == tuple(map(int, tensor.shape[::-1]))
+
+
+def test_arrays_are_read_when_they_are_asked_for(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    for name in ("_strings", "_numbers"):
+        method = getattr(gguf_file._Header, name)
+        monkeypatch.setattr(
+            gguf_file._Header,
+            name,
+            lambda *args, method=method: (read.append(args[-1]), method(*args))[1],
+        )
+    metadata = GgufFile(good).metadata
+    assert list(metadata)[-3:] == ["strings", "integers", "truths"] and not read
+    assert metadata["strings"] == ["a", "", "ü"] and metadata["strings"][0] == "a"
+    assert read == ["strings"]
+    metadata.clear()
+    assert read == ["strings"] and not metadata
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (struct.pack("<IQ", STRING, 2) + text(b"a") + text(b"\xff"), "k is not UTF-8"),
+        (struct.pack("<IQ", 7, 2) + b"\1\2", "k is a truth value of 2"),
+    ],
+)
+def test_damage_inside_of_an_array_is_named_when_it_is_asked_for(
+    tmp_path: Path, array: bytes, message: str
+) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(header(entry(b"k", ARRAY, array), entries=1))
+    metadata = GgufFile(path).metadata
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"bad\.gguf: damaged GGUF file: {message}"):
+            metadata["k"]
+
+
+def test_tensors_of_a_foreign_type_end_where_the_next_begins(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.gguf"
+    tensors = [tensor(b"a", type_id=141), tensor(b"b", offset=96), tensor(b"c", (33,), 300, 224)]
+    path.write_bytes(header(*tensors, bytes(400), tensors=3))
+    file = GgufFile(path)
+    assert file.tensors["a"].num_bytes == 96 and file.tensors["c"].end == path.stat().st_size
+    names = [info.type.name for info in file.tensors.values()]
+    assert names == ["IQ6_K of ik_llama.cpp", "F32", "300, which llama.cpp does not have"]
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -190,24 +256,6 @@ def test_no_table_of_tensors_makes_them_overlap(
     assert ends[-1] <= path.stat().st_size
 
 
-def header(*parts: bytes, tensors: int = 0, entries: int = 0, version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, tensors, entries) + b"".join(parts)
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
-
-
-def entry(key: bytes, value_type: int, value: bytes) -> bytes:
-    return text(key) + struct.pack("<I", value_type) + value
-
-
-def tensor(
-    name: bytes, shape: tuple[int, ...] = (32,), type_id: int = Type.F32, offset: int = 0
-) -> bytes:
-    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type_id, offset)
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -251,7 +299,7 @@ def tensor(
         (header(tensor(b"t", ()), tensors=1), "tensor t has 0 dimensions"),
         (header(tensor(b"t", (1,) * 5), tensors=1), "tensor t has 5 dimensions"),
         (header(tensor(b"t", (0,)), tensors=1), r"tensor t has shape \[0\]"),
-        (header(tensor(b"t", type_id=999), tensors=1), "tensor t has type 999: there is no such"),
+        (header(tensor(b"t", type_id=999), tensors=1), "t begins at offset 0 and ends at -7: must end"),
         (header(tensor(b"t", (33,), Type.Q8_0), tensors=1), "rows of 33 numbers: Q8_0 has blocks"),
         (header(tensor(b"t", (2**63 - 1,) * 4), tensors=1), "tensor t ends at byte 2894"),
         (header(tensor(b"t"), tensors=1), "tensor t ends at byte 192, the file has 57"),

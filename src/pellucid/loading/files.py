@@ -68,6 +68,7 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         with open_regular(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.view = memoryview(self._map)
         self.bytes = np.frombuffer(self._map, np.uint8)
 
     def release(self, start: int, end: int) -> None:

@@ -1,6 +1,6 @@
 """A GGUF checkpoint: one file, or the parts of a split one as llama-gguf-split writes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class GgufCheckpoint:
     def __init__(self, path: Path) -> None:
         files = [GgufFile(path.with_name(name)) for name in part_names(path.name)]
         self.path = files[0].path
-        self.metadata: dict[str, Any] = files[0].metadata
+        self.metadata: MutableMapping[str, Any] = files[0].metadata
         for number, file in enumerate(files):
             _check_part(file, number, len(files))
         self._files: dict[str, GgufFile] = {}

@@ -1,5 +1,6 @@
 """Converts the metadata of a GGUF file to a ModelConfig, by way of the keys of config.json."""
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -55,10 +56,12 @@ def read_gguf_metadata(
     architecture = read_gguf_architecture(checkpoint)
     stored_architecture = checkpoint.metadata["general.architecture"]
     prefix = f"{stored_architecture}."
-    values = {
-        key: _decimal(value) if key.startswith(prefix) else value
-        for key, value in checkpoint.metadata.items()
+    facts = {
+        key: _decimal(checkpoint.metadata[key])
+        for key in checkpoint.metadata
+        if key.startswith(prefix)
     }
+    values = ChainMap(facts, checkpoint.metadata)
     dialect = dialect_of(architecture)
     stored_tensors = dialect.stored_tensors(checkpoint)
     usual_tensors = {stored: usual for usual, stored in stored_tensors.items()}

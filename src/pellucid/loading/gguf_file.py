@@ -2,21 +2,22 @@
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. The header is
 read here and not by the gguf library, which trusts it, and which takes 7 s for the 300 000 strings of
-a large vocabulary.
+a large vocabulary. Arrays are read when they are first asked for.
 """
 
-import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 
 from pellucid.loading.files import MappedFile, open_regular
+from pellucid.loading.gguf_types import ForeignType, TensorType, tensor_type
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -74,7 +75,7 @@ class GgufTensorInfo:
         end: the byte after its last one.
     """
 
-    type: GGMLQuantizationType
+    type: TensorType
     shape: tuple[int, ...]
     start: int
     end: int
@@ -82,6 +83,48 @@ class GgufTensorInfo:
     @property
     def num_bytes(self) -> int:
         return self.end - self.start
+
+
+class GgufMetadataValues(MutableMapping[str, Any]):
+    """Values by key. An array is read when it is first asked for.
+
+    Raises:
+        ValueError: the array that is asked for is damaged.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._unread: dict[str, Callable[[], Any]] = {}
+
+    def add_unread(self, key: str, read: Callable[[], Any]) -> None:
+        """Adds a key whose value `read` returns."""
+        self._values[key] = None
+        self._unread[key] = read
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._unread:
+            self._values[key] = self._unread[key]()
+            del self._unread[key]
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._unread.pop(key, None)
+        self._values[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        self._unread.pop(key, None)
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def clear(self) -> None:
+        """Forgets all values, without reading them."""
+        self._unread.clear()
+        self._values.clear()
 
 
 class GgufFile:
@@ -103,11 +146,17 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        header = _Header(path)
-        self.metadata: dict[str, Any] = header.metadata
+        try:
+            with open_regular(path) as file:
+                if not file.read(1):
+                    raise ValueError(f"{path}: damaged GGUF file: the file is empty")
+            self._file = MappedFile(path)
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be mapped: {error}") from None
+        header = _Header(path, self._file)
+        self.metadata: MutableMapping[str, Any] = header.metadata
         self.value_types: dict[str, str] = header.value_types
         self.tensors: dict[str, GgufTensorInfo] = header.tensors
-        self._file = MappedFile(path)
 
     def rows(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of the tensor `name`, in rows of its last axis: [..., bytes of a row]."""
@@ -122,22 +171,15 @@ class GgufFile:
 class _Header:
     """Reads a header from front to back; `_at` is the next byte."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: MappedFile) -> None:
         self._path = path
         self._at = 0
-        try:
-            with open_regular(path) as file:
-                self._file_bytes = file.seek(0, 2)
-                if self._file_bytes == 0:
-                    raise self._error("the file is empty")
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                    self._view = view
-                    self._read()
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be mapped: {error}") from None
+        self._view = file.view
+        self._file_bytes = len(self._view)
+        self._read()
 
     def _read(self) -> None:
-        if (magic := self._take(4, "the magic number")) != MAGIC:
+        if (magic := bytes(self._take(4, "the magic number"))) != MAGIC:
             raise self._error(f"it begins with {magic!r}: a GGUF file begins with {MAGIC!r}")
         version = self._number("I", "the version")
         if version not in VERSIONS:
@@ -146,21 +188,24 @@ class _Header:
         num_tensors = self._count("the number of tensors", MAX_ENTRIES)
         num_entries = self._count("the number of metadata entries", MAX_ENTRIES)
 
-        self.metadata: dict[str, Any] = {}
+        self.metadata = GgufMetadataValues()
         self.value_types: dict[str, str] = {}
         for _ in range(num_entries):
             key = self._string("a metadata key", MAX_NAME_BYTES)
             if key in self.metadata:
                 raise self._error(f"it names {key} twice")
             value_type = self._value_type(key)
-            self.value_types[key] = _TYPE_NAMES[value_type]  # of an array, `_array` says more
-            self.metadata[key] = self._value(value_type, key)
+            if value_type == GGUFValueType.ARRAY:
+                self._add_array(key)
+            else:
+                self.value_types[key] = _TYPE_NAMES[value_type]
+                self.metadata[key] = self._value(value_type, key)
 
         described = [self._describe_tensor() for _ in range(num_tensors)]
         self.tensors = self._place_tensors(described)
 
-    def _describe_tensor(self) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int, int]:
-        """Name, type, shape, offset and bytes of the next tensor."""
+    def _describe_tensor(self) -> tuple[str, TensorType, tuple[int, ...], int, int | None]:
+        """Name, type, shape, offset and bytes of the next tensor; bytes of a foreign type are unknown."""
         name = self._string("a tensor's name", MAX_NAME_BYTES)
         num_dimensions = self._number("I", f"the dimensions of tensor {name}")
         if not 1 <= num_dimensions <= MAX_DIMENSIONS:
@@ -172,25 +217,24 @@ class _Header:
         )[::-1]
         type_id = self._number("I", f"the type of tensor {name}")
         offset = self._number("Q", f"the offset of tensor {name}")
-        try:
-            tensor_type = GGMLQuantizationType(type_id)
-        except ValueError:
-            raise self._error(f"tensor {name} has type {type_id}: there is no such type") from None
-        block_size, block_bytes = GGML_QUANT_SIZES[tensor_type]
         if min(shape) < 1:
             raise self._error(f"tensor {name} has shape {list(shape)}: sizes must be at least 1")
+        kind = tensor_type(type_id)
+        if isinstance(kind, ForeignType):
+            return name, kind, shape, offset, None
+        block_size, block_bytes = GGML_QUANT_SIZES[kind]
         if shape[-1] % block_size:
             raise self._error(
-                f"tensor {name} has rows of {shape[-1]} numbers: {tensor_type.name} has blocks of "
+                f"tensor {name} has rows of {shape[-1]} numbers: {kind.name} has blocks of "
                 f"{block_size}"
             )
         num_bytes = block_bytes
         for size in (shape[-1] // block_size, *shape[:-1]):
             num_bytes *= size  # Python's integers do not overflow
-        return name, tensor_type, shape, offset, num_bytes
+        return name, kind, shape, offset, num_bytes
 
     def _place_tensors(
-        self, described: list[tuple[str, GGMLQuantizationType, tuple[int, ...], int, int]]
+        self, described: list[tuple[str, TensorType, tuple[int, ...], int, int | None]]
     ) -> dict[str, GgufTensorInfo]:
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         is_power_of_two = (
@@ -203,18 +247,29 @@ class _Header:
         data_start = _aligned(self._at, alignment)
         tensors: dict[str, GgufTensorInfo] = {}
         expected = 0  # tensors follow each other, each at the next multiple of the alignment
-        for name, tensor_type, shape, offset, num_bytes in described:
+        for index, (name, kind, shape, offset, num_bytes) in enumerate(described):
             if name in tensors:
                 raise self._error(f"it names tensor {name} twice")
             if offset != expected:
                 raise self._error(f"tensor {name} begins at offset {offset}: must be {expected}")
+            if num_bytes is None:  # up to the next tensor
+                is_last = index + 1 == len(described)
+                end = self._file_bytes - data_start if is_last else described[index + 1][3]
+                num_bytes = end - offset
+                expected = end
+                if num_bytes < 1 or (end % alignment and not is_last):
+                    raise self._error(
+                        f"tensor {name} begins at offset {offset} and ends at {end}: must end after it,"
+                        f" at a multiple of {alignment}"
+                    )
+            else:
+                expected = _aligned(offset + num_bytes, alignment)
             start = data_start + offset
             if start + num_bytes > self._file_bytes:
                 raise self._error(
                     f"tensor {name} ends at byte {start + num_bytes}, the file has {self._file_bytes}"
                 )
-            tensors[name] = GgufTensorInfo(tensor_type, shape, start, start + num_bytes)
-            expected = _aligned(offset + num_bytes, alignment)
+            tensors[name] = GgufTensorInfo(kind, shape, start, start + num_bytes)
         return tensors
 
     # -- values ------------------------------------------------------------------------------------
@@ -222,22 +277,28 @@ class _Header:
     def _value(self, value_type: GGUFValueType, key: str) -> Any:
         if value_type == GGUFValueType.STRING:
             return self._string(key, MAX_HEADER_BYTES)
-        if value_type == GGUFValueType.ARRAY:
-            return self._array(key)
         value = self._number(_NUMBERS[value_type], key)
         return self._boolean(value, key) if value_type == GGUFValueType.BOOL else value
 
-    def _array(self, key: str) -> list[Any]:
+    def _add_array(self, key: str) -> None:
+        """Passes over the array `key`, which is read later."""
         value_type = self._value_type(key)
         length = self._count(f"the length of {key}", MAX_ARRAY_LENGTH)
         if value_type == GGUFValueType.ARRAY:
             raise self._error(f"{key} is an array of arrays: not supported")
         self.value_types[key] = f"arr[{_TYPE_NAMES[value_type]},{length}]"
+        start = self._at
         if value_type == GGUFValueType.STRING:
-            return self._strings(length, key)
-        number = _NUMBERS[value_type]
-        data = self._take(length * struct.calcsize(number), key)
-        values = list(struct.unpack(f"<{length}{number}", data))
+            self._pass_strings(length, key)
+            read = partial(self._strings, start, length, key)
+        else:
+            self._take(length * struct.calcsize(_NUMBERS[value_type]), key)
+            read = partial(self._numbers, start, length, value_type, key)
+        self.metadata.add_unread(key, read)
+
+    def _numbers(self, start: int, length: int, value_type: GGUFValueType, key: str) -> list[Any]:
+        """The numbers that begin at byte `start`."""
+        values = list(struct.unpack_from(f"<{length}{_NUMBERS[value_type]}", self._view, start))
         if value_type == GGUFValueType.BOOL:
             return [self._boolean(value, key) for value in values]
         return values
@@ -261,28 +322,43 @@ class _Header:
         if length > max_bytes:
             raise self._error(f"{what} has {length} bytes: at most {max_bytes} are allowed")
         try:
-            return self._take(length, what).decode()
+            return str(self._take(length, what), "utf-8")
         except UnicodeDecodeError as error:
             raise self._error(f"{what} is not UTF-8: {error}") from None
 
-    def _strings(self, count: int, key: str) -> list[str]:
-        """Reads many strings in one loop: calls of `_string` would take half a second for a large vocabulary."""
+    def _pass_strings(self, count: int, key: str) -> None:
+        """Finds the end of `count` strings in one loop: calls of `_take` would take half a second for a large
+        vocabulary."""
         view, at, limit = self._view, self._at, min(self._file_bytes, MAX_HEADER_BYTES)
+        read_length = struct.Struct("<Q").unpack_from
+        passed = 0
+        try:
+            for passed in range(count):  # noqa: B007
+                end = at + 8 + read_length(view, at)[0]
+                if end > limit:
+                    break
+                at = end
+            else:
+                passed = count
+        except struct.error:
+            pass
+        self._at = at
+        for _ in range(count - passed):  # where the fast loop stopped early: says what is wrong
+            self._string(key, MAX_HEADER_BYTES)
+
+    def _strings(self, start: int, count: int, key: str) -> list[str]:
+        """The strings that begin at byte `start`."""
+        view, at = self._view, start
         read_length = struct.Struct("<Q").unpack_from
         strings = []
         try:
             for _ in range(count):
-                start = at + 8
-                end = start + read_length(view, at)[0]
-                if end > limit:
-                    break
-                strings.append(view[start:end].decode())
-                at = end
-        except (struct.error, UnicodeDecodeError):
-            pass
-        self._at = at
-        # Where the fast loop stopped early, `_string` reports what is wrong.
-        return strings + [self._string(key, MAX_HEADER_BYTES) for _ in range(count - len(strings))]
+                first = at + 8
+                at = first + read_length(view, at)[0]
+                strings.append(str(view[first:at], "utf-8"))
+        except UnicodeDecodeError as error:
+            raise self._error(f"{key} is not UTF-8: {error}") from None
+        return strings
 
     def _count(self, what: str, limit: int) -> int:
         count: int = self._number("Q", what)
@@ -294,7 +370,7 @@ class _Header:
         number = f"<{number}"
         return struct.unpack(number, self._take(struct.calcsize(number), what))[0]
 
-    def _take(self, num_bytes: int, what: str) -> bytes:
+    def _take(self, num_bytes: int, what: str) -> memoryview:
         end = self._at + num_bytes
         if end > self._file_bytes:
             raise HeaderEndsEarlyError(

@@ -33,6 +33,7 @@ def open_gguf(path: Path) -> StoredModel:
     metadata = read_gguf_metadata(checkpoint, rope_tensors)
     config = read_gguf_config(metadata)
     names = find_gguf_family(metadata).gguf_names(config, metadata)
+    tensors.check_types(name for name in tensors if not names.is_unused(name))
     return StoredModel(
         checkpoint.path,
         config,

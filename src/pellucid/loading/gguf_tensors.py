@@ -1,7 +1,7 @@
 """The tensors of a GGUF file: their floats or codes, unchanged."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,14 +25,24 @@ from pellucid.loading.gguf_blocks import (
 )
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_file import GgufTensorInfo
+from pellucid.loading.gguf_types import TensorType
 
-_FLOATS: Mapping[Type, Any] = {
+_FLOATS: Mapping[TensorType, Any] = {
     Type.F32: np.float32,
     Type.F16: np.float16,
     Type.BF16: ml_dtypes.bfloat16,
     Type.F64: np.float64,
 }
 _CHUNK_BYTES = 1 << 20
+
+
+def _block_type(info: GgufTensorInfo) -> Type | None:
+    """The type of a tensor of blocks that we read; None: it is another one."""
+    return info.type if isinstance(info.type, Type) and info.type in BLOCK_TYPES else None
+
+
+def _is_read(info: GgufTensorInfo) -> bool:
+    return info.type in _FLOATS or _block_type(info) is not None
 
 
 class GgufTensors:
@@ -67,10 +77,10 @@ class GgufTensors:
     def memory_bytes(self, name: str) -> int:
         """Bytes of the matrix `name` in memory: codes of 2 and 3 bits take 4 bits."""
         info = self.info(name)
-        if info.type not in BLOCK_TYPES:
+        if (block_type := _block_type(info)) is None:
             return info.num_bytes
         num_rows = math.prod(info.shape[:-1])
-        return format_of_blocks(info.type).num_bytes(num_rows, info.shape[-1])
+        return format_of_blocks(block_type).num_bytes(num_rows, info.shape[-1])
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""
@@ -83,25 +93,35 @@ class GgufTensors:
             ValueError: it is stored in a type that we do not read.
         """
         info = self.info(name)
+        self.check_types([name])
         rows = self._checkpoint.rows(name)
-        if info.type in _FLOATS:
+        block_type = _block_type(info)
+        if block_type is None:
             numbers: npt.NDArray[Any] = rows.view(_FLOATS[info.type]).reshape(info.shape)
             return np.require(numbers, requirements="A")
-        if info.type in BLOCK_TYPES and len(info.shape) >= 2:
-            return self._matrix_from_blocks(rows.reshape(-1, rows.shape[-1]), info.type)
-        if info.type in BLOCK_TYPES:  # norms and biases
-            return _dequantize(rows, info)
-        supported = [each.name for each in (*_FLOATS, *BLOCK_TYPES)]
+        if len(info.shape) >= 2:
+            return self._matrix_from_blocks(rows.reshape(-1, rows.shape[-1]), block_type)
+        return _dequantize(rows, info.shape, block_type)  # norms and biases
+
+    def check_types(self, names: Iterable[str]) -> None:
+        """Raises a ValueError where one of the tensors `names` is stored in a type that we do not read."""
+        unread = [name for name in names if not _is_read(self.info(name))]
+        if not unread:
+            return
+        name = unread[0]
+        others = f" (and {len(unread) - 1} more tensors)" if len(unread) > 1 else ""
+        supported = ", ".join(each.name for each in (*_FLOATS, *BLOCK_TYPES))
         raise ValueError(
-            f"{self.path(name)}: tensor {name} has type {info.type.name}: "
-            f"supported are {', '.join(supported)}"
+            f"{self.path(name)}: tensor {name}{others} has type {self.info(name).type.name}:"
+            f" supported are {supported}"
         )
 
     def table(self, name: str) -> RowTable:
         """The rows of the matrix `name`, in its file. Raises as `tensor` does."""
         info = self.info(name)
-        if info.type in BLOCK_TYPES and len(info.shape) == 2:
-            return _BlockRows(self._checkpoint.rows(name), info)
+        block_type = _block_type(info)
+        if block_type is not None and len(info.shape) == 2:
+            return _BlockRows(self._checkpoint.rows(name), info, block_type)
         return MatrixRows(self.tensor(name))
 
     def release(self, name: str) -> None:
@@ -115,6 +135,7 @@ class _BlockRows:
 
     blocks: Bytes
     info: GgufTensorInfo
+    type: Type
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -122,14 +143,16 @@ class _BlockRows:
         return num_rows, num_columns
 
     def read(self, rows: IntArray) -> npt.NDArray[Any]:
-        return matrix_from_blocks(self.blocks[rows], self.info.type).dequantize()
+        return matrix_from_blocks(self.blocks[rows], self.type).dequantize()
 
 
-def _dequantize(rows: npt.NDArray[np.uint8], info: GgufTensorInfo) -> npt.NDArray[np.float32]:
+def _dequantize(
+    rows: npt.NDArray[np.uint8], shape: tuple[int, ...], block_type: Type
+) -> npt.NDArray[np.float32]:
     flat = rows.reshape(-1, rows.shape[-1])
-    numbers = np.empty((len(flat), info.shape[-1]), np.float32)
+    numbers = np.empty((len(flat), shape[-1]), np.float32)
     step = max(1, _CHUNK_BYTES // flat.shape[1])
     with np.errstate(invalid="ignore"):  # a scale may be infinite: loading checks it later
         for start in range(0, len(flat), step):  # the library makes many temporaries
-            numbers[start : start + step] = dequantize(flat[start : start + step], info.type)
-    return numbers.reshape(info.shape)
+            numbers[start : start + step] = dequantize(flat[start : start + step], block_type)
+    return numbers.reshape(shape)

@@ -3,10 +3,10 @@
 import json
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
@@ -101,7 +101,7 @@ class GgufMetadata:
         """
         left_out: Counter[str] = Counter()
         usual_keys = {stored: usual for usual, stored in self.stored_keys.items()}
-        for full_key, value in self.values.values.items():
+        for full_key in self.values.values:
             key = full_key.removeprefix(self._prefix)
             key = usual_keys.get(key, key)
             if not full_key.startswith(self._prefix):
@@ -116,10 +116,10 @@ class GgufMetadata:
             elif key in left_over:
                 left_out[_LEFT_OVER] += 1
             elif (part := _part_of(key)) is not None:
-                left_out[part] += value != 0
+                left_out[part] += self.get(key) != 0
             elif key not in _NO_EFFECT:
                 raise self.error(key, "not supported")
-            elif value != _NO_EFFECT[key]:
+            elif self.get(key) != _NO_EFFECT[key]:
                 raise self.error(key, f"supported is {json.dumps(_NO_EFFECT[key])}")
         return left_out
 
@@ -194,7 +194,9 @@ class GgufMetadata:
 
     def with_value(self, key: str, value: Any) -> "GgufMetadata":
         """The same with another value of a key."""
-        values = {**self.values.values, self._full(key): value}
+        values = ChainMap(
+            {self._full(key): value}, cast(MutableMapping[str, Any], self.values.values)
+        )
         return replace(self, values=JsonObject(self.values.path, values, self.values.name))
 
     def boolean(self, key: str, default: bool) -> bool:
