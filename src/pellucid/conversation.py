@@ -15,6 +15,7 @@ Tool: TypeAlias = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_TOOLS = 4096
 MAX_DEPTH = 64  # of lists and objects within each other
+UNPARSED_ARGUMENTS = "unparsed_arguments"  # the key of arguments that are no object
 KEYS_BY_ROLE = {
     "system": frozenset({"role", "content", "name"}),
     "developer": frozenset({"role", "content", "name"}),
@@ -29,9 +30,9 @@ KEYS_BY_ROLE = {
 def checked_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
     """A copy of a conversation, in one form.
 
-    A key whose value is None counts as left out, except the content of an assistant's message with tool
-    calls. The arguments of a tool call become an object, and the two names of reasoning one:
-    `reasoning_content`.
+    A key whose value is None counts as left out, except the content of an assistant's message: None with tool calls,
+    and empty text without. The arguments of a tool call become an object, or stay text if they are none; the two names
+    of reasoning become one: `reasoning_content`.
 
     Args:
         messages: the oldest first.
@@ -81,6 +82,17 @@ def checked_json(value: Any, name: str) -> Any:
     return _checked_json(value, name, MAX_DEPTH)
 
 
+def argument_object(text: str) -> dict[str, Any]:
+    """The arguments of a tool call as an object. Text that is none stays whole, under the name `UNPARSED_ARGUMENTS`."""
+    if not text:
+        return {}
+    try:
+        value = checked_json(json.loads(text), "arguments")
+    except (RecursionError, ValueError):
+        value = None
+    return value if isinstance(value, dict) else {UNPARSED_ARGUMENTS: text}
+
+
 def num_characters(value: Any) -> int:
     """Of all text within lists and mappings, keys included."""
     if isinstance(value, str):
@@ -126,7 +138,7 @@ def _checked_message(message: Message, name: str) -> dict[str, Any]:
         elif key in given and key != "tool_calls":
             checked[key] = _checked_text(given[key], f"{name}.{key}")
     if "content" not in checked:
-        if "tool_calls" not in checked and "reasoning_content" not in checked:
+        if role != "assistant":
             _refuse(f"{name}.content", None, "must be text or a list of text parts")
         checked["content"] = None if "tool_calls" in checked else ""
     return checked
@@ -190,21 +202,27 @@ def _checked_tool_call(call: Any, name: str) -> dict[str, Any]:
     return checked
 
 
-def _checked_arguments(arguments: Any, name: str) -> dict[str, Any]:
-    """Clients send "" or nothing for the arguments of a function that takes none."""
+def _checked_arguments(arguments: Any, name: str) -> dict[str, Any] | str:
+    """An object; or text, if a model wrote something else: a limit may have cut off its call.
+
+    Clients send "", null or nothing for the arguments of a function that takes none.
+    """
     if arguments is None or arguments == "":
         return {}
-    value = arguments
-    if isinstance(arguments, str):
-        try:
-            value = json.loads(arguments)
-        except (RecursionError, ValueError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else error
-            _refuse(name, arguments, f"must be a JSON object: {reason}")
-    if not isinstance(value, Mapping):
-        _refuse(name, arguments, "must be a JSON object, or its text")
-    checked: dict[str, Any] = checked_json(value, name)
-    return checked
+    if isinstance(arguments, Mapping):
+        if tuple(arguments) == (UNPARSED_ARGUMENTS,):
+            return _checked_text(arguments[UNPARSED_ARGUMENTS], f"{name}.{UNPARSED_ARGUMENTS}")
+        checked: dict[str, Any] = checked_json(arguments, name)
+        return checked
+    if not isinstance(arguments, str):
+        return json.dumps(checked_json(arguments, name), ensure_ascii=False)
+    try:
+        value = json.loads(arguments)
+        if value is None or isinstance(value, Mapping):
+            return _checked_arguments(value, name)
+    except (RecursionError, ValueError):
+        pass
+    return _checked_text(arguments, name)
 
 
 def _checked_tool(tool: Any, name: str) -> dict[str, Any]:

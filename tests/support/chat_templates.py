@@ -86,6 +86,11 @@ MISTRAL = r"""{%- if messages[0]["role"] == "system" %}
 {%- if not tools is defined %}{%- set tools = none %}{%- endif %}
 {%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
 {{- bos_token }}
+{%- for message in loop_messages if message.role != "tool" and not message.tool_calls %}
+    {%- if (message.role == "user") != (loop.index0 % 2 == 0) %}
+        {{- raise_exception("After the optional system message, conversation roles must alternate user/assistant") }}
+    {%- endif %}
+{%- endfor %}
 {%- for message in loop_messages %}
     {%- if message["role"] == "user" %}
         {%- if tools is not none and (message == user_messages[-1]) %}
@@ -134,27 +139,129 @@ GEMMA = r"""{{ bos_token }}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{'<start_of_turn>model\n'}}{%- endif -%}"""
 
-# Knows the role developer and calls reasoning "thinking" (gpt-oss)
+# Knows the role developer at the beginning alone, drops later system messages, writes one call of a message, and takes
+# no text beside reasoning and a call (gpt-oss)
 HARMONY = r"""{{- "<|start|>system<|message|>Reasoning: " + (reasoning_effort | default("medium")) + "<|end|>" }}
 {%- if messages[0].role == "developer" or messages[0].role == "system" %}
-    {{- "<|start|>developer<|message|># Instructions\n\n" + messages[0].content + "<|end|>" }}
-    {%- set loop_messages = messages[1:] %}
-{%- else %}{%- set loop_messages = messages %}{%- endif %}
+    {%- set instructions = messages[0].content %}{%- set loop_messages = messages[1:] %}
+{%- else %}{%- set instructions = "" %}{%- set loop_messages = messages %}{%- endif %}
+{%- if instructions or tools %}
+    {{- "<|start|>developer<|message|>" }}
+    {%- if instructions %}{{- "# Instructions\n\n" + instructions }}{%- endif %}
+    {%- if tools %}{{- "\n\n# Tools\n\nnamespace functions {\n" }}
+        {%- for tool in tools %}{{- "type " + tool.function.name + " = " + tool.function | tojson + ";\n" }}{%- endfor %}{{- "}" }}
+    {%- endif %}{{- "<|end|>" }}
+{%- endif %}
+{%- set last = namespace(name=none) %}
 {%- for message in loop_messages %}
     {%- if message.role == "assistant" %}
-        {%- if message.thinking %}
-            {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
-        {%- endif %}
         {%- if "tool_calls" in message %}
-            {%- set call = message.tool_calls[0].function %}
+            {%- if message.content and message.thinking %}
+                {{- raise_exception("Cannot pass both content and thinking in an assistant message with tool calls!") }}
+            {%- elif message.content or message.thinking %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + (message.content or message.thinking) + "<|end|>" }}
+            {%- endif %}
+            {%- set call = message.tool_calls[0].function %}{%- set last.name = call.name %}
             {{- "<|start|>assistant to=functions." + call.name + "<|channel|>commentary json<|message|>" }}
             {{- call.arguments | tojson }}{{- "<|call|>" }}
-        {%- else %}{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}{%- endif %}
+        {%- else %}
+            {%- if message.thinking %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+        {%- endif %}
     {%- elif message.role == "tool" %}
-        {{- "<|start|>functions to=assistant<|message|>" + message.content | tojson + "<|end|>" }}
-    {%- else %}{{- "<|start|>user<|message|>" + message.content + "<|end|>" }}{%- endif %}
+        {%- if last.name is none %}{{- raise_exception("There was no previous tool call!") }}{%- endif %}
+        {{- "<|start|>functions." + last.name + " to=assistant<|message|>" + message.content | tojson + "<|end|>" }}
+    {%- elif message.role == "user" %}{{- "<|start|>user<|message|>" + message.content + "<|end|>" }}{%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- "<|start|>assistant" }}{%- endif %}"""
+
+# One system message and only at the beginning, at least one question, calls in XML, so arguments as objects (Qwen3.5)
+QWEN35 = r"""{%- macro text_of(content) %}
+    {%- if content is string %}{{- content }}
+    {%- elif content is iterable and content is not mapping %}
+        {%- for item in content %}
+            {%- if 'text' in item %}{{- item.text }}{%- else %}{{- raise_exception('Unexpected item type in content.') }}{%- endif %}
+        {%- endfor %}
+    {%- elif content is none or content is undefined %}{{- '' }}
+    {%- else %}{{- raise_exception('Unexpected content type.') }}{%- endif %}
+{%- endmacro %}
+{%- if tools %}
+    {{- '<|im_start|>system\n# Tools\n\n<tools>' }}
+    {%- for tool in tools %}{{- '\n' + tool | tojson }}{%- endfor %}
+    {{- '\n</tools>\n\nWrite <tool_call>\n<function=name>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>' }}
+    {%- if messages[0].role == 'system' %}{{- '\n\n' + text_of(messages[0].content) | trim }}{%- endif %}{{- '<|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\n' + text_of(messages[0].content) | trim + '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(last_question=-1) %}
+{%- for message in messages %}{%- if message.role == 'user' %}{%- set ns.last_question = loop.index0 %}{%- endif %}{%- endfor %}
+{%- if ns.last_question < 0 %}{{- raise_exception('No user query found in messages.') }}{%- endif %}
+{%- for message in messages %}
+    {%- set content = text_of(message.content) | trim %}
+    {%- if message.role == 'system' %}
+        {%- if not loop.first %}{{- raise_exception('System message must be at the beginning.') }}{%- endif %}
+    {%- elif message.role == 'user' %}{{- '<|im_start|>user\n' + content + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if loop.index0 > ns.last_question and message.reasoning_content is string %}
+            {{- '<think>\n' + message.reasoning_content | trim + '\n</think>\n\n' }}
+        {%- endif %}
+        {{- content }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\n\n<tool_call>\n<function=' + call.function.name + '>\n' }}
+            {%- for key, value in call.function.arguments | items %}
+                {{- '<parameter=' + key + '>\n' + (value if value is string else value | tojson) + '\n</parameter>\n' }}
+            {%- endfor %}
+            {{- '</function>\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.previtem is undefined or loop.previtem.role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response>\n' + content + '\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- else %}{{- raise_exception('Unexpected message role.') }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n<think>\n' }}{%- if enable_thinking is defined and enable_thinking is false %}{{- '\n</think>\n\n' }}{%- endif %}
+{%- endif %}"""
+
+# Each role as a turn of its own, calls in a notation of their own, thinking on demand (Gemma 4)
+GEMMA4 = r"""{%- macro written(value) %}
+    {%- if value is string %}{{- '<|"|>' + value + '<|"|>' }}
+    {%- elif value is mapping %}{{- '{' }}
+        {%- for key, item in value | dictsort %}{{- key + ':' + written(item) }}{{- ',' if not loop.last }}{%- endfor %}{{- '}' }}
+    {%- elif value is sequence %}{{- '[' }}{%- for item in value %}{{- written(item) }}{{- ',' if not loop.last }}{%- endfor %}{{- ']' }}
+    {%- else %}{{- value | tojson }}{%- endif %}
+{%- endmacro %}
+{{- bos_token }}
+{%- set loop_messages = messages %}
+{%- if enable_thinking or tools or messages[0].role in ['system', 'developer'] %}
+    {{- '<|turn>system\n' }}{%- if enable_thinking %}{{- '<|think|>' }}{%- endif %}
+    {%- if messages[0].role in ['system', 'developer'] %}
+        {{- messages[0].content | trim }}{%- set loop_messages = messages[1:] %}
+    {%- endif %}
+    {%- for tool in tools or [] %}{{- '<|tool>declaration:' + tool.function.name + written(tool.function) + '<tool|>' }}{%- endfor %}
+    {{- '<turn|>\n' }}
+{%- endif %}
+{%- for message in loop_messages %}
+    {{- '<|turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<|tool_call>call:' + call.function.name + '{' }}
+        {%- if call.function.arguments is mapping %}
+            {%- for key, value in call.function.arguments | dictsort %}{{- key + ':' + written(value) }}{{- ',' if not loop.last }}{%- endfor %}
+        {%- elif call.function.arguments is string %}{{- call.function.arguments }}{%- endif %}
+        {{- '}<tool_call|>' }}
+    {%- endfor %}
+    {%- if message.content is string %}{{- message.content | trim }}
+    {%- elif message.content is sequence %}
+        {%- for item in message.content %}{%- if item.type == 'text' %}{{- item.text | trim }}{%- endif %}{%- endfor %}
+    {%- endif %}
+    {{- '<turn|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|turn>model\n' }}{%- if not enable_thinking | default(false) %}{{- '<|channel>thought\n<channel|>' }}{%- endif %}
+{%- endif %}"""
 
 # Joins the arguments of calls as text, and takes no None (DeepSeek)
 TEXT_ARGUMENTS = r"""{{ bos_token }}{% for message in messages %}
@@ -173,9 +280,11 @@ PARTS_ONLY = r"""<|im_start|>{% for message in messages %}{{ message['role'] | c
 
 FAMILIES = {
     "qwen": QWEN,
+    "qwen3.5": QWEN35,
     "llama": LLAMA,
     "mistral": MISTRAL,
     "gemma": GEMMA,
+    "gemma4": GEMMA4,
     "harmony": HARMONY,
     "text arguments": TEXT_ARGUMENTS,
     "parts only": PARTS_ONLY,

@@ -111,6 +111,123 @@ def test_text_where_a_template_takes_parts_alone() -> None:
     )
 
 
+def said(role: str, content: Any = None, *calls: dict[str, Any], **others: Any) -> dict[str, Any]:
+    message = {"role": role, "content": content, **others}
+    return {**message, "tool_calls": list(calls)} if calls else message
+
+
+def called(call_id: str, arguments: object = None) -> dict[str, Any]:
+    function = {"name": f"function_{call_id}", "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+ALTERNATE = said("user", "Q1"), said("assistant", "A1"), said("user", "Q2")
+TWO_CALLS = [
+    said("user", "Q1"),
+    said("assistant", "T", called("one"), called("two"), reasoning="R"),
+    said("tool", "result of two", tool_call_id="two"),
+    said("tool", "result of one", tool_call_id="one"),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "messages", "written"),
+    [
+        # Later system messages stay in their place, as the template can
+        ("qwen", [*ALTERNATE, said("system", "S")], ["Q2<|im_end|>", "system\nS<|im_end|>"]),
+        (
+            "qwen3.5",
+            [*ALTERNATE, said("system", "S")],
+            ["Q2<|im_end|>", "user\n<system>\nS\n</system><|im_end|>"],
+        ),
+        (
+            "qwen3.5",
+            [*ALTERNATE[:2], said("developer", [{"type": "text", "text": "S"}]), ALTERNATE[2]],
+            ["A1<|im_end|>", "user\n<system>\nS\n</system><|im_end|>", "user\nQ2<|im_end|>"],
+        ),
+        ("harmony", [*ALTERNATE, said("system", "S")], ["Q2<", "user<|message|><system>\nS\n"]),
+        ("gemma4", [*ALTERNATE, said("system", "S")], ["Q2<turn|>", "<|turn>system\nS<turn|>"]),
+        ("mistral", [*ALTERNATE, said("system", "S")], ["[INST] Q2\n\n<system>\nS\n</system>[/"]),
+        ("mistral", [*TURNS, said("system", "S")], ['"content": 3\n\n<system>\nS\n</system>,']),
+        # Leading ones become one
+        *(
+            (
+                family,
+                [said("system", "S"), said("developer", "D"), said("system", "T"), ALTERNATE[0]],
+                [text],
+            )
+            for family, text in (
+                ("qwen3.5", "system\nS\n\nD\n\nT<"),
+                ("harmony", "developer<|message|># Instructions\n\nS\n\nD\n\nT<"),
+                ("gemma4", "<|turn>system\nS\n\nD\n\nT<"),
+                ("llama", "S\n\nD\n\nT<"),
+                ("mistral", "[INST] S\n\nD\n\nT\n\nQ1["),
+            )
+        ),
+        # Neighbours that a template refuses
+        ("mistral", [*ALTERNATE, said("user", "Q3")], ["[INST] Q2\n\nQ3[/INST]"]),
+        ("mistral", [*TURNS, said("user", "Q2")], ['"content": 3\n\nQ2, "call_id"']),
+        (
+            "mistral",
+            [*ALTERNATE[:2], said("assistant", "A2"), ALTERNATE[2]],
+            ["A1\n\nA2</s>", "Q2"],
+        ),
+        (
+            "mistral",
+            [said("system", "S"), said("assistant", "A"), ALTERNATE[0]],
+            ["[/INST] A</s>", "Q1"],
+        ),
+        ("gemma", [*ALTERNATE, said("user", PARTS)], ["user\nQ2onetwo<end_of_turn>"]),
+        ("qwen3.5", [said("system", "S")], ["system\nS<|im_end|>", "user\n<|im_end|>"]),
+        # Calls
+        (
+            "llama",
+            TWO_CALLS,
+            ['"function_one"', "result of one", '"function_two"', "result of two"],
+        ),
+        (
+            "harmony",
+            TWO_CALLS,
+            ["analysis<|message|>R\n\nT<", ".function_one<", "result of one", ".function_two<"],
+        ),
+        (
+            "mistral",
+            [TURNS[0], said("assistant", None, called("toolu_01A09q90qw90lq917835"))],
+            ['"id": "570faac35"'],
+        ),
+        # Arguments that are no object
+        (
+            "qwen",
+            [TURNS[0], said("assistant", None, called("a", '{"x": '))],
+            ['"arguments": {"x": }'],
+        ),
+        (
+            "llama",
+            [TURNS[0], said("assistant", None, called("a", "[1]"))],
+            ['"parameters": {"unparsed_arguments": "[1]"}'],
+        ),
+        (
+            "qwen3.5",
+            [TURNS[0], said("assistant", None, called("a", '{"x": "src'))],
+            ['<parameter=unparsed_arguments>\n{"x": "src\n</parameter>'],
+        ),
+        (
+            "text arguments",
+            [TURNS[0], said("assistant", None, called("a", "[1]"))],
+            ["a\n[1]<|end|>"],
+        ),
+        ("qwen3.5", [TURNS[0], said("assistant"), ALTERNATE[2]], ["assistant\n<|im_end|>", "Q2"]),
+    ],
+)
+def test_messages_in_the_order_and_form_that_a_template_takes(
+    family: str, messages: list[dict[str, Any]], written: list[str]
+) -> None:
+    rest = text(family, messages)
+    for part in written:
+        assert part in rest
+        rest = rest.partition(part)[2]
+
+
 SYSTEM_AND_DEVELOPER = [
     {"role": "system", "content": "A"},
     {"role": "developer", "content": [{"type": "text", "text": "B"}]},

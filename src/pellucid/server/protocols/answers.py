@@ -1,6 +1,5 @@
 """Parses answers for the protocols that separate text, reasoning and tool calls."""
 
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pellucid.conversation import Tool
+from pellucid.conversation import Tool, argument_object
 from pellucid.outputs import CompletionDelta
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
@@ -270,10 +269,7 @@ def new_call_id() -> str:
     return f"c{secrets.token_hex(4)}"
 
 
-def arguments_of(call: Block) -> Any:
+def arguments_of(call: Block) -> dict[str, Any]:
     """The arguments of a call as an object. A call that a limit cut off may be no JSON: nothing of it is
     lost."""
-    try:
-        return json.loads(call.text) if call.text else {}
-    except (RecursionError, ValueError):
-        return {"incomplete_arguments": call.text}
+    return argument_object(call.text)
