@@ -16,9 +16,9 @@ BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
 
 # What is downloaded. Never code, never pickles; "model*" leaves out a second copy in another layout.
-_ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot
+ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot
 _SMALL_FILES = (
-    _ALWAYS_THERE,
+    ALWAYS_THERE,
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
@@ -51,6 +51,28 @@ class ModelLocation:
     name: str
 
 
+@dataclass(frozen=True)
+class HubName:
+    """A model of the hub as users name it.
+
+    Args:
+        model: "owner/name" or "owner/name:Q4_K_M".
+        repository: "owner/name".
+        tag: "Q4_K_M", or None.
+        revision: branch, tag or commit; None is the main branch.
+    """
+
+    model: str
+    repository: str
+    tag: str | None
+    revision: str | None
+
+    def __str__(self) -> str:
+        """For messages."""
+        shown = f"model={self.model!r}"
+        return shown if self.revision is None else f"{shown}, revision={self.revision!r}"
+
+
 def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
     """The files of `model`, downloaded into the hub's cache if need be.
 
@@ -65,6 +87,19 @@ def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
     Raises:
         ValueError: there is no such model or revision, or it is in a format that does not load.
         OSError: the hub cannot be reached or the cache cannot be written.
+    """
+    found = find_local_or_hub_model(model, revision)
+    return (
+        found if isinstance(found, ModelLocation) else ModelLocation(_download(found), found.model)
+    )
+
+
+def find_local_or_hub_model(model: str | None, revision: str | None) -> ModelLocation | HubName:
+    """The files of a model here, or the name of one on the hub, which is not asked. Arguments are those of
+    `find_model`.
+
+    Raises:
+        ValueError: it is neither.
     """
     path = BUNDLED_MODEL if model is None else _existing_path(model)
     if path is not None:
@@ -81,7 +116,7 @@ def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
             f"model={model!r}: no such file or directory, and not the name of a model on the hub"
             " (owner/name or, for a GGUF file, owner/name:Q4_K_M)"
         )
-    return ModelLocation(_download(model, match["repository"], match["tag"], revision), model)
+    return HubName(model, match["repository"], match["tag"], revision)
 
 
 def _existing_path(model: str) -> Path | None:
@@ -108,48 +143,61 @@ def _display_name(path: Path) -> str:
     return path.name
 
 
-def _download(model: str, repository: str, tag: str | None, revision: str | None) -> Path:
+def _download(name: HubName) -> Path:
     """The directory or the GGUF file. Configuration comes first: what does not load is not downloaded."""
+    snapshot = fetch_files(name, _SMALL_FILES if name.tag is None else (ALWAYS_THERE,))
+    if name.tag is None and (snapshot / CONFIG_FILE).is_file():
+        read_model_config(snapshot)
+        snapshot = fetch_files(name, (*_SMALL_FILES, *_WEIGHT_FILES), snapshot)
+        if has_weights(snapshot):
+            return snapshot
+    parts = choose_gguf(name, list_files(name, snapshot))
+    return fetch_files(name, parts, snapshot) / parts[0]
+
+
+def fetch_files(name: HubName, patterns: Collection[str], snapshot: Path | None = None) -> Path:
+    """Downloads files into the hub's cache, as far as they are not there.
+
+    Args:
+        patterns: of their names.
+        snapshot: an earlier result, whose commit they are of; None: the newest one of the name's revision.
+
+    Returns:
+        The directory in the cache with the files of this commit. Its name is the commit.
+
+    Raises:
+        ValueError, OSError: as `find_model`.
+    """
     # Imported here: local models need none of it, and it takes longer than they take to load.
     from huggingface_hub import snapshot_download
 
-    name = f"model={model!r}" if revision is None else f"model={model!r}, revision={revision!r}"
-
-    def fetch(patterns: Collection[str], revision: str | None) -> Path:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(patterns)))
-
-    with _explained_errors(name, repository):
-        snapshot = fetch(_SMALL_FILES if tag is None else (_ALWAYS_THERE,), revision)
-    if tag is None and (snapshot / CONFIG_FILE).is_file():
-        read_model_config(snapshot)
-        with _explained_errors(name, repository):
-            snapshot = fetch((*_SMALL_FILES, *_WEIGHT_FILES), snapshot.name)
-        if has_weights(snapshot):
-            return snapshot
-    with _explained_errors(name, repository):
-        files = _list_files(repository, snapshot)
-    parts = _choose_gguf(name, repository, tag, files)
-    with _explained_errors(name, repository):
-        return fetch(parts, snapshot.name) / parts[0]
+    revision = name.revision if snapshot is None else snapshot.name
+    with explained_errors(name):
+        return Path(
+            snapshot_download(name.repository, revision=revision, allow_patterns=list(patterns))
+        )
 
 
-def _list_files(repository: str, snapshot: Path) -> list[str]:
+def list_files(name: HubName, snapshot: Path) -> list[str]:
     """The files of a repository at the commit of `snapshot`; offline, those in the cache."""
     from huggingface_hub import HfApi
 
     try:
         # Not list_repo_files, which repeats a failed request for 20 seconds.
-        info = HfApi().model_info(repository, revision=snapshot.name)
+        info = HfApi().model_info(name.repository, revision=snapshot.name)
         return [file.rfilename for file in info.siblings or ()]
     except Exception:  # of the transfer libraries, which differ between versions
         files = (path for path in snapshot.rglob("*") if path.is_file())
         return [str(path.relative_to(snapshot)) for path in files]
 
 
-def _choose_gguf(
-    name: str, repository: str, tag: str | None, files: Collection[str]
-) -> tuple[str, ...]:
-    """The parts of the GGUF file that `tag` names, or of the only one in a repository."""
+def choose_gguf(name: HubName, files: Collection[str]) -> tuple[str, ...]:
+    """The parts of the GGUF file that the tag names, or of the only one in a repository.
+
+    Raises:
+        ValueError: there is none, or there are several, which it lists.
+    """
+    tag = name.tag
     models = models_among(files)
     chosen = [parts for parts in models.values() if tag is None or matches_tag(parts, tag)]
     if len(chosen) == 1:
@@ -158,7 +206,7 @@ def _choose_gguf(
         reason = (
             "it has several GGUF files" if tag is None else f"{len(chosen)} files match {tag!r}"
         )
-        choices = shown_names(f"{repository}:{each}" for each in models)
+        choices = shown_names(f"{name.repository}:{each}" for each in models)
         raise ValueError(f"{name}: {reason}: choose one of {choices}")
     if tag is not None:
         raise ValueError(f"{name}: the repository has no GGUF files: leave out {':' + tag!r}")
@@ -168,7 +216,7 @@ def _choose_gguf(
 
 
 @contextmanager
-def _explained_errors(name: str, repository: str) -> Iterator[None]:
+def explained_errors(name: HubName) -> Iterator[None]:
     """Turns the hub's errors into ones that say what to do."""
     from huggingface_hub import constants, errors
 
@@ -177,7 +225,7 @@ def _explained_errors(name: str, repository: str) -> Iterator[None]:
     except errors.GatedRepoError as error:
         raise ValueError(
             f"{name}: its owner asks for an agreement first: accept it at "
-            f"{constants.ENDPOINT}/{repository}, then set HF_TOKEN or run `hf auth login`"
+            f"{constants.ENDPOINT}/{name.repository}, then set HF_TOKEN or run `hf auth login`"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(
