@@ -1,13 +1,18 @@
-"""A Hugging Face hub on a local port: the part of its API that a snapshot download uses."""
+"""A Hugging Face hub on a local port: the part of its API that downloads of snapshots and of ranges of bytes use."""
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from urllib.parse import urlparse
+
+import pytest
+from huggingface_hub import constants
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -21,6 +26,7 @@ class FakeHub:
     revisions: tuple[str, ...] = ("main",)
     error: tuple[int, str] | None = None
     downloads: list[str] = field(default_factory=list)  # names of the files that were asked for
+    num_sent: Counter[str] = field(default_factory=Counter)  # bytes of each file
     url: str = ""
 
 
@@ -39,7 +45,12 @@ def serve(hub: FakeHub) -> Iterator[FakeHub]:
             pass
 
         def _respond(self, with_body: bool) -> None:
-            status, headers, body = _answer(hub, urlparse(self.path).path)
+            path = urlparse(self.path).path
+            status, headers, body = _answer(hub, path)
+            if status == 200 and (wanted := self.headers.get("Range")) is not None:
+                status, headers, body = _part(wanted, headers, body)
+            if with_body and "/resolve/" in path:
+                hub.num_sent[path.partition(f"/resolve/{COMMIT}/")[2]] += len(body)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -58,6 +69,31 @@ def serve(hub: FakeHub) -> Iterator[FakeHub]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def use_hub(monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path) -> None:
+    """Makes huggingface_hub ask `endpoint`, and keep what it gets in `cache`."""
+    for name, value in {
+        "ENDPOINT": endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(cache),
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_PROGRESS_BARS": True,
+        "HF_HUB_DISABLE_XET": True,
+    }.items():
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
+def _part(wanted: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    """The answer to a request for a range of bytes."""
+    start, end = map(int, wanted.removeprefix("bytes=").split("-"))
+    if start >= len(body):
+        return 416, {"Content-Range": f"bytes */{len(body)}"}, b""
+    part = body[start : end + 1]
+    last = start + len(part) - 1
+    return 206, {**headers, "Content-Range": f"bytes {start}-{last}/{len(body)}"}, part
 
 
 def _answer(hub: FakeHub, path: str) -> tuple[int, dict[str, str], bytes]:

@@ -10,7 +10,7 @@ from huggingface_hub import constants
 
 from pellucid.loading.hub import BUNDLED_MODEL, find_model
 from support.checkpoints import checkpoint_config
-from support.fake_hub import FakeHub, serve
+from support.fake_hub import FakeHub, serve, use_hub
 
 MODEL = "owner/tiny-model"
 FILES = {
@@ -22,20 +22,6 @@ FILES = {
     "consolidated.safetensors": b"the weights again",
     "README.md": b"# tiny",
 }
-
-
-def use_hub(monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path) -> None:
-    for name, value in {
-        "ENDPOINT": endpoint,
-        "HUGGINGFACE_CO_URL_TEMPLATE": endpoint + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(cache),
-        "HF_HUB_OFFLINE": False,
-        "HF_HUB_DISABLE_PROGRESS_BARS": True,
-        "HF_HUB_DISABLE_XET": True,
-    }.items():
-        monkeypatch.setattr(constants, name, value)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("HF_TOKEN", raising=False)
 
 
 @pytest.fixture
@@ -291,7 +277,7 @@ def test_other_formats_are_named(hub: FakeHub, files: dict[str, bytes], message:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "supported are Llama"),
+        ({"architectures": ["MambaForCausalLM"]}, "state-space layers; what loads: Llama"),
         ({"quantization_config": {"quant_method": "hqq", "bits": 4}}, "HQQ.*quantization='int4'"),
     ],
 )

@@ -131,8 +131,9 @@ def plan(
 ) -> None:
     """Plan a model: its memory, the requests that fit, their speed.
 
-    Reads no weights. Sizes are counted. Times are the shortest that the machine's memory bandwidth and peak
-    arithmetic allow; pellucid bench measures real ones.
+    Reads no weights: of a model on the hub only config.json, or the header of its GGUF file. Sizes are
+    counted. Times are the shortest that the machine's memory bandwidth and peak arithmetic allow; pellucid
+    bench measures real ones.
     """
     model = model_name.name(is_needed=shape is None)
     for name, value in (("MODEL", model), ("--revision", model_options.revision)):

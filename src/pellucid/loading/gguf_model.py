@@ -17,7 +17,8 @@ from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.stored_model import StoredModel, StoredTokenizer
 from pellucid.models.registry import find_gguf_family
 
-_ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+# Tensors that are facts rather than weights: rotary factors.
+FACT_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def open_gguf(path: Path) -> StoredModel:
@@ -29,7 +30,7 @@ def open_gguf(path: Path) -> StoredModel:
     checkpoint = GgufCheckpoint(path)
     read_gguf_architecture(checkpoint)
     tensors = GgufTensors(checkpoint)
-    rope_tensors = {name: tensors.tensor(name) for name in _ROPE_TENSORS if name in tensors}
+    rope_tensors = {name: tensors.tensor(name) for name in FACT_TENSORS if name in tensors}
     metadata = read_gguf_metadata(checkpoint, rope_tensors)
     config = read_gguf_config(metadata)
     names = find_gguf_family(metadata).gguf_names(config, metadata)

@@ -16,13 +16,14 @@ BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
 
 # What is downloaded. Never code, never pickles; "model*" leaves out a second copy in another layout.
+TOKENIZER_FILE = "tokenizer.json"
 ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot
-_SMALL_FILES = (
+SMALL_FILES = (
     ALWAYS_THERE,
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
-    "tokenizer.json",
+    TOKENIZER_FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -145,10 +146,10 @@ def _display_name(path: Path) -> str:
 
 def _download(name: HubName) -> Path:
     """The directory or the GGUF file. Configuration comes first: what does not load is not downloaded."""
-    snapshot = fetch_files(name, _SMALL_FILES if name.tag is None else (ALWAYS_THERE,))
+    snapshot = fetch_files(name, SMALL_FILES if name.tag is None else (ALWAYS_THERE,))
     if name.tag is None and (snapshot / CONFIG_FILE).is_file():
         read_model_config(snapshot)
-        snapshot = fetch_files(name, (*_SMALL_FILES, *_WEIGHT_FILES), snapshot)
+        snapshot = fetch_files(name, (*SMALL_FILES, *_WEIGHT_FILES), snapshot)
         if has_weights(snapshot):
             return snapshot
     parts = choose_gguf(name, list_files(name, snapshot))

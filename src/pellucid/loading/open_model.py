@@ -24,11 +24,13 @@ from pellucid.models.registry import family_of
 from pellucid.models.unused_parts import count_parts, left_out_note
 
 
-def open_stored_model(path: Path) -> StoredModel:
+def open_stored_model(path: Path, *, verifies_checksums: bool = True) -> StoredModel:
     """Opens the checkpoint at `path` and checks what can be checked without reading weights.
 
     Args:
         path: a directory in Hugging Face layout, perhaps of `pellucid quantize`, or a GGUF file.
+        verifies_checksums: whether the files of a directory are compared with its SHA256SUMS, which reads all
+            of them.
 
     Raises:
         ValueError: a file is missing or damaged, or the checkpoint is not supported.
@@ -38,12 +40,13 @@ def open_stored_model(path: Path) -> StoredModel:
         from pellucid.loading.gguf_model import open_gguf
 
         return open_gguf(path)
-    return _open_directory(path)
+    return _open_directory(path, verifies_checksums)
 
 
-def _open_directory(directory: Path) -> StoredModel:
+def _open_directory(directory: Path, verifies_checksums: bool) -> StoredModel:
     _check_layout(directory)
-    verify_checksums(directory)
+    if verifies_checksums:
+        verify_checksums(directory)
     config = read_model_config(directory)
     config_json = read_json_object(directory / CONFIG_FILE)
     weight_format = read_quantization_config(config_json)
