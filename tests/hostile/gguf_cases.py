@@ -86,7 +86,9 @@ def tensor(name: str, *shape: int, kind: int = 0, offset: int = 0) -> bytes:
 
 def with_vocabulary(tokens: list[str], **others: Any) -> bytes:
     """A model that loads, if its tokenizer does. Its weights are zeros."""
-    metadata = FACTS | {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens}
+    vocabulary = {"model": "llama", "tokens": tokens, "token_type": [1] * len(tokens)}
+    others = vocabulary | {"eos_token_id": 0} | others
+    metadata = dict(FACTS)
     metadata |= {f"tokenizer.ggml.{key}": given for key, given in others.items()}
     matrices = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     shapes = {"token_embd.weight": (SIZE, len(tokens)), "output_norm.weight": (SIZE,)}
@@ -194,12 +196,10 @@ CASES = (
     gguf_case("a token type of 99", lambda: with_vocabulary(["a", "b"], token_type=[1, 99])),
     gguf_case(
         "50,000 added tokens",
-        lambda: with_vocabulary([f"<{i}>" for i in range(50_000)], token_type=[3] * 50_000),
+        lambda: scored([f"<{i}>" for i in range(50_000)], token_type=[3] * 50_000),
         may_succeed=True,
     ),
-    gguf_case(
-        "an endless added token", lambda: with_vocabulary(["a", "x" * MEGABYTES], token_type=[1, 3])
-    ),
+    gguf_case("an endless added token", lambda: scored(["a", "x" * MEGABYTES], token_type=[1, 3])),
     gguf_case(
         "merges that are no pairs",
         lambda: byte_level(merges=["ab"] * 500_000),

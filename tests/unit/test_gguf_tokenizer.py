@@ -1,6 +1,7 @@
 """Tokenizers out of GGUF metadata: the same ids and bytes as the tokenizers they were made from."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
+from pellucid.loading.gguf_vocabulary import GgufTokenizerFacts, read_gguf_tokenizer_facts
 from pellucid.text.tokenizer import Tokenizer as OurTokenizer
 from support.tokenizer_kinds import KINDS
 
@@ -51,6 +53,10 @@ def metadata_of(backend: Backend, kind: str, **others: Any) -> dict[str, Any]:
 
 def read(metadata: dict[str, Any]) -> Any:
     return read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata))
+
+
+def facts(metadata: dict[str, Any]) -> GgufTokenizerFacts:
+    return read_gguf_tokenizer_facts(JsonObject(Path("x.gguf"), metadata))
 
 
 # -- byte-level BPE --------------------------------------------------------------------------------
@@ -235,19 +241,51 @@ def gemma4_metadata() -> dict[str, Any]:
     return metadata
 
 
-GEMMA4 = read(gemma4_metadata() | {"tokenizer.ggml.add_bos_token": False})
+GEMMA4 = read(gemma4_metadata())
 
 
 @given(text=TEXTS)
 def test_gemma4_has_merges(text: str) -> None:
     expected, actual = KINDS["gemma_bpe"](), GEMMA4.hf_tokenizer
     ids = expected.encode(text, add_special_tokens=False).ids
-    assert actual.encode(text).ids == ids
+    assert actual.encode(text, add_special_tokens=False).ids == ids
     assert actual.decode(ids) == expected.decode(ids)
 
 
-def test_gemma4_adds_bos_unless_told_otherwise() -> None:
-    assert read(gemma4_metadata()).hf_tokenizer.encode("the").ids[0] == 1
+@pytest.mark.parametrize("given", [{}, {"add_bos_token": True}, {"add_bos_token": False}])
+def test_gemma4_adds_bos_whatever_the_file_says(given: dict[str, bool]) -> None:
+    metadata = gemma4_metadata() | {f"tokenizer.ggml.{key}": value for key, value in given.items()}
+    assert facts(metadata).adds_bos
+    assert read(metadata).hf_tokenizer.encode("the").ids[0] == 1
+
+
+def test_merges_count_where_a_file_has_scores_besides() -> None:
+    """Ollama's Gemma 4: the kind of scores, which are the numbers of the rows."""
+    metadata = gemma4_metadata()
+    tokens = metadata["tokenizer.ggml.tokens"]
+    scores = [float(i) for i in range(len(tokens))]
+    for pre, kind in (("gemma4", "gemma4"), ("default", "llama")):
+        others = {"model": "llama", "pre": pre, "scores": scores, "add_space_prefix": False}
+        given = metadata | {f"tokenizer.ggml.{key}": value for key, value in others.items()}
+        text = "the quick naïve café 你好"
+        assert facts(given).kind == kind
+        assert read(given).hf_tokenizer.encode(text).ids == GEMMA4.hf_tokenizer.encode(text).ids
+    del metadata["tokenizer.ggml.merges"]
+    with pytest.raises(ValueError, match=r"tokenizer\.ggml\.merges is missing: must be a list"):
+        read(metadata)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pre", "begins_with_space"),
+    [("llama", "default", True), ("gemma3", "default", False), ("gemma4", "gemma4", False)],
+)
+def test_whether_a_text_begins_with_a_space_follows_from_the_model(
+    architecture: str, pre: str, begins_with_space: bool
+) -> None:
+    """Where the file does not say, as Google's Gemma 3 and all of Ollama's."""
+    metadata = gemma4_metadata() | {"general.architecture": architecture}
+    metadata |= {"tokenizer.ggml.model": "llama", "tokenizer.ggml.pre": pre}
+    assert (read(metadata).hf_tokenizer.encode("the").tokens[1][0] == "▁") == begins_with_space
 
 
 @pytest.mark.parametrize("name", SENTENCEPIECE)
@@ -281,6 +319,7 @@ def test_merges_follow_the_scores(ab: float, bc: float, expected: list[str]) -> 
         "tokenizer.ggml.scores": [0.0, 0.0, 0.0, 0.0, ab, bc],
         "tokenizer.ggml.token_type": [2, 1, 1, 1, 1, 1],
         "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 4294967295,
         "tokenizer.ggml.add_space_prefix": False,
     }
     assert read(metadata).hf_tokenizer.encode("abc").tokens == expected
@@ -303,11 +342,166 @@ def test_unused_tokens_stand_for_no_text() -> None:
     [
         ({"scores": [0.0, float("nan"), 0.0]}, r"nan for token 1: must be numbers"),
         ({"token_type": [1, 99, 1]}, r"99: supported are 1 to 6"),
-        ({"token_type": [1, 1.5, 1]}, r"1\.5: supported are 1 to 6"),
+        ({"tokens": ["a", "b", "a"]}, r"'a' twice"),
         ({"tokens": ["a", "b", "x" * 100_000]}, r"a token of 100000 characters: at most 256"),
     ],
 )
 def test_bad_vocabulary(changes: dict[str, Any], message: str) -> None:
-    metadata = {"model": "llama", "tokens": ["a", "b", "ab"]} | changes
+    metadata = {
+        "model": "llama",
+        "tokens": ["a", "b", "ab"],
+        "token_type": [1, 1, 1],
+        "scores": [0.0, 0.0, 0.0],
+        "eos_token_id": 0,
+    } | changes
     with pytest.raises(ValueError, match=rf"x\.gguf: tokenizer\.ggml\.\w+ holds {message}"):
         read({f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
+
+
+NUM = BYTE_LEVEL.get_vocab_size()
+NOTHING = object()
+BAD_VALUES: list[tuple[str, Any, str]] = [
+    ("model", NOTHING, " is missing: it is required"),
+    ("model", 7, "=7: must be a string"),
+    ("pre", 7, "=7: must be a string"),
+    ("pre", NOTHING, " is missing: the file does not say how to split text into words: give the"),
+    ("tokens", NOTHING, " is missing: must be a list of strings"),
+    ("tokens", [1, 2], r"=\[1, 2\]: must be a list of strings"),
+    ("token_type", NOTHING, f" is missing: must hold a whole number for each of the {NUM} tokens"),
+    ("token_type", [1], rf"=\[1\]: must hold a whole number for each of the {NUM} tokens"),
+    ("token_type", [1.0] * NUM, rf"=\[1\.0, .*: must hold a whole number for each of the {NUM}"),
+    ("merges", NOTHING, " is missing: must be a list of strings"),
+    ("merges", [1], r"=\[1\]: must be a list of strings"),
+    ("eos_token_id", NOTHING, " is missing: it is required: it ends an answer"),
+    ("eos_token_id", "1", '="1": must be a whole number from 0 to 2147483647'),
+    ("eos_token_id", 1.0, "=1.0: must be a whole number from 0 to 2147483647"),
+    ("eos_token_id", [1], r"=\[1\]: must be a whole number from 0 to 2147483647"),
+    ("eos_token_id", NUM, f"={NUM}: there are {NUM} tokens"),
+    ("eot_token_id", NUM, f"={NUM}: there are {NUM} tokens"),
+    ("bos_token_id", -2, "=-2: must be a whole number from 0 to 2147483647"),
+    ("padding_token_id", "x", '="x": must be a whole number'),
+    ("fim_pre_token_id", "x", '="x": must be a whole number'),
+    ("eos_token_ids", 1, "=1: must be a list of token ids"),
+    ("eos_token_ids", [1, "2"], r'=\[1, "2"\]: must be a list of token ids'),
+    ("eos_token_ids", [1, NUM], rf"=\[1, {NUM}\]: there are {NUM} tokens"),
+    ("add_bos_token", 1, "=1: must be true or false"),
+    ("add_sep_token", "x", '="x": must be true or false'),
+    ("add_space_prefix", 0, "=0: must be true or false"),
+    ("remove_extra_whitespaces", True, "=true: is not supported: give the original model's"),
+    ("precompiled_charsmap", [1, 2], r"=\[1, 2\]: is not supported: give the original model's"),
+    ("eos_token", 1, "=1: is not known: an unknown key may change tokens"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), BAD_VALUES)
+def test_bad_values_are_named(key: str, value: Any, message: str) -> None:
+    metadata = byte_level_metadata("gpt-2")
+    metadata.pop(f"tokenizer.ggml.{key}", None)
+    if value is not NOTHING:
+        metadata[f"tokenizer.ggml.{key}"] = value
+    with pytest.raises(ValueError, match=rf"^x\.gguf: tokenizer\.ggml\.{key}{message}"):
+        read(metadata)
+
+
+@pytest.mark.parametrize("key", sorted(byte_level_metadata("gpt-2")))
+def test_a_renamed_key_is_named(key: str) -> None:
+    metadata = byte_level_metadata("gpt-2")
+    metadata[f"{key}s_"] = metadata.pop(key)
+    with pytest.raises(ValueError, match=rf"x\.gguf: {key}"):
+        read(metadata)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tokenizer.chat_template", 1, "=1: must be a string"),
+        ("tokenizer.chat_template.rag", 1, "=1: must be a string"),
+        ("tokenizer.chat_templates", "rag", '="rag": must be a list of strings'),
+        (
+            "tokenizer.chat_templates",
+            ["rag"],
+            r'=\["rag"\]: there is no tokenizer.chat_template.rag',
+        ),
+    ],
+)
+def test_bad_templates_are_named(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"x\.gguf: {key}{message}"):
+        facts(byte_level_metadata("gpt-2") | {key: value})
+
+
+# -- facts without a tokenizer ---------------------------------------------------------------------
+
+
+def test_facts() -> None:
+    found = facts(byte_level_metadata("llama-bpe", eot_token_id=2, eom_token_id=4294967295))
+    assert (found.kind, found.pre, found.num_tokens, found.refusal) == (
+        "gpt2",
+        "llama-bpe",
+        NUM,
+        None,
+    )
+    assert found.special_tokens == {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    assert found.end_tokens == {1: "<|end|>", 2: "!"}
+    assert (found.adds_bos, found.adds_eos) == (True, False)
+    assert (found.chat_template, found.tool_chat_template) == (None, None)
+
+
+def test_every_end_of_ollamas_list_ends_an_answer() -> None:
+    metadata = byte_level_metadata("gpt-2", eos_token_ids=[1, 3, 2, 4294967295])
+    assert facts(metadata).end_tokens == {1: "<|end|>", 3: '"', 2: "!"}
+    del metadata["tokenizer.ggml.eos_token_id"]
+    assert list(facts(metadata).end_tokens) == [1, 3, 2]
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1, 2**64 - 1])
+def test_no_token_has_a_role(none: int) -> None:
+    roles = ("eos", "bos", "eot", "unknown", "seperator", "padding", "mask", "cls")
+    metadata = byte_level_metadata("gpt-2", add_bos_token=True, add_eos_token=True)
+    metadata |= {f"tokenizer.ggml.{role}_token_id": none for role in roles}
+    assert facts(metadata).special_tokens == {}
+    assert facts(metadata).end_tokens == {}
+    assert read(metadata).hf_tokenizer.encode("the").tokens == ["the"]
+
+
+def test_roles_without_effect_may_lie_beyond_the_vocabulary() -> None:
+    names = ("padding", "seperator", "mask", "cls")
+    others = {f"{name}_token_id": 500 for name in names}
+    assert facts(byte_level_metadata("gpt-2", **others)).special_tokens == GPT2.special_tokens
+
+
+def test_rows_without_a_token_may_have_the_same_text() -> None:
+    metadata = byte_level_metadata("gpt-2")
+    metadata["tokenizer.ggml.tokens"] += ["", "", "[PAD]", "[PAD]", "the"]
+    metadata["tokenizer.ggml.token_type"] += [1] * 2 + [int(TokenType.UNUSED)] * 3
+    backend = read(metadata).hf_tokenizer
+    assert backend.encode("the").ids == GPT2.hf_tokenizer.encode("the").ids[1:]
+    assert [backend.id_to_token(i) for i in range(NUM, NUM + 5)] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"pre": "martian"}, 'pre="martian": is no known splitting of words'),
+        ({"model": "klingon"}, 'model="klingon": there is no such kind'),
+        ({"model": "bert"}, 'model="bert": WordPiece belongs to models that embed text'),
+        ({"model": "t5"}, 'model="t5": SentencePiece\'s Unigram belongs to encoders with decoders'),
+        ({"model": "rwkv"}, 'model="rwkv": it belongs to RWKV'),
+        ({"model": "plamo2"}, 'model="plamo2": it belongs to PLaMo 2'),
+        ({"model": "no_vocab"}, 'model="no_vocab": the file has no tokenizer'),
+    ],
+)
+def test_what_is_refused_says_why_and_the_way_out(given: dict[str, Any], sentence: str) -> None:
+    metadata = byte_level_metadata("gpt-2")
+    metadata |= {f"tokenizer.ggml.{key}": value for key, value in given.items()}
+    refusal = facts(metadata).refusal
+    assert refusal is not None
+    assert refusal.startswith(f"x.gguf: tokenizer.ggml.{sentence}")
+    assert "--tokenizer DIR|owner/name" in refusal
+    with pytest.raises(ValueError, match=re.escape(refusal)):
+        read(metadata)
+
+
+def test_a_file_without_a_tokenizer() -> None:
+    found = facts({"tokenizer.ggml.model": "none"})
+    assert (found.num_tokens, found.end_tokens) == (0, {})
+    assert "the file has no tokenizer: give the original model's" in str(found.refusal)

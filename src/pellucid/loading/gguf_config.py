@@ -9,6 +9,7 @@ import numpy as np
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
+from pellucid.loading.gguf_vocabulary import read_end_token_ids
 from pellucid.loading.tensor_source import as_floats
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
@@ -102,7 +103,10 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     if rotated and metadata.get(ROPE_DIM, rotated[0]) not in rotated:
         head_dim = config.attentions[0].head_dim
         raise metadata.error(ROPE_DIM, f"must be an even share of the head's {head_dim}")
-    return replace(config, eos_token_ids=_eos_token_ids(metadata.values, config.vocab_size))
+    end_token_ids = read_end_token_ids(metadata.values)
+    return replace(
+        config, eos_token_ids=tuple(each for each in end_token_ids if each < config.vocab_size)
+    )
 
 
 def read_gguf_sampling_params(checkpoint: GgufCheckpoint) -> SamplingParams:
@@ -123,14 +127,6 @@ def read_gguf_sampling_params(checkpoint: GgufCheckpoint) -> SamplingParams:
         return SamplingParams(**given)
     except ValueError as error:
         raise ValueError(f"{checkpoint.path}: general.sampling: {error}") from None
-
-
-def _eos_token_ids(metadata: JsonObject, vocab_size: int) -> tuple[int, ...]:
-    """Every token that ends an answer: of text, of a turn, of a message."""
-    names = ("eos", "eot", "eom")
-    found = [metadata.token_ids(f"tokenizer.ggml.{name}_token_id") for name in names]
-    token_ids = dict.fromkeys(token_id for ids in found for token_id in ids)
-    return tuple(token_id for token_id in token_ids if token_id < vocab_size)
 
 
 def _decimal(value: float) -> Any:
