@@ -21,7 +21,8 @@ from pellucid.loading.hub import find_model
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters, Progress
-from pellucid.loading.quantized_layout import CONFIG_KEY, quantization_config
+from pellucid.loading.quantization_settings import CONFIG_KEY
+from pellucid.loading.quantized_layout import quantization_config
 from pellucid.loading.quantized_writer import QuantizedWriter
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import as_floats

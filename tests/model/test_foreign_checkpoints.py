@@ -1,18 +1,28 @@
 """Checkpoints that other quantizers wrote compute with their own numbers, and damaged ones are refused by name."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.quantization.formats import INT4_G128_ZP, INT8_CHANNEL, MXFP4
+from pellucid.backends.quantization.formats import (
+    INT4_G128_ZP,
+    INT4_MIN,
+    INT8_CHANNEL,
+    INT8_MIN,
+    MXFP4,
+)
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
+from support.checkpoints import write_checkpoint
 from support.decoding import prompt_logits
 from support.foreign_checkpoints import (
     WriteMatrix,
@@ -21,7 +31,12 @@ from support.foreign_checkpoints import (
     compressed_int8,
     fp8,
     gptq,
+    llm_int8,
+    mlx,
+    mlx_mxfp4,
     nf4,
+    nvfp4,
+    write_arrays,
     write_foreign_checkpoint,
     write_gpt_oss,
 )
@@ -48,6 +63,8 @@ FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channe
 BLOCKS = {"strategy": "block", "block_structure": [128, 1.5]}
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
+MLX = {"group_size": 64, "bits": 4}
+
 CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "awq": (AWQ, awq(128)),
     "awq-g64": (AWQ | {"group_size": 64}, awq(64)),
@@ -65,6 +82,20 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "int8": (compressed("int-quantized", **INT8), compressed_int8),
     "float8": (compressed("float-quantized", **FLOAT8), fp8(None, ".weight_scale")),
     "nf4": (NF4, nf4),
+    "int8-rows": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, llm_int8),
+    "mlx-4": (MLX, mlx(64, 4)),
+    "mlx-4-g32-f16": (MLX | {"group_size": 32, "mode": "affine"}, mlx(32, 4, "float16")),
+    "mlx-8": (MLX | {"group_size": 128, "bits": 8}, mlx(128, 8)),
+    "mlx-6": (MLX | {"bits": 6}, mlx(64, 6)),
+    "mlx-5": (MLX | {"bits": 5}, mlx(64, 5)),
+    "mlx-3": (MLX | {"bits": 3}, mlx(64, 3)),
+    "mlx-2": (MLX | {"bits": 2}, mlx(64, 2)),
+    "mlx-mxfp4": ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mxfp4),
+    "modelopt-fp8": (
+        {"quant_method": "modelopt", "quant_algo": "FP8"},
+        fp8(None, ".weight_scale"),
+    ),
+    "modelopt-nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4),
 }
 
 
@@ -85,7 +116,15 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("awq", INT4_G128_ZP), ("int8", INT8_CHANNEL), ("gpt-oss", MXFP4)]
+    ("name", "expected"),
+    [
+        ("awq", INT4_G128_ZP),
+        ("int8", INT8_CHANNEL),
+        ("int8-rows", INT8_CHANNEL),
+        ("mlx-4", INT4_MIN),
+        ("mlx-8", INT8_MIN),
+        ("gpt-oss", MXFP4),
+    ],
 )
 def test_codes_stay_codes_and_run_natively(name: str, expected: Any, tmp_path: Path) -> None:
     is_gpt_oss = name == "gpt-oss"
@@ -113,6 +152,108 @@ def test_memory_is_counted_in_the_format_that_weights_become(tmp_path: Path) -> 
     name = "model.layers.0.mlp.down_proj.weight"
     assert tensors.memory_bytes(name) == 256 * 384 * 2
     assert tensors.info(name).num_bytes == 256 * 384 + 4 * 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("settings_file", "settings", "write_matrix"),
+    [
+        ("quantize_config.json", {"bits": 4, "group_size": 128, "desc_act": False}, gptq(128)),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 64, "zero_point": True}, awq(64)),
+        (
+            "hf_quant_config.json",
+            {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}},
+            fp8(None, ".weight_scale"),
+        ),
+        ("config.json", {"quant_algo": "FP8"}, fp8(None, ".weight_scale")),
+    ],
+)
+def test_settings_in_the_files_of_other_tools(
+    settings_file: str, settings: dict[str, Any], write_matrix: WriteMatrix, tmp_path: Path
+) -> None:
+    path = write_foreign_checkpoint(tmp_path, settings, write_matrix, settings_file=settings_file)
+    assert (logits(path) == logits(path / "floats")).all()
+
+
+def test_mlx_quantizes_the_embedding_too(tmp_path: Path) -> None:
+    path = write_foreign_checkpoint(tmp_path, *CASES["mlx-4"], with_embedding=True)
+    assert (logits(path) == logits(path / "floats")).all()
+    weights = RecordingBackend()
+    _, config = load_decoder(path, weights)
+    assert config.tie_word_embeddings
+    formats = [each.format for each in weights.arrays if isinstance(each, QuantizedMatrix)]
+    assert formats == [INT4_MIN] * 5  # q, k, v and gate, up are joined
+
+
+def test_modules_of_mlx_with_bits_of_their_own(tmp_path: Path) -> None:
+    """As mlx-lm's mixed recipes write them: 8 bits where errors cost most."""
+
+    def write(n: int, k: int, rng: np.random.Generator) -> Any:
+        return mlx(32, 8)(n, k, rng) if k == 384 else mlx(64, 4)(n, k, rng)
+
+    own = {"model.layers.0.mlp.down_proj": {"group_size": 32, "bits": 8}, "lm_head": False}
+    path = write_foreign_checkpoint(tmp_path, MLX | own, write)
+    assert (logits(path) == logits(path / "floats")).all()
+
+
+def test_experts_of_mlx_stand_in_one_tensor(tmp_path: Path) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    rng = np.random.default_rng(0)
+
+    def quantize(weights: dict[str, np.ndarray]) -> None:
+        stacks: dict[str, list[Any]] = {}
+        for name, weight in weights.items():
+            if ".experts." not in name:
+                arrays[name] = weight
+                continue
+            parts, floats = mlx(32, 4)(*weight.shape, rng)
+            weights[name] = floats.astype(np.float32)
+            stack = re.sub(r"experts\.\d+", "switch_mlp", name.removesuffix(".weight"))
+            stacks.setdefault(stack, []).append(parts)
+        for stack, experts in stacks.items():
+            for suffix in (".weight", ".scales", ".biases"):
+                arrays[stack + suffix] = np.stack([parts[suffix] for parts in experts])
+
+    floats = write_checkpoint(
+        tmp_path / "floats",
+        "qwen3-moe",
+        config_overrides={"hidden_size": 64, "moe_intermediate_size": 64},
+        edit_weights=quantize,
+    )
+    config = json.loads((floats / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"quantization": MLX | {"group_size": 32}})
+    )
+    write_arrays(tmp_path / "model.safetensors", arrays)
+    assert (logits(tmp_path) == logits(floats)).all()
+
+
+def test_hybrids_of_mlx_have_whole_norms_and_convolutions_of_another_order(tmp_path: Path) -> None:
+    def as_mlx(weights: dict[str, np.ndarray]) -> None:
+        for name, weight in weights.items():
+            if name.endswith("conv1d.weight"):
+                weights[name] = weight.transpose(0, 2, 1)
+            elif name.endswith("norm.weight") and "linear_attn" not in name:
+                weights[name] = weight + 1
+
+    plain = write_checkpoint(tmp_path / "plain", "qwen3.5")
+    theirs = write_checkpoint(tmp_path / "mlx", "qwen3.5", edit_weights=as_mlx)
+    assert (logits(theirs) == logits(plain)).all()
+
+
+def test_fp8_without_scales_becomes_bf16(tmp_path: Path) -> None:
+    def rounded(weights: dict[str, np.ndarray]) -> None:
+        for name, weight in weights.items():
+            weights[name] = weight.astype(ml_dtypes.float8_e4m3fn)
+        arrays.update(weights)
+        for name, weight in weights.items():
+            weights[name] = weight.astype(np.float32)
+
+    arrays: dict[str, np.ndarray] = {}
+    floats = write_checkpoint(tmp_path / "floats", "llama", edit_weights=rounded)
+    config = json.loads((floats / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"torch_dtype": "float8_e4m3fn"}))
+    write_arrays(tmp_path / "model.safetensors", arrays)
+    assert (logits(tmp_path) == logits(floats)).all()
 
 
 # -- damage ----------------------------------------------------------------------------------------
@@ -185,6 +326,23 @@ DAMAGES: dict[str, tuple[str, Edit, str]] = {
         "fp8",
         change(".weight", lambda array: spoiled(array, np.nan)),
         r"o_proj\.weight .* holds nan",
+    ),
+    "FP8 without its scale": (
+        "fp8",
+        drop(".weight_scale_inv"),
+        r"o_proj\.weight is F8_E4M3 and has no scale: FP8 has one for each",
+    ),
+    "no biases of MLX": ("mlx-4", drop(".biases"), r"o_proj\.biases is missing: MLX has one"),
+    "cut scales of MLX": ("mlx-4", cut(".scales"), r"o_proj\.scales is BF16 \[255, 4\]: MLX needs"),
+    "words of other bits": (
+        "mlx-6",
+        change(".weight", lambda array: array[:, :-1].copy()),
+        r"o_proj\.weight is U32 \[256, 47\]: .* whole groups of 64 codes of 6 bits",
+    ),
+    "cut scales of NVFP4": (
+        "modelopt-nvfp4",
+        cut(".weight_scale"),
+        r"o_proj\.weight_scale is F8_E4M3 \[255, 16\]: NVFP4 needs",
     ),
     "codes that are not FP8": (
         "float8",
@@ -270,6 +428,14 @@ def test_damaged_experts_of_gpt_oss(edit: Edit, message: str, tmp_path: Path) ->
             compressed("float-quantized", **FLOAT8 | BLOCKS),
             r"weights\.block_structure=\[128, 1.5\]: .* whole",
         ),
+        (
+            FP8 | {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+            'quant_algo="W4A8_AWQ": supp',
+        ),
+        (MLX | {"bits": 7}, r"quantization\.bits=7: supported are 2, 3, 4, 5, 6, 8"),
+        (MLX | {"group_size": 16}, r"quantization\.group_size=16: supported are 32, 64, 128"),
+        (MLX | {"mode": "mxfp8"}, 'mode="mxfp8": supported are affine, mxfp4'),
+        (MLX | {"lm_head": {"bits": 4, "group_size": 16}}, r"lm_head\.group_size=16: supported"),
         (NF4 | {"bnb_4bit_quant_type": "fp4"}, r'bnb_4bit_quant_type="fp4": supported are nf4'),
         (compressed("marlin-24", **INT4), r'format="marlin-24": supported are pack-quantized'),
         (compressed("int-quantized", **INT4), r"group_0\.weights\.num_bits=4: supported are 8"),

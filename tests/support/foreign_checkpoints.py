@@ -28,6 +28,7 @@ DTYPE_NAMES = {
     "uint8": "U8",
     "int32": "I32",
     "int64": "I64",
+    "uint32": "U32",
 }
 
 
@@ -36,20 +37,26 @@ def write_foreign_checkpoint(
     quantization: Mapping[str, Any],
     write_matrix: WriteMatrix,
     edit: Callable[[Arrays], None] = lambda arrays: None,
+    *,
+    with_embedding: bool = False,
+    settings_file: str = "config.json",
 ) -> Path:
     """A Llama in `directory` whose linears are quantized, and in directory/floats the same one in f32.
 
     Args:
-        quantization: `quantization_config` of config.json.
+        quantization: `quantization_config` of config.json; `quantization` where it names no method.
         write_matrix: makes each linear's arrays.
         edit: changes the arrays before they are written.
+        with_embedding: whether the embedding is quantized, too, which is the head then.
+        settings_file: what holds the settings.
     """
     arrays: Arrays = {}
     rng = np.random.default_rng(0)
 
     def quantize(weights: Arrays) -> None:
         for name, weight in weights.items():
-            if ".self_attn." not in name and ".mlp." not in name:
+            is_linear = ".self_attn." in name or ".mlp." in name
+            if not (is_linear or (with_embedding and name == "model.embed_tokens.weight")):
                 arrays[name] = weight
                 continue
             parts, floats = write_matrix(*weight.shape, rng)
@@ -63,13 +70,18 @@ def write_foreign_checkpoint(
         "num_hidden_layers": 1,
         "num_attention_heads": 16,
         "num_key_value_heads": 8,
+        "tie_word_embeddings": with_embedding,
     }
     floats = write_checkpoint(
         directory / "floats", "llama", config_overrides=overrides, edit_weights=quantize
     )
     edit(arrays)
     config = json.loads((floats / "config.json").read_text())
-    config["quantization_config"] = quantization
+    if settings_file == "config.json":
+        key = "quantization_config" if "quant_method" in quantization else "quantization"
+        config[key] = quantization
+    else:
+        (directory / settings_file).write_text(json.dumps(quantization))
     (directory / "config.json").write_text(json.dumps(config))
     write_arrays(directory / "model.safetensors", arrays)
     return directory
@@ -188,6 +200,58 @@ def fp8(block: tuple[int, int] | None, name: str = ".weight_scale_inv") -> Write
         return {".weight": codes, name: scales}, floats
 
     return write
+
+
+def mlx(group: int, bits: int, scale_type: str = "bfloat16") -> WriteMatrix:
+    """As `mlx.core.quantize` stores groups: the bias is an end of the range, on whose grid 0 lies."""
+
+    def write(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
+        steps = (1 << bits) - 1
+        codes = rng.integers(0, steps + 1, (n, k))
+        scales = rng.uniform(0.5, 2, (n, k // group)) / k**0.5 / steps
+        scales = scales.astype(scale_type)
+        zeros = rng.integers(steps // 3, steps * 2 // 3 + 1, scales.shape)
+        biases = (-zeros * scales.astype(np.float64)).astype(scale_type)
+        words = np.zeros((n, k * bits // 32), np.uint32)
+        for index in range(k):
+            for bit in range(bits):
+                word, place = divmod(index * bits + bit, 32)
+                words[:, word] |= ((codes[:, index] >> bit & 1) << place).astype(np.uint32)
+        floats = codes * scales.astype(np.float64).repeat(group, 1)
+        floats += biases.astype(np.float64).repeat(group, 1)
+        return {".weight": words, ".scales": scales, ".biases": biases}, floats
+
+    return write
+
+
+def mlx_mxfp4(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
+    codes = rng.integers(0, 16, (n, k))
+    exponents = rng.integers(119, 123, (n, k // 32)).astype(np.uint8)
+    words = pack_words(codes, 4).view(np.uint32)
+    floats = np.array(E2M1)[codes] / 2 * 2.0 ** (exponents.repeat(32, 1).astype(float) - 127)
+    return {".weight": words, ".scales": exponents}, floats
+
+
+def nvfp4(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
+    codes = rng.integers(0, 16, (n, k))
+    scales = rng.uniform(50, 400, (n, k // 16)).astype(ml_dtypes.float8_e4m3fn)
+    scale = np.float32(1e-4)
+    of_weights = (scales.astype(np.float32) * scale).repeat(16, 1)
+    floats = (np.array(E2M1, np.float32)[codes] / 2 * of_weights).astype(ml_dtypes.bfloat16)
+    arrays = {
+        ".weight": (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8),
+        ".weight_scale": scales,
+        ".weight_scale_2": np.array(scale),
+        ".input_scale": np.array(scale),
+    }
+    return arrays, floats
+
+
+def llm_int8(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
+    codes = rng.integers(-127, 128, (n, k)).astype(np.int8)
+    largest = rng.uniform(0.5, 2, n).astype(np.float32) / np.float32(k**0.5)
+    arrays = {".weight": codes, ".SCB": largest, ".weight_format": np.array(0, np.uint8)}
+    return arrays, codes * (largest / np.float32(127))[:, None]
 
 
 def nf4(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:

@@ -424,6 +424,8 @@ def test_eos_token_ids(
         ("llama", {"rms_norm_eps": 0}, "rms_norm_eps=0: must be a number above 0"),
         ("llama", {"rms_norm_eps": math.nan}, "rms_norm_eps=NaN: must be a number above 0"),
         ("llama", {"rms_norm_eps": math.inf}, "rms_norm_eps=Infinity: must be a number"),
+        ("qwen2", {"is_causal": False}, "is_causal=false: tokens that see what follows them"),
+        ("llama", {"is_causal": 0}, "is_causal=0: must be true or false"),
         ("llama", {"hidden_act": "relu"}, 'hidden_act="relu": supported are silu, swish, gelu'),
         ("llama", {"hidden_act": 1}, "hidden_act=1: must be a string"),
         ("llama", {"attention_bias": "no"}, 'attention_bias="no": must be true or false'),

@@ -275,16 +275,29 @@ def test_other_formats_are_named(hub: FakeHub, files: dict[str, bytes], message:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "beside", "message"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "state-space layers; what loads: Llama"),
-        ({"quantization_config": {"quant_method": "hqq", "bits": 4}}, "HQQ.*quantization='int4'"),
+        ({"architectures": ["MambaForCausalLM"]}, {}, "Mamba.*what loads: Llama"),
+        (
+            {"quantization_config": {"quant_method": "hqq", "bits": 4}},
+            {},
+            "HQQ.*quantization='int4'",
+        ),
+        (
+            {},
+            {"hf_quant_config.json": {"quantization": {"quant_algo": "W4A8_AWQ"}}},
+            r'hf_quant_config\.json: quantization\.quant_algo="W4A8_AWQ": supported',
+        ),
+        ({}, {"quantize_config.json": {"bits": 2}}, r"quantize_config\.json: bits=2: supported"),
+        ({"quantization": {"bits": 4, "group_size": 16}}, {}, r"quantization\.group_size=16: sup"),
     ],
 )
 def test_weights_that_would_not_load_are_not_downloaded(
-    hub: FakeHub, config: dict[str, object], message: str
+    hub: FakeHub, config: dict[str, object], beside: dict[str, object], message: str
 ) -> None:
-    hub.files = FILES | {"config.json": json.dumps(checkpoint_config("llama") | config).encode()}
+    own = {name: json.dumps(settings).encode() for name, settings in beside.items()}
+    own["config.json"] = json.dumps(checkpoint_config("llama") | config).encode()
+    hub.files = FILES | own
     with pytest.raises(ValueError, match=message):
         find_model(MODEL)
     assert "model.safetensors" not in hub.downloads

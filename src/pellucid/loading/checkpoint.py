@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy.typing as npt
 
 from pellucid.backends.row_table import MatrixRows
@@ -12,6 +13,7 @@ from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_FP8 = "F8_E4M3"
 
 
 def has_weights(directory: Path) -> bool:
@@ -58,14 +60,17 @@ class Checkpoint:
 
     def memory_bytes(self, name: str) -> int:
         """Bytes of the tensor `name` in memory."""
-        return self.info(name).num_bytes
+        info = self.info(name)
+        return 2 * info.num_bytes if info.dtype == _FP8 else info.num_bytes
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""
         return self._files[name].path
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
-        """The tensor `name`, a read-only view of its file."""
+        """The tensor `name`, a read-only view of its file; FP8, which has no scales then, as bf16."""
+        if self.info(name).dtype == _FP8:
+            return self.array(name).astype(ml_dtypes.bfloat16)
         return self._files[name].tensor(name)
 
     def table(self, name: str) -> MatrixRows:

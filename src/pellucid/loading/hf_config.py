@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.loading.json_file import read_json_object
+from pellucid.loading.quantization_settings import find_quantization
 from pellucid.loading.quantized_layout import read_quantization_config
 from pellucid.model_config import ModelConfig
 from pellucid.models.registry import parse_model_config
@@ -26,7 +27,8 @@ def read_model_config(directory: Path) -> ModelConfig:
     """
     config = read_json_object(directory / CONFIG_FILE)
     model = parse_model_config(config)
-    read_quantization_config(config)
+    if (quantization := find_quantization(directory, config)) is not None:
+        read_quantization_config(quantization)
     eos_token_ids = dict.fromkeys([*model.eos_token_ids, *_generation_eos_token_ids(directory)])
     # Small models keep the ids of large ones; an id beyond the vocabulary is never sampled.
     return replace(model, eos_token_ids=tuple(i for i in eos_token_ids if i < model.vocab_size))

@@ -11,6 +11,7 @@ from pellucid.loading.checkpoint import has_weights
 from pellucid.loading.gguf_names import matches_tag, models_among, shown_names
 from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
 from pellucid.loading.other_formats import recognize_files
+from pellucid.loading.quantization_settings import SETTINGS_FILES
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
@@ -23,6 +24,7 @@ SMALL_FILES = (
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
+    *SETTINGS_FILES,
     TOKENIZER_FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",

@@ -15,6 +15,7 @@ from pellucid.loading.hf_config import (
 )
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.other_formats import recognize_files
+from pellucid.loading.quantization_settings import find_quantization
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import TensorSource
@@ -48,12 +49,12 @@ def _open_directory(directory: Path, verifies_checksums: bool) -> StoredModel:
     if verifies_checksums:
         verify_checksums(directory)
     config = read_model_config(directory)
-    config_json = read_json_object(directory / CONFIG_FILE)
-    weight_format = read_quantization_config(config_json)
+    quantization = find_quantization(directory, read_json_object(directory / CONFIG_FILE))
+    weight_format = None if quantization is None else read_quantization_config(quantization)
     checkpoint = Checkpoint(directory)
     sampling_params = read_default_sampling_params(directory)
     if weight_format is None:
-        tensors, names = _tensors_and_names(config, config_json, checkpoint)
+        tensors, names = _tensors_and_names(config, quantization, checkpoint)
         return StoredModel(
             directory,
             config,
@@ -68,14 +69,25 @@ def _open_directory(directory: Path, verifies_checksums: bool) -> StoredModel:
 
 
 def _tensors_and_names(
-    config: ModelConfig, config_json: JsonObject, checkpoint: Checkpoint
+    config: ModelConfig, quantization: JsonObject | None, checkpoint: Checkpoint
 ) -> tuple[TensorSource, WeightNames]:
     """Of a checkpoint in Hugging Face's names: floats, or what another quantizer made of them."""
-    family = family_of(config.architecture)
-    if (find_matrices := read_foreign_config(config_json)) is None:
-        return checkpoint, family.hf_names(config, checkpoint)
-    tensors = ForeignCheckpoint(checkpoint, find_matrices)
-    return tensors, family.hf_names(config, tensors).with_rows_of_outputs()
+    find_matrices = None if quantization is None else read_foreign_config(quantization)
+    tensors: TensorSource = checkpoint
+    if find_matrices is not None:
+        tensors = ForeignCheckpoint(checkpoint, find_matrices)
+    names = family_of(config.architecture).hf_names(config, tensors)
+    if find_matrices is not None:
+        names = names.with_rows_of_outputs()
+    if any(_is_mlx_convolution(checkpoint.info(name).shape) for name in checkpoint):
+        names = names.with_whole_norms()
+    return tensors, names
+
+
+def _is_mlx_convolution(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a convolution [channels, kernel, 1], as mlx-lm stores one; Hugging Face's has the 1 in
+    the middle. mlx-lm itself knows by it that its norms of hybrid models are whole (qwen3_5.py, sanitize)."""
+    return len(shape) == 3 and shape[1] > 1 == shape[2]
 
 
 def _check_layout(directory: Path) -> None:

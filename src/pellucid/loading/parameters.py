@@ -192,10 +192,10 @@ class CheckpointParameters:
         """`name`.weight [num_channels, kernel_size]. Raises as `matrix` does."""
         recipe, our_name = self._names.recipe(name), f"{name}.weight"
         stored = self._name_in_checkpoint(recipe.tensor(recipe.sources[0], "weight"), our_name)
-        # torch's has an axis of one input channel in the middle.
+        # torch's has an axis of one input channel in the middle, MLX's at the end.
         shape: tuple[int, ...] = num_channels, kernel_size
-        if len(self._checkpoint.info(stored).shape) == 3:
-            shape = num_channels, 1, kernel_size
+        if len(actual := self._checkpoint.info(stored).shape) == 3:
+            shape = (*shape, 1) if actual[2] == 1 else (num_channels, 1, kernel_size)
         weight = as_floats(self.weight(our_name, shape))
         return weight.reshape(num_channels, kernel_size)
 

@@ -19,6 +19,7 @@ from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
+from pellucid.loading.quantization_settings import METHOD_KEY
 from pellucid.loading.safetensors_file import SafetensorsFile
 from pellucid.parameter_checks import shown
 
@@ -28,7 +29,6 @@ QUANT_METHOD = "pellucid"
 _METHODS = {"hqq": "HQQ", "aqlm": "AQLM"}  # quant_method in config.json -> what people call it
 VERSION = 1
 
-CONFIG_KEY = "quantization_config"
 DTYPE_NAMES: Mapping[np.dtype[Any], str] = {
     np.dtype(np.int8): "I8",
     np.dtype(np.uint8): "U8",
@@ -55,22 +55,19 @@ def file_metadata(
     }
 
 
-def read_quantization_config(config: JsonObject) -> IntegerFormat | None:
-    """The format that config.json gives the matrices; None if they are floats, or if another quantizer
-    wrote them whose matrices `loading/foreign` reads.
+def read_quantization_config(quantization: JsonObject) -> IntegerFormat | None:
+    """The format that the settings of a quantizer give the matrices; None if another quantizer wrote them whose
+    matrices `loading/foreign` reads.
 
     Raises:
         ValueError: nothing here reads them.
     """
-    quantization = config.optional_object(CONFIG_KEY)
-    if quantization is None:
+    if read_foreign_config(quantization) is not None:
         return None
-    if read_foreign_config(config) is not None:
-        return None
-    if (method := quantization.values.get("quant_method")) != QUANT_METHOD:
+    if (method := quantization.values.get(METHOD_KEY)) != QUANT_METHOD:
         raise ValueError(
-            f"{config.path}: {CONFIG_KEY}: the weights are quantized by {_method_name(method)}, which"
-            f" does not load: use the unquantized repository with quantization="
+            f"{quantization.path}: {quantization.name or METHOD_KEY}: the weights are quantized by"
+            f" {_method_name(method)}, which does not load: use the unquantized repository with quantization="
             f"{_similar_format(quantization)!r}, or a GGUF file"
         )
     quantization.integer("version", minimum=VERSION, maximum=VERSION)

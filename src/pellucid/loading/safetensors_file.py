@@ -32,6 +32,7 @@ _ALL_DTYPES: Mapping[str, np.dtype[Any]] = {
     **_CODE_DTYPES,
     "I32": np.dtype(np.int32),
     "I64": np.dtype(np.int64),
+    "U32": np.dtype(np.uint32),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
 }
 

@@ -147,6 +147,11 @@ class WeightNames:
         }
         return replace(self, recipes=recipes)
 
+    def with_whole_norms(self) -> "WeightNames":
+        """The names in a checkpoint whose norms are stored whole, not as their distance from 1."""
+        recipes = {module: replace(recipe, offset=0.0) for module, recipe in self.recipes.items()}
+        return replace(self, recipes=recipes)
+
     def recipe(self, module: str) -> Recipe:
         """How `module` of ours is made, with its layer filled in."""
         match = re.match(r"layers\.(\d+)\.", module)

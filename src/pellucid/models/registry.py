@@ -129,6 +129,11 @@ def parse_model_config(config: JsonObject) -> ModelConfig:
             message names the file, the key, the value and what is allowed.
     """
     family, text = find_family(config)
+    for part in (config, text):
+        if not part.boolean("is_causal", True):
+            raise part.error(
+                "is_causal", "tokens that see what follows them give no text: must be true"
+            )
     model = family.read(text)
     if model.context_length > MAX_INTEGER:
         raise ValueError(

@@ -25,7 +25,7 @@ class ForeignCheckpoint(MatrixCheckpoint[ForeignMatrix]):
         super().__init__(checkpoint, find_matrices(checkpoint))
         if not self._matrices:
             raise ValueError(
-                f"{self.location}: config.json has a quantization_config, but no tensor is quantized so"
+                f"{self.location}: its configuration says how weights are quantized, but no tensor is quantized so"
             )
 
     def memory_bytes(self, name: str) -> int:

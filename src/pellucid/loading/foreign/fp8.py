@@ -37,6 +37,11 @@ def fp8_matrices(checkpoint: Checkpoint, method: str, block: tuple[int, int] | N
                 None,
                 read,
             )
+    for name in checkpoint:
+        if checkpoint.info(name).dtype == "F8_E4M3" and name not in matrices:
+            raise ValueError(
+                f"{checkpoint.path(name)}: tensor {name} is F8_E4M3 and has no scale: {method} has one for each"
+            )
     return matrices
 
 

@@ -1,4 +1,4 @@
-"""Reads `quantization_config` of other quantizers: which arrays of their checkpoints are a matrix."""
+"""Reads the settings of other quantizers: which arrays of their checkpoints are a matrix."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,27 +8,27 @@ from pellucid.json_object import JsonObject
 from pellucid.loading.foreign.arrays import FindMatrices
 from pellucid.loading.foreign.codebooks import mxfp4_matrices, nf4_matrices
 from pellucid.loading.foreign.fp8 import fp8_matrices
+from pellucid.loading.foreign.mlx import read_mlx
+from pellucid.loading.foreign.nvfp4 import nvfp4_matrices
 from pellucid.loading.foreign.word_codes import (
     SYMMETRIC,
     awq_matrices,
     gptq_matrices,
     int8_matrices,
+    llm_int8_matrices,
     packed_matrices,
 )
+from pellucid.loading.quantization_settings import METHOD_KEY, MLX, MODELOPT
 
 
-def read_foreign_config(config: JsonObject) -> FindMatrices | None:
-    """What finds the matrices of a checkpoint by the `quantization_config` of its config.json; None for
-    another quantization_config.
+def read_foreign_config(settings: JsonObject) -> FindMatrices | None:
+    """What finds the matrices of a checkpoint by the settings of its quantizer; None for an unknown quantizer.
 
     Raises:
         ValueError: a setting is not supported. The message names its key.
     """
-    quantization = config.optional_object("quantization_config")
-    if quantization is None:
-        return None
-    read = _METHODS.get(str(quantization.values.get("quant_method")))
-    return None if read is None else read(quantization)
+    read = _METHODS.get(str(settings.values.get(METHOD_KEY)))
+    return None if read is None else read(settings)
 
 
 def _read_awq(config: JsonObject) -> FindMatrices:
@@ -57,7 +57,7 @@ def _read_gptq(config: JsonObject) -> FindMatrices:
 
 def _read_fp8(config: JsonObject) -> FindMatrices:
     if config.values.get("fmt") is not None:
-        _allow(config, "fmt", ("e4m3",))
+        _allow(config, "fmt", ("e4m3", "float8_e4m3fn"))
     block: tuple[int, int] | None = None
     if config.values.get("weight_block_size") is not None:
         block = _block(config, "weight_block_size")
@@ -68,7 +68,18 @@ def _read_mxfp4(config: JsonObject) -> FindMatrices:
     return mxfp4_matrices
 
 
+def _read_modelopt(config: JsonObject) -> FindMatrices:
+    """NVIDIA's TensorRT Model Optimizer."""
+    key = "quant_algo"
+    _allow(config, key, ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4"))
+    if config.string(key) == "NVFP4":
+        return nvfp4_matrices
+    return lambda checkpoint: fp8_matrices(checkpoint, "modelopt's FP8", None)
+
+
 def _read_bitsandbytes(config: JsonObject) -> FindMatrices:
+    if config.boolean("load_in_8bit", False):
+        return llm_int8_matrices
     _allow(config, "load_in_4bit", (True,))
     _allow(config, "bnb_4bit_quant_type", ("nf4",))
     return nf4_matrices
@@ -126,6 +137,8 @@ _METHODS: Mapping[str, Callable[[JsonObject], FindMatrices]] = {
     "fp8": _read_fp8,
     "fbgemm_fp8": _read_fp8,
     "mxfp4": _read_mxfp4,
+    MLX: read_mlx,
+    MODELOPT: _read_modelopt,
     "bitsandbytes": _read_bitsandbytes,
     "compressed-tensors": _read_compressed_tensors,
 }

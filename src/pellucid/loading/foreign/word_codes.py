@@ -176,6 +176,24 @@ def int8_matrices(checkpoint: Checkpoint) -> Matrices:
     return matrices
 
 
+def llm_int8_matrices(checkpoint: Checkpoint) -> Matrices:
+    """bitsandbytes' LLM.int8: weight I8 [N, K], SCB F32 [N], the largest magnitude of each row; code * SCB / 127."""
+    matrices = {}
+    for arrays in modules_with(checkpoint, ".SCB", "bitsandbytes' int8"):
+        num_outputs, num_inputs = arrays.shape(".weight", ("I8",), 2)
+        arrays.check(".SCB", ("F32",), (num_outputs,))
+
+        def read(arrays: Arrays = arrays) -> UniformMatrix:
+            codes = arrays.array(".weight")
+            scales = arrays.array(".SCB") / np.float32(127)
+            return QuantizedMatrix(INT8_CHANNEL, codes.shape[1], codes, scales)
+
+        matrices[f"{arrays.module}.weight"] = arrays.matrix(
+            (".weight", ".SCB", ".weight_format"), (num_outputs, num_inputs), INT8_CHANNEL, read
+        )
+    return matrices
+
+
 def _num_groups(arrays: Arrays, suffix: str, num_inputs: int, group_size: int | None) -> int:
     """Groups of a row. Raises a ValueError where they do not divide it."""
     size = num_inputs if group_size is None else group_size
