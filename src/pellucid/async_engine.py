@@ -28,6 +28,7 @@ __all__ = [
     "NoBlocksError",
     "SideEngine",
     "Signal",
+    "TextThreads",
     "TooManyRequestsError",
 ]
 

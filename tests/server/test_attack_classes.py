@@ -286,7 +286,7 @@ def test_resource_exhaustion_by_http(server: RunningServer) -> None:
     large = server.call("GET", "/v1/models", headers={**key, "x-large": "a" * 10_000})
     assert large.status in (400, 431)
     assert call(server, "/v1/completions", b"[" * (2 << 20)).status == 413
-    assert call(server, "/v1/completions", b"[" * 500_000).status == 400
+    assert call(server, "/v1/completions", b"[" * 100_000).status == 400
     gzip = server.call("POST", "/v1/completions", b"\x1f\x8b", {**key, "content-encoding": "gzip"})
     assert gzip.status == 415
 

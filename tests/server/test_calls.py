@@ -19,6 +19,7 @@ from pellucid.async_engine import AsyncLLMEngine, EngineStoppedError
 from pellucid.engine.crash_report import write_crash_report
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import ANYONE
+from pellucid.server.body_memory import BodyMemory
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call, Endpoint, GeneratedReply, StreamClock
 from pellucid.server.http_protocol import EXTENSION, BodyWriter
@@ -302,9 +303,9 @@ def test_a_client_that_takes_nothing_is_given_up() -> None:
             events.append("written")
             self.is_paused = True
 
-    endpoint = Endpoint(handler, Limits(), StreamClock(15, write_seconds=0.05))
+    endpoint = Endpoint(handler, Limits(), StreamClock(15, write_seconds=0.05), BodyMemory(1 << 20))
     scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
-    scope["query_string"] = b""
+    scope["query_string"], scope["client"] = b"", None
     scope["extensions"] = {EXTENSION: {"body_writer": FullConnection(None, time.monotonic)}}
     asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
     assert events[:2] == ["http.response.start", "written"]

@@ -17,6 +17,7 @@ from anthropic.types import message_create_params
 from openai.types.chat import ChatCompletionStreamOptionsParam, completion_create_params
 from openai.types.responses import response_create_params
 
+from pellucid.server.call_warnings import MAX_WARNINGS, Warnings
 from pellucid.server.errors import ApiError
 from pellucid.server.fields import (
     FieldTable,
@@ -125,7 +126,7 @@ def test_what_cannot_be_read_is_refused_by_name(
 
 
 def test_what_has_no_effect_is_said() -> None:
-    warnings: list[str] = []
+    warnings = Warnings()
     body = TABLE.decode(b'{"size": 2, "colour": "red", "shape": null, "other": []}', warnings)
     assert (body.size, warnings) == (2, ["colour: has no effect: there is none"])
 
@@ -151,7 +152,7 @@ def test_the_fields_of_an_object_are_treated_like_those_of_a_body(
 ) -> None:
     inner = FieldTable("an object", Body, TABLE.fields, unknown)
     table = FieldTable("a table", Outer, honoured(more="an object"), objects={"more": inner})
-    warnings: list[str] = []
+    warnings = Warnings()
     if isinstance(outcome, str):
         with pytest.raises(ApiError) as refused:
             table.decode(data, warnings)
@@ -182,7 +183,7 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def test_keys_that_are_read_without_a_table_are_said_once() -> None:
-    warnings: list[str] = []
+    warnings = Warnings()
     for _ in range(2):
         warn_of_unknown_keys(
             {"a": 1, "b": 2, "c": None, "d": False, "e": {}}, {"a"}, "tools", warnings
@@ -190,8 +191,38 @@ def test_keys_that_are_read_without_a_table_are_said_once() -> None:
     assert warnings == ["tools: b has no effect"]
 
 
+def test_warnings_stay_few_whatever_a_client_sends() -> None:
+    """60,000 unknown keys in a message stopped the server for 25 s: each was looked for among all earlier ones."""
+    warnings = Warnings()
+    warn_of_unknown_keys(dict.fromkeys(map(str, range(60_000)), 1), (), "messages", warnings)
+    assert len(warnings) == MAX_WARNINGS + 1
+    assert warnings[-1] == f"{60_000 - MAX_WARNINGS} more fields have no effect"
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "message"),
+    [
+        (b'{"sizes": [%b1]}' % (b"1," * ((1 << 20) + 1)), 413, "at most 1048576 times"),
+        (b'{"sizes": "%b"}' % (b"{" * ((1 << 17) + 1)), 413, "at most 131072 times"),
+        (b'{"sizes": %b1%b}' % (b"[" * 200, b"]" * 200), 400, "sizes: nested too deeply"),
+        (b'{"sizes": %b1%b}' % (b'{"a":' * 130, b"}" * 130), 400, "sizes: nested too deeply"),
+        (b'{"sizes": %b1%b}' % (b"[" * 100_000, b"]" * 100_000), 400, "is not JSON"),
+    ],
+)
+def test_values_and_levels_of_a_body_have_limits(data: bytes, status: int, message: str) -> None:
+    class Sizes(msgspec.Struct):
+        sizes: Any = None
+
+    table = FieldTable("a table", Sizes, honoured(sizes="any"))
+    table.decode(b'{"sizes": %b1%b}' % (b"[" * 128, b"]" * 128), Warnings())
+    with pytest.raises(ApiError) as refused:
+        table.decode(data, Warnings())
+    assert refused.value.status == status
+    assert message in refused.value.message
+
+
 def test_where_clients_add_fields_unknown_ones_are_said_too() -> None:
-    warnings: list[str] = []
+    warnings = Warnings()
     table = FieldTable("a table", Body, (), Treatment.WITHOUT_EFFECT)
     table.decode(b'{"new": 1}', warnings)
     assert warnings == ["new: has no effect: this field is not known"]

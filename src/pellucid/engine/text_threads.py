@@ -20,14 +20,15 @@ class TextThreads:
 
     Args:
         max_waiting: texts that are encoded or wait for it.
+        num_threads: left out, as many as there are processors, within bounds.
     """
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, num_threads: int | None = None) -> None:
         self._max_waiting = max_waiting
         self._num_waiting = 0
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(
-            min(MAX_THREADS, max(2, os.cpu_count() or 1)), "pellucid-text"
+            num_threads or min(MAX_THREADS, max(2, os.cpu_count() or 1)), "pellucid-text"
         )
 
     async def run(self, function: Callable[[], Result]) -> Result:

@@ -1,7 +1,8 @@
 """Admission: bounds the unfinished completions and prompt tokens of the server, and keeps room for every caller."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pellucid.server.api_keys import Caller
@@ -33,6 +34,7 @@ class Admission:
         weights = {caller.name: caller.weight for caller in callers}
         self.completions = Quota(limits.max_unfinished_completions, weights)
         self.tokens = Quota(limits.max_unfinished_tokens, weights)
+        self.texts = Quota(limits.max_waiting_texts, weights)
         self.num_refused = 0
 
     def admit(self, caller: Caller, num_completions: int) -> "Place":
@@ -41,13 +43,39 @@ class Admission:
         Raises:
             ApiError: 429 with the numbers.
         """
+        self.check_room(caller, num_completions)
+        self.completions.take(caller.name, num_completions)
+        return Place(self, caller.name, num_completions)
+
+    def check_room(self, caller: Caller, num_completions: int = 1) -> None:
+        """Raises an ApiError, 429 with the numbers, if there is no room for so many completions."""
         quota = self.completions
         if num_completions > quota.room(caller.name):
             raise self._overloaded(
                 f"{quota.used} of {quota.limit} completions are unfinished{quota.describe(caller.name)}"
             )
-        quota.take(caller.name, num_completions)
-        return Place(self, caller.name, num_completions)
+
+    def check_text_room(self, caller: Caller) -> None:
+        """Raises an ApiError, 429 with the numbers, if there is no room for another text."""
+        quota = self.texts
+        if not quota.room(caller.name):
+            raise self._overloaded(
+                f"{quota.used} of {quota.limit} texts wait to be read{quota.describe(caller.name)}"
+            )
+
+    @contextmanager
+    def text(self, caller: Caller) -> Iterator[None]:
+        """Holds a place for a text.
+
+        Raises:
+            ApiError: 429 with the numbers.
+        """
+        self.check_text_room(caller)
+        self.texts.take(caller.name, 1)
+        try:
+            yield
+        finally:
+            self.texts.take(caller.name, -1)
 
     def _add_tokens(self, caller: str, num_tokens: int) -> None:
         quota = self.tokens

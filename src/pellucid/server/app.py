@@ -1,5 +1,7 @@
 """The ASGI application: the routes of the server, and the checks before them."""
 
+from collections.abc import Callable
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -11,8 +13,9 @@ from starlette.types import ASGIApp
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.page_files import page_files
 from pellucid.server.access import Access
-from pellucid.server.api_keys import Role
+from pellucid.server.api_keys import Caller, Role
 from pellucid.server.api_reference import ApiReference
+from pellucid.server.body_memory import BodyMemory
 from pellucid.server.compare_routes import CompareRoutes
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler, StreamClock
@@ -78,10 +81,25 @@ def _routes(serving: Serving) -> list[Route]:
 
     operations: list[Operation] = []
 
-    def route(method: str, path: str, handler: Handler, role: Role = Role.INFERENCE) -> Route:
+    bodies = BodyMemory(config.limits.max_held_body_bytes)
+    service = serving.service
+
+    def route(
+        method: str,
+        path: str,
+        handler: Handler,
+        role: Role = Role.INFERENCE,
+        gate: Callable[[Caller], None] = lambda caller: None,
+    ) -> Route:
         operations.append(Operation(method, path, handler, role is Role.ADMIN))
-        endpoint = Endpoint(handler, config.limits, clock, role)
+        endpoint = Endpoint(handler, config.limits, clock, bodies, role, gate)
         return Route(path, endpoint, methods=[method])
+
+    def generating(path: str, handler: Handler) -> Route:
+        return route("POST", path, handler, gate=service.check_room)
+
+    def on_text(path: str, handler: Handler) -> Route:
+        return route("POST", path, handler, gate=service.check_text_room)
 
     health, models, responses, messages, tokens, ollama, ollama_models = (
         Health(serving),
@@ -114,15 +132,15 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/ready", health.ready),
         route("GET", "/v1/models", models.list),
         route("GET", "/v1/models/{model:path}", models.retrieve),
-        route("POST", "/v1/completions", Completions(serving)),
-        route("POST", "/v1/chat/completions", ChatCompletions(serving)),
-        route("POST", "/v1/responses", responses.create),
-        route("POST", "/v1/responses/input_tokens", responses.input_tokens),
-        route("POST", "/v1/messages", messages.create),
-        route("POST", "/v1/messages/count_tokens", messages.count_tokens),
-        route("POST", "/tokenize", tokens.tokenize),
-        route("POST", "/detokenize", tokens.detokenize),
-        route("POST", "/apply-template", tokens.apply_template),
+        generating("/v1/completions", Completions(serving)),
+        generating("/v1/chat/completions", ChatCompletions(serving)),
+        generating("/v1/responses", responses.create),
+        on_text("/v1/responses/input_tokens", responses.input_tokens),
+        generating("/v1/messages", messages.create),
+        on_text("/v1/messages/count_tokens", messages.count_tokens),
+        on_text("/tokenize", tokens.tokenize),
+        on_text("/detokenize", tokens.detokenize),
+        on_text("/apply-template", tokens.apply_template),
         route("GET", "/tokenizer_info", tokens.tokenizer_info),
         route("GET", "/props", tokens.props),
         route("GET", "/", page.index_for_browsers(ollama_models.root)),
@@ -132,8 +150,8 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/api/tags", ollama_models.tags),
         route("GET", "/api/ps", ollama_models.ps),
         route("POST", "/api/show", ollama_models.show),
-        route("POST", "/api/generate", ollama.generate),
-        route("POST", "/api/chat", ollama.chat),
+        generating("/api/generate", ollama.generate),
+        generating("/api/chat", ollama.chat),
     ]
     api = OpenApi(operations, FIELD_TABLES, serving.model.name)
     reference = ApiReference(api.document, page_files())

@@ -12,6 +12,7 @@ class Limits:
 
     Args:
         max_connections: open connections.
+        max_connections_per_client: of these, from one address (of IPv6: from one network of 64 bits).
         max_header_bytes: request line and headers of one call.
         header_seconds: time in which they must arrive.
         max_body_bytes: body of one call.
@@ -24,13 +25,18 @@ class Limits:
         max_strings: stop strings of one call, and as many bad words.
         max_string_chars: length of each of them.
         max_logit_bias: entries of a logit_bias, and of allowed_token_ids.
-        text_workers: threads for routes that only turn text into tokens and back.
+        max_held_body_bytes: bodies that are read or wait to be encoded, of all callers together; the first 64 KiB
+            of each do not count. One caller can have half.
+        max_waiting_texts: large bodies, and texts of routes that only turn text into tokens and back, that wait to
+            be read, of all callers together.
+        text_workers: threads for them.
 
     Raises:
         ValueError: a limit is not above 0.
     """
 
     max_connections: int = 4096
+    max_connections_per_client: int = 1024
     max_header_bytes: int = 32 << 10
     header_seconds: float = 20.0
     max_body_bytes: int = 16 << 20
@@ -43,7 +49,9 @@ class Limits:
     max_strings: int = 32
     max_string_chars: int = 1024
     max_logit_bias: int = 1024
-    text_workers: int = 4
+    max_held_body_bytes: int = 128 << 20
+    max_waiting_texts: int = 256
+    text_workers: int = 2
 
     def __post_init__(self) -> None:
         for limit in fields(self):

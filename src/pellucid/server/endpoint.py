@@ -16,7 +16,9 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from pellucid.async_engine import Signal
-from pellucid.server.api_keys import Caller, Role
+from pellucid.server.api_keys import ANYONE, Caller, Role
+from pellucid.server.body_memory import BodyMemory, HeldBody
+from pellucid.server.call_warnings import Warnings
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, ErrorShape, error_of
 from pellucid.server.http_protocol import EXTENSION, BodyWriter
@@ -36,7 +38,8 @@ class Call:
         path_params: the variable parts of the path, by name.
         query: parameters by name; the last one of several with the same name.
         headers: by name in small letters; the last one of several with the same name.
-        body: the whole body.
+        held_body: what the body, and what was decoded from it, take of the server's memory.
+        body: the whole body; empty once it is decoded.
         warnings: the reply's warnings about fields that have no effect.
         resources: closed when the call ends, however it ends.
     """
@@ -47,8 +50,9 @@ class Call:
     path_params: Mapping[str, str]
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    body: bytes
-    warnings: list[str] = field(default_factory=list)
+    held_body: HeldBody
+    body: bytes = b""
+    warnings: Warnings = field(default_factory=Warnings)
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
@@ -110,7 +114,9 @@ class Endpoint:
         handler: makes the reply to a call; cancelled when the client disconnects.
         limits: of the body, and of the time to send it.
         clock: watches the streams of all routes.
+        bodies: the memory of the bodies of all routes.
         role: the role that a caller needs.
+        gate: raises an ApiError for a call that would be refused whatever its body says.
     """
 
     def __init__(
@@ -118,15 +124,21 @@ class Endpoint:
         handler: Handler,
         limits: Limits,
         clock: "StreamClock",
+        bodies: BodyMemory,
         role: Role = Role.INFERENCE,
+        gate: Callable[[Caller], None] = lambda caller: None,
     ) -> None:
         self._handler = handler
         self._limits = limits
         self._clock = clock
+        self._bodies = bodies
         self._role = role
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id, caller = scope["pellucid"]
+        address, _ = scope["client"] or ("", 0)
+        owner = address if caller is ANYONE else caller.name
         call = Call(
             request_id,
             caller,
@@ -134,10 +146,12 @@ class Endpoint:
             scope.get("path_params", {}),
             dict(parse_qsl(scope["query_string"].decode("latin-1"))),
             {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-            b"",
+            HeldBody(self._bodies, owner),
         )
+        call.resources.callback(call.held_body.release)
         body_writer = scope["extensions"][EXTENSION]["body_writer"]
-        sender = ReplySender(call, send, body_writer, scope["method"] == "HEAD")
+        is_head = scope["method"] == "HEAD"
+        sender = ReplySender(call, send, body_writer, is_head)
         started = time.monotonic()
         try:
             async with call.resources:
@@ -163,6 +177,7 @@ class Endpoint:
             raise ApiError(
                 403, f"{call.path} needs a key with the role admin", code="admin_key_needed"
             )
+        self._gate(call.caller)
         try:
             body = self._read_body(call, receive)
             call.body = await asyncio.wait_for(body, self._limits.body_seconds)
@@ -181,24 +196,28 @@ class Endpoint:
         with suppress(ValueError):
             if int(call.headers.get("content-length", "0")) > limit:
                 raise too_large
-        chunks, size = [], 0
+        chunks: list[bytes] = []
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise _ClientGoneError
             chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > limit:
+            if call.held_body.size + len(chunks[-1]) > limit:
                 raise too_large
+            call.held_body.grow(len(chunks[-1]))
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
     async def _reply(self, call: Call, sender: "ReplySender") -> None:
         reply = await self._handler(call)
+        call.held_body.release()
         if isinstance(reply, Reply):
             await sender.send_whole(reply)
             return
         await sender.start(200, reply.media_type, {"cache-control": "no-store"})
+        if sender.is_head:
+            await sender.end()
+            return
         call.resources.callback(self._clock.watch(sender, reply.keepalive))
         await reply.send_to(sender)
         await sender.end()
@@ -212,6 +231,7 @@ class ReplySender:
     """Sends one reply, and records when it last sent something.
 
     Attributes:
+        is_head: the call asks for the head of the reply alone.
         status: None: nothing was sent.
         body_writer: writes frames of a reply that has started.
         given_up: done when the client has not taken anything for too long.
@@ -221,7 +241,7 @@ class ReplySender:
         loop = asyncio.get_running_loop()
         self._call = call
         self._send = send
-        self._is_head = is_head
+        self.is_head = is_head
         self.body_writer = body_writer
         self.body_writer.last_time = loop.time()
         self.has_started = False
@@ -247,7 +267,7 @@ class ReplySender:
         headers = {**reply.headers, "content-length": str(len(reply.body))}
         await self.start(reply.status, reply.media_type, headers)
         await self._send(
-            {"type": "http.response.body", "body": b"" if self._is_head else reply.body}
+            {"type": "http.response.body", "body": b"" if self.is_head else reply.body}
         )
 
     async def start(self, status: int, media_type: str, headers: Mapping[str, str]) -> None:
@@ -327,7 +347,7 @@ def _call_line(call: Call, method: str, status: int | None, seconds: float) -> s
             "caller": call.caller.name,
             "status": status,
             "seconds": round(seconds, 6),
-            "body_bytes": len(call.body),
+            "body_bytes": call.held_body.size,
         }
     )
 

@@ -8,11 +8,13 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from pellucid.server.errors import refused
+from pellucid.server.json_bounds import check_counts, check_depth
 
 
 class Treatment(Enum):
@@ -50,7 +52,9 @@ def not_served(**notes: str) -> tuple[Field, ...]:
     return tuple(Field(name, Treatment.REFUSED, note) for name, note in notes.items())
 
 
-_NOTHING = (b"null", b'""', b"[]", b"{}", b"false")  # clients that send every field mean none by it
+# Clients that send every field mean none by these
+_NOTHING = frozenset({b"null", b'""', b"[]", b"{}", b"false"})
+_MAX_NOTHING = max(map(len, _NOTHING))
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -76,6 +80,10 @@ class FieldTable(Generic[Body]):
     objects: "Mapping[str, FieldTable[Any]]" = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def _by_name(self) -> Mapping[str, Field]:
+        return {field.name: field for field in self.fields}
+
     def decode(self, data: bytes, warnings: list[str]) -> Body:
         """Decodes a body.
 
@@ -84,17 +92,23 @@ class FieldTable(Generic[Body]):
             warnings: gets a line for each field without effect.
 
         Raises:
-            ApiError: it is not JSON, or a field is refused, unknown or of a wrong type.
+            ApiError: it is not JSON, it has too many values or levels, or a field is refused, unknown or of a
+                wrong type.
         """
+        check_counts(data)
         try:
             self.check(data, "", warnings)
-            return msgspec.json.decode(data, type=self.body)
+            body = msgspec.json.decode(data, type=self.body)
         except msgspec.ValidationError as error:
             what, _, path = str(error).partition(" - at `$")
             param = path.strip(".`") or None
             raise refused(f"{param or 'body'}: {what}", param) from None
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise refused(f"the body is not JSON: {error}") from None
+        for name in body.__struct_fields__:
+            if isinstance(value := getattr(body, name), dict | list):
+                check_depth(value, name)
+        return body
 
     def check(self, data: bytes | msgspec.Raw, within: str, warnings: list[str]) -> None:
         """Checks the names of an object's fields.
@@ -107,15 +121,16 @@ class FieldTable(Generic[Body]):
         Raises:
             ApiError: a field is refused or unknown.
         """
-        for name, value in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
-            if bytes(value) in _NOTHING:
+        for name, raw in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
+            value = memoryview(raw)
+            if len(value) <= _MAX_NOTHING and bytes(value) in _NOTHING:
                 continue
             self._check(name, within, warnings)
-            if name in self.objects and bytes(value).startswith(b"{"):
-                self.objects[name].check(value, f"{within}{name}.", warnings)
+            if name in self.objects and bytes(value[:1]) == b"{":
+                self.objects[name].check(raw, f"{within}{name}.", warnings)
 
     def _check(self, name: str, within: str, warnings: list[str]) -> None:
-        found = next((field for field in self.fields if field.name == name), None)
+        found = self._by_name.get(name)
         treatment = self.unknown if found is None else found.treatment
         shown = f"{within}{name[:64]}"
         if treatment is Treatment.REFUSED:
@@ -132,7 +147,8 @@ class FieldTable(Generic[Body]):
 def warn_of_unknown_keys(
     given: Mapping[str, Any], known: Collection[str], where: str, warnings: list[str]
 ) -> None:
-    """Adds a warning for each key of an object that is read without a table, once for each kind of object.
+    """Adds a warning for each key of an object that is read without a table; `Warnings` has it once for each kind of
+    object.
 
     Args:
         given: the object.
@@ -142,6 +158,4 @@ def warn_of_unknown_keys(
     """
     for key, value in given.items():
         if key not in known and value not in (None, False, "", [], {}):
-            warning = f"{where}: {key[:64]} has no effect"
-            if warning not in warnings:
-                warnings.append(warning)
+            warnings.append(f"{where}: {key[:64]} has no effect")

@@ -7,15 +7,16 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
-from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream
+from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream, TextThreads
 from pellucid.config import PRIORITY_SECONDS
 from pellucid.event_feed import EventFeed
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
-from pellucid.prompts import EncodedPrompt, Prompt
+from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.admission import Admission, Place
 from pellucid.server.api_keys import ANYONE, Caller
@@ -26,6 +27,8 @@ from pellucid.server.metrics import Metrics
 from pellucid.server.request_records import CallRecord, PromptRecord, RequestRecords
 
 Result = TypeVar("Result")
+
+MAX_READ_IN_PLACE = 16 << 10  # bytes of a body: some thousand objects, read within milliseconds
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,9 @@ class GenerationService:
         self.metrics = Metrics()
         self.on_ended: list[Callable[[Generation], None]] = []
         self.is_draining = False
-        self._texts = asyncio.Semaphore(limits.text_workers)
-        self._encoding = {caller.name: asyncio.Semaphore(1) for caller in callers}
+        self._texts = TextThreads(limits.max_waiting_texts, limits.text_workers)
+        # Of each key, one text is read or encoded at a time
+        self._turns = {caller.name: asyncio.Semaphore(1) for caller in callers}
         self._busy_since = time.monotonic()
 
     async def start(self, request: GenerationRequest, call: Call) -> "Generation":
@@ -118,8 +122,7 @@ class GenerationService:
             ApiError: it is refused; nothing was queued.
             ValueError: the engine refuses it; nothing is queued any more.
         """
-        if self.is_draining:
-            raise not_serving("the server is shutting down")
+        self._check_open()
         request.check(self.limits)
         if not self.under_way:
             self._busy_since = time.monotonic()
@@ -127,7 +130,7 @@ class GenerationService:
         generation = Generation(self, call, request, place)
         call.resources.push_async_callback(generation.aclose)
         self.under_way[generation.id] = generation
-        async with self._encoding.get(call.caller.name, nullcontext()):
+        async with self._turn(call.caller):
             for prompt in request.prompts:
                 if not isinstance(prompt, EncodedPrompt):
                     prompt = await self.engine.encode(prompt)
@@ -168,10 +171,62 @@ class GenerationService:
                 self.engine.abort(stream.request_id)
         return generation
 
-    async def work_on_text(self, work: Callable[[], Result]) -> Result:
-        """Runs work that takes long for a long text on a thread, off the event loop."""
-        async with self._texts:
-            return await asyncio.to_thread(work)
+    def check_room(self, caller: Caller) -> None:
+        """Raises an ApiError if no request of this caller would be admitted now, whatever it asks for."""
+        self._check_open()
+        self.admission.check_room(caller)
+
+    def check_text_room(self, caller: Caller) -> None:
+        """Raises an ApiError if no text of this caller would be worked on now."""
+        self._check_open()
+        self.admission.check_text_room(caller)
+
+    async def read(self, call: Call, reader: Callable[[Call], Result]) -> Result:
+        """What a call's body asks for; the body itself is dropped.
+
+        Args:
+            reader: decodes and checks the body. A large one on a thread, so that the event loop goes on.
+
+        Raises:
+            ApiError: it is refused.
+            ValueError: likewise.
+        """
+        if len(call.body) <= MAX_READ_IN_PLACE:
+            found = reader(call)
+        else:
+            found = await self.work_on_text(call, lambda: reader(call))
+        call.body = b""
+        return found
+
+    async def work_on_text(self, call: Call, work: Callable[[], Result]) -> Result:
+        """Runs work that takes long for a long text on a thread, off the event loop. Work that has not begun when the
+        call is cancelled is left out.
+
+        Raises:
+            ApiError: too many texts wait, or the server is shutting down.
+        """
+        self._check_open()
+        with self.admission.text(call.caller):
+            async with self._turn(call.caller):
+                return await self._texts.run(work)
+
+    async def count_tokens(self, call: Call, conversation: ChatPrompt) -> int:
+        """The tokens of a conversation that fits in the context, encoded as by `work_on_text`.
+
+        Raises:
+            ApiError: as `work_on_text`.
+            ValueError: the conversation does not fit, or the template does not take it.
+        """
+        engine = self.engine
+        encode = partial(engine.tokenizer.encode_conversation, conversation, engine.max_model_len)
+        return len(await self.work_on_text(call, encode))
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise not_serving("the server is shutting down")
+
+    def _turn(self, caller: Caller) -> AbstractAsyncContextManager[object]:
+        return self._turns.get(caller.name, nullcontext())
 
     def requests_ahead(self, generation: "Generation") -> "RequestsAhead | None":
         """The waiting requests that are admitted before this one; None if it has been admitted."""

@@ -39,13 +39,19 @@ class ChatEncoder:
         self.template = template
         self._found_forms: TemplateForms | None = None
 
-    def render(self, prompt: ChatPrompt) -> str:
+    def render(self, prompt: ChatPrompt, max_model_len: int | None = None) -> str:
         """The conversation as text.
 
+        Args:
+            prompt: the conversation.
+            max_model_len: tokens of prompt and answer: a conversation that is certainly longer is refused.
+
         Raises:
+            PromptTooLongError: the conversation does not fit in `max_model_len`.
             ValueError: as `ChatTemplate.render`; or there are tools, or a variable in
                 `chat_template_kwargs`, that the template does not mention; or the final message cannot be continued.
         """
+        self._check_num_chars(prompt, max_model_len)
         return self._render(prompt, self._full_time(), _NEVER)
 
     def encode(self, prompt: ChatPrompt, max_model_len: int | None = None) -> list[int]:
@@ -61,13 +67,10 @@ class ChatEncoder:
             ValueError: as `render`, or a message has the text of a control token that this tokenizer
                 cannot encode as text.
         """
-        given = (prompt.messages, prompt.tools, prompt.chat_template_kwargs)
-        if max_model_len is not None:
-            # A template may leave out text, such as earlier reasoning, but hardly most of it
-            self._encoder.check_num_chars(num_characters(given), max_model_len)
+        self._check_num_chars(prompt, max_model_len)
         time_left = self._full_time()
         self._forms(time_left)
-        is_plain = not any(map(self._control.search, _texts(given)))
+        is_plain = not any(map(self._control.search, _texts(_given(prompt))))
         text = self._render(prompt, time_left, _NEVER if is_plain else self._control)
         if max_model_len is not None:
             self._encoder.check_length(text, max_model_len)
@@ -124,6 +127,11 @@ class ChatEncoder:
         ids: list[int] = encoding.ids
         return ids
 
+    def _check_num_chars(self, prompt: ChatPrompt, max_model_len: int | None) -> None:
+        if max_model_len is not None:
+            # A template may leave out text, such as earlier reasoning, but hardly most of it
+            self._encoder.check_num_chars(num_characters(_given(prompt)), max_model_len)
+
     def _full_time(self) -> RenderingTime:
         return RenderingTime(self.template.limits.seconds)
 
@@ -167,6 +175,11 @@ class ChatEncoder:
         own = hf_tokenizer.normalizer
         hf_tokenizer.normalizer = drop if own is None else normalizers.Sequence([drop, own])
         return TextEncoder(hf_tokenizer, self._encoder.model)
+
+
+def _given(prompt: ChatPrompt) -> tuple[Any, ...]:
+    """What has text."""
+    return prompt.messages, prompt.tools, prompt.chat_template_kwargs
 
 
 def _texts(value: Any) -> Iterator[str]:

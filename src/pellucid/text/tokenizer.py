@@ -193,13 +193,13 @@ class Tokenizer:
         """
         return self.encode_conversation(chat_prompt(messages, add_generation_prompt, **options))
 
-    def render_chat(self, prompt: ChatPrompt) -> str:
-        """The conversation as text. See `ChatEncoder.render`.
+    def render_chat(self, prompt: ChatPrompt, max_model_len: int | None = None) -> str:
+        """The conversation as text. Arguments and errors are those of `ChatEncoder.render`.
 
         Raises:
             ValueError: the model has no chat template, or it does not take this conversation.
         """
-        return self._chat_encoder(prompt).render(prompt)
+        return self._chat_encoder(prompt).render(prompt, max_model_len)
 
     def encode_conversation(
         self, prompt: ChatPrompt, max_model_len: int | None = None

@@ -39,6 +39,11 @@ class CompletionBody(SamplingFields, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
 
+    @property
+    def is_prompt_only(self) -> bool:
+        """Whether the reply is the prompt, without an answer."""
+        return self.max_tokens == 0 and bool(self.echo)
+
 
 COMPLETION_FIELDS = FieldTable(
     "POST /v1/completions",
@@ -86,16 +91,30 @@ class Completions:
 
     async def __call__(self, call: Call) -> Reply | StreamedReply:
         """A text that continues a prompt: strings, token ids, and lists of both."""
+        service, tokenizer = self.serving.service, self.serving.model.tokenizer
+        body, name, request = await service.read(call, self._read)
+        generation = await service.start(request, call)
+        writer = ReplyWriter(
+            generation,
+            body,
+            "cmpl",
+            name,
+            ("text_completion", "text_completion"),
+            lambda number, output: _Choice(number, body, tokenizer, output, body.is_prompt_only),
+        )
+        return await writer.reply()
+
+    def _read(self, call: Call) -> tuple[CompletionBody, str, GenerationRequest]:
         body = COMPLETION_FIELDS.decode(call.body, call.warnings)
         body.check_stream()
         model = self.serving.model
         name = model.check_name(body.model)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        prompt_only = max_tokens == 0 and bool(body.echo)
         rule = body.format_rule()
         params = body.sampling_params(
             model.default_sampling_params,
-            max_tokens=1 if prompt_only else max_tokens,  # the engine computes a prompt to go on
+            # The engine computes a prompt to go on
+            max_tokens=1 if body.is_prompt_only else max_tokens,
             best_of=body.best_of,
             logprobs=body.logprobs,
             prompt_logprobs=_prompt_logprobs(body),
@@ -109,16 +128,8 @@ class Completions:
             body.cache_salt,
             rule_field="structured_outputs" if rule is None else rule.field,
         )
-        generation = await self.serving.service.start(request, call)
-        writer = ReplyWriter(
-            generation,
-            body,
-            "cmpl",
-            name,
-            ("text_completion", "text_completion"),
-            lambda number, output: _Choice(number, body, model.tokenizer, output, prompt_only),
-        )
-        return await writer.reply()
+        body.prompt = ""  # not kept for as long as the reply takes
+        return body, name, request
 
 
 def _prompt_logprobs(body: CompletionBody) -> int | None:

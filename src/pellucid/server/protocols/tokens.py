@@ -83,59 +83,87 @@ class Tokens:
 
     async def tokenize(self, call: Call) -> Reply:
         """The tokens of a text or of a conversation."""
+        service, tokenizer = self.serving.service, self.serving.model.tokenizer
+        body, prompt, special = await service.read(call, self._read_tokenize)
+
+        def write() -> bytes:
+            if isinstance(prompt, ChatPrompt):
+                token_ids = tokenizer.encode_conversation(prompt, self._max_model_len)
+            else:
+                token_ids = tokenizer.encode(prompt, special, self._max_model_len)
+            pieces = [tokenizer.token_text(token_id) for token_id in token_ids]
+            tokens: list[Any] = token_ids
+            if body.with_pieces:
+                pairs = zip(token_ids, pieces, strict=True)
+                tokens = [{"id": token_id, "piece": piece} for token_id, piece in pairs]
+            return msgspec.json.encode(
+                {
+                    "count": len(token_ids),
+                    "max_model_len": self._max_model_len,
+                    "tokens": tokens,
+                    "token_strs": pieces if body.return_token_strs else None,
+                }
+            )
+
+        return Reply(await service.work_on_text(call, write))
+
+    def _read_tokenize(self, call: Call) -> tuple[TokenizeBody, str | ChatPrompt, bool]:
+        """The body, what to encode, and whether with the tokens that the tokenizer puts around a text."""
         body = TOKENIZE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
-        tokenizer = self.serving.model.tokenizer
         given = [
             name for name in ("prompt", "content", "messages") if getattr(body, name) is not None
         ]
         if len(given) != 1:
             raise refused("prompt: give one of prompt, content and messages", "prompt")
         if body.messages is not None:
-            conversation = conversation_of(body, call.warnings)
-            work = lambda: tokenizer.encode_conversation(conversation)  # noqa: E731
-        else:
-            text = body.prompt if body.content is None else body.content
-            assert text is not None
-            special = body.add_special_tokens
-            if special is None:
-                special = body.content is None if body.add_special is None else body.add_special
-            work = lambda: tokenizer.encode(text, special)  # noqa: E731
-        token_ids = await self.serving.service.work_on_text(work)
-        pieces = [tokenizer.token_text(token_id) for token_id in token_ids]
-        tokens: list[Any] = token_ids
-        if body.with_pieces:
-            tokens = [{"id": i, "piece": piece} for i, piece in zip(token_ids, pieces, strict=True)]
-        return json_reply(
-            {
-                "count": len(token_ids),
-                "max_model_len": self.serving.model.max_model_len,
-                "tokens": tokens,
-                "token_strs": pieces if body.return_token_strs else None,
-            }
-        )
+            return body, conversation_of(body, call.warnings), False
+        text = body.prompt if body.content is None else body.content
+        assert text is not None
+        special = body.add_special_tokens
+        if special is None:
+            special = body.content is None if body.add_special is None else body.add_special
+        return body, text, special
 
     async def detokenize(self, call: Call) -> Reply:
-        """The text of tokens."""
+        """The text of tokens, at most as many as the context holds."""
+        service, tokenizer = self.serving.service, self.serving.model.tokenizer
+        token_ids = await service.read(call, self._read_detokenize)
+
+        def write() -> bytes:
+            text = tokenizer.decode(token_ids, skip_special_tokens=False)
+            pieces = [tokenizer.token_text(token_id) for token_id in token_ids]
+            return msgspec.json.encode({"prompt": text, "content": text, "token_strs": pieces})
+
+        return Reply(await service.work_on_text(call, write))
+
+    def _read_detokenize(self, call: Call) -> list[int]:
         body = DETOKENIZE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
-        decode = self.serving.model.tokenizer.decode
-        text = await self.serving.service.work_on_text(
-            lambda: decode(body.tokens, skip_special_tokens=False)
-        )
-        tokenizer = self.serving.model.tokenizer
-        pieces = [tokenizer.token_text(token_id) for token_id in body.tokens]
-        return json_reply({"prompt": text, "content": text, "token_strs": pieces})
+        if len(body.tokens) > self._max_model_len:
+            raise refused(
+                f"tokens: has {len(body.tokens)} tokens; at most {self._max_model_len} are allowed",
+                "tokens",
+            )
+        return body.tokens
 
     async def apply_template(self, call: Call) -> Reply:
         """A conversation as the text that the model reads."""
-        body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
-        self.serving.model.check_name(body.model)
-        conversation = conversation_of(body, call.warnings)
-        text = await self.serving.service.work_on_text(
-            lambda: self.serving.model.tokenizer.render_chat(conversation)
+        service, tokenizer = self.serving.service, self.serving.model.tokenizer
+        conversation = await service.read(call, self._read_template)
+        text = await service.work_on_text(
+            call, lambda: tokenizer.render_chat(conversation, self._max_model_len)
         )
         return json_reply({"prompt": text})
+
+    def _read_template(self, call: Call) -> ChatPrompt:
+        body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
+        self.serving.model.check_name(body.model)
+        return conversation_of(body, call.warnings)
+
+    @property
+    def _max_model_len(self) -> int:
+        return self.serving.model.max_model_len
 
     async def tokenizer_info(self, call: Call) -> Reply:
         """The tokenizer's special tokens and its chat template."""

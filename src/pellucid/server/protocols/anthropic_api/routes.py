@@ -44,6 +44,25 @@ class Messages:
 
     async def create(self, call: Call) -> Reply | StreamedReply:
         """An answer to a conversation, whole or streamed: thinking, tools, structured outputs."""
+        service = self.serving.service
+        name, request, form, earlier_id, is_streamed = await service.read(call, self._read)
+        generation = await service.start(request, call)
+        writer = MessageWriter(
+            generation, name, form, lambda: diagnostics_of(earlier_id, generation, self.serving)
+        )
+        if is_streamed:
+            return CompletionsReply(generation, writer)
+        return Reply(writer.whole(await generation.finish()))
+
+    async def count_tokens(self, call: Call) -> Reply:
+        """The tokens that a request would have."""
+        conversation = await self.serving.service.read(call, self._read_count)
+        num_tokens = await self.serving.service.count_tokens(call, conversation)
+        return json_reply({"input_tokens": num_tokens})
+
+    def _read(
+        self, call: Call
+    ) -> tuple[str, GenerationRequest, AnswerForm, str | None, bool | None]:
         body = MESSAGES_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         name = model.check_name(body.model)
@@ -67,24 +86,14 @@ class Messages:
             aspects=aspects_of(tools=body.tools, system=self._system(body)),
             rule_field=form.rule_field,
         )
-        generation = await self.serving.service.start(request, call)
         asked = body.diagnostics
         earlier_id = None if asked is None else asked.previous_message_id
-        writer = MessageWriter(
-            generation, name, form, lambda: diagnostics_of(earlier_id, generation, self.serving)
-        )
-        if body.stream:
-            return CompletionsReply(generation, writer)
-        return Reply(writer.whole(await generation.finish()))
+        return name, request, form, earlier_id, body.stream
 
-    async def count_tokens(self, call: Call) -> Reply:
-        """The tokens that a request would have."""
+    def _read_count(self, call: Call) -> ChatPrompt:
         body = COUNT_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
-        conversation = self._conversation(body, call)
-        encode = self.serving.model.tokenizer.encode_conversation
-        token_ids = await self.serving.service.work_on_text(lambda: encode(conversation))
-        return json_reply({"input_tokens": len(token_ids)})
+        return self._conversation(body, call)
 
     def _system(self, body: ConversationFields) -> str:
         return system_text(body.system or "", self.serving.config.keep_billing_block)

@@ -3,6 +3,7 @@
 https://docs.ollama.com/api
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +45,33 @@ from pellucid.server.streaming import CompletionsReply
 from pellucid.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """An answer that a call asks for, and how it is read."""
+
+    form: AnswerForm
+    request: GenerationRequest
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a call asks for.
+
+    Attributes:
+        name: by which it calls the model.
+        answer: None: nothing but that the model is there.
+    """
+
+    name: str
+    is_streamed: bool
+    num_top_logprobs: int
+    answer: _Answer | None
+
+    @classmethod
+    def of(cls, body: CommonFields, name: str, answer: _Answer | None = None) -> "_Wanted":
+        return cls(name, body.stream is not False, body.top_logprobs or 0, answer)
+
+
 @dataclass
 class Ollama:
     """The handlers of the routes."""
@@ -52,10 +80,33 @@ class Ollama:
 
     async def generate(self, call: Call) -> Reply | StreamedReply:
         """A text that continues a prompt, or answers it through the chat template."""
+        return await self._answer(call, self._read_generate, generate_form)
+
+    async def chat(self, call: Call) -> Reply | StreamedReply:
+        """An answer to a conversation, as lines of JSON or whole."""
+        return await self._answer(call, self._read_chat, chat_form)
+
+    async def _answer(
+        self, call: Call, reader: Callable[[Call], _Wanted], form: Form
+    ) -> Reply | StreamedReply:
+        service, tokenizer = self.serving.service, self.serving.model.tokenizer
+        wanted = await service.read(call, reader)
+        if wanted.answer is None:
+            return self._loaded(wanted.name, form)
+        generation = await service.start(wanted.answer.request, call)
+        blocks = wanted.answer.form.blocks(generation)
+        lines = LineWriter(
+            generation, wanted.name, form, blocks, tokenizer, wanted.num_top_logprobs
+        )
+        if not wanted.is_streamed:
+            return Reply(lines.whole(await generation.finish()))
+        return CompletionsReply(generation, lines)
+
+    def _read_generate(self, call: Call) -> _Wanted:
         body = GENERATE_FIELDS.decode(call.body, call.warnings)
         name = self.serving.model.check_name(body.model)
         if not body.prompt:
-            return self._loaded(name, generate_form)
+            return _Wanted.of(body, name)
         prompt: str | ChatPrompt = body.prompt
         if not body.raw and self.serving.model.tokenizer.has_chat_template:
             system = [{"role": "system", "content": body.system}] if body.system else []
@@ -64,14 +115,13 @@ class Ollama:
             prompt = ChatPrompt([*system, user], chat_template_kwargs=variables)
         elif body.system:
             raise refused("system: needs a chat template, and no raw", "system")
-        return await self._answer(call, body, name, prompt, generate_form)
+        return self._wanted(call, body, name, prompt)
 
-    async def chat(self, call: Call) -> Reply | StreamedReply:
-        """An answer to a conversation, as lines of JSON or whole."""
+    def _read_chat(self, call: Call) -> _Wanted:
         body = CHAT_FIELDS.decode(call.body, call.warnings)
         name = self.serving.model.check_name(body.model)
         if not body.messages:
-            return self._loaded(name, chat_form)
+            return _Wanted.of(body, name)
         messages = [own_message(message, index) for index, message in enumerate(body.messages)]
         prompt = ChatPrompt(
             readable_messages(messages, call.warnings),
@@ -79,29 +129,22 @@ class Ollama:
             chat_template_kwargs=self._variables(body, call),
             continue_final_message=is_unfinished(messages[-1]),
         )
-        return await self._answer(call, body, name, prompt, chat_form)
+        return self._wanted(call, body, name, prompt)
 
-    async def _answer(
-        self, call: Call, body: CommonFields, name: str, prompt: str | ChatPrompt, form: Form
-    ) -> Reply | StreamedReply:
+    def _wanted(
+        self, call: Call, body: CommonFields, name: str, prompt: str | ChatPrompt
+    ) -> _Wanted:
         params = _sampling_params(body, self.serving.model.default_sampling_params)
         tokenizer = self.serving.model.tokenizer
         rule = ollama_format_rule(body.format)
-        answer_form = AnswerForm(tokenizer, is_plain=True, rule=rule)
+        form = AnswerForm(tokenizer, is_plain=True, rule=rule)
         if isinstance(prompt, ChatPrompt):
             answers = tokenizer.response_format
             rule = answer_rule(rule, ToolChoice(), prompt.tools, answers, call.warnings)
-            answer_form = AnswerForm.of(tokenizer, prompt, rule)
+            form = AnswerForm.of(tokenizer, prompt, rule)
             params = with_budget(params, _budget(body.think, tokenizer))
-        request = GenerationRequest(
-            [prompt], answer_form.adapt(params), rule_field=answer_form.rule_field
-        )
-        generation = await self.serving.service.start(request, call)
-        blocks = answer_form.blocks(generation)
-        lines = LineWriter(generation, name, form, blocks, tokenizer, body.top_logprobs or 0)
-        if body.stream is False:
-            return Reply(lines.whole(await generation.finish()))
-        return CompletionsReply(generation, lines)
+        request = GenerationRequest([prompt], form.adapt(params), rule_field=form.rule_field)
+        return _Wanted.of(body, name, _Answer(form, request))
 
     def _variables(self, body: CommonFields, call: Call) -> dict[str, Any]:
         tokenizer = self.serving.model.tokenizer

@@ -29,6 +29,22 @@ class ChatCompletions:
 
     async def __call__(self, call: Call) -> Reply | StreamedReply:
         """An answer to a conversation, whole or streamed: log-probabilities, tools, structured outputs."""
+        service, tokenizer = self.serving.service, self.serving.model.tokenizer
+        body, name, request, form = await service.read(call, self._read)
+        generation = await service.start(request, call)
+        writer = ReplyWriter(
+            generation,
+            body,
+            "chatcmpl",
+            name,
+            ("chat.completion", "chat.completion.chunk"),
+            lambda number, output: ChatChoiceWriter(
+                number, body, tokenizer, output, form.blocks(generation)
+            ),
+        )
+        return await writer.reply()
+
+    def _read(self, call: Call) -> tuple[ChatBody, str, GenerationRequest, AnswerForm]:
         body = CHAT_FIELDS.decode(call.body, call.warnings)
         body.check_stream()
         model = self.serving.model
@@ -47,18 +63,8 @@ class ChatCompletions:
         request = GenerationRequest(
             [prompt], params, body.priority or 0, body.cache_salt, rule_field=form.rule_field
         )
-        generation = await self.serving.service.start(request, call)
-        writer = ReplyWriter(
-            generation,
-            body,
-            "chatcmpl",
-            name,
-            ("chat.completion", "chat.completion.chunk"),
-            lambda number, output: ChatChoiceWriter(
-                number, body, model.tokenizer, output, form.blocks(generation)
-            ),
-        )
-        return await writer.reply()
+        body.messages = []  # not kept for as long as the reply takes
+        return body, name, request, form
 
 
 def chat_prompt(

@@ -6,6 +6,7 @@ https://platform.openai.com/docs/api-reference/responses
 from dataclasses import dataclass
 
 from pellucid.parameter_checks import shown
+from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
@@ -40,6 +41,22 @@ class Responses:
 
     async def create(self, call: Call) -> Reply | StreamedReply:
         """An answer to items. The server keeps none: a client sends the whole conversation."""
+        service = self.serving.service
+        body, name, request, form = await service.read(call, self._read)
+        generation = await service.start(request, call)
+        response = ResponseObject(generation, body, name, form, service.records)
+        if body.stream:
+            return CompletionsReply(generation, EventWriter(response))
+        (output,) = await generation.finish()
+        return json_reply(response.whole(output))
+
+    async def input_tokens(self, call: Call) -> Reply:
+        """The tokens that a request would have."""
+        conversation = await self.serving.service.read(call, self._read_count)
+        num_tokens = await self.serving.service.count_tokens(call, conversation)
+        return json_reply({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+    def _read(self, call: Call) -> tuple[ResponsesBody, str, GenerationRequest, AnswerForm]:
         body = RESPONSES_FIELDS.decode(call.body, call.warnings)
         if body.truncation not in (None, "disabled"):
             raise refused(
@@ -70,22 +87,14 @@ class Responses:
             aspects=aspects_of(tools=body.tools, reasoning_effort=body.effort),
             rule_field=form.rule_field,
         )
-        generation = await self.serving.service.start(request, call)
-        response = ResponseObject(generation, body, name, form, self.serving.service.records)
-        if body.stream:
-            return CompletionsReply(generation, EventWriter(response))
-        (output,) = await generation.finish()
-        return json_reply(response.whole(output))
+        body.input = []  # not kept for as long as the reply takes
+        return body, name, request, form
 
-    async def input_tokens(self, call: Call) -> Reply:
-        """The tokens that a request would have."""
+    def _read_count(self, call: Call) -> ChatPrompt:
         body = INPUT_TOKENS_FIELDS.decode(call.body, call.warnings)
         model = self.serving.model
         model.check_name(body.model)
-        conversation = conversation_of(body, model.tokenizer, call.warnings)
-        encode = model.tokenizer.encode_conversation
-        token_ids = await self.serving.service.work_on_text(lambda: encode(conversation))
-        return json_reply({"object": "response.input_tokens", "input_tokens": len(token_ids)})
+        return conversation_of(body, model.tokenizer, call.warnings)
 
 
 def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingParams:
