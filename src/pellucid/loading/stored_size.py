@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pellucid.json_object import JsonObject
-from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.hf_config import CONFIG_FILE
 from pellucid.loading.json_file import read_json_object
+from pellucid.loading.quantization_settings import find_quantization
 from pellucid.loading.quantized_layout import read_quantization_config
 
-_ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+# FP8 without scales becomes bf16.
+_ITEM_BYTES = {"bfloat16": 2, "float8_e4m3fn": 2, "float16": 2, "float32": 4, "float64": 8}
 _DEFAULT_DTYPE = "float32"  # transformers leaves it out of configurations of models in f32
 
 
@@ -17,7 +18,7 @@ def stored_matrix_bytes(directory: Path) -> Callable[[int, int], int] | None:
     """Bytes in memory of a matrix of (outputs, inputs), as it is stored.
 
     Args:
-        directory: holds config.json; other files are not read.
+        directory: holds config.json, and perhaps what a quantizer says beside it; other files are not read.
 
     Returns:
         None where config.json does not say it: another quantizer chose what to quantize.
@@ -26,10 +27,9 @@ def stored_matrix_bytes(directory: Path) -> Callable[[int, int], int] | None:
         ValueError: config.json is not supported.
     """
     config = read_json_object(directory / CONFIG_FILE)
-    if (weight_format := read_quantization_config(config)) is not None:
-        return weight_format.num_bytes
-    if read_foreign_config(config) is not None:
-        return None
+    if (quantization := find_quantization(directory, config)) is not None:
+        weight_format = read_quantization_config(quantization)
+        return None if weight_format is None else weight_format.num_bytes
     item_bytes = _ITEM_BYTES[_dtype(config)]
     return lambda num_outputs, num_inputs: item_bytes * num_outputs * num_inputs
 
