@@ -337,6 +337,52 @@ def test_of_an_output_the_latest_snapshot_is_kept() -> None:
     assert admit(manager, make_request("c", prompt=text[:60])).num_tokens == 16
 
 
+def test_outputs_of_many_decoders_leave_prompts_their_snapshots() -> None:
+    manager = with_snapshots(num_snapshots=8, num_slots=20, num_blocks=200)
+    head = make_request("head", num_prompt_tokens=40)
+    advance(manager, head, 32, 40)
+    manager.forget(head)
+    decoders = [make_request(f"d{i}", prompt=range(100 * i, 100 * i + 15)) for i in range(1, 20)]
+    for end in (15, *range(16, 66)):
+        for request in decoders:
+            if end > 15:
+                request.output_token_ids.append(end)
+            advance(manager, request, end)
+    assert manager.states.pool.num_used_snapshots == 5  # the prompt's, and the share of outputs
+    again = make_request("again", num_prompt_tokens=40)
+    assert admit(manager, again).num_tokens == 32
+    # The end of an answer is the beginning of the next prompt: it counts as one.
+    texts = [request.token_ids(0, 65) for request in decoders[-4:]]
+    for request in decoders[::-1]:
+        manager.forget(request)
+    manager.forget(again)
+    others = [make_request(f"o{i}", prompt=range(3000 * i, 3000 * i + 15)) for i in range(1, 5)]
+    for end in (15, *range(16, 34)):
+        for request in others:
+            if end > 15:
+                request.output_token_ids.append(end)
+            advance(manager, request, end)
+    for request in others:
+        manager.forget(request)
+    assert admit(manager, make_request("next", prompt=[*texts[-1], 1])).num_tokens == 64
+
+
+def test_a_snapshot_that_a_prompt_uses_stays_when_the_output_goes_on() -> None:
+    manager = with_snapshots()
+    request = make_request("a", num_prompt_tokens=20)
+    advance(manager, request, 16, 20)
+    for end in range(21, 34):
+        request.output_token_ids.append(end)
+        advance(manager, request, end)
+    text = request.token_ids(0, 33)
+    other = make_request("b", prompt=text)
+    advance(manager, other, 32)
+    for end in range(34, 66):
+        request.output_token_ids.append(end)
+        advance(manager, request, end)
+    assert admit(manager, make_request("c", prompt=text)).num_tokens == 32
+
+
 def test_a_preempted_request_resumes_from_its_snapshot() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=40)

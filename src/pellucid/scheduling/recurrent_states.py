@@ -115,6 +115,7 @@ class RecurrentStates:
         """
         own = self._states.pop(table.request.request_id, None)
         if own is not None and own.latest_snapshot is not None:
+            self.pool.make_lasting(self._block_hash(table, own.latest_snapshot))
             self._save_snapshot(table, own.latest_snapshot)
 
     # ---- forks
@@ -290,17 +291,17 @@ class RecurrentStates:
         is_wanted = num_tokens in (own.parts_at, self._last_snapshot_at(request))
         if not (in_output or is_wanted or num_tokens % self._snapshot_interval(request) == 0):
             return
+        if in_output and own.latest_snapshot is not None:
+            self.pool.drop_of_output(self._block_hash(table, own.latest_snapshot))
         block_hash = self._block_hash(table, num_tokens)
-        snapshot_slot = self.pool.keep(block_hash, request.request_id, num_tokens)
+        snapshot_slot = self.pool.keep(block_hash, request.request_id, num_tokens, in_output)
         if snapshot_slot is None:
             return
         self._block_ops.add(CopyState(own.slot, snapshot_slot))
-        if not in_output:
-            self._save_snapshot(table, num_tokens)
-        else:
-            if own.latest_snapshot is not None:
-                self.pool.drop(self._block_hash(table, own.latest_snapshot))
+        if in_output:
             own.latest_snapshot = num_tokens
+        else:
+            self._save_snapshot(table, num_tokens)
 
     def _save_snapshot(self, table: BlockTable, num_tokens: int) -> None:
         """Offers a request's snapshot of the states after `num_tokens` to the prefix store."""

@@ -4,6 +4,10 @@ from collections import OrderedDict
 
 from pellucid.events import StateOpRow
 
+# Snapshots of unfinished outputs take at most 1 / OUTPUT_SHARE of the slots for snapshots: each decoding request
+# takes one after another, and together they would evict the snapshots of all prompts.
+OUTPUT_SHARE = 2
+
 
 class StateLog:
     """Records what happens to snapshots, as rows of the event `states`, in order.
@@ -56,6 +60,8 @@ class StatePool:
         last = self._first_snapshot + num_snapshots
         self._free_snapshots = list(range(self._first_snapshot, last))[::-1]
         self._snapshots: OrderedDict[bytes, int] = OrderedDict()  # by block hash, LRU
+        self._of_outputs: set[bytes] = set()  # the snapshots of unfinished outputs
+        self._max_of_outputs = num_snapshots // OUTPUT_SHARE
 
     @property
     def num_free_slots(self) -> int:
@@ -110,21 +116,48 @@ class StatePool:
         self.log.add("U", slot, request_id, num_tokens)
         return slot
 
-    def keep(self, block_hash: bytes, request_id: str, num_tokens: int) -> int | None:
-        """A slot for a new snapshot of a request's states after `num_tokens`; evicts the least recently used
-        snapshot if no slot is free. None: this snapshot exists already."""
+    def keep(
+        self, block_hash: bytes, request_id: str, num_tokens: int, of_output: bool = False
+    ) -> int | None:
+        """A slot for a new snapshot of a request's states after `num_tokens`. Evicts the least recently used
+        snapshot if no slot is free, and the least recently used one of an output if these have their share.
+
+        Args:
+            of_output: the output is not finished: a later snapshot will replace this one.
+
+        Returns:
+            None: this snapshot exists already, or there is no slot for it.
+        """
         if block_hash in self._snapshots:
             self._snapshots.move_to_end(block_hash)
+            if not of_output:
+                self.make_lasting(block_hash)
             return None
-        if not self._free_snapshots:
+        if of_output and len(self._of_outputs) == self._max_of_outputs:
+            if not self._of_outputs:
+                return None
+            self.drop(next(each for each in self._snapshots if each in self._of_outputs))
+        elif not self._free_snapshots:
             self.drop(next(iter(self._snapshots)))
+        if of_output:
+            self._of_outputs.add(block_hash)
         self.version += 1
         slot = self._snapshots[block_hash] = self._free_snapshots.pop()
         self.log.add("T", slot, request_id, num_tokens)
         return slot
 
+    def make_lasting(self, block_hash: bytes) -> None:
+        """An output is finished, or a prompt contains its text so far: its snapshot counts as a prompt's."""
+        self._of_outputs.discard(block_hash)
+
+    def drop_of_output(self, block_hash: bytes) -> None:
+        """Forgets the snapshot of an output that a later one replaces, unless it is lasting."""
+        if block_hash in self._of_outputs:
+            self.drop(block_hash)
+
     def drop(self, block_hash: bytes) -> None:
         """Forgets a snapshot, if it is still there."""
+        self._of_outputs.discard(block_hash)
         if (slot := self._snapshots.pop(block_hash, None)) is not None:
             self.version += 1
             self._free_snapshots.append(slot)
@@ -139,4 +172,6 @@ class StatePool:
         slots = [*self._free_snapshots, *self._snapshots.values()]
         last = self._first_snapshot + self.num_snapshots
         assert sorted(slots) == list(range(self._first_snapshot, last))
+        assert self._of_outputs <= self._snapshots.keys()
+        assert len(self._of_outputs) <= self._max_of_outputs
         assert 0 <= self._num_taken_spares <= self.num_spares
