@@ -7,6 +7,7 @@ import pytest
 
 from pellucid.engine import LLMEngine, kv_storage
 from pellucid.events import EventRecord, Level, RequestStateChanged
+from pellucid.execution import prefix_store
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
@@ -137,3 +138,68 @@ def test_blocks_that_cannot_be_moved_let_nobody_wait_for_ever(
         again.step()
     run(again)
     assert output.outputs == expected.outputs
+
+
+def test_no_step_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network drive that does not answer stops the threads of the prefix store alone."""
+    running = engine(tmp_path)
+    directory, threads = running._executor._prefix_store._directory, set()
+    for name in ("has", "read", "write", "path", "remove"):
+
+        def watched(*args: object, ask: object = getattr(directory, name)) -> object:
+            threads.add(threading.current_thread())
+            return ask(*args)
+
+        monkeypatch.setattr(directory, name, watched)
+    running.add_request(PROMPT, PARAMS)
+    run(running)
+    running.close()
+    assert threads and threading.main_thread() not in threads
+
+
+def test_a_request_that_the_read_limit_refuses_waits_without_spinning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(tmp_path)
+    again = engine(tmp_path, max_num_batched_tokens=16, max_num_seqs=1)  # two blocks at a time
+    gate, store = Gate(again, monkeypatch), again._executor._prefix_store
+    waits, take = [], store.take_read
+
+    def watched(max_seconds: float) -> object:
+        waits.append(max_seconds)
+        return take(max_seconds if gate.opened.is_set() else 0.0)
+
+    monkeypatch.setattr(store, "take_read", watched)
+    outputs = [again.add_request(PROMPT, PARAMS) for _ in range(2)]
+    for _ in range(10):
+        again.step()
+    assert waits[0] == 0.0 and all(waits[1:])
+    gate.opened.set()
+    run(again)
+    assert [output.outputs for output in outputs] == [expected.outputs] * 2
+
+
+def test_prompts_are_computed_when_the_disk_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(tmp_path)
+    again = engine(tmp_path)
+    gate, store, now = Gate(again, monkeypatch), again._executor._prefix_store, 0.0
+    monkeypatch.setattr(store, "_clock", lambda: now)
+    take = store.take_read
+    monkeypatch.setattr(store, "take_read", lambda max_seconds: take(0.0))
+    outputs = [again.add_request(PROMPT, PARAMS), again.add_request(PROMPT[:40], PARAMS)]
+    for _ in range(3):
+        again.step()
+    now = prefix_store.MAX_READ_SECONDS
+    run(again)
+    # Others do not wait again before the disk answers.
+    outputs.append(again.add_request([5, *PROMPT], PARAMS))
+    run(again)
+    assert outputs[0].outputs == expected.outputs
+    assert [output.num_cached_tokens for output in outputs] == [0, 0, 0]
+    gate.opened.set()
+    for thread in gate.threads:
+        thread.join()
+    assert not store._is_stuck and not store._is_reading
+    assert again.scheduler.kv_cache_manager.offloaded.stored._reads == {}

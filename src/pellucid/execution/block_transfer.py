@@ -31,7 +31,7 @@ class PrefixStore(Protocol):
     """Stores blocks beyond their lives in the pool. Its calls do not wait for a disk."""
 
     def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
-        """Whether this block should be saved: it is not stored yet, and the queue has room for it.
+        """Whether this block should be saved: it is not in the queue yet, and the queue has room for it.
 
         Args:
             num_blocks: blocks that the queue must have room for; for a snapshot, the number of its pieces, of

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from pellucid.scheduling.block_ops import ReadSnapshot, SnapshotKey
 
 # The contents of a block; after the blocks, a snapshot of recurrent states as a list of its pieces.
 Payload: TypeAlias = BlockBytes | ReadSnapshot
+
+# Without an answer of the disk for as long, prompts are computed, and nothing is read until the disk answers.
+MAX_READ_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +42,8 @@ class _ToRead(NamedTuple):
 
 
 class DiskPrefixStore:
-    """Reads and saves blocks in the background.
+    """Reads and saves blocks in the background. The caller's thread never waits for the disk, not even for a look at
+    a directory: a network drive may not answer.
 
     A reading and a writing thread live only while there is work for them. So the process can end without
     `close`, and the blocks that were saved until then are still written.
@@ -49,6 +54,7 @@ class DiskPrefixStore:
         max_pending: most blocks that may wait for the disk; further blocks are dropped.
         report: called, from any thread, with a warning for people.
         pieces_per_state: pieces of the size of a block into which a snapshot of recurrent states is cut.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class DiskPrefixStore:
         max_pending: int,
         report: Callable[[str], None],
         pieces_per_state: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert directory.file_bytes == file_format.file_bytes
         self.counts = PrefixStoreCounts()
@@ -66,6 +73,7 @@ class DiskPrefixStore:
         self._max_pending = max_pending
         self._report = report
         self._pieces_per_state = pieces_per_state
+        self._clock = clock
         self._lock = threading.Condition()  # for everything below
         self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
         self._is_writing = False
@@ -73,6 +81,9 @@ class DiskPrefixStore:
         self._is_closed = False
         self._to_read: deque[_ToRead] = deque()
         self._is_reading = False
+        self._being_read: int | None = None  # read_id
+        self._asked_at = 0.0  # when the reading thread last asked the disk
+        self._is_stuck = False  # the disk has not answered, and nobody waits for what is being read
         self._read: list[tuple[int, list[Payload]]] = []  # read_id and what was found
 
     def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
@@ -113,12 +124,12 @@ class DiskPrefixStore:
         `take_read` gives them.
         """
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._is_stuck:
                 self._read.append((read_id, []))
                 return
             self._to_read.append(_ToRead(read_id, keys, snapshots))
             if not self._is_reading:
-                self._is_reading = True
+                self._is_reading, self._asked_at = True, self._clock()
                 threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
 
     def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[Payload]]]:
@@ -130,19 +141,41 @@ class DiskPrefixStore:
         with self._lock:
             if max_seconds:
                 self._lock.wait_for(lambda: self._read or not self._is_reading, max_seconds)
+            gives_up = self._give_up_reading()
             taken, self._read = self._read, []
+        if gives_up:
+            self._report(
+                f"no answer for {MAX_READ_SECONDS:g} s: nothing is read until the disk answers"
+            )
         return taken
 
+    def _give_up_reading(self) -> bool:
+        """Ends all reads, with nothing found, if the disk has not answered for too long. Returns whether it did so
+        now."""
+        if not self._is_reading or self._is_stuck:
+            return False
+        if self._clock() - self._asked_at < MAX_READ_SECONDS:
+            return False
+        self._is_stuck = True
+        if self._being_read is not None:
+            self._read.append((self._being_read, []))
+        self._drop_waiting_reads()
+        return True
+
+    def _drop_waiting_reads(self) -> None:
+        self._read += [(each.read_id, []) for each in self._to_read]
+        self._to_read.clear()
+
     def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
-        """Whether to call `save` for so many blocks, of which this is the first: they are not stored yet, and
-        there is room. Counts dropped blocks."""
+        """Whether to call `save` for so many blocks, of which this is the first: they do not wait to be written yet,
+        and there is room. Counts dropped blocks."""
         with self._lock:
             if not self._saves or block_hash in self._pending:
                 return False
             if len(self._pending) + num_blocks > self._max_pending:
                 self.counts.dropped += num_blocks
                 return False
-        return not self._directory.has(block_hash)
+        return True
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
         """Queues a block for writing. The caller has asked `wants`, and must not change `data` afterwards."""
@@ -161,8 +194,7 @@ class DiskPrefixStore:
         """Writes what is waiting; from now on nothing is saved or read."""
         with self._lock:
             self._saves, self._is_closed = False, True
-            self._read += [(each.read_id, []) for each in self._to_read]
-            self._to_read.clear()
+            self._drop_waiting_reads()
         self.flush()
 
     def _read_all(self) -> None:
@@ -173,6 +205,7 @@ class DiskPrefixStore:
                     self._lock.notify_all()
                     return
                 read_id, keys, snapshots = self._to_read.popleft()
+                self._being_read, self._asked_at = read_id, self._clock()
             found: list[Payload] = []
             try:
                 if snapshots is None:
@@ -182,12 +215,15 @@ class DiskPrefixStore:
             except Exception:  # the waiting request computes the block instead
                 _log.exception("blocks of the prefix cache could not be read")
             with self._lock:
-                self._read.append((read_id, found))
+                if not self._is_stuck:
+                    self._read.append((read_id, found))
+                self._being_read, self._is_stuck = None, False
                 self._lock.notify_all()
 
     def _find_blocks(self, keys: Iterable[BlockKey], found: list[Payload]) -> None:
         """Appends the contents of the blocks to `found`, up to the first that is not there."""
         for key in keys:
+            self._asked_at = self._clock()
             if (data := self.find(key.block_hash, key.token_ids)) is None:
                 break
             found.append(data)
@@ -218,13 +254,16 @@ class DiskPrefixStore:
     def _write_pending(self) -> None:
         while (block := self._next_pending()) is not None:
             block_hash, token_ids, data = block
+            is_new = False
             try:
-                self._directory.write(block_hash, self._format.encode(block_hash, token_ids, data))
+                if is_new := not self._directory.has(block_hash):
+                    parts = self._format.encode(block_hash, token_ids, data)
+                    self._directory.write(block_hash, parts)
             except (OSError, MemoryError) as error:
                 self._give_up(error)
             with self._lock:
                 if self._pending.pop(block_hash, None) is not None:
-                    self.counts.saved += 1
+                    self.counts.saved += is_new
 
     def _next_pending(self) -> tuple[bytes, tuple[int, ...], BlockBytes] | None:
         """The oldest block that waits; None ends the thread."""

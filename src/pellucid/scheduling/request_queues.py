@@ -241,9 +241,9 @@ class RequestQueues:
         self.queue(self._reading.pop(request_id))
 
     @property
-    def only_reads(self) -> bool:
-        """Whether all unfinished requests wait for blocks from the prefix store."""
-        return bool(self._reading) and not self.running and not self.waiting
+    def num_reading(self) -> int:
+        """Requests that wait for blocks from the prefix store."""
+        return len(self._reading)
 
     def admit(self, request: Request) -> None:
         """Moves a request from `waiting` to `running`."""

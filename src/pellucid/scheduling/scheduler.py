@@ -58,6 +58,9 @@ class Scheduler:
         self._arrived: list[Request] = []  # since the last step, if anyone listens
         self._ended: list[Request] = []
         self._has_drafts = False  # some running request may have some
+        self._waits_to_read: Request | None = (
+            None  # in the last step, because of the limit of blocks to read
+        )
 
     @property
     def running(self) -> Sequence[Request]:
@@ -117,6 +120,7 @@ class Scheduler:
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
         self._events.begin_step(now)
+        self._waits_to_read = None
         self._expire(now)
         plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
         # Decoding requests go first: they take almost nothing of the budget, and each one that is left out
@@ -243,7 +247,11 @@ class Scheduler:
     @property
     def waits_for_reads_alone(self) -> bool:
         """Whether the next step can compute nothing before the prefix store has read blocks."""
-        return self._queues.only_reads
+        queues = self._queues
+        if not queues.num_reading or queues.running:
+            return False
+        first = queues.waiting.first
+        return first is None or first is self._waits_to_read
 
     def finish_reading(self, read_id: int, payloads: Sequence[object]) -> None:
         """Returns a request that waited for blocks from the prefix store to the queue.
@@ -388,6 +396,7 @@ class Scheduler:
             if events.active:
                 events.blocked(request, "reading_prefix", 0, ())
             if not manager.offloaded.stored.has_asked(request.request_id):
+                self._waits_to_read = request
                 return False
             self._queues.read(request)
             return True
