@@ -12,6 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream, Signal
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
 from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
+from pellucid.engine.request_maker import PreparedRequest
 from pellucid.engine.side_engine import SideEngine
 from pellucid.engine.text_threads import TextThreads
 from pellucid.events import Snapshot
@@ -139,8 +140,7 @@ class AsyncLLMEngine:
         try:
             if params is None:
                 params = self._engine.model.default_sampling_params
-            prepare = partial(self._engine.prepare, prompt, params)
-            prepared = await self._texts.run(prepare) if _has_text(prompt, params) else prepare()
+            prepared = await self._prepare(prompt, params)
         except BaseException:
             self._thread.give_up()
             raise
@@ -243,8 +243,7 @@ class AsyncLLMEngine:
         Raises:
             ValueError: the prompt or a parameter cannot be served.
         """
-        prepare = partial(self._engine.prepare, prompt, params)
-        prepared = await self._texts.run(prepare) if _has_text(prompt, params) else prepare()
+        prepared = await self._prepare(prompt, params)
         return AnswerSoFar(prepared, seed, index, output_token_ids, cache_salt)
 
     async def side_engine(self, config: EngineConfig) -> SideEngine:
@@ -301,6 +300,15 @@ class AsyncLLMEngine:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.shutdown()
 
+    async def _prepare(
+        self, prompt: Prompt | EncodedPrompt, params: RequestParams
+    ) -> PreparedRequest:
+        """`LLMEngine.prepare`, off the event loop if it takes time."""
+        prepare = partial(self._engine.prepare, prompt, params)
+        if self._engine.preparing_takes_time(prompt, params):
+            return await self._texts.run(prepare)
+        return prepare()
+
     def _abort_stream(self, stream: AsyncTokenStream) -> None:
         self._thread.call(partial(self._thread.abort_stream, stream))
 
@@ -309,10 +317,3 @@ def _stop(thread: EngineThread, texts: TextThreads) -> None:
     thread.stop(drain=False)
     thread.join()
     texts.stop()
-
-
-def _has_text(prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
-    """Whether anything is left to encode or to compile."""
-    if not isinstance(prompt, EncodedPrompt) or params.bad_words:
-        return True
-    return isinstance(params, SamplingParams) and bool(params.stop or params.structured_outputs)

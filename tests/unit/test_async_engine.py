@@ -7,6 +7,7 @@ import random
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -450,6 +451,35 @@ def test_a_slow_tokenizer_holds_nobody_up() -> None:
         await (await slow).complete()
 
     run(serve)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=1, thinking_token_budget=3),
+        SamplingParams(max_tokens=1, stop=["x"], stop_in_reasoning=False),
+        SamplingParams(max_tokens=1, bad_words=["x"]),
+    ],
+)
+def test_no_text_is_decoded_or_encoded_on_the_event_loop(params: SamplingParams) -> None:
+    threads: set[threading.Thread] = set()
+
+    async def main(engine: AsyncLLMEngine) -> None:
+        tokenizer = engine.tokenizer
+        for name in ("encode", "decode", "bad_words_token_ids"):
+
+            def watched(*args: object, do: Any = getattr(tokenizer, name), **options: Any) -> Any:
+                threads.add(threading.current_thread())
+                return do(*args, **options)
+
+            setattr(tokenizer, name, watched)
+        prompt = await engine.encode(PROMPT)
+        async with await engine.add_request(prompt, params) as stream:
+            async for _ in stream:
+                pass
+
+    run(main)
+    assert threads and threading.main_thread() not in threads
 
 
 def test_draining_lets_requests_end_and_takes_no_others() -> None:

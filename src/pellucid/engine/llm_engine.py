@@ -217,6 +217,10 @@ class LLMEngine:
         """
         return self._request_maker.prepare(prompt, params, self.clock)
 
+    def preparing_takes_time(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
+        """Whether `prepare` takes time that grows with texts. From any thread."""
+        return self._request_maker.preparing_takes_time(prompt, params)
+
     def check_request(
         self,
         prompt: EncodedPrompt,

@@ -117,6 +117,16 @@ class RequestMaker:
             self._thinking_budget(marks, sampling.thinking_token_budget),
         )
 
+    def preparing_takes_time(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
+        """Whether `prepare` has anything to encode, to decode or to compile."""
+        sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
+        return (
+            not isinstance(prompt, EncodedPrompt)
+            or bool(sampling.bad_words or sampling.stop)
+            or sampling.structured_outputs is not None
+            or sampling.thinking_token_budget is not None
+        )
+
     def _reasoning_marks(
         self, prompt: EncodedPrompt, params: SamplingParams
     ) -> ReasoningMarks | None:
