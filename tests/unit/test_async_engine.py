@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import gc
 import random
 import threading
@@ -466,13 +467,13 @@ def test_no_text_is_decoded_or_encoded_on_the_event_loop(params: SamplingParams)
 
     async def main(engine: AsyncLLMEngine) -> None:
         tokenizer = engine.tokenizer
+
+        def watched(do: Callable[..., Any], *args: object, **options: object) -> Any:
+            threads.add(threading.current_thread())
+            return do(*args, **options)
+
         for name in ("encode", "decode", "bad_words_token_ids"):
-
-            def watched(*args: object, do: Any = getattr(tokenizer, name), **options: Any) -> Any:
-                threads.add(threading.current_thread())
-                return do(*args, **options)
-
-            setattr(tokenizer, name, watched)
+            setattr(tokenizer, name, functools.partial(watched, getattr(tokenizer, name)))
         prompt = await engine.encode(PROMPT)
         async with await engine.add_request(prompt, params) as stream:
             async for _ in stream:

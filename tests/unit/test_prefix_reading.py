@@ -1,6 +1,8 @@
 """Reading prefixes from disk: only the request that needs them waits, not the steps."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,13 +146,13 @@ def test_no_step_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A network drive that does not answer stops the threads of the prefix store alone."""
     running = engine(tmp_path)
     directory, threads = running._executor._prefix_store._directory, set()
+
+    def watched(ask: Callable[..., object], *args: object) -> object:
+        threads.add(threading.current_thread())
+        return ask(*args)
+
     for name in ("has", "read", "write", "path", "remove"):
-
-        def watched(*args: object, ask: object = getattr(directory, name)) -> object:
-            threads.add(threading.current_thread())
-            return ask(*args)
-
-        monkeypatch.setattr(directory, name, watched)
+        monkeypatch.setattr(directory, name, partial(watched, getattr(directory, name)))
     running.add_request(PROMPT, PARAMS)
     run(running)
     running.close()
@@ -199,7 +201,8 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
     assert outputs[0].outputs == expected.outputs
     assert [output.num_cached_tokens for output in outputs] == [0, 0, 0]
     gate.opened.set()
-    for thread in gate.threads:
-        thread.join()
+    for thread in threading.enumerate():
+        if thread.name == "pellucid-prefix-reader":
+            thread.join()
     assert not store._is_stuck and not store._is_reading
     assert again.scheduler.kv_cache_manager.offloaded.stored._reads == {}

@@ -1,14 +1,19 @@
 """Structured outputs: the forms of rules, their masks, and completions that keep them."""
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pellucid.execution.proposers.proposer import Proposer
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.request import Request
 from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.text.grammars import GrammarCompiler
+from pellucid.text.reasoning_tokens import ThinkingBudget
+from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from support.fake_model import EOS, VOCAB_SIZE, FakeTokenizer, fake_engine
 
 pytest.importorskip("llguidance")
@@ -183,6 +188,55 @@ def test_parameters_that_leave_nothing_end_that_request_alone() -> None:
     assert good.outputs[0].finish_reason in ("stop", "length")
 
 
+class CountedTokens(list[int]):
+    """Counts the tokens that are copied from it."""
+
+    num_read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        type(self).num_read += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        type(self).num_read += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("has_drafts", [False, True])
+def test_a_long_answer_is_not_copied_for_each_token(has_drafts: bool, logprobs: int | None) -> None:
+    """Its grammar and its budget follow it token by token."""
+    num_tokens = 400
+
+    class Drafts(Proposer):
+        def propose(
+            self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+        ) -> dict[str, list[int]]:
+            drafts = FakeTokenizer().encode("abaabb")
+            return {request.request_id: drafts for request in requests}
+
+    engine = fake_engine(context_length=1000, proposer=Drafts() if has_drafts else None)
+    params = SamplingParams(
+        structured_outputs=StructuredOutputsParams(regex="[ab]+"),
+        seed=3,
+        max_tokens=num_tokens,
+        min_tokens=num_tokens,
+        logprobs=logprobs,
+    )
+    output = engine.add_request([3], params)
+    (completion,) = engine._completions.unfinished.values()
+    completion.request.thinking_budget = ThinkingBudget.of(
+        ReasoningMarks(("x",), ("y",), begins_open=False), 5, lambda token: b"a", lambda text: [1]
+    )
+    CountedTokens.num_read = 0
+    completion.request.output_token_ids = CountedTokens()
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert len(output.outputs[0].token_ids) == num_tokens
+    assert 0 < CountedTokens.num_read < 40 * num_tokens
+
+
 def test_drafts_change_nothing() -> None:
     """The right tokens and wrong ones, some of which the rule forbids."""
     params = SamplingParams(
@@ -191,16 +245,19 @@ def test_drafts_change_nothing() -> None:
     plain = finish(fake_engine(), ([3], params))[0]
     right = plain.outputs[0].token_ids
 
-    class Proposer:
-        def propose(self, requests: Any) -> dict[str, list[int]]:
+    class Drafts(Proposer):
+        def propose(
+            self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+        ) -> dict[str, list[int]]:
             drafts = {}
             for request in requests:
                 known = request.num_output_tokens
                 drafts[request.request_id] = [*right[known : known + known % 4], 1, 6, 31]
             return drafts
 
-    engine = fake_engine(proposer=Proposer())
+    engine = fake_engine(proposer=Drafts())
     drafted = finish(engine, ([3], params))[0]
+    assert engine.speculation.num_drafts > engine.speculation.num_right > 0
     assert drafted.outputs[0].token_ids == right
     assert drafted.outputs[0].text == plain.outputs[0].text
     assert drafted.outputs[0].stop_reason == plain.outputs[0].stop_reason

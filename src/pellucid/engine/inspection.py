@@ -158,7 +158,7 @@ class SeenLogits:
     def stages(self) -> list[SeenStage]:
         """The model's distribution, then what each active stage leaves of it, in order."""
         passed = [SeenStage("logits", Candidates.of(self.logits), 1.0)]
-        row = SamplingRow.of(self.request, self.request.output_token_ids)
+        row = SamplingRow.of(self.request)
         for stage in sampling_stages(row):
             before = passed[-1].candidates
             after = stage.apply(before)

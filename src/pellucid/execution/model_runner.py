@@ -1,7 +1,8 @@
 """The model runner: computes a scheduled step: forward, logits, tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from pellucid.backends.base import Draw, StepDecoder
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
@@ -196,7 +197,7 @@ class ModelRunner:
         Args:
             first: index of the row of the last known token; those of the drafts follow it.
         """
-        row = SamplingRow.of(request, request.output_token_ids)
+        row = SamplingRow.of(request)
         if request.num_candidates:
             result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
                 computed.rows[first], row, request.num_candidates
@@ -208,8 +209,7 @@ class ModelRunner:
             num_output_tokens = request.num_output_tokens + number
             if sampled[-1].token_id != draft or request.end_after(draft, num_output_tokens):
                 break
-            drafts = request.draft_token_ids[:number]
-            row = replace(row, output_token_ids=[*request.output_token_ids, *drafts])
+            row = SamplingRow.of(request, number)
             try:
                 sampled.append(
                     self._choose(request, computed, first + number, row, result, observe)
@@ -220,10 +220,8 @@ class ModelRunner:
             targets = self._draft_targets(request, computed.rows[first:])
             result.draft_targets[request.request_id] = targets
 
-    def distribution(
-        self, request: Request, logits: Array, drafts: Sequence[int] = ()
-    ) -> Candidates:
-        """The distribution that the token after a request's output and `drafts` is drawn from.
+    def distribution(self, request: Request, logits: Array, num_drafts: int = 0) -> Candidates:
+        """The distribution that the token after a request's output and its first `num_drafts` drafts is drawn from.
 
         Args:
             logits: [V].
@@ -231,7 +229,7 @@ class ModelRunner:
         Raises:
             ValueError: the logits or the parameters leave no token.
         """
-        row = SamplingRow.of(request, [*request.output_token_ids, *drafts])
+        row = SamplingRow.of(request, num_drafts)
         return self.sampler.distribution(logits, row)
 
     def _draft_targets(self, request: Request, logits: Array) -> list[Candidates]:
@@ -241,12 +239,12 @@ class ModelRunner:
             logits: [>= drafts, V] from the row of the last known token on.
         """
         targets: list[Candidates] = []
-        for number in range(len(request.draft_token_ids)):
-            drafts = request.draft_token_ids[:number]
-            try:
-                targets.append(self.distribution(request, logits[number], drafts))
-            except Exception:
-                break  # after a wrong draft the parameters may leave no token: nothing to compare
+        # After a wrong draft the parameters may leave no token: nothing to compare
+        with suppress(Exception):
+            targets.extend(
+                self.distribution(request, logits[number], number)
+                for number in range(len(request.draft_token_ids))
+            )
         return targets
 
     def _choose(

@@ -201,7 +201,7 @@ class DiskPrefixStore:
         while True:
             with self._lock:
                 if not self._to_read:
-                    self._is_reading = False
+                    self._is_reading = self._is_stuck = False
                     self._lock.notify_all()
                     return
                 read_id, keys, snapshots = self._to_read.popleft()

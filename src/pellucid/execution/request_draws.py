@@ -89,9 +89,9 @@ class RequestDraws:
         request = self._request
         if request.thinking_budget is None:
             return None
-        known = [*request.output_token_ids, *request.draft_token_ids[:num_drafts]]
         try:
-            return forced_token(request.thinking_budget, request.grammar, known)
+            answer = request.answer(num_drafts)
+            return forced_token(request.thinking_budget, request.grammar, answer)
         except ValueError:
             return None  # the grammar has an error: see `_by_grammar`
 
@@ -113,9 +113,7 @@ class RequestDraws:
         request = self._request
         assert request.grammar is not None
         try:
-            drafts = request.draft_token_ids[:num_drafts]
-            mask = request.grammar.mask([*request.output_token_ids, *drafts])
-            allowed = np.frombuffer(mask, "<u4")
+            allowed = np.frombuffer(request.grammar.mask(request.answer(num_drafts)), "<u4")
         except ValueError:
             allowed = np.zeros(self._num_words, "<u4")
         if self._settings.allowed is not None:

@@ -34,12 +34,12 @@ class SamplingRow:
     thinking_budget: TokenBudget | None = None
 
     @classmethod
-    def of(cls, request: Request, output_token_ids: Sequence[int]) -> "SamplingRow":
-        """The inputs for the token of a request after `output_token_ids`."""
+    def of(cls, request: Request, num_drafts: int = 0) -> "SamplingRow":
+        """The inputs for the token of a request after its output and its first `num_drafts` drafts."""
         return cls(
             params=request.params,
             prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=output_token_ids,
+            output_token_ids=request.answer(num_drafts),
             seed=request.seed,
             stream=request.index,
             stop_token_ids=request.stop_token_ids,

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.scheduling.answer_tokens import AnswerTokens
 
 
 class RequestStatus(Enum):
@@ -24,6 +25,10 @@ class FinishReason(Enum):
 class TokenGrammar(Protocol):
     """Which tokens may come next in a completion: a function of its tokens so far."""
 
+    def copy(self) -> "TokenGrammar":
+        """The same for another completion, from its first token on."""
+        ...
+
     def mask(self, token_ids: Sequence[int]) -> bytes:
         """A bit for each token of the vocabulary, in words of 32 bits, the lowest first.
 
@@ -39,6 +44,10 @@ class TokenGrammar(Protocol):
 
 class TokenBudget(Protocol):
     """Which token must come next in a completion: a function of its tokens so far."""
+
+    def copy(self) -> "TokenBudget":
+        """The same for another completion, from its first token on."""
+        ...
 
     def forced_token(self, token_ids: Sequence[int]) -> int | None:
         """The only token that may come next; None: any."""
@@ -85,6 +94,9 @@ class Request:
     queue_key: Key = (0.0, 0)
     output_token_ids: list[int] = field(default_factory=list)
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
+    num_guessed_tokens: int = (
+        0  # of a draft model's copy of a request: output tokens that are drafts, the last ones
+    )
     num_computed_tokens: int = 0
     num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_rewound_tokens: int = 0  # to be computed again, because recurrent states were restored
@@ -158,13 +170,30 @@ class Request:
         if token_id in self.stop_token_ids:
             return FinishReason.STOP, token_id
         if self.grammar is not None:
-            before = [*self.output_token_ids, *self.draft_token_ids][: num_output_tokens - 1]
-            if self.grammar.is_complete([*before, token_id]):
+            if self.grammar.is_complete(self._answer_with(token_id, num_output_tokens)):
                 return FinishReason.STOP, "structured_outputs"
         if num_output_tokens < self.max_tokens:
             return None
         by_params = self.max_tokens == self.params.max_tokens
         return FinishReason.LENGTH, "max_tokens" if by_params else "context_length"
+
+    def answer(self, num_drafts: int = 0) -> AnswerTokens:
+        """The output and the first `num_drafts` drafts."""
+        num_output_tokens = len(self.output_token_ids)
+        return AnswerTokens(
+            self.output_token_ids,
+            num_output_tokens,
+            self.draft_token_ids[:num_drafts],
+            num_output_tokens - self.num_guessed_tokens,
+        )
+
+    def _answer_with(self, token_id: int, num_output_tokens: int) -> AnswerTokens:
+        """The first `num_output_tokens` of output and drafts, the last of them replaced by `token_id`."""
+        num_before, num_known = num_output_tokens - 1, len(self.output_token_ids)
+        num_output = min(num_before, num_known)
+        drafts = self.draft_token_ids[: num_before - num_output]
+        num_settled = min(num_output, num_known - self.num_guessed_tokens)
+        return AnswerTokens(self.output_token_ids, num_output, (*drafts, token_id), num_settled)
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Tokens at positions start .. end - 1: prompt, then output, then drafts."""

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pellucid.scheduling.answer_tokens import SeenTokens
 from pellucid.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ MAX_CACHED = 64  # compiled grammars
 class GrammarMatcher:
     """The rule of one answer. Its masks are a function of the answer's tokens alone.
 
-    It stores the tokens of the last call, so that a call with one more token costs one step.
+    It knows the tokens of the last call, so that a call with one more token costs one step.
 
     Args:
         matcher: llguidance's, of this answer alone.
@@ -29,7 +30,7 @@ class GrammarMatcher:
         self._matcher = matcher
         self._end_token_ids = end_token_ids
         self._vocab_size = vocab_size
-        self._token_ids: list[int] = []
+        self._seen = SeenTokens()
 
     def copy(self) -> "GrammarMatcher":
         """The same rule for another answer, from its first token on."""
@@ -65,22 +66,18 @@ class GrammarMatcher:
         return bool(self._matcher.is_stopped())
 
     def _go_to(self, token_ids: Sequence[int]) -> None:
-        own, wanted = self._token_ids, list(token_ids)
-        if own != wanted[: len(own)]:  # drafts were wrong
-            num_shared = 0
-            while own[num_shared : num_shared + 1] == wanted[num_shared : num_shared + 1] != []:
-                num_shared += 1
-            self._matcher.rollback(len(own) - num_shared)
-            del own[num_shared:]
-        new = wanted[len(own) :]
-        if not new:
-            return
+        num_equal, new = self._seen.compare(token_ids)
+        if num_equal < len(self._seen):  # drafts were wrong
+            self._matcher.rollback(len(self._seen) - num_equal)
+            self._seen.cut(num_equal)
         # A token that the rule does not allow would leave the matcher in an error for ever
-        if self._matcher.validate_tokens(new) < len(new) or not self._matcher.consume_tokens(new):
+        if new and not (
+            self._matcher.validate_tokens(new) == len(new) and self._matcher.consume_tokens(new)
+        ):
             is_complex = self._matcher.is_error()
             reason = self._matcher.get_error() if is_complex else "the answer breaks the rule"
             raise ValueError(f"structured_outputs: {_first_line(reason)}")
-        own += new
+        self._seen.extend(new, token_ids)
 
 
 class GrammarCompiler:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pellucid.scheduling.answer_tokens import SeenTokens
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from pellucid.text.stop_strings import StopStrings
 
@@ -91,7 +92,7 @@ class ThinkingBudget:
         self._tokens = tokens
         self._num_tokens = num_tokens
         self._next_token_ids = next_token_ids
-        self._token_ids: list[int] = []
+        self._seen = SeenTokens()
         self._states = [tokens.first]
 
     @classmethod
@@ -145,17 +146,12 @@ class ThinkingBudget:
         return self._next_token_ids.get(state.node, self._next_token_ids[0])
 
     def _go_to(self, token_ids: Sequence[int]) -> None:
-        own, wanted = self._token_ids, list(token_ids)
-        if own != wanted[: len(own)]:  # drafts were wrong
-            num_shared = next(
-                index
-                for index, token_id in enumerate(own)
-                if index == len(wanted) or token_id != wanted[index]
-            )
-            del own[num_shared:], self._states[num_shared + 1 :]
-        for token_id in wanted[len(own) :]:
-            own.append(token_id)
+        num_equal, new = self._seen.compare(token_ids)
+        self._seen.cut(num_equal)  # drafts were wrong
+        del self._states[num_equal + 1 :]
+        for token_id in new:
             self._states.append(self._tokens.after(self._states[-1], token_id))
+        self._seen.extend(new, token_ids)
 
 
 def _automaton(marks: Sequence[str]) -> StopStrings:

@@ -58,9 +58,15 @@ class _CommonGrammar:
 
     def __init__(self, grammar: TokenGrammar | None, size: int, draft_size: int) -> None:
         self._grammar = grammar
+        self._size = size
+        self._draft_size = draft_size
         bits = np.zeros(-(-draft_size // 32) * 32, np.bool_)
         bits[:size] = True
         self._common = np.packbits(bits, bitorder="little")
+
+    def copy(self) -> "_CommonGrammar":
+        grammar = None if self._grammar is None else self._grammar.copy()
+        return _CommonGrammar(grammar, self._size, self._draft_size)
 
     def mask(self, token_ids: Sequence[int]) -> bytes:
         if self._grammar is None:
@@ -80,6 +86,9 @@ class _CommonBudget:
     def __init__(self, budget: TokenBudget, size: int) -> None:
         self._budget = budget
         self._size = size
+
+    def copy(self) -> "_CommonBudget":
+        return _CommonBudget(self._budget.copy(), self._size)
 
     def forced_token(self, token_ids: Sequence[int]) -> int | None:
         forced = self._budget.forced_token(token_ids)

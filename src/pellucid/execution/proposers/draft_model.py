@@ -100,6 +100,7 @@ class DraftModel(Proposer):
         while ready:
             for name, token_id in self._step(list(ready.values())).items():
                 twins[name].output_token_ids.append(token_id)
+                twins[name].num_guessed_tokens += 1
                 drafts[name].append(token_id)
             ready = {
                 name: twin
@@ -134,18 +135,20 @@ class DraftModel(Proposer):
                 self._foreign[name] = request
                 return None
             twin = self._new_twin(request)
-        drafted, known = twin.output_token_ids, request.output_token_ids
-        num_right = _num_equal(drafted, known)
-        if num_right < len(drafted):
-            twin.draws = None  # it has taken note of tokens that do not follow
-        if not self._common.has_all(known[num_right:]):
+        num_right = twin.num_output_tokens - twin.num_guessed_tokens  # the text of the last call
+        drafts, new = twin.output_token_ids[num_right:], request.output_token_ids[num_right:]
+        if not self._common.has_all(new):
             self._blocks.forget(twin)
             self._foreign[name] = request
             return None
+        num_right_drafts = _num_equal(drafts, new)
+        if num_right_drafts < len(drafts):
+            twin.draws = None  # it has taken note of tokens that do not follow
+        twin.output_token_ids[num_right:] = new
+        twin.num_guessed_tokens = 0
         self._twins[name] = request, twin
-        twin.output_token_ids = list(known)
-        num_right_tokens = min(twin.num_prompt_tokens + num_right, twin.num_known_tokens - 1)
-        num_computed = min(twin.num_computed_tokens, num_right_tokens)
+        num_right_tokens = twin.num_prompt_tokens + num_right + num_right_drafts
+        num_computed = min(twin.num_computed_tokens, num_right_tokens, twin.num_known_tokens - 1)
         twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
         self._blocks.free_out_of_window(twin)
         return twin
@@ -161,8 +164,10 @@ class DraftModel(Proposer):
             max_tokens=request.max_tokens,
             eos_token_ids=request.eos_token_ids,
             bad_words_token_ids=request.bad_words_token_ids,
-            grammar=request.grammar,
-            thinking_budget=request.thinking_budget,
+            grammar=None if request.grammar is None else request.grammar.copy(),
+            thinking_budget=None
+            if request.thinking_budget is None
+            else request.thinking_budget.copy(),
             index=request.index,
         )
         self._common.restrict(twin)
