@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pellucid.parameter_checks import (
     TOKEN_ID,
@@ -11,13 +11,28 @@ from pellucid.parameter_checks import (
     checked_strings,
     checked_token_ids,
     refuse,
+    shown,
 )
 from pellucid.structured_outputs import StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 # Each costs an object per output token for as long as the request lives. 20 is the most that
 # OpenAI's API and vLLM's default accept.
 MAX_LOGPROBS = 20
 MAX_N = 64
+# Parameters of vLLM's that have another name here, or none.
+_OF_VLLM = {
+    "extra_args": "there are none; leave it out",
+    "guided_decoding": "set structured_outputs=StructuredOutputsParams(...)",
+    "logits_processors": "no code runs between the logits and a token; use logit_bias, allowed_token_ids,"
+    " bad_words or structured_outputs",
+    "lora_request": "there are no adapters; merge the adapter into the checkpoint first",
+    "output_kind": "LLM.generate returns whole outputs, LLM.stream deltas; leave it out",
+    "spaces_between_special_tokens": "text is exactly what the tokens say; leave it out",
+    "truncate_prompt_tokens": "nothing is truncated; shorten the prompt",
+}
 DEFAULT_MAX_TOKENS = 16  # vLLM's and OpenAI's, for prompts that are not conversations
 
 
@@ -98,6 +113,13 @@ class SamplingParams:
     skip_special_tokens: bool = True
     thinking_token_budget: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
+
+    def __new__(cls, **given: object) -> "Self":
+        """Explains a parameter that only vLLM has, where a dataclass would raise a TypeError."""
+        for name in given:
+            if name in _OF_VLLM:
+                raise ValueError(f"{name}={shown(given[name])}: {_OF_VLLM[name]}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, interval in _REALS.items():

@@ -17,7 +17,7 @@ SETTINGS = ("--seed", "1", "--max-tokens", "24", "--ignore-eos")
 
 def compare(pellucid: CommandLine, *more: str) -> tuple[int, str, dict[str, list[str]]]:
     """Status, stdout, and the cells of each row of the table by the row's name."""
-    ran = pellucid("compare", "hello", *SETTINGS, *more)
+    ran = pellucid("compare", "h e y", *SETTINGS, *more)
     lines = ran.out.splitlines()
     (titles,) = (
         index for index, line in enumerate(lines) if "with KV cache" in line and "vs" in line
@@ -77,7 +77,7 @@ def test_other_logprobs_of_the_same_tokens_are_found(pellucid: CommandLine) -> N
 
 
 def test_a_drawn_seed_is_drawn_once(pellucid: CommandLine) -> None:
-    ran = pellucid("compare", "hello", "--max-tokens", "12", "--json")
+    ran = pellucid("compare", "h e y", "--max-tokens", "12", "--json")
     result = json.loads(ran.out)
     seeds = {arm["seed"] for arm in result["arms"]}
     assert len(seeds) == 1
@@ -85,7 +85,7 @@ def test_a_drawn_seed_is_drawn_once(pellucid: CommandLine) -> None:
 
 
 def test_json_has_both_arms_and_what_they_say(pellucid: CommandLine) -> None:
-    ran = pellucid("compare", "hello", *SETTINGS, "--json")
+    ran = pellucid("compare", "h e y", *SETTINGS, "--json")
     result = json.loads(ran.out, parse_constant=pytest.fail)
     cached, naive = result["arms"]
     assert (result["identical_tokens"], result["identical_logprobs"]) == (True, True)
@@ -109,7 +109,7 @@ def test_the_speed_is_quoted_at_512_tokens_when_the_text_gets_there(pellucid: Co
 
 
 def test_a_single_token_has_no_speed(pellucid: CommandLine) -> None:
-    ran = pellucid("compare", "hello", "--seed", "1", "--max-tokens", "1", "--ignore-eos")
+    ran = pellucid("compare", "h e y", "--seed", "1", "--max-tokens", "1", "--ignore-eos")
     assert ran.status == 0
     assert "same tokens: yes, all 1" in ran.out
     assert "speed: " not in ran.out
@@ -127,7 +127,7 @@ def test_ctrl_c_in_the_second_run_compares_what_is_there(pellucid: CommandLine) 
 
 def test_ctrl_c_in_the_first_run_leaves_nothing_to_compare(pellucid: CommandLine) -> None:
     pellucid.decoder = InterruptedDecoder(2 + 5)
-    ran = pellucid("compare", "hello", *SETTINGS)
+    ran = pellucid("compare", "h e y", *SETTINGS)
     assert (ran.status, ran.out) == (130, "")
     assert "stop: Ctrl-C" in ran.err
 
@@ -136,7 +136,7 @@ def test_ctrl_c_in_the_first_run_leaves_nothing_to_compare(pellucid: CommandLine
 def test_an_image(pellucid: CommandLine, tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / f"plot{suffix}"
-    assert pellucid("compare", "hello", *SETTINGS, "--plot", str(file)).status == 0
+    assert pellucid("compare", "h e y", *SETTINGS, "--plot", str(file)).status == 0
     magic = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml"}[suffix]
     assert file.read_bytes().startswith(magic)
 
@@ -145,7 +145,7 @@ def test_what_keeps_an_image_from_being_written_is_said_first(
     pellucid: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path) -> str:
-        ran = pellucid("compare", "hello", "--plot", str(path))
+        ran = pellucid("compare", "h e y", "--plot", str(path))
         assert (ran.status, ran.out) == (2, "")
         return ran.err
 

@@ -17,7 +17,7 @@ from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import fake_engine
 from support.ticking_clock import TickingClock
 
-RUN = ("hello", "--max-tokens", "9", "--ignore-eos", "--temperature", "0")
+RUN = ("h e y", "--max-tokens", "9", "--ignore-eos", "--temperature", "0")
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +127,8 @@ def test_which_request(pellucid: CommandLine, crowded: Path) -> None:
     ("arguments", "message"),
     [
         (("--events", "missing.ndjson"), "missing.ndjson: No such file or directory"),
-        (("hello", "--events", "x"), "--events x: is a recording; it takes no prompt"),
-        (("hello", "--request", "x"), "--request x: needs --events FILE"),
+        (("h e y", "--events", "x"), "--events x: is a recording; it takes no prompt"),
+        (("h e y", "--request", "x"), "--request x: needs --events FILE"),
     ],
 )
 def test_what_cannot_be_explained(

@@ -23,14 +23,14 @@ def answer(prompt: str, **params: object) -> RequestOutput:
 
 
 def test_stdout_is_the_text_alone(pellucid: CommandLine) -> None:
-    ran = pellucid("run", "hello", "--seed", "1", "--max-tokens", "20", "--ignore-eos")
-    expected = answer("hello", seed=1, max_tokens=20, ignore_eos=True)
+    ran = pellucid("run", "h e y", "--seed", "1", "--max-tokens", "20", "--ignore-eos")
+    expected = answer("h e y", seed=1, max_tokens=20, ignore_eos=True)
     assert ran.status == 0
     assert ran.out == expected.outputs[0].text != ""
 
 
 def test_the_last_line_says_what_it_cost_and_how_to_repeat_it(pellucid: CommandLine) -> None:
-    ran = pellucid("run", "hello", "--seed", "7", "--max-tokens", "9", "--ignore-eos")
+    ran = pellucid("run", "h e y", "--seed", "7", "--max-tokens", "9", "--ignore-eos")
     (line,) = ran.err.splitlines()
     parts = line.removeprefix("done: ").split(" · ")
     assert parts[0].startswith("time to first token ")
@@ -44,15 +44,15 @@ def test_a_wrong_setting_is_refused_before_the_model_is_loaded(
 ) -> None:
     loaded: list[object] = []
     monkeypatch.setattr("pellucid.llm.LLM", lambda *args, **knobs: loaded.append(args))
-    ran = pellucid("run", "hello", "--num-threads", "0")
+    ran = pellucid("run", "h e y", "--num-threads", "0")
     assert (ran.status, loaded) == (2, [])
     assert ran.err.startswith("error: num_threads=0: must be a whole number of at least 1")
 
 
 def test_a_drawn_seed_repeats_the_answer(pellucid: CommandLine) -> None:
-    first = pellucid("run", "hello", "--max-tokens", "20")
+    first = pellucid("run", "h e y", "--max-tokens", "20")
     seed = first.err.rsplit("seed ", 1)[1].strip()
-    assert pellucid("run", "hello", "--max-tokens", "20", "--seed", seed).out == first.out
+    assert pellucid("run", "h e y", "--max-tokens", "20", "--seed", seed).out == first.out
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_why_it_stopped(pellucid: CommandLine, arguments: tuple[str, ...], reaso
     seed = next(
         seed
         for seed in range(100)
-        if 3 < len(answer("hello", seed=seed, max_tokens=200).outputs[0].token_ids) < 30
+        if 3 < len(answer("h e y", seed=seed, max_tokens=200).outputs[0].token_ids) < 30
     )
-    ran = pellucid("run", "hello", "--seed", str(seed), *arguments)
+    ran = pellucid("run", "h e y", "--seed", str(seed), *arguments)
     assert f" · stop: {reason} · " in ran.err
     assert ran.status == 0
 
 
 def test_a_stop_string_and_the_full_context(pellucid: CommandLine) -> None:
-    free = answer("hello", seed=1, max_tokens=20, ignore_eos=True).outputs[0].text
-    common = ("run", "hello", "--seed", "1", "--ignore-eos")
+    free = answer("h e y", seed=1, max_tokens=20, ignore_eos=True).outputs[0].text
+    common = ("run", "h e y", "--seed", "1", "--ignore-eos")
     ran = pellucid(*common, "--stop", free[4:7])
     assert ran.out == free[: free.index(free[4:7])]
     assert f"stop: stop string {free[4:7]!r}" in ran.err
@@ -140,12 +140,12 @@ def test_every_option_reaches_the_engine(pellucid: CommandLine) -> None:
 
 def test_json_is_the_whole_answer(pellucid: CommandLine) -> None:
     arguments = ("--seed", "3", "--top-k", "4", "--max-tokens", "8", "--logprobs", "6")
-    ran = pellucid("run", "hello", "--ignore-eos", "--json", *arguments)
-    expected = answer("hello", seed=3, top_k=4, max_tokens=8, logprobs=6, ignore_eos=True)
+    ran = pellucid("run", "h e y", "--ignore-eos", "--json", *arguments)
+    expected = answer("h e y", seed=3, top_k=4, max_tokens=8, logprobs=6, ignore_eos=True)
     completion = expected.outputs[0]
     result = json.loads(ran.out, parse_constant=pytest.fail)  # no NaN, no Infinity
     assert ran.status == 0
-    assert result["prompt"] == "hello"
+    assert result["prompt"] == "h e y"
     assert result["prompt_token_ids"] == expected.prompt_token_ids
     assert result["text"] == completion.text
     assert result["token_ids"] == completion.token_ids
@@ -173,7 +173,7 @@ def test_json_is_the_whole_answer(pellucid: CommandLine) -> None:
 
 
 def test_json_has_what_drafts_have_brought(pellucid: CommandLine) -> None:
-    run = ("run", "hello", "--max-tokens", "20", "--temperature", "0", "--json")
+    run = ("run", "h e y", "--max-tokens", "20", "--temperature", "0", "--json")
     assert json.loads(pellucid(*run, "--speculation", "off").out)["speculation"] is None
     found = json.loads(pellucid(*run, "--speculation", "ngram").out)["speculation"]
     assert found["reason"] == "every step for which drafts are found has them"
@@ -183,16 +183,16 @@ def test_json_has_what_drafts_have_brought(pellucid: CommandLine) -> None:
 
 def test_the_models_own_sampling_is_the_default(pellucid: CommandLine) -> None:
     pellucid.defaults = SamplingParams(temperature=0.6, top_p=0.9)
-    ran = pellucid("run", "hello", "--max-tokens", "2", "--seed", "1")
+    ran = pellucid("run", "h e y", "--max-tokens", "2", "--seed", "1")
     assert "temperature 0.6, top_p 0.9, seed 1" in ran.err
-    ran = pellucid("run", "hello", "--max-tokens", "2", "--seed", "1", "--top-p", "1")
+    ran = pellucid("run", "h e y", "--max-tokens", "2", "--seed", "1", "--top-p", "1")
     assert "temperature 0.6, seed 1" in ran.err
-    ran = pellucid("run", "hello", "--max-tokens", "2", "--temperature", "0")
+    ran = pellucid("run", "h e y", "--max-tokens", "2", "--temperature", "0")
     assert ran.err.rstrip().endswith("greedy")  # top_p acts on nothing then
 
 
 def test_without_the_cache_the_text_is_the_same(pellucid: CommandLine) -> None:
-    arguments = ("run", "hello", "--seed", "1", "--max-tokens", "12", "--ignore-eos")
+    arguments = ("run", "h e y", "--seed", "1", "--max-tokens", "12", "--ignore-eos")
     cached, naive = pellucid(*arguments), pellucid(*arguments, "--no-kv-cache")
     assert naive.out == cached.out
     assert "KV cache 0 bytes" in naive.err
@@ -203,15 +203,15 @@ def test_without_the_cache_the_text_is_the_same(pellucid: CommandLine) -> None:
 
 
 def test_one_argument_is_the_prompt_and_two_are_model_and_prompt(pellucid: CommandLine) -> None:
-    pellucid("run", "hello", "--max-tokens", "1")
-    pellucid("run", "owner/name", "hello", "--max-tokens", "1")
+    pellucid("run", "h e y", "--max-tokens", "1")
+    pellucid("run", "owner/name", "h e y", "--max-tokens", "1")
     assert [config.model for config in pellucid.loaded] == [None, "owner/name"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",), ("owner/name", "-")])
 def test_the_prompt_from_stdin(pellucid: CommandLine, arguments: tuple[str, ...]) -> None:
-    expected = pellucid("run", "hello world", "--seed", "1")
-    for stdin in (b"hello world", b"hello world\n"):
+    expected = pellucid("run", "a b c def world", "--seed", "1")
+    for stdin in (b"a b c def world", b"a b c def world\n"):
         assert pellucid("run", *arguments, "--raw", "--seed", "1", stdin=stdin).out == expected.out
 
 
@@ -234,8 +234,8 @@ def test_a_bad_prompt_on_stdin(pellucid: CommandLine, stdin: bytes, message: str
 
 def test_a_single_word_that_is_a_model_reads_stdin(pellucid: CommandLine, tmp_path: Path) -> None:
     for model in (str(tmp_path), "owner/name"):
-        ran = pellucid("run", model, "--raw", "--seed", "1", stdin=b"hello")
-        assert ran.out == pellucid("run", "hello", "--seed", "1").out
+        ran = pellucid("run", model, "--raw", "--seed", "1", stdin=b"h e y")
+        assert ran.out == pellucid("run", "h e y", "--seed", "1").out
     assert [config.model for config in pellucid.loaded] == [str(tmp_path), None, "owner/name", None]
 
 
@@ -259,14 +259,14 @@ def test_a_prompt_too_long_for_a_path_is_a_prompt(pellucid: CommandLine) -> None
         (("--max-model-len", "9999"), ("max_model_len", "9999", "256")),
         (("--logprobs", "3"), ("--logprobs", "3", "--json")),
         (("--colour",), ("--colour", "pellucid run --help")),
-        (("more", "words"), ('in quotes: "hello more words"',)),
+        (("more", "words"), ('in quotes: "h e y more words"',)),
         (("--stop-token-id", "99"), ("stop_token_ids", "99", "31")),
     ],
 )
 def test_an_error_is_one_line_and_status_2(
     pellucid: CommandLine, arguments: tuple[str, ...], named: tuple[str, ...]
 ) -> None:
-    ran = pellucid("run", "hello", *arguments)
+    ran = pellucid("run", "h e y", *arguments)
     assert (ran.status, ran.out) == (2, "")
     (line,) = ran.err.splitlines()
     assert line.startswith("error: ")
@@ -274,14 +274,14 @@ def test_an_error_is_one_line_and_status_2(
 
 
 def test_wrong_parameters_are_refused_before_loading(pellucid: CommandLine) -> None:
-    assert pellucid("run", "hello", "--top-p", "0").status == 2
+    assert pellucid("run", "h e y", "--top-p", "0").status == 2
     assert not pellucid.loaded
 
 
 def test_a_traceback_on_demand(pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PELLUCID_TRACEBACK", "1")
     with pytest.raises(ValueError, match="top_p"):
-        pellucid("run", "hello", "--top-p", "0")
+        pellucid("run", "h e y", "--top-p", "0")
 
 
 class BrokenDecoder(FakeDecoder):
@@ -295,8 +295,8 @@ class BrokenDecoder(FakeDecoder):
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_a_request_that_fails_on_its_way(pellucid: CommandLine, json_flag: tuple[str, ...]) -> None:
     pellucid.decoder = BrokenDecoder()
-    ran = pellucid("run", "hello", "--seed", "1", "--ignore-eos", *json_flag)
-    text = answer("hello", seed=1, ignore_eos=True).outputs[0].text[:4]
+    ran = pellucid("run", "h e y", "--seed", "1", "--ignore-eos", *json_flag)
+    text = answer("h e y", seed=1, ignore_eos=True).outputs[0].text[:4]
     assert ran.status == 1
     assert (json.loads(ran.out)["text"] if json_flag else ran.out) == text
     assert "stop: error: " in ran.err
@@ -305,29 +305,29 @@ def test_a_request_that_fails_on_its_way(pellucid: CommandLine, json_flag: tuple
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_ctrl_c_prints_what_was_made(pellucid: CommandLine, json_flag: tuple[str, ...]) -> None:
     pellucid.decoder = InterruptedDecoder(5)
-    ran = pellucid("run", "hello", "--seed", "1", "--ignore-eos", *json_flag)
-    text = answer("hello", seed=1, ignore_eos=True).outputs[0].text[:6]
+    ran = pellucid("run", "h e y", "--seed", "1", "--ignore-eos", *json_flag)
+    text = answer("h e y", seed=1, ignore_eos=True).outputs[0].text[:6]
     assert ran.status == 130
     assert (json.loads(ran.out)["text"] if json_flag else ran.out) == text
     assert "decode 5 tokens" in ran.err and "stop: Ctrl-C" in ran.err
 
 
 def test_ctrl_c_lets_out_what_was_held_back(pellucid: CommandLine) -> None:
-    text = answer("hello", seed=1, ignore_eos=True).outputs[0].text[:6]
+    text = answer("h e y", seed=1, ignore_eos=True).outputs[0].text[:6]
     pellucid.decoder = InterruptedDecoder(5)
-    ran = pellucid("run", "hello", "--seed", "1", "--ignore-eos", "--stop", text[-1] + "####")
+    ran = pellucid("run", "h e y", "--seed", "1", "--ignore-eos", "--stop", text[-1] + "####")
     assert ran.out == text
 
 
 def test_a_second_ctrl_c_does_not_wait(pellucid: CommandLine) -> None:
     pellucid.decoder = InterruptedDecoder(5, 5)
-    ran = pellucid("run", "hello", "--seed", "1", "--ignore-eos")
+    ran = pellucid("run", "h e y", "--seed", "1", "--ignore-eos")
     assert ran.status == 130
-    assert ran.out == answer("hello", seed=1, ignore_eos=True).outputs[0].text[:5]
+    assert ran.out == answer("h e y", seed=1, ignore_eos=True).outputs[0].text[:5]
     assert ran.err == "interrupted\n"
 
 
 def test_the_end_token_is_not_in_the_text(pellucid: CommandLine) -> None:
-    ran = pellucid("run", "hello", "--seed", "4", "--temperature", "2", "--max-tokens", "200")
+    ran = pellucid("run", "h e y", "--seed", "4", "--temperature", "2", "--max-tokens", "200")
     assert "#" not in ran.out
     assert f"stop: end token {EOS} (#)" in ran.err

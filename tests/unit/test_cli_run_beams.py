@@ -10,12 +10,12 @@ from pellucid.sampling_params import SamplingParams
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import fake_engine
 
-RUN = ("run", "hello", "--max-tokens", "9", "--beam-width", "3")
+RUN = ("run", "h e y", "--max-tokens", "9", "--beam-width", "3")
 
 
 def search(**params: object) -> RequestOutput:
     engine = fake_engine()
-    output = engine.add_request("hello", BeamSearchParams(beam_width=3, max_tokens=9, **params))
+    output = engine.add_request("h e y", BeamSearchParams(beam_width=3, max_tokens=9, **params))
     while not output.finished:
         engine.step()
     return output
@@ -75,5 +75,5 @@ def test_what_is_refused(pellucid: CommandLine, options: tuple[str, ...], messag
 
 
 def test_options_of_a_search_need_a_width(pellucid: CommandLine) -> None:
-    ran = pellucid("run", "hello", "--early-stopping", "true")
+    ran = pellucid("run", "h e y", "--early-stopping", "true")
     assert ran.status == 2 and "early_stopping='true': needs --beam-width" in ran.err

@@ -196,3 +196,17 @@ def test_strings_are_bounded(name: str) -> None:
         ValueError, match=f"{name}: has 20001 characters; at most 20000 are allowed"
     ):
         SamplingParams(**{name: ["x", "y" * 20_000]})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("guided_decoding", "structured_outputs=StructuredOutputsParams"),
+        ("logits_processors", "logit_bias"),
+        ("lora_request", "merge the adapter"),
+        ("truncate_prompt_tokens", "shorten the prompt"),
+    ],
+)
+def test_a_parameter_that_only_vllm_has_is_explained(name: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=7: .*{advice}"):
+        SamplingParams(**{name: 7})  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import IO
 
 from rich.cells import cell_len
 
@@ -107,8 +108,8 @@ class AnswerWriter:
         sys.stdout.flush()
 
     def end_line(self) -> None:
-        """On a terminal, what follows begins a new line."""
-        if sys.stdout.isatty():
+        """What stderr gets next begins a new line, where it goes to the same terminal or file as the answer."""
+        if sys.stdout.isatty() or _is_one_file(sys.stdout, sys.stderr):
             write_text("\n")
 
     def _place(self, character: str) -> str:
@@ -137,6 +138,15 @@ class AnswerWriter:
         self._word += character
         self._column += width
         return moved + character
+
+
+def _is_one_file(first: IO[str], second: IO[str] | None) -> bool:
+    """Whether what is written on both streams ends up in one file or pipe, as after 2>&1."""
+    try:
+        numbers = [stream.fileno() for stream in (first, second) if stream is not None]
+    except (OSError, ValueError):  # in memory, or closed
+        return False
+    return len(numbers) == 2 and os.path.sameopenfile(*numbers)
 
 
 def note(line: str) -> None:

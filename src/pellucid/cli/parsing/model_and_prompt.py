@@ -33,6 +33,7 @@ Think = Annotated[
     ),
 ]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?")
+_WORDS_OF_A_TEXT = 3  # at least, for the bundled model to go on with it
 _GGUF_MAGIC = b"GGUF"
 # Names that Ollama's and other libraries' users type: a word that begins like this is no prompt.
 _FAMILY = re.compile(
@@ -229,7 +230,8 @@ class PromptOptions:
             "--raw/--chat",
             rich_help_panel=PROMPT,
             help="Continue the prompt as text, or answer it through the model's chat template.",
-            show_default="--chat if the model has a chat template and is not the bundled model",
+            show_default="--chat if the model has a chat template; the bundled model only answers questions and"
+            f" texts of less than {_WORDS_OF_A_TEXT} words",
         ),
     ] = None
 
@@ -246,13 +248,19 @@ class PromptOptions:
         """
         is_conversation = self.system is not None or self.think is not None
         if self.raw is None and not is_conversation:
-            raw = is_bundled or not llm.tokenizer.has_chat_template
+            raw = not llm.tokenizer.has_chat_template or (is_bundled and _is_text_to_continue(text))
         else:
             raw = bool(self.raw)
         if raw:
             return text
         check_conversation(llm, self.think)
         return conversation_prompt(messages(self.system, text), self.think)
+
+
+def _is_text_to_continue(text: str) -> bool:
+    """Whether the bundled model goes on with `text`; a greeting or a question it answers."""
+    words = text.split()
+    return not words or (len(words) >= _WORDS_OF_A_TEXT and not words[-1].endswith("?"))
 
 
 def messages(system: str | None, question: str) -> list[dict[str, str]]:
@@ -334,6 +342,7 @@ def _read_stdin() -> str:
 
 def _decoded(content: bytes, name: str) -> str:
     try:
-        return content.decode().removesuffix("\n").removesuffix("\r")
+        # utf-8-sig: editors on Windows begin a file with a mark that is no text.
+        return content.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise ValueError(f"PROMPT: {name} is not UTF-8 at byte {error.start}") from None

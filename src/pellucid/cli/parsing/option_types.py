@@ -1,4 +1,4 @@
-"""Types of option values: sizes in bytes, text with escapes, directories."""
+"""Types of option values: sizes in bytes, counts of tokens, text with escapes, directories."""
 
 import re
 
@@ -6,6 +6,8 @@ import typer
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b|bytes)?", re.IGNORECASE)
 _POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
+_TOKENS = re.compile(r"(-?\d+)([kKmM]?)")
+_TOKENS_IN = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
 
 
@@ -21,6 +23,19 @@ def size(value: str | int) -> int:
     number, prefix, unit = match.groups()
     base = 1000 if (unit or "").lower() == "b" else 1024
     return round(float(number) * base ** _POWER[prefix.lower()]) if prefix else round(float(number))
+
+
+def tokens(value: str | int) -> int:
+    """A number of tokens, by vLLM's units: 8192, 8k (8 * 1000), 8K (8 * 1024), 1m, 1M.
+
+    Raises:
+        typer.BadParameter: it is no such number.
+    """
+    match = _TOKENS.fullmatch(str(value).strip())
+    if match is None:
+        raise typer.BadParameter(f"{value!r} is not a number of tokens: type 8192, 8k or 8K")
+    number, unit = match.groups()
+    return int(number) * _TOKENS_IN[unit]
 
 
 def text_with_escapes(value: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pellucid.beam_search_params import BeamSearchParams
-from pellucid.cli.parsing.option_types import directory, size, text_with_escapes
+from pellucid.cli.parsing.option_types import directory, size, text_with_escapes, tokens
 from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.config import QUANTIZATIONS, EngineConfig
 from pellucid.sampling_params import SamplingParams
@@ -147,7 +147,8 @@ class ModelOptions(StoredModelOptions):
             "-c",
             "--ctx-size",
             metavar="N",
-            help="Context: most tokens of prompt and output together.",
+            parser=tokens,
+            help="Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
             show_default="the model's limit",
         ),
     ] = EngineConfig.max_model_len

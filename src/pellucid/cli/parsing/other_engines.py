@@ -1,5 +1,6 @@
 """Options and commands of Ollama, llama.cpp and vLLM, and their equivalents here."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -12,7 +13,7 @@ VERBS = {
     "benchmark": "pellucid bench",
     "complete": 'pellucid run --raw "Once upon a time"',
     "cp": _CACHE,
-    "create": "pellucid run path/to/model.gguf: a file is used as it is",
+    "create": "pellucid run path/to/model.gguf, which takes a file as it is",
     "generate": 'pellucid run "Once upon a time"',
     "list": _CACHE,
     "ls": _CACHE,
@@ -23,6 +24,7 @@ VERBS = {
     "show": "pellucid plan says what a model needs",
     "stop": "a model is in memory only while a command runs",
 }
+_COMMAND = re.compile(r"pellucid (run|chat|serve|bench|explain)\b")
 _BEGIN_WITH_RUN = 'to run a prompt: pellucid run "{word}"'
 _RUN_A_MODEL = 'to run a model: pellucid run {word} "Why is the sky blue?"'
 
@@ -80,7 +82,7 @@ OPTIONS = {
     "-i": "pellucid chat",
     "-ngl": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "-no-cnv": "--raw",
-    "-st": "pellucid run answers once",
+    "-st": "pellucid run",
     "-sys": "--system",
     "-tp": f"pellucid runs on one machine: {_LEAVE_OUT}",
     "-ub": "--max-num-batched-tokens",
@@ -89,9 +91,7 @@ OPTIONS = {
 
 def _advice(text: str) -> str:
     """What to type instead begins with an option or with pellucid; other advice is a sentence."""
-    is_typed = text.startswith(
-        ("-", "pellucid run", "pellucid chat", "pellucid serve", "pellucid explain")
-    )
+    is_typed = text.startswith("-") or _COMMAND.match(text) is not None
     return f"use {text}" if is_typed else text
 
 
