@@ -3,7 +3,7 @@
 tests/golden/*.npz: logits. tests/golden/beams.json: for some families the beam searches of
 `BeamCase.drawn(seed)`, as lists of [token ids, score].
 
-    python tests/golden/make_golden.py
+    python tests/golden/make_golden.py [FAMILY]...
 
 Needs the `oracle` extra. To be run again when tests/support/checkpoints.py changes a checkpoint.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 
 GOLDEN = Path(__file__).parent
 sys.path.insert(0, str(GOLDEN.parent))
@@ -24,33 +23,29 @@ from support.beam_cases import FAMILIES as BEAM_FAMILIES  # noqa: E402
 from support.beam_cases import GOLDEN_SEEDS, BeamCase  # noqa: E402
 from support.checkpoints import FAMILIES, write_checkpoint  # noqa: E402
 from support.golden_prompts import ROWS, golden_prompts  # noqa: E402
+from support.transformers_models import load_theirs  # noqa: E402
 
 
-def main() -> None:
-    beams = {}
-    for family in FAMILIES:
+def main(families: list[str]) -> None:
+    beams_file = GOLDEN / "beams.json"
+    beams = json.loads(beams_file.read_text())
+    for family in families or FAMILIES:
         with tempfile.TemporaryDirectory() as directory:
             checkpoint = write_checkpoint(Path(directory), family)
             logits = {}
             for i, prompt in enumerate(golden_prompts()):
                 # Loaded anew: dynamic scaling keeps the longest length that it has seen.
                 with torch.no_grad():
-                    rows = load(checkpoint)(torch.tensor([prompt])).logits[0, list(ROWS)]
+                    rows = load_theirs(checkpoint)(torch.tensor([prompt])).logits[0, list(ROWS)]
                 logits[f"prompt_{i}"] = rows.numpy()
             if family in BEAM_FAMILIES:
-                model = load(checkpoint)
+                model = load_theirs(checkpoint)
                 beams[family] = [
                     BeamCase.drawn(seed).transformers_answer(model) for seed in GOLDEN_SEEDS
                 ]
         np.savez_compressed(GOLDEN / f"{family}.npz", **logits)
-    (GOLDEN / "beams.json").write_text(json.dumps(beams, separators=(",", ":")) + "\n")
-
-
-def load(checkpoint: Path) -> AutoModelForCausalLM:
-    return AutoModelForCausalLM.from_pretrained(
-        checkpoint, dtype=torch.float32, attn_implementation="eager"
-    )
+    beams_file.write_text(json.dumps(beams, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

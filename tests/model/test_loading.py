@@ -78,24 +78,41 @@ def test_q_k_v_and_gate_up_are_joined(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, np.concatenate([stored[name] for name in names]))
 
 
-@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
-@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
-def test_the_text_model_of_a_larger_one_is_loaded(prefix: str, family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "architecture", "prefix"),
+    [
+        ("gemma3", "Gemma3", "model.language_model."),
+        ("gemma3", "Gemma3", "language_model.model."),
+        ("gemma4", "Gemma4", "model.language_model."),
+        ("mistral", "Mistral3", "language_model.model."),
+        ("ministral3", "Mistral3", "model.language_model."),
+        ("lfm2", "Lfm2Vl", "model.language_model."),
+        ("llama", "SmolVLM", "model.text_model."),
+        ("qwen2.5-vl", "Qwen2_5_VL", "model."),
+    ],
+)
+def test_the_text_model_of_a_larger_one_is_loaded(
+    family: str, architecture: str, prefix: str, tmp_path: Path
+) -> None:
     """Whatever transformers of either version called its tensors; parts for other media are named."""
 
     def as_text_model(weights: Weights) -> None:
         for name in list(weights):
-            weights[name.replace("model.", prefix, 1)] = weights.pop(name)
+            if name == "lm_head.weight" and prefix == "language_model.model.":
+                weights["language_model.lm_head.weight"] = weights.pop(name)
+            else:
+                weights[name.replace("model.", prefix, 1)] = weights.pop(name)
         weights["vision_tower.layer.weight"] = np.ones((3, 3), np.float32)
+        weights["visual.merger.norm"] = np.ones(3, np.float32)
+        weights["model.connector.norm"] = np.ones(3, np.float32)
         weights["model.multi_modal_projector.norm"] = np.ones(3, np.float32)
 
     plain = load(write_checkpoint(tmp_path / "plain", family))
     larger = write_checkpoint(tmp_path / "larger", family, edit_weights=as_text_model)
     text = json.loads((larger / "config.json").read_text())
-    architecture = f"{family.title()}ForConditionalGeneration"
-    config = {"architectures": [architecture], "text_config": text}
+    config = {"architectures": [f"{architecture}ForConditionalGeneration"], "text_config": text}
     (larger / "config.json").write_text(json.dumps(config))
-    assert open_stored_model(larger).notes == ("left out: an encoder of images (2 tensors)",)
+    assert open_stored_model(larger).notes == ("left out: an encoder of images (4 tensors)",)
     arrays = load(larger)
     for array, expected in zip(arrays, plain, strict=True):
         np.testing.assert_array_equal(array, expected)

@@ -12,23 +12,18 @@ from support.golden_prompts import golden_prompts
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+theirs = pytest.importorskip("support.transformers_models")
 
 OPS = NumpyBackend()
 NUM_TOKENS = 24
 
 
-def load_theirs(directory):
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
-
-
 def save_anew(directory, family):
     """A checkpoint that transformers itself initialises and writes, with weights large enough to matter."""
     config = transformers.AutoConfig.from_pretrained(write_checkpoint(directory / "facts", family))
-    config.initializer_range = 0.25
+    config.get_text_config().initializer_range = 0.25
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory / "model")
+    theirs.make_theirs(config).save_pretrained(directory / "model")
     return directory / "model"
 
 
@@ -46,7 +41,7 @@ def test_logits_of_every_row(checkpoint):
     decoder, config = load_decoder(checkpoint, OPS)
     for prompt in golden_prompts():
         with torch.no_grad():
-            expected = load_theirs(checkpoint)(torch.tensor([prompt])).logits[0].numpy()
+            expected = theirs.load_theirs(checkpoint)(torch.tensor([prompt])).logits[0].numpy()
         actual = prompt_logits(decoder, config, OPS, prompt)
         assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
 
@@ -55,7 +50,7 @@ def test_greedy_tokens(checkpoint):
     decoder, config = load_decoder(checkpoint, OPS)
     for prompt in golden_prompts():
         num_tokens = num_comparable_tokens(config, prompt)
-        expected = generate(load_theirs(checkpoint), prompt)
+        expected = generate(theirs.load_theirs(checkpoint), prompt)
         actual = greedy_tokens(decoder, config, OPS, prompt, NUM_TOKENS)
         assert actual[:num_tokens] == expected[:num_tokens]
 

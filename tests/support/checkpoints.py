@@ -44,6 +44,11 @@ class RandomWeights:
         if bias:
             self.vector(f"{name}.bias", num_rows, mean=0.0)
 
+    def stack(self, name: str, count: int, shape: tuple[int, int], fan_in: int) -> None:
+        """`count` matrices in one tensor."""
+        self.matrix(name, count * shape[0], shape[1], fan_in)
+        self.tensors[name] = self.tensors[name].reshape(count, *shape)
+
     def depthwise(self, name: str, num_channels: int, kernel_size: int, bias: bool = False) -> None:
         """As torch's Conv1d with a group for each channel: weight [channels, 1, kernel]."""
         self.matrix(f"{name}.weight", num_channels, kernel_size, fan_in=kernel_size)
@@ -70,7 +75,10 @@ _NORMS = {
 }
 _QK_NORMS = {
     **dict.fromkeys(
-        ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "olmoe", "exaone4"),
+        (
+            *("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text"),
+            *("gemma3_text", "olmo2", "olmo3", "olmoe", "exaone4"),
+        ),
         ("q_norm", "k_norm"),
     ),
     "hunyuan_v1_dense": ("query_layernorm", "key_layernorm"),
@@ -84,9 +92,10 @@ def _llama_weights(config: Config, seed: int) -> Weights:
     num_heads, num_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or hidden // num_heads
     family = config["model_type"]
-    norm_mean = 0.0 if family in ("gemma2", "gemma3_text") else 1.0  # Gemma stores weight - 1
+    norm_mean = 0.0 if family in ("gemma", "gemma2", "gemma3_text") else 1.0  # stored: weight - 1
     bias = config.get("use_bias", False)  # ERNIE's, of everything
-    qkv_bias = config.get("attention_bias", bias or family == "qwen2")
+    is_qwen2 = family in ("qwen2", "qwen2_moe", "qwen2_5_vl")
+    qkv_bias = config.get("attention_bias", bias or is_qwen2)
     qkv_bias = config.get("use_qkv_bias", qkv_bias)
     o_bias = family not in ("glm", "glm4") and config.get("attention_bias", bias)
     mlp_bias = config.get("mlp_bias", bias)
@@ -106,14 +115,25 @@ def _llama_weights(config: Config, seed: int) -> Weights:
             weights.linear(f"{attention}.v_proj", num_kv_heads * head_dim, hidden, qkv_bias)
             if family in ("glm", "glm4"):
                 weights.linear(f"{mlp}.gate_up_proj", 2 * inner, hidden)
+            elif family == "granitemoehybrid":
+                mlp = f"model.layers.{i}.shared_mlp"
+                weights.linear(f"{mlp}.input_linear", 2 * inner, hidden)
             elif not has_experts:
                 weights.linear(f"{mlp}.gate_proj", inner, hidden, mlp_bias)
                 weights.linear(f"{mlp}.up_proj", inner, hidden, mlp_bias)
         weights.linear(f"{attention}.o_proj", hidden, num_heads * head_dim, o_bias)
         if family == "gpt_oss":
             _add_gpt_oss_experts(weights, config, i)
+        elif family == "granitemoe":
+            _add_granite_experts(weights, config, i)
+        elif family == "qwen3_vl_moe_text":
+            _add_stacked_experts(weights, config, i)
         elif has_experts:
             _add_experts(weights, config, i)
+            if family == "qwen2_moe":
+                _add_shared_expert(weights, config, mlp)
+        elif family == "granitemoehybrid":
+            weights.linear(f"{mlp}.output_linear", hidden, inner)
         else:
             weights.linear(f"{mlp}.down_proj", hidden, inner, mlp_bias)
         for norm in _NORMS.get(family, ("input_layernorm", "post_attention_layernorm")):
@@ -162,9 +182,37 @@ def _add_gpt_oss_experts(weights: RandomWeights, config: Config, layer: int) -> 
         ("down_proj", inner, hidden),
     ):
         tensor = f"{block}.experts.{name}"
-        weights.matrix(tensor, count * num_in, num_out, fan_in=num_in)
-        weights.tensors[tensor] = weights.tensors[tensor].reshape(count, num_in, num_out)
+        weights.stack(tensor, count, (num_in, num_out), fan_in=num_in)
         weights.matrix(f"{tensor}_bias", count, num_out, fan_in=16)
+
+
+def _add_stacked_experts(weights: RandomWeights, config: Config, layer: int) -> None:
+    """As Qwen3-VL: [experts, in, out], first all rows of gate, then those of up."""
+    hidden, inner, count = (
+        config["hidden_size"],
+        config["moe_intermediate_size"],
+        num_experts(config),
+    )
+    block = f"model.layers.{layer}.mlp"
+    weights.linear(f"{block}.gate", count, hidden)
+    weights.stack(f"{block}.experts.gate_up_proj", count, (hidden, 2 * inner), fan_in=hidden)
+    weights.stack(f"{block}.experts.down_proj", count, (inner, hidden), fan_in=inner)
+
+
+def _add_granite_experts(weights: RandomWeights, config: Config, layer: int) -> None:
+    hidden, inner, count = config["hidden_size"], config["intermediate_size"], num_experts(config)
+    block = f"model.layers.{layer}.block_sparse_moe"
+    weights.linear(f"{block}.router.layer", count, hidden)
+    weights.stack(f"{block}.input_linear.weight", count, (2 * inner, hidden), fan_in=hidden)
+    weights.stack(f"{block}.output_linear.weight", count, (hidden, inner), fan_in=inner)
+
+
+def _add_shared_expert(weights: RandomWeights, config: Config, block: str) -> None:
+    hidden, inner = config["hidden_size"], config["shared_expert_intermediate_size"]
+    weights.linear(f"{block}.shared_expert_gate", 1, hidden)
+    weights.linear(f"{block}.shared_expert.gate_proj", inner, hidden)
+    weights.linear(f"{block}.shared_expert.up_proj", inner, hidden)
+    weights.linear(f"{block}.shared_expert.down_proj", hidden, inner)
 
 
 def _lfm2_weights(config: Config, seed: int) -> Weights:
@@ -242,13 +290,12 @@ def _qwen_next_weights(config: Config, seed: int) -> Weights:
         mlp = f"{layer}.mlp"
         if num_experts(config):
             _add_experts(weights, config, i)
-            weights.linear(f"{mlp}.shared_expert_gate", 1, hidden)
-            mlp, inner = f"{mlp}.shared_expert", config["shared_expert_intermediate_size"]
+            _add_shared_expert(weights, config, mlp)
         else:
             inner = config["intermediate_size"]
-        weights.linear(f"{mlp}.gate_proj", inner, hidden)
-        weights.linear(f"{mlp}.up_proj", inner, hidden)
-        weights.linear(f"{mlp}.down_proj", hidden, inner)
+            weights.linear(f"{mlp}.gate_proj", inner, hidden)
+            weights.linear(f"{mlp}.up_proj", inner, hidden)
+            weights.linear(f"{mlp}.down_proj", hidden, inner)
     weights.vector("model.norm.weight", hidden, mean=0.0)
     if not config["tie_word_embeddings"]:
         weights.matrix("lm_head.weight", config["vocab_size"], hidden, fan_in=hidden, gain=2.0)
@@ -316,9 +363,7 @@ def _add_gemma4_experts(weights: RandomWeights, config: Config, layer: str) -> N
         ("gate_up_proj", 2 * inner, hidden),
         ("down_proj", hidden, inner),
     ):
-        tensor = f"{layer}.experts.{name}"
-        weights.matrix(tensor, count * num_out, num_in, fan_in=num_in)
-        weights.tensors[tensor] = weights.tensors[tensor].reshape(count, num_out, num_in)
+        weights.stack(f"{layer}.experts.{name}", count, (num_out, num_in), fan_in=num_in)
 
 
 def _add_gated_mlp(weights: RandomWeights, name: str, hidden: int, inner: int) -> None:
@@ -392,6 +437,37 @@ def _derived_config(
     for key in ("mlp_bias", "pretraining_tp", *without):
         del config[key]
     return config
+
+
+def _qwen3_vl_config(model_type: str, architecture: str, **facts: Any) -> Config:
+    """The text model in `text_config`, beside a model of pictures of which no test has weights."""
+    text = _derived_config(
+        f"{model_type}_text",
+        architecture,
+        rope_parameters={
+            "mrope_interleaved": True,
+            "mrope_section": [4, 2, 2],
+            "rope_theta": 5000000.0,
+            "rope_type": "default",
+        },
+        **facts,
+    )
+    return {
+        "architectures": [text.pop("architectures")[0]],
+        "model_type": model_type,
+        "text_config": text,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        "vision_config": {
+            "deepstack_visual_indexes": [0],
+            "depth": 1,
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_heads": 2,
+            "num_position_embeddings": 16,
+            "out_hidden_size": text["hidden_size"],
+            "patch_size": 4,
+        },
+    }
 
 
 def _gemma4_config(layer_types: list[str], **facts: Any) -> Config:
@@ -560,6 +636,56 @@ def _configs() -> dict[str, Config]:
             sliding_window=None,
             use_sliding_window=False,
         ),
+        "qwen2-moe": _derived_config(
+            "qwen2_moe",
+            "Qwen2MoeForCausalLM",
+            without=("attention_bias", "head_dim"),
+            decoder_sparse_step=1,
+            layer_types=[_FULL, _SLIDING, _FULL],
+            max_window_layers=3,
+            mlp_only_layers=[1],
+            moe_intermediate_size=40,
+            norm_topk_prob=False,
+            num_experts=6,
+            num_experts_per_tok=2,
+            shared_expert_intermediate_size=48,
+            sliding_window=10,
+            use_sliding_window=True,
+        ),
+        "qwen2.5-vl": _derived_config(  # all at the top level, as transformers before 4.52 wrote it
+            "qwen2_5_vl",
+            "Qwen2_5_VLForConditionalGeneration",
+            without=("attention_bias", "head_dim", "rope_parameters"),
+            max_window_layers=3,
+            rope_scaling={"type": "mrope", "mrope_section": [4, 2, 2]},
+            rope_theta=1000000.0,
+            sliding_window=None,
+            use_sliding_window=False,
+            vision_config={
+                "depth": 1,
+                "fullatt_block_indexes": [0],
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_heads": 2,
+                "out_hidden_size": 64,
+            },
+        ),
+        "qwen3-vl": _qwen3_vl_config(
+            "qwen3_vl",
+            "Qwen3VLForConditionalGeneration",
+            hidden_size=48,
+            tie_word_embeddings=True,
+        ),
+        "qwen3-vl-moe": _qwen3_vl_config(
+            "qwen3_vl_moe",
+            "Qwen3VLMoeForConditionalGeneration",
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            moe_intermediate_size=40,
+            norm_topk_prob=True,
+            num_experts=6,
+            num_experts_per_tok=2,
+        ),
         "olmoe": _derived_config(
             "olmoe",
             "OlmoeForCausalLM",
@@ -621,6 +747,14 @@ def _configs() -> dict[str, Config]:
             "use_cache": True,
             "vocab_size": 320,
         },
+        "gemma": _derived_config(
+            "gemma",
+            "GemmaForCausalLM",
+            hidden_act="gelu",
+            hidden_size=48,
+            pad_token_id=EOS_TOKEN_ID,
+            tie_word_embeddings=True,
+        ),
         "gemma2": _derived_config(
             "gemma2",
             "Gemma2ForCausalLM",
@@ -693,6 +827,35 @@ def _configs() -> dict[str, Config]:
             embedding_multiplier=6.0,
             logits_scaling=4.0,
             residual_multiplier=0.22,
+            tie_word_embeddings=True,
+        ),
+        "granite-moe": _derived_config(
+            "granitemoe",
+            "GraniteMoeForCausalLM",
+            attention_multiplier=0.3,
+            embedding_multiplier=6.0,
+            intermediate_size=40,
+            logits_scaling=4.0,
+            num_experts_per_tok=2,
+            num_local_experts=6,
+            residual_multiplier=0.22,
+            tie_word_embeddings=True,
+        ),
+        "granite-4": _derived_config(  # of the class of hybrids, with attention in all layers
+            "granitemoehybrid",
+            "GraniteMoeHybridForCausalLM",
+            attention_multiplier=0.3,
+            embedding_multiplier=6.0,
+            layer_types=["attention"] * 3,
+            logits_scaling=4.0,
+            mamba_d_head=32,
+            mamba_expand=2,
+            mamba_n_heads=4,
+            num_experts_per_tok=0,
+            num_local_experts=0,
+            position_embedding_type="rope",
+            residual_multiplier=0.22,
+            shared_intermediate_size=96,
             tie_word_embeddings=True,
         ),
         "smollm3": _llama_config(
@@ -853,6 +1016,12 @@ def checkpoint_config(family: str) -> Config:
     return _configs()[family]
 
 
+def text_config(config: Config) -> Config:
+    """The part of config.json that is about the text model."""
+    text: Config = config.get("text_config", config)
+    return text
+
+
 def _write_safetensors(directory: Path, weights: Weights, num_shards: int) -> None:
     if num_shards == 1:
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -894,17 +1063,20 @@ def write_checkpoint(
         config_overrides: keys of config.json to set; shapes of the weights follow.
         edit_weights: changes the tensors before they are written, to make a bad checkpoint.
     """
-    config = checkpoint_config(family) | {"dtype": dtype} | (config_overrides or {})
+    config = checkpoint_config(family) | {"dtype": dtype}
+    text_config(config).update(config_overrides or {})
+    text = text_config(config)
     makers = {
         "gpt2": _gpt2_weights,
         "gemma4_text": _gemma4_weights,
         **dict.fromkeys(("lfm2", "lfm2_moe"), _lfm2_weights),
         **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _qwen_next_weights),
     }
-    make_weights = makers.get(config["model_type"], _llama_weights)
+    make_weights = makers.get(text["model_type"], _llama_weights)
+    prefix = "model." if text is config else "model.language_model."
     weights = {
-        name: weight.astype(np.float32).astype(DTYPES[dtype])
-        for name, weight in make_weights(config, seed).items()
+        name.replace("model.", prefix, 1): weight.astype(np.float32).astype(DTYPES[dtype])
+        for name, weight in make_weights(text, seed).items()
     }
     if edit_weights is not None:
         edit_weights(weights)

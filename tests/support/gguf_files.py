@@ -25,6 +25,7 @@ from safetensors.numpy import load_file
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.loading.hf_config import read_model_config
 from pellucid.model_config import RopeConfig
+from support.checkpoints import text_config
 
 # GGUF holds no dynamic scaling, and no windows for Qwen 2.
 GGUF_FAMILIES = (
@@ -36,10 +37,15 @@ GGUF_FAMILIES = (
     "qwen2",
     "qwen3",
     "qwen3-moe",
+    "qwen2-moe",
+    "qwen2.5-vl",
+    "qwen3-vl",
+    "qwen3-vl-moe",
     "olmoe",
     "mixtral",
     "gpt-oss",
     "gpt2",
+    "gemma",
     "gemma2",
     "phi3",
     "phi3-longrope",
@@ -47,6 +53,8 @@ GGUF_FAMILIES = (
     "gemma4",
     "gemma4-moe",
     "granite",
+    "granite-moe",
+    "granite-4",
     "smollm3",
     "olmo2",
     "olmo3",
@@ -60,6 +68,7 @@ GGUF_FAMILIES = (
     "lfm2-moe",
     "qwen3.5",
     "qwen3.5-moe",
+    "qwen3-next",
 )
 _QWEN35 = {
     # llama.cpp knows the period of full layers alone.
@@ -73,10 +82,12 @@ _QWEN35 = {
         "rope_type": "default",
     },
 }
-# In llama.cpp all layers of Qwen 3 MoE have experts, and no factor scales those of LFM2.
+# In llama.cpp all layers of Qwen's MoE have experts, and no factor scales those of LFM2.
 GGUF_OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": False},
+    "qwen2-moe": {"layer_types": None, "mlp_only_layers": [], "use_sliding_window": False},
     "qwen3-moe": {"mlp_only_layers": []},
+    "qwen3-next": {"layer_types": _QWEN35["layer_types"]},
     "lfm2-moe": {"routed_scaling_factor": 1.0},
     **dict.fromkeys(("qwen3.5", "qwen3.5-moe"), _QWEN35),
 }
@@ -85,7 +96,12 @@ _ARCHITECTURES = {
     "mistral": "llama",
     "mixtral": "llama",
     "gpt_oss": "gpt-oss",
+    "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "qwen2_5_vl": "qwen2vl",
+    "qwen3_vl_text": "qwen3vl",
+    "qwen3_vl_moe_text": "qwen3vlmoe",
+    "granitemoehybrid": "granite",  # without Mamba-2 layers
     "gemma3_text": "gemma3",
     "gemma4_text": "gemma4",
     "olmo3": "olmo2",
@@ -94,9 +110,10 @@ _ARCHITECTURES = {
     "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
 }
 # Where the converter puts the rows of a rotated pair side by side.
-_INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
+_INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 _TYPES = {
     np.dtype(np.float32): GGMLQuantizationType.F32,
     np.dtype(np.float16): GGMLQuantizationType.F16,
@@ -121,7 +138,7 @@ def write_gguf(
         other_types: instead, for matrices whose names in the file hold one of these words.
         edit: adds to the file before it is written.
     """
-    config = json.loads((directory / "config.json").read_text())
+    config = text_config(json.loads((directory / "config.json").read_text()))
     architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = GGUFWriter(path, architecture)
     if architecture == "gpt2":
@@ -129,9 +146,8 @@ def write_gguf(
     else:
         _add_llama_facts(writer, config, directory)
     _add_byte_level_tokenizer(writer, directory)
-    for name, tensor in _converted(
-        config, architecture, load_file(directory / "model.safetensors")
-    ):
+    tensors = load_file(directory / "model.safetensors")
+    for name, tensor in _converted(config, architecture, tensors):
         others = [other for word, other in (other_types or {}).items() if word in name]
         _add_tensor(writer, name, tensor, others[0] if others else matrix_type)
     if edit is not None:
@@ -177,8 +193,10 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
     if experts is not None:
         writer.add_expert_count(experts.num_experts)
         writer.add_expert_used_count(experts.num_chosen)
-        if config["model_type"] in ("qwen3_moe", "gpt_oss", "lfm2_moe", "qwen3_5_moe_text"):
+        if config["model_type"] not in ("mixtral", "olmoe", "granitemoe", "gemma4_text"):
             writer.add_expert_feed_forward_length(experts.intermediate_size)
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     writer.add_head_count(attention.num_heads)
     if config["model_type"] in ("lfm2", "lfm2_moe"):
         counts = (0 if each.attention is None else attention.num_kv_heads for each in model.layers)
@@ -207,11 +225,15 @@ def _add_llama_facts(writer: GGUFWriter, config: dict[str, Any], directory: Path
     if config["model_type"] == "gemma4_text":
         _add_gemma4_facts(writer, config)
         return
-    if config["model_type"] == "granite":
+    if config["model_type"].startswith("granite"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    if config["model_type"] == "granitemoehybrid":
+        _add_facts_of_hybrids(writer, config, model.num_layers)
+    if config["model_type"].startswith("qwen3_vl"):
+        writer.add_num_deepstack_layers(1)
     if attention.window is not None:
         writer.add_sliding_window(attention.window)
     windows = [each.window for each in model.attentions]
@@ -270,10 +292,21 @@ def _add_delta_net_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_ssm_time_step_rank(num_values)
     writer.add_ssm_inner_size(num_values * config["linear_value_head_dim"])
     writer.add_full_attention_interval(4)
-    if (sections := config["rope_parameters"].get("mrope_section")) is not None:
-        writer.add_rope_dimension_sections([*sections, 0])
-    if "shared_expert_intermediate_size" in config:
-        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def _add_facts_of_hybrids(writer: GGUFWriter, config: dict[str, Any], num_layers: int) -> None:
+    """What the converter of Granite's hybrids also writes for models of attention alone."""
+    del writer.kv_data[0]["granite.attention.head_count_kv"]
+    writer.add_head_count_kv([config["num_key_value_heads"]] * num_layers)
+    writer.add_expert_count(0)
+    writer.add_expert_used_count(0)
+    writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    writer.add_ssm_conv_kernel(4)
+    writer.add_ssm_state_size(256)
+    writer.add_ssm_group_count(1)
+    writer.add_ssm_inner_size(config["mamba_n_heads"] * config["mamba_d_head"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    writer.add_rope_scaling_finetuned(True)
 
 
 def _add_rope(writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig) -> None:
@@ -283,6 +316,8 @@ def _add_rope(writer: GGUFWriter, config: dict[str, Any], rope: RopeConfig) -> N
     scaling = scaling.get(
         "full_attention", scaling
     )  # what scales only some layers is not told apart
+    if (sections := scaling.get("mrope_section")) is not None:
+        writer.add_rope_dimension_sections([*sections, 0])
     match scaling.get("rope_type", scaling.get("type")):
         case "linear":
             writer.add_rope_scaling_type(Scaling.LINEAR)
@@ -325,9 +360,15 @@ def _converted(
     converted = []
     if architecture == "gpt-oss":
         tensors = _gpt_oss_tensors(tensors)
-    if architecture in ("qwen35", "qwen35moe"):
-        tensors = _delta_net_tensors(config, tensors)
+    if architecture == "qwen3next":
+        tensors = _split_by_k_heads(config, tensors)
+    if "linear_num_value_heads" in config:
+        tensors = _delta_net_tensors(config, tensors, tiled=architecture != "qwen3next")
+    tensors = _gate_and_up_apart(config["model_type"], tensors)
     for name, tensor in _experts_together(tensors).items():
+        name = name.replace("model.language_model.", "model.")
+        if name.endswith(".shared_expert_gate.weight"):
+            tensor = tensor[0]
         if name.endswith(".expert_bias"):  # the converter gives it the suffix
             name = f"{name.removesuffix('_bias')}_bias.bias"
         if architecture == "lfm2moe":
@@ -347,19 +388,72 @@ def _converted(
             tensor = _interleave(tensor, config["num_key_value_heads"])
         if architecture == "gpt2" and tensor.ndim == 2 and ".h." in name:
             tensor = np.ascontiguousarray(tensor.T)
-        if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        if architecture in ("gemma", "gemma2", "gemma3") and name.endswith("norm.weight"):
             tensor = tensor + 1
         converted.append((gguf_name, tensor))
     return converted
 
 
-def _delta_net_tensors(
+def _split_by_k_heads(
     config: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """v-heads in another order: the first of each k-head, then the second ones; norms from 1; -exp(A_log)."""
+    """Qwen3-Next's projections to q, k, v and a gate of each k-head: q of all heads, then k, then v; and the gate."""
+    num_keys, key_dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    values = config["linear_num_value_heads"] * config["linear_value_head_dim"] // num_keys
+    split = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(".in_proj_qkvz.weight"):
+            split[name] = tensor
+            continue
+        heads = tensor.reshape(num_keys, -1, tensor.shape[1])
+        *qkv, gate = (
+            part.reshape(-1, tensor.shape[1])
+            for part in np.split(heads, np.cumsum([key_dim, key_dim, values]), axis=1)
+        )
+        split[name.replace("in_proj_qkvz", "in_proj_qkv")] = np.concatenate(qkv)
+        split[name.replace("in_proj_qkvz", "in_proj_z")] = np.ascontiguousarray(gate)
+    return split
+
+
+def _gate_and_up_apart(
+    model_type: str, tensors: dict[str, npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Gate and up of Granite, and of Qwen3-VL's experts, which are stored [experts, in, out]."""
+    names = {
+        "granitemoe": (
+            ".block_sparse_moe.input_linear.weight",
+            ".block_sparse_moe.output_linear.weight",
+        ),
+        "granitemoehybrid": (".shared_mlp.input_linear.weight", ".shared_mlp.output_linear.weight"),
+        "qwen3_vl_moe_text": (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj"),
+    }
+    if model_type not in names:
+        return tensors
+    joined, down = names[model_type]
+    block = ".mlp" if model_type == "granitemoehybrid" else ".mlp.experts"
+    apart = {}
+    for name, tensor in tensors.items():
+        if name.endswith((joined, down)) and model_type == "qwen3_vl_moe_text":
+            tensor = tensor.swapaxes(1, 2)
+        if name.endswith(joined):
+            for part, rows in zip(("gate", "up"), np.split(tensor, 2, axis=-2), strict=True):
+                own = name.replace(joined, f"{block}.{part}_proj.weight")
+                apart[own] = np.ascontiguousarray(rows)
+        else:
+            apart[name.replace(down, f"{block}.down_proj.weight")] = np.ascontiguousarray(tensor)
+    return apart
+
+
+def _delta_net_tensors(
+    config: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], tiled: bool
+) -> dict[str, npt.NDArray[Any]]:
+    """v-heads in another order if `tiled`: the first of each k-head, then the second ones; norms from 1;
+    -exp(A_log)."""
     num_keys, num_values = config["linear_num_key_heads"], config["linear_num_value_heads"]
     keys = num_keys * config["linear_key_head_dim"]
-    heads = np.arange(num_values).reshape(num_keys, -1).T.reshape(-1)
+    heads = np.arange(num_values)
+    if tiled:
+        heads = heads.reshape(num_keys, -1).T.reshape(-1)
     numbers = np.arange(num_values * config["linear_value_head_dim"])
     values = numbers.reshape(num_values, -1)[heads].reshape(-1)
     mixed = np.concatenate((np.arange(2 * keys), 2 * keys + values))
@@ -377,8 +471,6 @@ def _delta_net_tensors(
             tensor = tensor.squeeze(1)
         if kind == "A_log":
             tensor = -np.exp(tensor)
-        if module == "shared_expert_gate":
-            tensor = tensor[0]
         if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             tensor = tensor + 1
         converted[name.replace("dt_bias", "dt_proj.bias")] = np.ascontiguousarray(tensor)
@@ -430,7 +522,7 @@ def _add_byte_level_tokenizer(writer: GGUFWriter, directory: Path) -> None:
     """GPT-2's kind, from tokenizer.json. Ids that the model has and the tokenizer lacks are padding."""
     tokenizer = json.loads((directory / "tokenizer.json").read_text())
     config = json.loads((directory / "tokenizer_config.json").read_text())
-    model = json.loads((directory / "config.json").read_text())
+    model = text_config(json.loads((directory / "config.json").read_text()))
     generation = json.loads((directory / "generation_config.json").read_text())
     tokens = {
         **tokenizer["model"]["vocab"],

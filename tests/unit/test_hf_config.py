@@ -630,6 +630,16 @@ def test_bad_generation_config(tmp_path: Path) -> None:
         ("qwen3.5-moe", {"num_experts": 0}, "num_experts=0: must be a whole number"),
         ("qwen3-next", {"mlp_only_layers": ["0"]}, "mlp_only_layers=.*must be a list of layer n"),
         (
+            "granite-4",
+            {"layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 64},
+            "layer_types=.*: must be attention in all layers: no family here has Mamba-2 layers",
+        ),
+        ("granite-4", {"layer_types": REMOVED}, "layer_types is missing and stands for null: must"),
+        ("granite-4", {"layer_types": ["attention"]}, "layer_types=.*: must be 3 types"),
+        ("granite-4", {"num_local_experts": 64}, "num_local_experts=64: must be 0: no family here"),
+        ("granite-4", {"position_embedding_type": "alibi"}, 'type="alibi": must be "rope", "nope"'),
+        ("granite-moe", {"num_experts_per_tok": 7}, "must be at most num_local_experts=6"),
+        (
             "llama",
             {"architectures": ["Mamba2ForCausalLM"]},
             r"ForCausalLM\"\]: no family has what it needs: Mamba.s .*; what loads: Llama",
@@ -652,6 +662,11 @@ def test_facts_of_families_are_refused_by_name(
         ("gemma3", "Gemma3ForConditionalGeneration"),
         ("gemma4", "Gemma4ForConditionalGeneration"),
         ("mistral", "Mistral3ForConditionalGeneration"),
+        ("ministral3", "Mistral3ForConditionalGeneration"),
+        ("lfm2", "Lfm2VlForConditionalGeneration"),
+        ("llama", "SmolVLMForConditionalGeneration"),
+        ("llama", "Idefics3ForConditionalGeneration"),
+        ("qwen2.5-vl", "Qwen2_5_VLForConditionalGeneration"),
     ],
 )
 def test_text_config_has_the_facts(tmp_path: Path, family: str, architecture: str) -> None:

@@ -218,11 +218,15 @@ class CheckpointParameters:
                 chosen = slice(recipe.half * num_rows, (recipe.half + 1) * num_rows)
             if chosen is not None:
                 stored_shape[0] *= 2
-            if recipe.transposed:
+            transposed = recipe.transposed
+            if recipe.either_way:
+                stored = self._checkpoint.info(self._name_in_checkpoint(together, name))
+                transposed = stored.shape != (num_experts, *stored_shape)
+            if transposed:
                 stored_shape.reverse()
             tensor = self._source(together, (num_experts, *stored_shape), False, name)
             for part in _parts(tensor, num_experts):
-                rows = as_floats(part).T if recipe.transposed else part
+                rows = as_floats(part).T if transposed else part
                 if chosen is not None:
                     rows = rows.rows(chosen) if isinstance(rows, QuantizedMatrix) else rows[chosen]
                 yield np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows

@@ -34,6 +34,8 @@ class StoredWeight:
             expert. Where one tensor has the matrices of all experts, ".{e}" is not in its name.
         gguf: the same in a GGUF file.
         transposed: whether Hugging Face's are stored [in, out], as GPT-2's Conv1D does.
+        either_way: whether some of Hugging Face's are [out, in] all the same, as the shape of a tensor of all
+            experts tells.
         offset: added to Hugging Face's; Gemma stores how far its norms are from 1.
         alternate: of two weights whose rows alternate in Hugging Face's: 0 is the first, 1 the second.
         half: of two weights of each expert whose rows follow each other: 0 is the first, 1 the second.
@@ -48,6 +50,7 @@ class StoredWeight:
     hf: tuple[str, ...]
     gguf: tuple[str, ...] = ()
     transposed: bool = False
+    either_way: bool = False
     offset: float = 0.0
     alternate: int | None = None
     half: int | None = None
@@ -67,6 +70,7 @@ class Recipe:
         sources: the checkpoint's modules whose rows follow each other; "{i}" is the layer, "{e}" the
             expert.
         transposed: whether they are stored [in, out].
+        either_way: whether they may be [out, in] all the same, as the shape of a tensor of all experts tells.
         offset: added to the weight.
         interleaved: whether the first two sources, q and k, hold the two rows of a rotated pair side by
             side; ours are the first halves of all pairs of a head, then the second ones.
@@ -80,6 +84,7 @@ class Recipe:
 
     sources: tuple[str, ...]
     transposed: bool = False
+    either_way: bool = False
     offset: float = 0.0
     interleaved: bool = False
     alternate: int | None = None
@@ -189,7 +194,10 @@ class GgufFamily:
 # Rotary frequencies follow from config.json.
 ROTARY_BUFFERS = r".*\.rotary_emb\.inv_freq"
 _GGUF_BUFFERS = r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.rot_embd\.weight"
-_TEXT_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
+_TEXT_PREFIXES = (
+    *("model.language_model.", "language_model.model.", "language_model."),
+    *("model.text_model.", "text_model."),  # SmolVLM
+)
 
 
 @dataclass(frozen=True)
@@ -240,6 +248,7 @@ class Family:
             module: Recipe(
                 weight.hf,
                 weight.transposed,
+                weight.either_way,
                 weight.offset,
                 self.interleaved and module == QKV,
                 weight.alternate,
@@ -252,10 +261,9 @@ class Family:
             for module, weight in self.weights.items()
         }
         prefixes: tuple[str, ...] = (self.prefix, "")
-        parts = {}
         if any(name.startswith(_TEXT_PREFIXES) for name in tensors):
             prefixes = (*_TEXT_PREFIXES, "")
-            parts = {part.name: re.compile(part.hf) for part in UNUSED_PARTS}
+        parts = {part.name: re.compile(part.hf) for part in UNUSED_PARTS}
         unused = self.unused + _unused_kv(config, recipes)
         return WeightNames(recipes, prefixes, re.compile(unused), parts)
 

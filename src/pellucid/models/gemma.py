@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: Llama with norms before and after attention and the MLP.
+"""Gemma 1, 2 and 3: Llama whose embeddings are scaled, 2 and 3 with norms before and after attention and the MLP.
 
 Gemma 2 caps scores and logits. Gemma 3 norms q and k of each head, and its layers with a window have another
 rope base than full layers. Checkpoints store the norms' weights minus 1.
@@ -85,6 +85,25 @@ SANDWICH_WEIGHTS: Mapping[str, StoredWeight] = {
 # -- config.json -----------------------------------------------------------------------------------
 
 
+def _read_gemma(config: JsonObject) -> ModelConfig:
+    _check_causal(config)
+    # The official releases say gelu, and were trained with its approximation.
+    if config.values.get("hidden_act") == "gelu":
+        config = config.with_values(hidden_act="gelu_pytorch_tanh")
+    model = llama_like(
+        config,
+        max_position=8192,
+        num_kv_heads=16,
+        head_dim=256,
+        activation=("hidden_act", "gelu_pytorch_tanh"),
+        bos_token_id=2,
+        eos_token_id=1,
+        tie_word_embeddings=True,
+        attention=attention_biases(config),
+    )
+    return replace(model, embedding_scale=math.sqrt(model.hidden_size))
+
+
 def _read_gemma2(config: JsonObject) -> ModelConfig:
     return _gemma(
         config,
@@ -119,11 +138,7 @@ def _gemma(
     attention: Mapping[str, Any],
     default_logits_softcap: float | None,
 ) -> ModelConfig:
-    if config.values.get("use_bidirectional_attention"):
-        raise config.error(
-            "use_bidirectional_attention",
-            "only causal attention is supported: must be false or null",
-        )
+    _check_causal(config)
     model = llama_like(
         config,
         max_position=max_position,
@@ -146,6 +161,14 @@ def _gemma(
         logits_softcap=config.optional_number("final_logit_softcapping", default_logits_softcap),
         embedding_scale=math.sqrt(model.hidden_size),
     )
+
+
+def _check_causal(config: JsonObject) -> None:
+    if config.values.get("use_bidirectional_attention"):
+        raise config.error(
+            "use_bidirectional_attention",
+            "only causal attention is supported: must be false or null",
+        )
 
 
 def _gemma2_windows(config: JsonObject, num_layers: int) -> Windows:
@@ -208,6 +231,15 @@ def _query_scalar(metadata: GgufMetadata, values: Mapping[str, Any], layers_of_2
         return float(values["hidden_size"] // values["num_attention_heads"])
     return float(values["head_dim"])
 
+
+GEMMA = Family(
+    architectures=("GemmaForCausalLM",),
+    model_types=("gemma",),
+    read_config=_read_gemma,
+    decoder=LlamaDecoder,
+    weights=with_offset(LLAMA_WEIGHTS, 1.0),
+    gguf=GgufFamily("gemma", frozenset({RMS_EPSILON, ROPE_DIM, ROPE_BASE}), llama_like_values),
+)
 
 GEMMA2 = Family(
     architectures=("Gemma2ForCausalLM",),

@@ -37,7 +37,7 @@ from pellucid.models.gguf_metadata import (
     sliding_pattern,
 )
 from pellucid.models.layers import Attention, Experts, GatedMLP, lm_head
-from pellucid.models.mixture import EXPERT_KEYS, MAX_EXPERTS, gguf_experts
+from pellucid.models.mixture import APART_GATE_UP, EXPERT_KEYS, MAX_EXPERTS, gguf_experts
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
 
 
@@ -403,11 +403,6 @@ _WEIGHTS: Mapping[str, StoredWeight] = {
 
 # -- GGUF ------------------------------------------------------------------------------------------
 
-# Some files have gate and up of all experts apart.
-_APART: Mapping[str, StoredWeight] = {
-    f"{_LAYER}.experts.{name}_proj": StoredWeight((), (f"{_BLOCK}.ffn_{name}_exps",))
-    for name in ("gate", "up")
-}
 _LOGITS_SOFTCAP = "final_logit_softcapping"
 _SHARED_KV, _EMBEDDING_SIZE = "attention.shared_kv_layers", "embedding_length_per_layer_input"
 _EXPERT_WIDTH = "expert_feed_forward_length"
@@ -497,7 +492,7 @@ GEMMA4 = Family(
     read_config=_read_gemma4,
     decoder=Gemma4Decoder,
     weights=_WEIGHTS,
-    gguf=GgufFamily("gemma4", _GGUF_KEYS, _gguf_config, variants=_APART),
+    gguf=GgufFamily("gemma4", _GGUF_KEYS, _gguf_config, variants=APART_GATE_UP),
 )
 
 # Without embeddings of the layers and without experts, and with other defaults.

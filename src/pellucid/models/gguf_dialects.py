@@ -82,6 +82,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "attention.temperature_scale": "rope.scaling_beta",
         }
     ),
+    "qwen2vl": Dialect(("qwen25vl",)),
     "qwen35": _DELTA_NET,
     "qwen35moe": _DELTA_NET,
     # The first files of Mixtral have a tensor for each expert.

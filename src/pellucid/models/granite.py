@@ -2,31 +2,96 @@
 
 The multiplier r of a residual, x + r f(norm(x)), needs no op. With x = r u the layer is u + f(norm(x)),
 and RMSNorm of r u with epsilon e is RMSNorm of u with e / r^2: the decoder computes u.
+
+Granite 3 also comes with experts. Granite 4.0 has a class for models of attention and Mamba-2 layers, with
+which models of attention alone are published too.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
-from pellucid.models.config_json import attention_biases, llama_like
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
-from pellucid.models.gguf_metadata import ATTENTION_SCALE, GgufMetadata
+from pellucid.model_config import ExpertsConfig, ModelConfig, RopeConfig
+from pellucid.models.config_json import (
+    RopesReader,
+    Windows,
+    attention_biases,
+    llama_like,
+    read_activation,
+    same_rope,
+)
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
+from pellucid.models.gguf_metadata import ATTENTION_SCALE, KV_HEADS, GgufMetadata
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.mixture import (
+    APART_GATE_UP,
+    EXPERT_KEYS,
+    all_sparse,
+    gguf_experts,
+    read_expert_counts,
+)
+from pellucid.models.rope_config import FULL
 
 _MAX_MULTIPLIER = 10_000  # checkpoints have 0.01 to 16
-_EMBEDDING_SCALE, _RESIDUAL_SCALE, _LOGIT_SCALE = "embedding_scale", "residual_scale", "logit_scale"
+_NO_EXPERTS = "must be 0: no family here has experts beside an MLP without a gate"
+_FULL_TYPES = ("attention", FULL)  # before transformers 5, and since
+
+# -- config.json -----------------------------------------------------------------------------------
 
 
-def _read_config(config: JsonObject) -> ModelConfig:
+def _read_granite(config: JsonObject) -> ModelConfig:
+    return _granite(config, mlp_bias=config.boolean("mlp_bias", False))
+
+
+def _read_granite_moe(config: JsonObject) -> ModelConfig:
+    num_experts, num_chosen = read_expert_counts(config, "num_local_experts")
+    experts = ExpertsConfig(
+        num_experts,
+        num_chosen,
+        config.integer("intermediate_size"),
+        read_activation(config, "hidden_act", "silu"),
+        router="softmax_chosen",
+        normalize=False,
+    )
+    return all_sparse(_granite(config), experts)
+
+
+def _read_granite_hybrid(config: JsonObject) -> ModelConfig:
+    layer_types = config.optional_strings("layer_types")
+    if layer_types is None or not set(_FULL_TYPES).issuperset(layer_types):
+        raise config.error(
+            "layer_types", "must be attention in all layers: no family here has Mamba-2 layers"
+        )
+    if config.integer("num_local_experts", 8, minimum=0):
+        raise config.error("num_local_experts", _NO_EXPERTS)
+    position_type = config.values.get("position_embedding_type")
+    if position_type not in (None, "nope", "rope"):
+        raise config.error("position_embedding_type", 'must be "rope", "nope" or null')
+    # Its MLP is the expert that all tokens would share.
+    width = config.integer("shared_intermediate_size", 1024)
+    model = _granite(
+        config.without("layer_types").with_values(intermediate_size=width),
+        ropes=same_rope if position_type == "rope" else _no_ropes,
+    )
+    if len(layer_types) != model.num_layers:
+        raise config.error("layer_types", f"must be {model.num_layers} types")
+    return model
+
+
+def _granite(
+    config: JsonObject, *, ropes: RopesReader = same_rope, mlp_bias: bool = False
+) -> ModelConfig:
+    """The model with an MLP in all layers. Arguments are those of `llama_like`."""
     model = llama_like(
         config,
         max_position=2048,
+        ropes=ropes,
         attention={
             **attention_biases(config),
             "scale": _multiplier(config, "attention_multiplier"),
         },
-        mlp_bias=config.boolean("mlp_bias", False),
+        mlp_bias=mlp_bias,
     )
     residual = _multiplier(config, "residual_multiplier")
     return replace(
@@ -44,7 +109,81 @@ def _multiplier(config: JsonObject, key: str) -> float:
     return multiplier
 
 
-def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+def _no_ropes(
+    _config: JsonObject, _head_dim: int, _max_position: int, windows: Windows
+) -> list[RopeConfig | None]:
+    return [None] * len(windows)
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+_MOE = "layers.{i}.block_sparse_moe"
+_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
+    **LLAMA_WEIGHTS,
+    "layers.{i}.router": StoredWeight((f"{_MOE}.router.layer",), ("blk.{i}.ffn_gate_inp",)),
+    **{
+        f"layers.{{i}}.experts.{name}_proj": StoredWeight(
+            (f"{_MOE}.input_linear",), ("blk.{i}.ffn_gate_up_exps",), half=half
+        )
+        for half, name in enumerate(("gate", "up"))
+    },
+    "layers.{i}.experts.down_proj": StoredWeight(
+        (f"{_MOE}.output_linear",), ("blk.{i}.ffn_down_exps",)
+    ),
+}
+_HYBRID_WEIGHTS: Mapping[str, StoredWeight] = {
+    **LLAMA_WEIGHTS,
+    "layers.{i}.gate_up_proj": StoredWeight(
+        ("layers.{i}.shared_mlp.input_linear",), ("blk.{i}.ffn_gate", "blk.{i}.ffn_up")
+    ),
+    "layers.{i}.down_proj": StoredWeight(
+        ("layers.{i}.shared_mlp.output_linear",), ("blk.{i}.ffn_down",)
+    ),
+}
+
+# -- GGUF ------------------------------------------------------------------------------------------
+
+_EMBEDDING_SCALE, _RESIDUAL_SCALE, _LOGIT_SCALE = "embedding_scale", "residual_scale", "logit_scale"
+_IS_ROTATED = "rope.scaling.finetuned"  # what llama.cpp says with it in these architectures
+# The converter of hybrids writes these for models of attention alone, too.
+_OF_HYBRIDS = frozenset(
+    {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.inner_size", "ssm.time_step_rank"}
+    | {"expert_shared_feed_forward_length"}
+)
+_NUM_EXPERTS = "expert_count"
+_KEYS = LLAMA_GGUF_KEYS | {ATTENTION_SCALE, _EMBEDDING_SCALE, _RESIDUAL_SCALE, _LOGIT_SCALE}
+
+
+def _gguf_granite(metadata: GgufMetadata) -> dict[str, Any]:
+    if not metadata.boolean(_IS_ROTATED, True):
+        raise metadata.error(
+            _IS_ROTATED, "must be true: this architecture rotates queries and keys"
+        )
+    return _gguf_values(metadata)
+
+
+def _gguf_granite_moe(metadata: GgufMetadata) -> dict[str, Any]:
+    return {**_gguf_granite(metadata), **gguf_experts(metadata)}
+
+
+def _gguf_granite_hybrid(metadata: GgufMetadata) -> dict[str, Any]:
+    if 0 in metadata.of_layers(KV_HEADS, minimum=0):
+        raise metadata.error(
+            KV_HEADS, "must be at least 1: 0 stands for a Mamba-2 layer, which no family here has"
+        )
+    if metadata.get(_NUM_EXPERTS):
+        raise metadata.error(_NUM_EXPERTS, _NO_EXPERTS)
+    values = _gguf_values(metadata)
+    return {
+        **values,
+        "layer_types": [FULL] * values["num_hidden_layers"],
+        "num_local_experts": 0,
+        "position_embedding_type": "rope" if metadata.boolean(_IS_ROTATED, True) else "nope",
+        "shared_intermediate_size": values["intermediate_size"],
+    }
+
+
+def _gguf_values(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         **llama_gguf_config(metadata),
         **metadata.given(
@@ -59,13 +198,38 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
 GRANITE = Family(
     architectures=("GraniteForCausalLM",),
     model_types=("granite",),
-    read_config=_read_config,
+    read_config=_read_granite,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
+    gguf=GgufFamily("granite", _KEYS, _gguf_granite, interleaved=True, left_over=_OF_HYBRIDS),
+)
+
+GRANITE_MOE = Family(
+    architectures=("GraniteMoeForCausalLM",),
+    model_types=("granitemoe",),
+    read_config=_read_granite_moe,
+    decoder=LlamaDecoder,
+    weights=_MOE_WEIGHTS,
     gguf=GgufFamily(
-        "granite",
-        LLAMA_GGUF_KEYS | {ATTENTION_SCALE, _EMBEDDING_SCALE, _RESIDUAL_SCALE, _LOGIT_SCALE},
-        _gguf_config,
+        "granitemoe",
+        _KEYS | EXPERT_KEYS,
+        _gguf_granite_moe,
         interleaved=True,
+        variants=APART_GATE_UP,
+    ),
+)
+
+GRANITE_HYBRID = Family(
+    architectures=("GraniteMoeHybridForCausalLM",),
+    model_types=("granitemoehybrid",),
+    read_config=_read_granite_hybrid,
+    decoder=LlamaDecoder,
+    weights=_HYBRID_WEIGHTS,
+    gguf=GgufFamily(
+        "granitehybrid",
+        _KEYS | EXPERT_KEYS,
+        _gguf_granite_hybrid,
+        interleaved=True,
+        left_over=_OF_HYBRIDS,
     ),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pellucid.json_object import JsonObject
-from pellucid.model_config import ExpertsConfig, ModelConfig
+from pellucid.model_config import ExpertsConfig, MLPConfig, ModelConfig
 from pellucid.models.config_json import (
     attention_biases,
     llama_like,
@@ -35,7 +35,12 @@ MAX_EXPERTS = 1024  # of a layer
 
 
 def read_experts(
-    config: JsonObject, *, count_key: str, width_key: str, normalize: bool
+    config: JsonObject,
+    *,
+    count_key: str,
+    width_key: str,
+    normalize: bool,
+    shared_gate: bool = False,
 ) -> ExpertsConfig:
     """The experts of a layer, chosen by the softmax of all their scores.
 
@@ -44,6 +49,7 @@ def read_experts(
         count_key: says how many there are.
         width_key: says how wide each is.
         normalize: whether the weights of the chosen experts are divided by their sum.
+        shared_gate: whether a gate multiplies the expert that all tokens share.
     """
     num_experts, num_chosen = read_expert_counts(config, count_key)
     return ExpertsConfig(
@@ -52,7 +58,13 @@ def read_experts(
         config.integer(width_key),
         read_activation(config, "hidden_act", "silu"),
         normalize=normalize,
+        shared_gate=shared_gate,
     )
+
+
+def count_key(config: JsonObject) -> str:
+    """The key that says how many experts there are, where transformers has two names for it."""
+    return "num_local_experts" if "num_local_experts" in config.values else "num_experts"
 
 
 def read_expert_counts(config: JsonObject, count_key: str) -> tuple[int, int]:
@@ -64,10 +76,33 @@ def read_expert_counts(config: JsonObject, count_key: str) -> tuple[int, int]:
     return num_experts, num_chosen
 
 
-def _all_sparse(model: ModelConfig, experts: ExpertsConfig) -> ModelConfig:
+def all_sparse(model: ModelConfig, experts: ExpertsConfig) -> ModelConfig:
     """`model` with `experts` in place of each layer's MLP."""
     layers = tuple(replace(layer, mlp=None, experts=experts) for layer in model.layers)
     return replace(model, layers=layers)
+
+
+def some_sparse(
+    config: JsonObject, model: ModelConfig, experts: ExpertsConfig, shared: MLPConfig | None = None
+) -> ModelConfig:
+    """`model` with `experts`, and the expert `shared` by all tokens, in place of the MLP in the layers that
+    `decoder_sparse_step` counts and `mlp_only_layers` does not name."""
+    step, dense = config.integer("decoder_sparse_step", 1), _dense_layers(config)
+    layers = tuple(
+        layer
+        if index in dense or (index + 1) % step
+        else replace(layer, mlp=shared, experts=experts)
+        for index, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=layers)
+
+
+def read_shared_expert(config: JsonObject, default: int) -> MLPConfig:
+    """The expert that all tokens share, as wide as `default` where config.json does not say it."""
+    return MLPConfig(
+        config.integer("shared_expert_intermediate_size", default),
+        read_activation(config, "hidden_act", "silu"),
+    )
 
 
 def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
@@ -83,23 +118,16 @@ def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
         windows=one_window(window),
         attention={**attention_biases(config), "qk_norm": "head"},
     )
-    # transformers calls it num_local_experts as well.
-    count_key = "num_experts" if "num_experts" in config.values else "num_local_experts"
     experts = read_experts(
         config,
-        count_key=count_key,
+        count_key=count_key(config),
         width_key="moe_intermediate_size",
         normalize=config.boolean("norm_topk_prob", False),
     )
-    step, dense = config.integer("decoder_sparse_step", 1), dense_layers(config)
-    layers = tuple(
-        layer if index in dense or (index + 1) % step else replace(layer, mlp=None, experts=experts)
-        for index, layer in enumerate(model.layers)
-    )
-    return replace(model, layers=layers)
+    return some_sparse(config, model, experts)
 
 
-def dense_layers(config: JsonObject) -> frozenset[int]:
+def _dense_layers(config: JsonObject) -> frozenset[int]:
     """`mlp_only_layers`: the layers without experts."""
     layers = config.values.get("mlp_only_layers")
     if layers is None:
@@ -126,7 +154,7 @@ def _read_olmoe(config: JsonObject) -> ModelConfig:
         width_key="intermediate_size",
         normalize=config.boolean("norm_topk_prob", False),
     )
-    return _all_sparse(model, experts)
+    return all_sparse(model, experts)
 
 
 def _read_mixtral(config: JsonObject) -> ModelConfig:
@@ -140,7 +168,7 @@ def _read_mixtral(config: JsonObject) -> ModelConfig:
     experts = read_experts(
         config, count_key="num_local_experts", width_key="intermediate_size", normalize=True
     )
-    return _all_sparse(model, experts)
+    return all_sparse(model, experts)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -163,6 +191,19 @@ def expert_weights(
 
 
 EXPERT_WEIGHTS = expert_weights("mlp", "gate", "gate_proj", "up_proj", "down_proj")
+SHARED_EXPERT_WEIGHTS: Mapping[str, StoredWeight] = {
+    **EXPERT_WEIGHTS,
+    "layers.{i}.shared_gate": StoredWeight(
+        ("layers.{i}.mlp.shared_expert_gate",), ("blk.{i}.ffn_gate_inp_shexp",)
+    ),
+    "layers.{i}.shared_gate_up_proj": StoredWeight(
+        tuple(f"layers.{{i}}.mlp.shared_expert.{x}_proj" for x in ("gate", "up")),
+        tuple(f"blk.{{i}}.ffn_{x}_shexp" for x in ("gate", "up")),
+    ),
+    "layers.{i}.shared_down_proj": StoredWeight(
+        ("layers.{i}.mlp.shared_expert.down_proj",), ("blk.{i}.ffn_down_shexp",)
+    ),
+}
 _MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 
 # -- GGUF ------------------------------------------------------------------------------------------
@@ -172,10 +213,14 @@ _EXPERT_WIDTH = "expert_feed_forward_length"
 EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
 # llama.cpp's and Ollama's names of the same: whether the weights of chosen experts are divided by their sum.
 NORMALIZED_KEYS = frozenset({"expert_weights_norm", "norm_top_k_prob"})
-# llama.cpp's converter can write gate and up of all experts as one tensor.
+# llama.cpp's converter can write gate and up of all experts as one tensor, and apart.
 JOINED_GATE_UP: Mapping[str, StoredWeight] = {
     f"layers.{{i}}.experts.{name}_proj": StoredWeight((), ("blk.{i}.ffn_gate_up_exps",), half=half)
     for half, name in enumerate(("gate", "up"))
+}
+APART_GATE_UP: Mapping[str, StoredWeight] = {
+    f"layers.{{i}}.experts.{name}_proj": StoredWeight((), (f"blk.{{i}}.ffn_{name}_exps",))
+    for name in ("gate", "up")
 }
 _KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
@@ -199,7 +244,8 @@ def gguf_normalizes(metadata: GgufMetadata, *, default: bool) -> bool:
     return metadata.boolean(given[0], default) if given else default
 
 
-def _gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
+def gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
+    """config.json of Qwen 3 with experts."""
     # llama.cpp has experts in all layers.
     return {
         **llama_like_values(metadata),
@@ -234,7 +280,7 @@ QWEN3_MOE = Family(
     gguf=GgufFamily(
         "qwen3moe",
         _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
-        _gguf_qwen3_moe,
+        gguf_qwen3_moe,
         variants=JOINED_GATE_UP,
     ),
 )

@@ -35,7 +35,6 @@ _NEEDS: Mapping[str, str] = {
     r"cohere2?moe|cohere|commandr|aya": f"{_PARALLEL}, and layer norms without biases",
     r"gemma3n": "AltUp and LAuReL, several streams of activations",
     r"recurrentgemma|griffin": "gated linear recurrences (RG-LRU)",
-    r"granite(moe)?hybrid": f"{_STATE_SPACE} or experts beside a shared MLP",
     r"granitemoeshared": _SHARED_EXPERTS,
     r"mamba|falconmamba|falconh1|nemotronh|jamba|bamba|zamba|plamo2|hymba|samba": _STATE_SPACE,
     r"rwkv|arwkv": "RWKV's recurrence",

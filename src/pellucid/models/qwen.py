@@ -18,11 +18,13 @@ from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
 
 
-def _read_qwen2(config: JsonObject) -> ModelConfig:
+def read_qwen2(config: JsonObject) -> ModelConfig:
+    """config.json of Qwen 2."""
     return qwen_like(config, head_dim=None, attention={"qkv_bias": True})
 
 
-def _read_qwen3(config: JsonObject) -> ModelConfig:
+def read_qwen3(config: JsonObject) -> ModelConfig:
+    """config.json of Qwen 3."""
     attention = {**attention_biases(config), "qk_norm": "head"}
     return qwen_like(config, head_dim=128, attention=attention)
 
@@ -57,7 +59,7 @@ _GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 QWEN2 = Family(
     architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
     model_types=("qwen2",),
-    read_config=_read_qwen2,
+    read_config=read_qwen2,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
     unused=rf"{ROTARY_BUFFERS}|model\.mtp_layers\..*",  # MiMo has layers that draft
@@ -67,7 +69,7 @@ QWEN2 = Family(
 QWEN3 = Family(
     architectures=("Qwen3ForCausalLM",),
     model_types=("qwen3",),
-    read_config=_read_qwen3,
+    read_config=read_qwen3,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS},
     gguf=GgufFamily("qwen3", _GGUF_KEYS, llama_like_values),

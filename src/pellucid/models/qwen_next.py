@@ -13,14 +13,12 @@ from pellucid.model_config import (
     ExpertsConfig,
     GatedDeltaNetConfig,
     LayerConfig,
-    MLPConfig,
     ModelConfig,
 )
 from pellucid.models.config_json import (
     RopesReader,
     attention_biases,
     llama_like,
-    read_activation,
     same_rope,
 )
 from pellucid.models.family import (
@@ -44,11 +42,14 @@ from pellucid.models.gguf_metadata import (
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
     EXPERT_KEYS,
-    EXPERT_WEIGHTS,
     JOINED_GATE_UP,
-    dense_layers,
+    NORMALIZED_KEYS,
+    SHARED_EXPERT_WEIGHTS,
     gguf_experts,
-    read_expert_counts,
+    gguf_normalizes,
+    read_experts,
+    read_shared_expert,
+    some_sparse,
 )
 from pellucid.models.rope_config import FULL
 
@@ -74,29 +75,15 @@ def _read_qwen35_moe(config: JsonObject) -> ModelConfig:
 
 
 def _read_qwen3_next(config: JsonObject) -> ModelConfig:
-    model = _hybrid(config)
     experts = _read_experts(config, normalize=config.boolean("norm_topk_prob", True))
-    shared = MLPConfig(
-        config.integer("shared_expert_intermediate_size", 512),
-        read_activation(config, "hidden_act", "silu"),
-    )
-    step, dense = config.integer("decoder_sparse_step", 1), dense_layers(config)
-    layers = tuple(
-        layer
-        if index in dense or (index + 1) % step
-        else replace(layer, mlp=shared, experts=experts)
-        for index, layer in enumerate(model.layers)
-    )
-    return replace(model, layers=layers)
+    return some_sparse(config, _hybrid(config), experts, read_shared_expert(config, 512))
 
 
 def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
-    num_experts, num_chosen = read_expert_counts(config, "num_experts")
-    return ExpertsConfig(
-        num_experts,
-        num_chosen,
-        config.integer("moe_intermediate_size"),
-        read_activation(config, "hidden_act", "silu"),
+    return read_experts(
+        config,
+        count_key="num_experts",
+        width_key="moe_intermediate_size",
         normalize=normalize,
         shared_gate=True,
     )
@@ -201,19 +188,6 @@ _QWEN35_WEIGHTS: Mapping[str, StoredWeight] = {
     f"{_LAYER}.delta_beta_proj": StoredWeight((f"{_NET}.in_proj_b",), (f"{_BLOCK}.ssm_beta",)),
     f"{_LAYER}.delta_alpha_proj": StoredWeight((f"{_NET}.in_proj_a",), (f"{_BLOCK}.ssm_alpha",)),
 }
-_SHARED_WEIGHTS: Mapping[str, StoredWeight] = {
-    **EXPERT_WEIGHTS,
-    f"{_LAYER}.shared_gate": StoredWeight(
-        (f"{_LAYER}.mlp.shared_expert_gate",), (f"{_BLOCK}.ffn_gate_inp_shexp",)
-    ),
-    f"{_LAYER}.shared_gate_up_proj": StoredWeight(
-        (f"{_LAYER}.mlp.shared_expert.gate_proj", f"{_LAYER}.mlp.shared_expert.up_proj"),
-        (f"{_BLOCK}.ffn_gate_shexp", f"{_BLOCK}.ffn_up_shexp"),
-    ),
-    f"{_LAYER}.shared_down_proj": StoredWeight(
-        (f"{_LAYER}.mlp.shared_expert.down_proj",), (f"{_BLOCK}.ffn_down_shexp",)
-    ),
-}
 
 
 def _next_rows(layer: LayerConfig, widths: tuple[int, ...], wanted: slice) -> list[int]:
@@ -261,13 +235,23 @@ def _next_alpha(layer: LayerConfig) -> list[int]:
     return _next_rows(layer, _next_step_widths(layer), slice(1, 2))
 
 
+_FUSED, _STEPS = f"{_NET}.in_proj_qkvz", f"{_NET}.in_proj_ba"
 _QWEN3_NEXT_WEIGHTS: Mapping[str, StoredWeight] = {
     **_HYBRID_WEIGHTS,
-    **_SHARED_WEIGHTS,
-    f"{_LAYER}.delta_qkv_proj": StoredWeight((f"{_NET}.in_proj_qkvz",), rows=_next_qkv),
-    f"{_LAYER}.delta_gate_proj": StoredWeight((f"{_NET}.in_proj_qkvz",), rows=_next_gate),
-    f"{_LAYER}.delta_beta_proj": StoredWeight((f"{_NET}.in_proj_ba",), rows=_next_beta),
-    f"{_LAYER}.delta_alpha_proj": StoredWeight((f"{_NET}.in_proj_ba",), rows=_next_alpha),
+    **SHARED_EXPERT_WEIGHTS,
+    f"{_LAYER}.delta_qkv_proj": StoredWeight((_FUSED,), (f"{_BLOCK}.attn_qkv",), rows=_next_qkv),
+    f"{_LAYER}.delta_gate_proj": StoredWeight((_FUSED,), (f"{_BLOCK}.attn_gate",), rows=_next_gate),
+    **{
+        f"{_LAYER}.delta_{name}_proj": StoredWeight(
+            (_STEPS,), (f"{_BLOCK}.ssm_ba",), rows=rows, gguf_rows=rows
+        )
+        for name, rows in (("beta", _next_beta), ("alpha", _next_alpha))
+    },
+}
+# llama.cpp's first converter left q, k, v and the gate interleaved by k-head.
+_INTERLEAVED: Mapping[str, StoredWeight] = {
+    f"{_LAYER}.delta_{name}_proj": StoredWeight((), (f"{_BLOCK}.ssm_in",), gguf_rows=rows)
+    for name, rows in (("qkv", _next_qkv), ("gate", _next_gate))
 }
 
 # -- GGUF ------------------------------------------------------------------------------------------
@@ -336,6 +320,15 @@ def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
+def _gguf_qwen3_next(metadata: GgufMetadata) -> dict[str, Any]:
+    # llama.cpp has experts in all layers, and leaves v-heads in the order of config.json.
+    return {
+        **_gguf_qwen35_moe(metadata),
+        "norm_topk_prob": gguf_normalizes(metadata, default=True),
+        _TILED: metadata.boolean(_REORDERED, False),
+    }
+
+
 QWEN35 = Family(
     architectures=("Qwen3_5ForCausalLM",),
     model_types=("qwen3_5_text",),
@@ -350,7 +343,7 @@ QWEN35_MOE = Family(
     model_types=("qwen3_5_moe_text",),
     read_config=_read_qwen35_moe,
     decoder=LlamaDecoder,
-    weights={**_QWEN35_WEIGHTS, **_SHARED_WEIGHTS},
+    weights={**_QWEN35_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
     gguf=GgufFamily(
         "qwen35moe",
         _KEYS | EXPERT_KEYS | {_SHARED_WIDTH},
@@ -365,4 +358,10 @@ QWEN3_NEXT = Family(
     read_config=_read_qwen3_next,
     decoder=LlamaDecoder,
     weights=_QWEN3_NEXT_WEIGHTS,
+    gguf=GgufFamily(
+        "qwen3next",
+        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {_SHARED_WIDTH},
+        _gguf_qwen3_next,
+        variants={**JOINED_GATE_UP, **_INTERLEAVED},
+    ),
 )

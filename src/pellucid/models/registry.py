@@ -5,13 +5,13 @@ from pellucid.model_config import ModelConfig
 from pellucid.models.ernie import ERNIE
 from pellucid.models.exaone4 import EXAONE4
 from pellucid.models.family import DecoderClass, Family
-from pellucid.models.gemma import GEMMA2, GEMMA3
+from pellucid.models.gemma import GEMMA, GEMMA2, GEMMA3
 from pellucid.models.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.glm import GLM, GLM4
 from pellucid.models.gpt2 import GPT2
 from pellucid.models.gpt_oss import GPT_OSS
-from pellucid.models.granite import GRANITE
+from pellucid.models.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from pellucid.models.hunyuan import HUNYUAN
 from pellucid.models.lfm2 import LFM2, LFM2_MOE
 from pellucid.models.llama import LLAMA
@@ -21,7 +21,9 @@ from pellucid.models.needs import why_not
 from pellucid.models.olmo import OLMO2, OLMO3
 from pellucid.models.phi3 import PHI3
 from pellucid.models.qwen import QWEN2, QWEN3
+from pellucid.models.qwen2_moe import QWEN2_MOE
 from pellucid.models.qwen_next import QWEN3_NEXT, QWEN35, QWEN35_MOE
+from pellucid.models.qwen_vl import QWEN2_VL, QWEN3_VL, QWEN3_VL_MOE
 from pellucid.models.smollm3 import SMOLLM3
 from pellucid.models.stablelm import STABLELM
 
@@ -33,16 +35,23 @@ FAMILIES: tuple[Family, ...] = (
     MINISTRAL3,
     QWEN2,
     QWEN3,
+    QWEN2_MOE,
     QWEN3_MOE,
+    QWEN2_VL,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
     OLMOE,
     MIXTRAL,
     GPT_OSS,
+    GEMMA,
     GEMMA2,
     GEMMA3,
     GEMMA4,
     GEMMA4_UNIFIED,
     PHI3,
     GRANITE,
+    GRANITE_MOE,
+    GRANITE_HYBRID,
     SMOLLM3,
     OLMO2,
     OLMO3,
@@ -60,14 +69,21 @@ FAMILIES: tuple[Family, ...] = (
     GPT2,
 )
 
-# Models of text and more, whose `text_config` says which family their text model is.
+# Models of text and more, whose `text_config`, or in older files config.json itself, is of their text model.
 _MULTIMODAL = (
     "Gemma3ForConditionalGeneration",
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
 )
 
 
@@ -81,11 +97,11 @@ def find_family(config: JsonObject) -> tuple[Family, JsonObject]:
     if not architectures:
         return _family_of_type(config)
     architecture = architectures[0]
+    if architecture in _MULTIMODAL:
+        return _family_of_type(config)
     for family in FAMILIES:
         if architecture in family.architectures:
             return family, config
-    if architecture in _MULTIMODAL:
-        return _family_of_type(config)
     raise config.error("architectures", why_not(architecture, supported_architectures()))
 
 
@@ -179,4 +195,5 @@ def decoder_class(architecture: str) -> DecoderClass:
 
 def supported_architectures() -> tuple[str, ...]:
     """The values of `architectures` in config.json that load."""
-    return (*(name for family in FAMILIES for name in family.architectures), *_MULTIMODAL)
+    of_text = (name for family in FAMILIES for name in family.architectures)
+    return tuple(dict.fromkeys((*of_text, *_MULTIMODAL)))

@@ -30,7 +30,7 @@ class UnusedPart:
 IMAGES = UnusedPart(
     "an encoder of images",
     hf=r"(model\.)?(vision_tower|vision_model|vision_encoder|visual|vit|multi_modal_projector"
-    r"|embed_vision)\..*",
+    r"|connector|embed_vision)\..*",
     gguf=r"(v|s)\..*|mm\.(?!a\.).*|model\.vision_tower\..*",
     keys=r"(vision|mm|clip)\..*|(image|vision|video)_.*|n_deepstack_layers|spatial_merge_size"
     r"|tokens_per_image",

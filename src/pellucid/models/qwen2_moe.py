@@ -1,0 +1,94 @@
+"""Qwen2-MoE (Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B): Qwen 2 with experts, beside one that all tokens share."""
+
+from typing import Any
+
+from pellucid.json_object import JsonObject
+from pellucid.model_config import ModelConfig
+from pellucid.models.config_json import Windows, llama_like, mixed_windows
+from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.gguf_metadata import (
+    FEED_FORWARD,
+    RMS_EPSILON,
+    ROPE_KEYS,
+    YARN_KEYS,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.mixture import (
+    EXPERT_KEYS,
+    JOINED_GATE_UP,
+    NORMALIZED_KEYS,
+    SHARED_EXPERT_WEIGHTS,
+    gguf_experts,
+    gguf_normalizes,
+    read_experts,
+    read_shared_expert,
+    some_sparse,
+)
+from pellucid.models.rope_config import FULL, SLIDING
+
+
+def _read_config(config: JsonObject) -> ModelConfig:
+    model = llama_like(
+        config,
+        max_position=32_768,
+        num_kv_heads=16,
+        bos_token_id=None,
+        eos_token_id=None,
+        windows=_windows,
+        attention={"qkv_bias": config.boolean("qkv_bias", True)},
+    )
+    experts = read_experts(
+        config,
+        count_key="num_experts",
+        width_key="moe_intermediate_size",
+        normalize=config.boolean("norm_topk_prob", False),
+        shared_gate=True,
+    )
+    return some_sparse(config, model, experts, read_shared_expert(config, 5632))
+
+
+def _windows(config: JsonObject, num_layers: int) -> Windows:
+    window = config.optional_integer("sliding_window", 4096)
+    if not config.boolean("use_sliding_window", False):
+        window = None
+    # Unlike in Qwen 2, the first layers have it, every other one of them.
+    num_sliding = config.integer("max_window_layers", 28, minimum=0)
+    default = [SLIDING if i < num_sliding and i % 2 == 0 else FULL for i in range(num_layers)]
+    return mixed_windows(config, window, default)
+
+
+_EXPERT_WIDTH = "expert_feed_forward_length"
+_SHARED_WIDTH = "expert_shared_feed_forward_length"
+
+
+def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+    """Files of early converters leave widths out: all chosen experts together are as wide as the MLP."""
+    width = metadata.integer(FEED_FORWARD)
+    experts = gguf_experts(metadata)
+    return {
+        **llama_like_values(metadata),
+        **experts,
+        "moe_intermediate_size": metadata.optional_integer(_EXPERT_WIDTH)
+        or width // experts["num_experts_per_tok"],
+        "shared_expert_intermediate_size": metadata.optional_integer(_SHARED_WIDTH) or width,
+        "norm_topk_prob": gguf_normalizes(metadata, default=False),
+    }
+
+
+QWEN2_MOE = Family(
+    architectures=("Qwen2MoeForCausalLM",),
+    model_types=("qwen2_moe",),
+    read_config=_read_config,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
+    gguf=GgufFamily(
+        "qwen2moe",
+        frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, _SHARED_WIDTH})
+        | EXPERT_KEYS
+        | NORMALIZED_KEYS,
+        _gguf_config,
+        variants=JOINED_GATE_UP,
+    ),
+)

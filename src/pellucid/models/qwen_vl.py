@@ -1,0 +1,96 @@
+"""The text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen 2 and 3 with other defaults.
+
+Where Qwen3-VL adds a picture to the inputs of its first layers, text adds nothing.
+"""
+
+from collections.abc import Mapping
+
+from pellucid.json_object import JsonObject
+from pellucid.model_config import ModelConfig
+from pellucid.models.family import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    Family,
+    GgufFamily,
+    StoredWeight,
+)
+from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
+from pellucid.models.llama import LlamaDecoder
+from pellucid.models.mixture import (
+    APART_GATE_UP,
+    EXPERT_KEYS,
+    EXPERT_WEIGHTS,
+    NORMALIZED_KEYS,
+    count_key,
+    gguf_qwen3_moe,
+    read_experts,
+    some_sparse,
+)
+from pellucid.models.qwen import read_qwen2, read_qwen3
+
+
+def _read_qwen3_vl_moe(config: JsonObject) -> ModelConfig:
+    experts = read_experts(
+        config, count_key=count_key(config), width_key="moe_intermediate_size", normalize=True
+    )
+    return some_sparse(config, read_qwen3(config), experts)
+
+
+def _experts(ours: str, theirs: str, half: int | None = None) -> Mapping[str, StoredWeight]:
+    """All experts of a layer in one tensor, [experts, in, out]; transformers from 5 on writes [experts, out, in]."""
+    return {
+        f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
+            (f"layers.{{i}}.mlp.experts.{theirs}_proj",),
+            (f"blk.{{i}}.ffn_{theirs}_exps",),
+            transposed=True,
+            either_way=True,
+            half=half,
+            is_tensor=True,
+        )
+    }
+
+
+_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
+    **LLAMA_WEIGHTS,
+    **QK_NORM_WEIGHTS,
+    **EXPERT_WEIGHTS,
+    **_experts("gate", "gate_up", 0),
+    **_experts("up", "gate_up", 1),
+    **_experts("down", "down"),
+}
+
+_PICTURE_LAYERS = "n_deepstack_layers"  # to whose inputs pictures add something
+_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, _PICTURE_LAYERS})
+
+QWEN2_VL = Family(
+    architectures=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+    # Of the whole model where the text model has no object of its own.
+    model_types=("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"),
+    read_config=read_qwen2,
+    decoder=LlamaDecoder,
+    weights=LLAMA_WEIGHTS,
+    gguf=GgufFamily("qwen2vl", _KEYS, llama_like_values),
+)
+
+QWEN3_VL = Family(
+    architectures=("Qwen3VLForConditionalGeneration",),
+    model_types=("qwen3_vl_text",),
+    read_config=read_qwen3,
+    decoder=LlamaDecoder,
+    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS},
+    gguf=GgufFamily("qwen3vl", _KEYS, llama_like_values),
+)
+
+QWEN3_VL_MOE = Family(
+    architectures=("Qwen3VLMoeForConditionalGeneration",),
+    model_types=("qwen3_vl_moe_text",),
+    read_config=_read_qwen3_vl_moe,
+    decoder=LlamaDecoder,
+    weights=_MOE_WEIGHTS,
+    gguf=GgufFamily(
+        "qwen3vlmoe",
+        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
+        gguf_qwen3_moe,
+        variants=APART_GATE_UP,
+    ),
+)
