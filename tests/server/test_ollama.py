@@ -124,7 +124,7 @@ def test_options_without_effect_are_said_and_wrong_ones_refused(server: RunningS
         ({"options": {"temperature": "hot"}}, "options.temperature: Expected `float | null`"),
         ({"options": [1]}, "options: Expected `object | null`"),
         ({"format": "xml"}, "format='xml': must be 'json' or a JSON schema"),
-        ({"messages": [{"role": "user", "content": "x", "images": ["a"]}]}, "only text is served"),
+        ({"messages": [{"role": "user", "content": "x", "images": "a"}]}, "messages[0].images='a'"),
         ({"messages": ["x"]}, "messages[0]='x'"),
         ({"top_logprobs": 2}, "top_logprobs=2: needs logprobs"),
     ):

@@ -186,8 +186,8 @@ def test_what_is_not_served_is_refused(client: openai.OpenAI) -> None:
         ({"tool_choice": "required"}, "tool_choice: needs tools"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "send the item itself"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "only text is served",
+            {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+            "input[0].content[0].text=None: must be text",
         ),
         ({"input": [{"role": "user", "content": 1}]}, "content must be text"),
         ({"input": [1]}, "input[0]: must be an object"),

@@ -1,6 +1,6 @@
-"""Messages as clients send them back: keys that a model does not read are left out, with a warning.
+"""Messages as clients send them: what a model cannot read is left out, with a warning.
 
-Clients send back an assistant's message with all keys that their library added.
+Clients send back an assistant's message with all keys that their library added, and images to a model that reads text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from pellucid.conversation import KEYS_BY_ROLE
 from pellucid.server.fields import warn_of_unknown_keys
+from pellucid.server.protocols.parts import part_text
 
 # Left in, so that they are refused: without them the conversation would be another one
 _REFUSED = frozenset({"audio", "function_call", "images"})
@@ -17,11 +18,14 @@ _PART_KEYS = frozenset({"type", "text"})
 
 
 def readable_messages(messages: Sequence[Any], warnings: list[str]) -> list[Any]:
-    """Copies of messages without the keys that are not read.
+    """Copies of messages without the keys that are not read, with text for parts of other types.
 
     Args:
         messages: as a client sent them. What is wrong with them otherwise is left for their check.
-        warnings: gets a line for each key that is left out and has a value.
+        warnings: gets a line for each key that is left out and has a value, and for each kind of part.
+
+    Raises:
+        ApiError: a part has no text, though its type is one of text.
     """
     return [_message(message, warnings) for message in messages]
 
@@ -39,9 +43,11 @@ def _message(message: Any, warnings: list[str]) -> Any:
 
 
 def _part(part: Any, warnings: list[str]) -> Any:
-    if not isinstance(part, Mapping) or part.get("type") != "text":
+    if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
         return part
-    return _kept(part, _PART_KEYS, "messages.content", warnings)
+    if part["type"] == "text":
+        return _kept(part, _PART_KEYS, "messages.content", warnings)
+    return {"type": "text", "text": part_text(part, "messages.content", warnings)}
 
 
 def _call(call: Any, warnings: list[str]) -> Any:

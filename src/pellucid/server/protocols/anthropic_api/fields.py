@@ -85,8 +85,9 @@ CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
 }
 CONVERSATION_FIELDS = (
     *honoured(
-        messages="roles user, assistant and system; text, tool_use, tool_result and thinking blocks;"
-        " a final message of the assistant is continued",
+        messages="roles user, assistant and system; text, tool_use, tool_result and thinking blocks; the text of"
+        " documents; a placeholder stands for other blocks, with a warning; a final message of the assistant is"
+        " continued",
         model="the served model's name or one of its aliases",
         system="text or text blocks; Claude Code's changing billing line is left out, and logged",
         tools="functions, which the chat template shows to the model; the vendor's own tools are"

@@ -11,6 +11,7 @@ from pellucid.server.fields import warn_of_unknown_keys
 from pellucid.server.protocols.answer_rules import anthropic_tool_choice
 from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.anthropic_api.fields import ConversationFields
+from pellucid.server.protocols.parts import part_text
 from pellucid.server.protocols.reasoning import effort_variables, switch_variables
 from pellucid.text.tokenizer import Tokenizer
 
@@ -37,7 +38,7 @@ def conversation_of(
     for block in body.system if isinstance(body.system, list) else ():
         if isinstance(block, dict):
             warn_of_unknown_keys(block, _BLOCK_KEYS["text"] | {"type"}, "system", warnings)
-    if body.system is not None and (system := system_text(body.system, keeps_billing)):
+    if body.system is not None and (system := system_text(body.system, keeps_billing, warnings)):
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
         messages += _messages(message, f"messages[{index}]", warnings)
@@ -56,8 +57,12 @@ def conversation_of(
     )
 
 
-def system_text(system: str | list[Any], keeps_billing: bool) -> str:
-    blocks = [system] if isinstance(system, str) else [_text(block, "system") for block in system]
+def system_text(system: str | list[Any], keeps_billing: bool, warnings: list[str]) -> str:
+    blocks = (
+        [system]
+        if isinstance(system, str)
+        else [part_text(block, "system", warnings) for block in system]
+    )
     if keeps_billing:
         return "\n\n".join(blocks)
     kept = [text for text in blocks if not text.lstrip().startswith(BILLING_BLOCK)]
@@ -84,9 +89,7 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind in _BLOCK_KEYS:
             warn_of_unknown_keys(block, _BLOCK_KEYS[kind] | {"type"}, "messages", warnings)
-        if kind == "text":
-            texts.append(_text(block, at))
-        elif kind == "thinking":
+        if kind == "thinking":
             reasoning.append(str(block.get("thinking", "")))
         elif kind == "redacted_thinking":
             warnings.append(f"{at}: has no effect: nobody here can read it")
@@ -98,11 +101,11 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
                 {
                     "role": "tool",
                     "tool_call_id": block.get("tool_use_id"),
-                    "content": _result_text(block, at),
+                    "content": _result_text(block, at, warnings),
                 }
             )
         else:
-            raise refused(f"{at}.type={shown(kind)}: only text and tools are served", at)
+            texts.append(part_text(block, at, warnings))
     made: list[dict[str, Any]] = list(results)
     if texts or calls or reasoning:
         own: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
@@ -114,25 +117,15 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
     return made or [{"role": role, "content": ""}]
 
 
-def _result_text(block: dict[str, Any], name: str) -> str:
+def _result_text(block: dict[str, Any], name: str, warnings: list[str]) -> str:
     content = block.get("content")
     if content is None:
         content = ""
     if not isinstance(content, str):
         if not isinstance(content, list):
             raise refused(f"{name}.content: must be text or a list of blocks", name)
-        content = "\n".join(_text(part, f"{name}.content") for part in content)
+        content = "\n".join(part_text(part, f"{name}.content", warnings) for part in content)
     return f"Error: {content}" if block.get("is_error") is True else content
-
-
-def _text(block: Any, name: str) -> str:
-    if not isinstance(block, dict) or block.get("type") != "text":
-        kind = block.get("type") if isinstance(block, dict) else None
-        raise refused(f"{name}.type={shown(kind)}: only text is served", name)
-    text = block.get("text")
-    if not isinstance(text, str):
-        raise refused(f"{name}.text: must be text", name)
-    return text
 
 
 _TOOL_KEYS = {"type", "name", "description", "input_schema", "strict"}

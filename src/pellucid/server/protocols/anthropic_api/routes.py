@@ -83,7 +83,7 @@ class Messages:
         request = GenerationRequest(
             [conversation],
             params,
-            aspects=aspects_of(tools=body.tools, system=self._system(body)),
+            aspects=aspects_of(tools=body.tools, system=self._system(body, call)),
             rule_field=form.rule_field,
         )
         asked = body.diagnostics
@@ -95,8 +95,9 @@ class Messages:
         self.serving.model.check_name(body.model)
         return self._conversation(body, call)
 
-    def _system(self, body: ConversationFields) -> str:
-        return system_text(body.system or "", self.serving.config.keep_billing_block)
+    def _system(self, body: ConversationFields, call: Call) -> str:
+        keeps_billing = self.serving.config.keep_billing_block
+        return system_text(body.system or "", keeps_billing, call.warnings)
 
     def _conversation(self, body: ConversationFields, call: Call) -> ChatPrompt:
         keeps_billing = self.serving.config.keep_billing_block

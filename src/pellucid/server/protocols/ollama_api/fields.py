@@ -34,6 +34,7 @@ class CommonFields(msgspec.Struct, kw_only=True):
 class GenerateBody(CommonFields, kw_only=True):
     prompt: str | None = None
     system: str | None = None
+    images: list[Any] | None = None
     raw: bool | None = None
 
 
@@ -124,12 +125,12 @@ GENERATE_FIELDS = FieldTable(
         *honoured(
             prompt="a user's message, or with raw the text itself; empty: the model is loaded",
             system="a system message before it",
+            images="the model reads text alone: a placeholder stands for each image, with a warning",
             raw="no chat template",
         ),
         *COMMON_FIELDS,
         *not_served(
             context="send the conversation to /api/chat",
-            images="only text is served",
             width="only text is served",
             height="only text is served",
             steps="only text is served",
@@ -146,8 +147,8 @@ CHAT_FIELDS = FieldTable(
     ChatBody,
     (
         *honoured(
-            messages="roles system, user, assistant, tool; thinking and tool calls; empty: the model is"
-            " loaded",
+            messages="roles system, user, assistant, tool; thinking and tool calls; a placeholder stands for each"
+            " image, with a warning; empty: the model is loaded",
             tools="functions, which the chat template shows to the model",
         ),
         *COMMON_FIELDS,

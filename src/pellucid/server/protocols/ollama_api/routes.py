@@ -23,7 +23,11 @@ from pellucid.server.protocols.ollama_api.fields import (
     CommonFields,
     Options,
 )
-from pellucid.server.protocols.ollama_api.input_messages import is_unfinished, own_message
+from pellucid.server.protocols.ollama_api.input_messages import (
+    is_unfinished,
+    shared_message,
+    with_images,
+)
 from pellucid.server.protocols.ollama_api.line_writer import (
     Added,
     Form,
@@ -107,10 +111,11 @@ class Ollama:
         name = self.serving.model.check_name(body.model)
         if not body.prompt:
             return _Wanted.of(body, name)
-        prompt: str | ChatPrompt = body.prompt
+        text: str = with_images(body.prompt, body.images or [], "images", call.warnings)
+        prompt: str | ChatPrompt = text
         if not body.raw and self.serving.model.tokenizer.has_chat_template:
             system = [{"role": "system", "content": body.system}] if body.system else []
-            user = {"role": "user", "content": body.prompt}
+            user = {"role": "user", "content": text}
             variables = self._variables(body, call)
             prompt = ChatPrompt([*system, user], chat_template_kwargs=variables)
         elif body.system:
@@ -122,7 +127,10 @@ class Ollama:
         name = self.serving.model.check_name(body.model)
         if not body.messages:
             return _Wanted.of(body, name)
-        messages = [own_message(message, index) for index, message in enumerate(body.messages)]
+        messages = [
+            shared_message(message, index, call.warnings)
+            for index, message in enumerate(body.messages)
+        ]
         prompt = ChatPrompt(
             readable_messages(messages, call.warnings),
             body.tools or None,

@@ -31,8 +31,9 @@ CHAT_FIELDS = FieldTable(
     ChatBody,
     (
         *honoured(
-            messages="roles system, developer, user, assistant, tool; text or text parts; tool calls; keys that"
-            " client libraries add have no effect",
+            messages="roles system, developer, user, assistant, tool; text or parts; tool calls; the text of files; a"
+            " placeholder stands for images and other parts, with a warning; keys that client libraries add have no"
+            " effect",
             max_tokens="left out, all of the remaining context; the answer ends when the context is full",
             max_completion_tokens="the same by its newer name",
             logprobs="log-probabilities of the answer's tokens",

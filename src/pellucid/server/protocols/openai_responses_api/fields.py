@@ -103,7 +103,8 @@ CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
 }
 CONVERSATION_FIELDS = (
     *honoured(
-        input="text, or items: messages, function calls and their outputs, reasoning",
+        input="text, or items: messages, function calls and their outputs, reasoning; the text of files; a"
+        " placeholder stands for images and other parts, with a warning",
         model="the served model's name or one of its aliases",
         instructions="a system message before the input",
         tools="functions, which the chat template shows to the model; tools of other types are left"
@@ -142,7 +143,7 @@ RESPONSES_FIELDS = FieldTable(
             access_programs="used by OpenAI alone",
             client_metadata="nothing is stored",
             context_management="nothing is left out of a conversation",
-            image="only text is served",
+            image="the model writes text alone",
             max_tool_calls="the server calls no tools",
             prompt_cache_retention="blocks stay until memory is needed",
             safety_identifier="used by OpenAI's abuse detection only",

@@ -10,6 +10,7 @@ from pellucid.server.fields import warn_of_unknown_keys
 from pellucid.server.protocols.answer_rules import openai_tool_choice
 from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
+from pellucid.server.protocols.parts import part_text
 from pellucid.server.protocols.reasoning import effort_variables
 from pellucid.text.tokenizer import Tokenizer
 
@@ -63,7 +64,7 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
     if kind in _ITEM_KEYS:
         warn_of_unknown_keys(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
     if kind == "message":
-        message = {"role": item.get("role"), "content": _text(item.get("content"), name)}
+        message = {"role": item.get("role"), "content": _text(item.get("content"), name, warnings)}
         last = messages[-1] if messages else {}
         if (
             message["role"] == "assistant"
@@ -93,7 +94,7 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
             messages.append({"role": "assistant", "content": None})
         messages[-1].setdefault("tool_calls", []).append(made)
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        content = _text(item.get("output"), name)
+        content = _text(item.get("output"), name, warnings)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind == "item_reference":
         raise refused(f"{name}: the server keeps no items: send the item itself", name)
@@ -120,23 +121,13 @@ def _texts(parts: Any, name: str) -> list[str]:
     return texts
 
 
-def _text(content: Any, name: str) -> str:
+def _text(content: Any, name: str, warnings: list[str]) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise refused(f"{name}: content must be text or a list of parts", name)
-    texts = []
-    for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = (
-            part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
-        )
-        if kind not in ("input_text", "output_text", "text", "refusal") or not isinstance(
-            text, str
-        ):
-            raise refused(f"{name}.content[{index}].type={shown(kind)}: only text is served", name)
-        texts.append(text)
-    return "\n".join(texts)
+    parts = enumerate(content)
+    return "\n".join(part_text(part, f"{name}.content[{at}]", warnings) for at, part in parts)
 
 
 def _functions(tools: Sequence[Any], warnings: list[str]) -> list[dict[str, Any]]:
