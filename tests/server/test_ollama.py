@@ -118,7 +118,7 @@ def test_options_without_effect_are_said_and_wrong_ones_refused(server: RunningS
     reply = server.post("/api/chat", {**body, "options": options, "newer": True})
     assert reply.status == 200
     warned = [line.partition(":")[0] for line in json.loads(reply.headers["x-pellucid-warnings"])]
-    assert warned == ["keep_alive", "options.num_ctx", "options.brand_new", "newer"]
+    assert warned == ["options.num_ctx", "options.brand_new", "newer", "keep_alive"]
     for wrong, message in (
         ({"options": {"mirostat": 1}}, "options.mirostat: is not served; use temperature"),
         ({"options": {"temperature": "hot"}}, "options.temperature: Expected `float | null`"),

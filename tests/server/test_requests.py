@@ -96,7 +96,8 @@ def test_a_cancelled_request_ends_with_what_there_is(guarded: RunningServer) -> 
     assert guarded.call("POST", f"/v1/requests/{request_id}/cancel", None, ADMIN).status == 200
     engine.go_on()
     thread.join(TIMEOUT)
-    assert replies[0].json["choices"][0]["finish_reason"] == "abort"
+    choice = replies[0].json["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "cancelled")
     guarded.wait_until_idle()
 
 

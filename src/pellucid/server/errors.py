@@ -71,14 +71,17 @@ class ErrorShape(Enum):
         kind = _OPENAI_TYPES.get(error.status, "invalid_request_error")
         if error.status >= 500:
             kind = "server_error"
-        return {
-            "error": {
-                "message": error.message,
-                "type": kind,
-                "param": error.param,
-                "code": error.code,
-            }
+        fields: dict[str, Any] = {
+            "message": error.message,
+            "type": kind,
+            "param": error.param,
+            "code": error.code,
         }
+        if error.prompt_too_long is not None:  # llama.cpp's clients read its type and counts
+            num_tokens, longest = error.prompt_too_long
+            fields["type"] = "exceed_context_size_error"
+            fields |= {"n_prompt_tokens": num_tokens, "n_ctx": longest + 1}
+        return {"error": fields}
 
 
 _OPENAI_TYPES = {

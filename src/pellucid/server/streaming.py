@@ -164,7 +164,7 @@ class CompletionsReply:
     async def _send_progress(
         self, sender: ReplySender, progress: Callable[["Progress"], bytes]
     ) -> None:
-        """Sends the progress of the prompts until the first token, some times a second."""
+        """Sends the progress of the prompts at their start, some times a second, and at the first token."""
         arrived = asyncio.Event()
 
         def on_delta(delta: CompletionDelta) -> bool:
@@ -173,8 +173,10 @@ class CompletionsReply:
 
         for stream in self._generation.streams:
             stream.call_back(on_delta, arrived.set)
-        while not any(stream.is_readable for stream in self._generation.streams):
+        while True:
             sender.write(progress(progress_of(self._generation)))
+            if any(stream.is_readable for stream in self._generation.streams):
+                return
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(arrived.wait(), PROGRESS_SECONDS)
 

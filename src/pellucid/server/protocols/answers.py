@@ -186,6 +186,10 @@ class AnswerBlocks:
         state = self._reasoning_state
         return 0 if state is None else state.num_reasoning_tokens
 
+    def call_index(self, call: Block) -> int:
+        """The number of calls before it."""
+        return sum(block.kind is BlockKind.CALL for block in self.blocks[: call.index])
+
     def text_of(self, kind: BlockKind) -> str:
         """All blocks of a kind, joined."""
         return "".join(block.text for block in self.blocks if block.kind is kind)

@@ -18,6 +18,7 @@ from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served
 from pellucid.server.generation import GenerationRequest
 from pellucid.server.protocols.logprobs import prompt_logprobs_of
+from pellucid.server.protocols.openai_shared.endings import openai_finish_reason, shown_stop_reason
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
@@ -216,8 +217,10 @@ class _Choice:
         if self._body.logprobs is not None:
             choice.logprobs = self._logprobs(token_ids, logprobs)
         if delta.finish_reason is not None:
-            choice.finish_reason = "length" if self._prompt_only else delta.finish_reason
-            choice.stop_reason = None if self._prompt_only else delta.stop_reason
+            choice.finish_reason = openai_finish_reason(delta.finish_reason)
+            choice.stop_reason = shown_stop_reason(delta.finish_reason, delta.stop_reason)
+            if self._prompt_only:
+                choice.finish_reason, choice.stop_reason = "length", None
         if self._body.return_token_ids:
             choice.token_ids = [] if self._prompt_only else delta.token_ids
             if is_first:

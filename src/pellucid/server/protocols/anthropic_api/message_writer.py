@@ -20,7 +20,16 @@ from pellucid.server.protocols.answers import (
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, sse_event
 
-STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "abort": "end_turn"}
+# By finish and stop reason. A client may send a cancelled answer back, and the model continues it: so Anthropic says
+# "pause_turn" of an answer that is not finished.
+STOP_REASONS: dict[tuple[str | None, int | str | None], str] = {
+    ("length", "context_length"): "model_context_window_exceeded",
+    ("length", None): "max_tokens",
+    ("abort", None): "pause_turn",
+    ("stop", None): "end_turn",
+}
+# Nobody here checks signatures, but clients drop thinking that has none, and with it the prefix that is in the cache.
+SIGNATURE = "pellucid"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -88,7 +97,11 @@ class MessageWriter(StreamWriter):
         if event.change is Change.OPENED:
             return _event("content_block_start", index=block.index, content_block=_opened(block))
         if event.change is Change.CLOSED:
-            return _event("content_block_stop", index=block.index)
+            stop = _event("content_block_stop", index=block.index)
+            if block.kind is not BlockKind.REASONING:
+                return stop
+            delta = {"type": "signature_delta", "signature": SIGNATURE}
+            return _event("content_block_delta", index=block.index, delta=delta) + stop
         return self._growth(block, event.text)
 
     def _growth(self, block: Block, text: str) -> bytes:
@@ -121,13 +134,13 @@ class MessageWriter(StreamWriter):
             "output_tokens": num_tokens,
         }
 
-    def _ending(self, finish_reason: str | None, stop_reason: object) -> dict[str, Any]:
+    def _ending(self, finish_reason: str | None, stop_reason: int | str | None) -> dict[str, Any]:
         if finish_reason == "stop" and stop_reason in self._generation.request.params.stop:
             return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
         if self._blocks.has_calls and finish_reason == "stop":
             return {"stop_reason": "tool_use", "stop_sequence": None}
-        assert finish_reason is not None
-        return {"stop_reason": STOP_REASONS[finish_reason], "stop_sequence": None}
+        reason = STOP_REASONS.get((finish_reason, stop_reason)) or STOP_REASONS[finish_reason, None]
+        return {"stop_reason": reason, "stop_sequence": None}
 
 
 def diagnostics_of(
@@ -156,15 +169,16 @@ def _growth_frame(block: Block) -> bytes:
 
 
 def _opened(block: Block) -> dict[str, Any]:
-    """A block without its text."""
-    return _content_block(Block(block.index, block.kind, block.call_id, block.name))
+    """A block without its text and signature."""
+    opened = _content_block(Block(block.index, block.kind, block.call_id, block.name))
+    return {**opened, "signature": ""} if block.kind is BlockKind.REASONING else opened
 
 
 def _content_block(block: Block) -> dict[str, Any]:
     if block.kind is BlockKind.TEXT:
         return {"type": "text", "text": block.text}
     if block.kind is BlockKind.REASONING:
-        return {"type": "thinking", "thinking": block.text, "signature": ""}
+        return {"type": "thinking", "thinking": block.text, "signature": SIGNATURE}
     return {
         "type": "tool_use",
         "id": block.call_id,

@@ -27,8 +27,19 @@ class CommonFields(msgspec.Struct, kw_only=True):
     options: Options | None = None
     format: Any = None
     think: bool | str | None = None
+    keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+
+    @property
+    def unloads(self) -> bool:
+        """Whether the client no longer needs the model: `keep_alive` is 0, or 0 with a unit."""
+        return self.keep_alive is not None and str(self.keep_alive).rstrip("smh") in ("0", "0.0")
+
+    def warn(self, warnings: list[str]) -> None:
+        """Adds a line for what is read and changes nothing."""
+        if self.keep_alive is not None:
+            warnings.append("keep_alive: has no effect: the model stays loaded")
 
 
 class GenerateBody(CommonFields, kw_only=True):
@@ -111,9 +122,9 @@ COMMON_FIELDS = (
         " reason, false is a budget of 0 tokens and low one of 2048",
         logprobs="log-probabilities of the answer's tokens",
         top_logprobs="0..20 likeliest tokens at each position",
+        keep_alive="0 without a prompt is answered with done_reason unload; the model stays loaded, with a warning",
     ),
     *without_effect(
-        keep_alive="the model stays loaded",
         truncate="nothing is truncated: a prompt that is too long is refused",
         shift="nothing is shifted out of the context: an answer ends when the context is full",
     ),

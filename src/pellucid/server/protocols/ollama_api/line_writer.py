@@ -49,7 +49,8 @@ class Added:
 
     text: str = ""
     reasoning: str = ""
-    calls: list[Block] = field(default_factory=list)  # whole: Ollama sends no parts of calls
+    # By their index in the answer; whole: Ollama sends no parts of calls
+    calls: dict[int, Block] = field(default_factory=dict)
 
 
 Form: TypeAlias = Callable[[Added], dict[str, Any]]  # how that stands in a line
@@ -66,8 +67,11 @@ def chat_form(added: Added) -> dict[str, Any]:
         message["thinking"] = added.reasoning
     if added.calls:
         message["tool_calls"] = [
-            {"id": call.call_id, "function": {"name": call.name, "arguments": arguments_of(call)}}
-            for call in added.calls
+            {
+                "id": call.call_id,
+                "function": {"index": index, "name": call.name, "arguments": arguments_of(call)},
+            }
+            for index, call in added.calls.items()
         ]
     return {"message": message}
 
@@ -104,7 +108,7 @@ class LineWriter(StreamWriter):
         added = Added()
         for event in self._blocks.read(delta):
             if event.change is Change.CLOSED and event.block.kind is BlockKind.CALL:
-                added.calls.append(event.block)
+                added.calls[self._blocks.call_index(event.block)] = event.block
             elif event.block.kind is BlockKind.TEXT:
                 added.text += event.text
             elif event.block.kind is BlockKind.REASONING:

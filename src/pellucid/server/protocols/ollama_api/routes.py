@@ -63,17 +63,19 @@ class _Wanted:
 
     Attributes:
         name: by which it calls the model.
-        answer: None: nothing but that the model is there.
+        unloads: it no longer needs the model.
+        answer: None: nothing but that the model is there, or is not.
     """
 
     name: str
     is_streamed: bool
     num_top_logprobs: int
+    unloads: bool
     answer: _Answer | None
 
     @classmethod
     def of(cls, body: CommonFields, name: str, answer: _Answer | None = None) -> "_Wanted":
-        return cls(name, body.stream is not False, body.top_logprobs or 0, answer)
+        return cls(name, body.stream is not False, body.top_logprobs or 0, body.unloads, answer)
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Ollama:
         service, tokenizer = self.serving.service, self.serving.model.tokenizer
         wanted = await service.read(call, reader)
         if wanted.answer is None:
-            return self._loaded(wanted.name, form)
+            return self._loaded(wanted, form)
         generation = await service.start(wanted.answer.request, call)
         blocks = wanted.answer.form.blocks(generation)
         lines = LineWriter(
@@ -108,6 +110,7 @@ class Ollama:
 
     def _read_generate(self, call: Call) -> _Wanted:
         body = GENERATE_FIELDS.decode(call.body, call.warnings)
+        body.warn(call.warnings)
         name = self.serving.model.check_name(body.model)
         if not body.prompt:
             return _Wanted.of(body, name)
@@ -124,6 +127,7 @@ class Ollama:
 
     def _read_chat(self, call: Call) -> _Wanted:
         body = CHAT_FIELDS.decode(call.body, call.warnings)
+        body.warn(call.warnings)
         name = self.serving.model.check_name(body.model)
         if not body.messages:
             return _Wanted.of(body, name)
@@ -161,10 +165,11 @@ class Ollama:
         wanted = None if body.think is None else bool(body.think)
         return switch_variables(wanted, "think", tokenizer, call.warnings)
 
-    def _loaded(self, name: str, form: Form) -> Reply:
-        """The answer to an empty prompt, which asks for nothing but that the model is there."""
-        ended = {"done": True, "done_reason": "load"}
-        return json_reply({"model": name, "created_at": time_text(), **form(Added()), **ended})
+    def _loaded(self, wanted: _Wanted, form: Form) -> Reply:
+        """The answer to an empty prompt."""
+        ended = {"done": True, "done_reason": "unload" if wanted.unloads else "load"}
+        named = {"model": wanted.name, "created_at": time_text()}
+        return json_reply({**named, **form(Added()), **ended})
 
 
 _PARAMETER_NAMES = {

@@ -19,6 +19,7 @@ from pellucid.server.protocols.openai_chat_api.reply_objects import (
     ChunkChoice,
     ToolCall,
 )
+from pellucid.server.protocols.openai_shared.endings import openai_finish_reason, shown_stop_reason
 from pellucid.server.streaming import TextChunks, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
@@ -62,7 +63,7 @@ class ChatChoiceWriter:
             self._message(),
             self._logprobs(delta),
             self._finish_reason(delta),
-            delta.stop_reason,
+            shown_stop_reason(delta.finish_reason, delta.stop_reason),
         )
         self._add_tokens(choice, delta)
         return choice
@@ -102,7 +103,7 @@ class ChatChoiceWriter:
             choice.logprobs = self._logprobs(delta)
         if delta.finish_reason is not None:
             choice.finish_reason = self._finish_reason(delta)
-            choice.stop_reason = delta.stop_reason
+            choice.stop_reason = shown_stop_reason(delta.finish_reason, delta.stop_reason)
         elif added == NOTHING and delta.logprobs is None and not self._body.return_token_ids:
             return None  # half a character, or what may become a stop string or a tool call
         if self._is_first:
@@ -138,7 +139,7 @@ class ChatChoiceWriter:
         for event in events:
             block = event.block
             if block.kind is BlockKind.CALL and event.change is not Change.CLOSED:
-                index = self._call_index(block)
+                index = self._blocks.call_index(block)
                 call = calls.setdefault(index, ToolCall(CallFunction(UNSET, ""), index=index))
                 call.function.arguments += event.text
                 if event.change is Change.OPENED:
@@ -153,15 +154,11 @@ class ChatChoiceWriter:
             added.tool_calls = list(calls.values())
         return added
 
-    def _call_index(self, block: Block) -> int:
-        calls = [each for each in self._blocks.blocks if each.kind is BlockKind.CALL]
-        return calls.index(block)
-
     def _finish_reason(self, delta: CompletionDelta) -> str | None:
         is_named = isinstance(self._body.tool_choice, dict)  # OpenAI's answer to that is "stop"
         if delta.finish_reason == "stop" and self._blocks.has_calls and not is_named:
             return "tool_calls"
-        return delta.finish_reason
+        return openai_finish_reason(delta.finish_reason)
 
     def _add_tokens(self, choice: ChatChoice | ChunkChoice, delta: CompletionDelta) -> None:
         """What vLLM's clients may ask for besides."""

@@ -42,9 +42,7 @@ class EventWriter(StreamWriter):
             if self._text_chunks is not None:
                 num_tokens += self._text_chunks.num_tokens
             response = self._response.ended(delta.finish_reason, num_tokens)
-            is_whole = response["status"] == "completed"
-            kind = "response.completed" if is_whole else "response.incomplete"
-            frames.append(self._event(kind, response=response))
+            frames.append(self._event(f"response.{response['status']}", response=response))
         return b"".join(frames)
 
     def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:

@@ -1,0 +1,143 @@
+"""How answers end in each protocol: cancelled, at the end of the context, and prompts beyond it."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import ollama
+import pytest
+
+from support.http_server import TIMEOUT, HttpReply, RunningServer, running_server
+from support.scripted_model import scripted_engine
+from support.step_gate import StepGate
+
+QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
+# Each token is one letter, so that the answer fills the context
+ANSWER = "<think>Hm.</think>" + "I do not know. " * 200
+ENDLESS: dict[str, Any] = {"ignore_eos": True}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "Once", "max_tokens": 1000, **ENDLESS},
+    "/v1/chat/completions": {"messages": QUESTION, **ENDLESS},
+    "/v1/responses": {"input": QUESTION},
+    "/v1/messages": {"messages": QUESTION, "max_tokens": 1000},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(scripted_engine(ANSWER, context_length=256)) as running:
+        yield running
+        running.wait_until_idle()
+
+
+def last_of(reply: HttpReply, path: str) -> dict[str, Any]:
+    """The ending as it stands in a stream or in a whole reply."""
+    if reply.body.startswith(b"{"):
+        found: dict[str, Any] = reply.json
+    else:
+        events = [event for event in reply.events if event != "[DONE]"]
+        found = next(event for event in reversed(events) if event.get("type") != "message_stop")
+    if path == "/v1/responses":
+        return found
+    return found["choices"][0] if "choices" in found else found.get("delta", found)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+def test_a_cancelled_answer(server: RunningServer, path: str, stream: bool) -> None:
+    server.wait_until_idle()
+    gate = StepGate(server.engine, num_steps=12)
+    replies: list[HttpReply] = []
+    body = {**BODIES[path], "stream": stream}
+    thread = threading.Thread(target=lambda: replies.append(server.post(path, body)))
+    thread.start()
+    try:
+        server.wait_until(lambda: gate._num_left == 0, "some steps")
+        (request_id,) = server.service.under_way
+        assert server.post(f"/v1/requests/{request_id}/cancel", {}).status == 200
+    finally:
+        gate.open()
+        thread.join(TIMEOUT)
+    (reply,) = replies
+    ending = last_of(reply, path)
+    if path == "/v1/responses":
+        if stream:
+            assert ending["type"] == "response.cancelled"
+            ending = ending["response"]
+        assert ending["status"] == "cancelled"
+    elif path == "/v1/messages":
+        assert ending["stop_reason"] == "pause_turn"
+    else:
+        assert (ending["finish_reason"], ending["stop_reason"]) == ("length", "cancelled")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_context_ends_a_message_in_anthropics_words(
+    server: RunningServer, stream: bool
+) -> None:
+    body = {"messages": QUESTION, "max_tokens": 1000, "stream": stream}
+    full = server.post("/v1/messages", body)
+    assert last_of(full, "/v1/messages")["stop_reason"] == "model_context_window_exceeded"
+    limited = server.post("/v1/messages", {**body, "max_tokens": 3})
+    assert last_of(limited, "/v1/messages")["stop_reason"] == "max_tokens"
+
+
+def test_thinking_has_a_signature(server: RunningServer) -> None:
+    """Clients send thinking without a signature never back."""
+    body = {"messages": QUESTION, "max_tokens": 100}
+    (thinking, *_) = server.post("/v1/messages", body).json["content"]
+    events = server.post("/v1/messages", {**body, "stream": True}).events
+    first = [event for event in events if event.get("index") == 0]
+    kinds = [event.get("delta", event)["type"] for event in first]
+    assert kinds[0] == "content_block_start" and first[0]["content_block"]["signature"] == ""
+    assert kinds[-2:] == ["signature_delta", "content_block_stop"]
+    assert first[-2]["delta"]["signature"] == thinking["signature"] != ""
+    again = {
+        **body,
+        "messages": [*QUESTION, {"role": "assistant", "content": [thinking]}, *QUESTION],
+    }
+    assert server.post("/v1/messages", again).status == 200
+
+
+def test_a_prompt_beyond_the_context_in_llama_cpps_words(server: RunningServer) -> None:
+    text = "word " * 300
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        body = (
+            {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"input": text}
+        )
+        error = server.post(path, body).json["error"]
+        assert (error["type"], error["code"]) == (
+            "exceed_context_size_error",
+            "context_length_exceeded",
+        )
+        assert error["n_prompt_tokens"] > error["n_ctx"] == 256
+
+
+def test_progress_is_sent_at_the_start_and_at_the_first_token(server: RunningServer) -> None:
+    body = {"messages": QUESTION, "max_tokens": 2, "stream": True, "return_progress": True}
+    events = server.post("/v1/chat/completions", body).events
+    progress = [event["prompt_progress"] for event in events[:-1] if "prompt_progress" in event]
+    assert progress and progress[-1]["processed"] == progress[-1]["total"]
+    assert "prompt_progress" in events[0]
+
+
+def test_ollamas_calls_have_their_index_and_a_model_that_is_not_needed_is_said_to_be_unloaded() -> (
+    None
+):
+    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}]
+    with running_server(scripted_engine(call * 2)) as server:
+        body = {"model": "tested", "messages": QUESTION, "tools": tools}
+        lines = server.post("/api/chat", {**body, "stream": False}).json["message"]["tool_calls"]
+        assert [line["function"]["index"] for line in lines] == [0, 1]
+        with ollama.Client(server.url) as client:
+            parts = [
+                (part.message.model_dump().get("tool_calls") or [])
+                for part in client.chat(**body, stream=True)
+            ]
+            assert sum(map(len, parts)) == 2
+            for keep_alive in (0, "0", "0s"):
+                assert client.generate("tested", keep_alive=keep_alive).done_reason == "unload"
+                assert client.chat("tested", keep_alive=keep_alive).done_reason == "unload"
+            assert client.chat("tested", keep_alive="5m").done_reason == "load"
+        server.wait_until_idle()
