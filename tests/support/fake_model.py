@@ -6,7 +6,7 @@ So a wrong slot, a block shared or freed too early, or a row of another request 
 
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,6 +136,9 @@ class FakeTokenizer:
 
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
         return ()
+
+    def answer_ends(self, token_ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(token_ids)
 
     def encode(
         self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None

@@ -71,7 +71,7 @@ class RequestMaker:
             ValueError: the prompt cannot be served.
         """
         arrival_time = clock()
-        end_token_ids = frozenset(self._config.eos_token_ids)
+        end_token_ids = frozenset(self._tokenizer.answer_ends(self._config.eos_token_ids))
         if isinstance(prompt, ChatPrompt):
             end_token_ids |= frozenset(self._tokenizer.end_of_turn_token_ids(prompt))
         return EncodedPrompt(

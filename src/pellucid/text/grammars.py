@@ -149,8 +149,9 @@ class GrammarCompiler:
                 ) from None
             if not self._tokenizer.makes_text:
                 raise ValueError("structured_outputs: needs a tokenizer")
+            listed = self._tokenizer.answer_ends(self._end_token_ids)
             end_of_turn = self._tokenizer.end_of_turn_token_ids()
-            self._end_token_ids = tuple(dict.fromkeys((*self._end_token_ids, *end_of_turn)))
+            self._end_token_ids = tuple(dict.fromkeys((*listed, *end_of_turn)))
             if not self._end_token_ids:
                 raise ValueError("structured_outputs: needs a model with an end token")
             self._vocabulary = LLTokenizer(

@@ -227,7 +227,7 @@ class Tokenizer:
         return None if self._chat is None else self._chat.template.source
 
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
-        """Tokens that end an answer: EOS, and what the chat template writes after one.
+        """Tokens that end an answer in a chat: EOS, and what the chat template writes after one.
 
         Args:
             prompt: a conversation, if it may have another template than the model's.
@@ -235,7 +235,29 @@ class Tokenizer:
         chat = self._chat if prompt is None else self._chat_encoder(prompt)
         end_of_turn = None if chat is None else chat.end_of_turn_token_id
         found = (self.eos_token_id, end_of_turn)
-        return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
+        return self.answer_ends(token_id for token_id in found if token_id is not None)
+
+    def answer_ends(self, token_ids: Iterable[int]) -> tuple[int, ...]:
+        """Those of `token_ids`, which files or a chat template call ends, that end an answer, and others that do.
+
+        Where an answer consists of several messages (gpt-oss), the end of a message ends no answer.
+        """
+        of_answers, of_messages = self._format_ends
+        ends = dict.fromkeys((*token_ids, *of_answers))
+        return tuple(token_id for token_id in ends if token_id not in of_messages)
+
+    @cached_property
+    def _format_ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids of `AnswerEnds`: of answers, and of messages."""
+        from pellucid.text.responses.format import find_answer_ends
+
+        added = self._hf_tokenizer.get_added_tokens_decoder()
+        ids = {token.content: token_id for token_id, token in added.items()}
+        ends = find_answer_ends(self.chat_template, ids)
+        of_answers, of_messages = (
+            tuple(ids[text] for text in texts) for texts in (ends.of_answers, ends.of_messages)
+        )
+        return of_answers, of_messages
 
     def chat_template_mentions(self, variable: str) -> bool:
         """Whether the model's chat template has a variable, such as "enable_thinking"."""

@@ -2,7 +2,7 @@
 written."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,20 @@ FAMILIES = (
     "llama3",
     "think",
 )
+
+
+@dataclass(frozen=True)
+class AnswerEnds:
+    """Which tokens end an answer that consists of several messages.
+
+    Attributes:
+        of_answers: their texts; empty where the checkpoint and its chat template say it.
+        of_messages: the texts of tokens after which an answer goes on with its next message, although chat
+            templates write them after an answer, and files list them as ends.
+    """
+
+    of_answers: tuple[str, ...] = ()
+    of_messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,8 +174,7 @@ def find_response_format(
     if own_template is not None:
         template = ResponseTemplate.compile(own_template)
         return ResponseFormat("checkpoint", template, _derived_call(template), special_tokens)
-    for family in FAMILIES:
-        record = json.loads((_FOLDER / f"{family}.json").read_text(encoding="utf-8"))
+    for family, record in _records():
         if _fits(record, chat_template or "", tokens):
             return ResponseFormat(
                 family,
@@ -171,6 +184,27 @@ def find_response_format(
                 tuple(record.get("reasoning_opens", ())),
             )
     return ResponseFormat("text", None, None, special_tokens)
+
+
+def find_answer_ends(chat_template: str | None, tokens: Collection[str]) -> AnswerEnds:
+    """The tokens that end an answer in the format of a model's answers.
+
+    Args:
+        chat_template: the model's; without one its vocabulary alone tells.
+        tokens: the texts of its added tokens.
+    """
+    for _, record in _records():
+        ends = AnswerEnds(*(tuple(texts) for texts in record.get("ends", {}).values()))
+        if not {*ends.of_answers, *ends.of_messages} <= {*tokens}:
+            continue
+        if chat_template is None or _fits(record, chat_template, tokens):
+            return ends
+    return AnswerEnds()
+
+
+def _records() -> Iterator[tuple[str, dict[str, Any]]]:
+    for family in FAMILIES:
+        yield family, json.loads((_FOLDER / f"{family}.json").read_text(encoding="utf-8"))
 
 
 def _fits(record: Mapping[str, Any], chat_template: str, tokens: Collection[str]) -> bool:
