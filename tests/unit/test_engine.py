@@ -400,3 +400,22 @@ def test_preemption_does_not_change_an_answer() -> None:
                 fake_engine(), prompt, max_tokens=60, seed=3, ignore_eos=True, logprobs=1
             ).outputs
         )
+
+
+def test_a_fork_with_prompt_logprobs_computes_all_of_its_prompt() -> None:
+    engine = fake_engine()
+    parent = engine.add_request([3, 1, 4, 1, 5], SamplingParams(max_tokens=20, ignore_eos=True))
+    for _ in range(4):
+        engine.step()
+    prompt = [*parent.prompt_token_ids, *parent.outputs[0].token_ids]
+    params = SamplingParams(max_tokens=3, prompt_logprobs=1, seed=1)
+    prepared = engine.prepare(prompt, params)
+    fork = engine.add_prepared(prepared, continues=(f"{parent.request_id}/0", len(prompt) - 1))
+    alone = fake_engine()
+    expected = alone.add_request(prompt, params)
+    for each in (engine, alone):
+        while each.has_unfinished_requests:
+            each.step()
+    assert fork.prompt_logprobs == expected.prompt_logprobs
+    assert len(fork.prompt_logprobs) == len(prompt)
+    assert fork.outputs == expected.outputs

@@ -225,8 +225,11 @@ class Scheduler:
             num_tokens: how many leading tokens both have.
 
         Returns:
-            How many of these are computed; 0 if nothing can be shared.
+            How many of these are computed; 0 if nothing can be shared, or if `prompt_logprobs` need the logits of all
+            positions.
         """
+        if request.params.prompt_logprobs is not None:
+            return 0
         num_shared = min(num_tokens, parent.num_computed_tokens, request.num_tokens - 1)
         num_shared = self.kv_cache_manager.num_forkable(parent, num_shared)
         same_text = request.token_ids(0, num_shared) == parent.token_ids(0, num_shared)
