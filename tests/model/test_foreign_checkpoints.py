@@ -256,6 +256,46 @@ def test_fp8_without_scales_becomes_bf16(tmp_path: Path) -> None:
     assert (logits(tmp_path) == logits(floats)).all()
 
 
+KV_SCALES = [
+    *("self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale", "self_attn.kv_scale"),
+    *("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale", "self_attn.prob_scale"),
+    *("self_attn.k_proj.output_scale", "self_attn.k_zero_point", "self_attn.qkv_proj.k_scale"),
+]
+
+
+@pytest.mark.parametrize("name", ["fp8-compressed", "kv-compressed", "kv-modelopt", "none"])
+def test_scales_of_an_fp8_kv_cache_are_left_out(name: str, tmp_path: Path) -> None:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    settings: dict[str, dict[str, Any]] = {
+        "fp8-compressed": CASES["float8"][0] | {"kv_cache_scheme": scheme},
+        "kv-compressed": {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme},
+        "kv-modelopt": {
+            "quant_method": "modelopt",
+            "quant_algo": None,
+            "kv_cache_quant_algo": "FP8",
+        },
+        "none": {},
+    }
+
+    def add_scales(arrays: dict[str, np.ndarray]) -> None:
+        for scale in KV_SCALES:
+            arrays[f"model.layers.0.{scale}"] = np.ones(1, np.float32)
+
+    write = CASES["float8"][1] if name == "fp8-compressed" else unquantized
+    path = write_foreign_checkpoint(tmp_path, settings[name], write, add_scales)
+    assert (logits(path) == logits(path / "floats")).all()
+    assert open_stored_model(path).notes == (
+        f"left out: scales of an FP8 KV cache ({len(KV_SCALES)} tensors)",
+    )
+
+
+def unquantized(
+    num_rows: int, num_columns: int, rng: np.random.Generator
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    weight = rng.normal(0, 0.05, (num_rows, num_columns)).astype(np.float32)
+    return {".weight": weight}, weight
+
+
 # -- damage ----------------------------------------------------------------------------------------
 
 O_PROJ = "model.layers.0.self_attn.o_proj"

@@ -31,7 +31,7 @@ def find_quantization(directory: Path, config: JsonObject) -> JsonObject | None:
     for holder in (config, text):
         for key in (CONFIG_KEY, _MLX_KEY):
             settings = None if holder is None else holder.optional_object(key)
-            if settings is not None and settings.values:
+            if settings is not None and settings.values and not _is_of_caches(settings):
                 return _with_method(settings)
     if (path := directory / _MODELOPT_FILE).exists():
         settings = read_json_object(path).optional_object("quantization")
@@ -42,6 +42,14 @@ def find_quantization(directory: Path, config: JsonObject) -> JsonObject | None:
             settings = read_json_object(path)
             return _named(settings, settings.values.get(METHOD_KEY) or method)
     return None
+
+
+def _is_of_caches(settings: JsonObject) -> bool:
+    """Whether settings say how engines store keys and values, and leave the weights alone."""
+    values = settings.values
+    return (values.get("kv_cache_scheme") is not None and not values.get("config_groups")) or (
+        values.get("kv_cache_quant_algo") is not None and values.get("quant_algo") is None
+    )
 
 
 def _with_method(settings: JsonObject) -> JsonObject:

@@ -1,4 +1,4 @@
-"""What checkpoints hold beside a text model: encoders of images and of sound, layers that draft."""
+"""What checkpoints hold beside a text model: encoders of images and of sound, layers that draft, scales of a cache."""
 
 import re
 from collections import Counter
@@ -47,7 +47,14 @@ DRAFTS = UnusedPart(
     gguf=r"mtp\..*|blk\.\d+\.nextn\..*",
     keys="nextn_predict_layers",
 )
-UNUSED_PARTS = (IMAGES, SOUND, DRAFTS)
+# For engines whose FP8 KV cache has one scale for each layer, measured in advance. Ours have scales of their own, or
+# need none. The names that vLLM knows (maybe_remap_kv_scale_name), compressed-tensors' among them.
+KV_SCALES = UnusedPart(
+    "scales of an FP8 KV cache",
+    hf=r"(.*\.)?(self_attn|attn|attention)\."
+    r"(((q|k|v|kv|qkv)_proj\.)?(q|k|v|kv|prob)_(scale|zero_point)|(k|v)_proj\.output_scale)",
+)
+UNUSED_PARTS = (IMAGES, SOUND, DRAFTS, KV_SCALES)
 
 
 def left_out_note(
