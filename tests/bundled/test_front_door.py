@@ -124,6 +124,17 @@ TYPED = [
     refused("run hi --max-token 5", "--max-token", "--max-tokens"),
     refused("run hi --system x --raw", "--system", "--raw"),
     Typed("run hi --think", 2, err=("enable_thinking",), exactly=""),
+    # -- the form of an answer
+    Typed(
+        f'run "What is the capital of Peru?" --choice Lima --choice Rome {GREEDY}',
+        exactly="Lima",
+        err=("the form of the answer is complete",),
+    ),
+    Typed(f"chat hi --regex '0[0-9]' {GREEDY}", out=("0",)),
+    Typed(f"run hi --json-schema schema.json {GREEDY}", out=('{"n": ', "}")),
+    refused("run hi --json-schema nothere.json", "structured_outputs.json: is not JSON"),
+    refused("run hi --choice a --regex b", "regex, choice given; exactly one"),
+    refused("run hi --choice a --choice b --beam-width 2", "structured_outputs", "beam search"),
     # -- defaults of one's own
     Typed(f'run "{FRANCE}" --raw -n 4',
         exactly=" Paris.", loads="models/tiny",
@@ -165,7 +176,6 @@ TYPED = [
     refused('run -m there.gguf -p "hi" -ngl 99', "-ngl", "runs on the CPU"),
     refused('run -m there.gguf -p "hi" --n-predict 32', "--max-tokens"),
     refused('run -m there.gguf -p "hi" -no-cnv', "--raw"),
-    refused('run -m there.gguf -p "hi" --grammar "root ::= 1"', "StructuredOutputsParams"),
     refused("run -hf ggml-org/gemma-3-1b-it-GGUF", "-hf", "owner/name"),
     refused('chat -m there.gguf -sys "Be brief."', "--system"),
     # -- from vLLM
@@ -201,6 +211,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models" / "tiny" / "model.safetensors").touch()
     (tmp_path / "there.gguf").write_bytes(b"GGUF")
     (tmp_path / "prompt.txt").write_text(FRANCE + "\n")
+    (tmp_path / "schema.json").write_text(
+        '{"properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "type": "object",'
+        ' "additionalProperties": false}'
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

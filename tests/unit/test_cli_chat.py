@@ -288,3 +288,39 @@ def test_pasted_lines_are_one_message_and_the_history_lasts(
                 keys.send_text("\x1b[A\r")
             assert read() == "one\ntwo\nthree four"
     assert history_path().stat().st_mode & 0o077 == 0
+
+
+def test_a_message_of_several_lines_stands_between_quotes(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ChatSession, "answer", lambda _, question: asked.append(question))
+    chat(pellucid, '"""one', "", "/undo is text here", '  three"""', '"""hi"""', '""""""', "bye")
+    assert asked == ["one\n\n/undo is text here\n  three", "hi"]
+
+
+def test_parameters_are_set_by_their_names_here_and_in_other_programs(
+    pellucid: CommandLine,
+) -> None:
+    ran = chat(
+        pellucid,
+        "/set temperature 0",
+        "/set parameter num_predict 3",
+        "/set stop zz",
+        "/show",
+        "hi",
+    )
+    assert ran.out.splitlines() == [answer("hi", max_tokens=3, temperature=0)]
+    assert "next answer: greedy" in ran.err and "an answer ends at 'zz'" in ran.err
+    for line, error in (
+        ("/set colour red", "no such parameter; there are frequency_penalty"),
+        ("/set top_k many", "top_k='many': must be a number"),
+        ("/set", "NAME VALUE is missing"),
+    ):
+        assert error in chat(pellucid, line).err
+
+
+def test_names_of_other_programs_are_aliases(pellucid: CommandLine) -> None:
+    ran = chat(pellucid, "hi", "/clear", "hi", "/?")
+    assert ran.out.splitlines() == [answer("hi")] * 2
+    assert "/help" in ran.err

@@ -20,6 +20,7 @@ from pellucid.cli.parsing.options import (
     ModelOptions,
     PrefixCacheOptions,
     Quiet,
+    RuleOptions,
     SamplingOptions,
     SpeculationOptions,
     StopOptions,
@@ -51,6 +52,7 @@ def chat(
     think: Think = None,
     max_tokens: Annotated[int | None, MAX_TOKENS] = None,
     stop_options: StopOptions,
+    rule_options: RuleOptions,
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
@@ -70,7 +72,7 @@ def chat(
 
     With a question, answers it and ends. Without one, reads questions until Ctrl-D or exit; each answer
     continues from the conversation in the KV cache. Lines that begin with / are commands; /help lists them.
-    Without a terminal, each line of stdin is a question.
+    A message of several lines stands between \"\"\" and \"\"\". Without a terminal, each line of stdin is a question.
     """
     model, question = words.given()
     llm, params = load(
@@ -85,6 +87,7 @@ def chat(
         {
             **sampling_options.given(),
             **stop_options.given(),
+            **rule_options.given(),
             "max_tokens": token_limit(max_tokens),
         },
         quiet=quiet,

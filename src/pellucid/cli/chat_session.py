@@ -1,6 +1,6 @@
 """A chat session: handles each line that the user types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.conversation import Conversation
 from pellucid.cli.generation import stream_answer
-from pellucid.cli.output.summary import answer_facts, sampling
+from pellucid.cli.output.summary import answer_facts, formats, sampling
 from pellucid.cli.output.terminal import AnswerWriter, note, note_facts
 from pellucid.cli.output.units import counted
 from pellucid.cli.parsing.model_and_prompt import check_conversation, conversation_prompt
@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 
 _LEAVE = ("exit", "quit", "bye", "/quit", "/bye")  # what leaves other programs
+_ALIASES = {"/?": "/help", "/clear": "/reset"}  # of other programs
+_QUOTES = '"""'  # around a message of several lines
+# Parameters that /set takes, by their names here and in other programs: the field and its type.
+_PARAMETERS: Mapping[str, tuple[str, Callable[[str], float]]] = {
+    "frequency_penalty": ("frequency_penalty", float),
+    "max_tokens": ("max_tokens", int),
+    "min_p": ("min_p", float),
+    "num_predict": ("max_tokens", int),
+    "presence_penalty": ("presence_penalty", float),
+    "repeat_penalty": ("repetition_penalty", float),
+    "repetition_penalty": ("repetition_penalty", float),
+    "seed": ("seed", int),
+    "temperature": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "typical_p": ("typical_p", float),
+}
 
 
 @dataclass(frozen=True)
@@ -74,8 +91,13 @@ class ChatSession:
         self.quiet = quiet
         self.ended = False
         self.last_output: RequestOutput | None = None
+        self._quoted: list[str] | None = None  # the lines since the quotes that are not closed yet
         self.commands = {
             "/help": Command("", "this list", self._help),
+            "/set": Command(
+                "NAME VALUE", "a parameter of the next answers, as in top_k 40", self._set_by_name
+            ),
+            "/show": Command("", "the model, and the parameters of the next answer", self._show),
             "/temperature": Command(
                 "T",
                 "randomness; 0 always takes the likeliest token",
@@ -117,6 +139,9 @@ class ChatSession:
             ValueError: the command or the message cannot be served; nothing changed.
             OSError: a file cannot be read or written.
         """
+        if self._quoted is not None or line.lstrip().startswith(_QUOTES):
+            self._take_quoted(line)
+            return
         line = line.strip()
         if not line:
             return
@@ -127,7 +152,7 @@ class ChatSession:
             self.answer(line)
             return
         name, _, argument = line.partition(" ")
-        argument = argument.strip()
+        name, argument = _ALIASES.get(name, name), argument.strip()
         if name not in self.commands:
             raise ValueError(f"{name}: no such command; there are {', '.join(self.commands)}")
         command = self.commands[name]
@@ -136,6 +161,17 @@ class ChatSession:
         if not argument and command.needs_argument:
             raise ValueError(f"{name}: {command.argument} is missing")
         command.act(*[argument] if command.argument else [])
+
+    def _take_quoted(self, line: str) -> None:
+        """A line of a message that stands between quotes; the line with the second quotes sends it."""
+        if self._quoted is None:
+            self._quoted, line = [], line.lstrip().removeprefix(_QUOTES)
+        is_closed = line.rstrip().endswith(_QUOTES)
+        self._quoted.append(line.rstrip().removesuffix(_QUOTES) if is_closed else line)
+        if is_closed:
+            question, self._quoted = "\n".join(self._quoted).strip("\n"), None
+            if question:
+                self.answer(question)
 
     def answer(self, question: str) -> str:
         """Answers a question, which becomes a turn if there is any text. Returns the finish reason.
@@ -189,6 +225,27 @@ class ChatSession:
         changed: dict[str, Any] = {field: value}
         self.params = replace(self.params, **changed)
         note(f"{field} {value}")
+
+    def _set_by_name(self, argument: str) -> None:
+        name, _, value = argument.removeprefix("parameter ").strip().partition(" ")
+        if name == "system":
+            self._system(value.strip())
+        elif name == "stop":
+            self._stop(value.strip())
+        elif name in _PARAMETERS:
+            self._set(*_PARAMETERS[name], value.strip())
+        else:
+            known = ", ".join(sorted((*_PARAMETERS, "stop", "system")))
+            raise ValueError(f"/set {name}: no such parameter; there are {known}")
+
+    def _show(self) -> None:
+        engine = self.llm.engine
+        note(f"{formats(engine.model.name, engine.config)}, context {engine.max_model_len} tokens")
+        note(f"next answer: {sampling(self.params, self.params.seed)}")
+        if self.params.stop:
+            note(f"an answer ends at {', '.join(map(repr, self.params.stop))}")
+        if self.conversation.system is not None:
+            note(f"system: {self.conversation.system}")
 
     def _stop(self, argument: str) -> None:
         stop = (text_with_escapes(argument),) if argument else ()

@@ -15,6 +15,7 @@ from pellucid.cli.parsing.options import (
     MAX_TOKENS,
     Json,
     ModelOptions,
+    RuleOptions,
     SamplingOptions,
     StopOptions,
     token_limit,
@@ -30,6 +31,7 @@ def explain(
     prompt_options: PromptOptions,
     max_tokens: Annotated[int, MAX_TOKENS] = 64,
     stop_options: StopOptions,
+    rule_options: RuleOptions,
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
     events: Annotated[
@@ -67,6 +69,7 @@ def explain(
         given = {
             **sampling_options.given(),
             **stop_options.given(),
+            **rule_options.given(),
             "max_tokens": token_limit(max_tokens),
         }
         settings = {**model_options.settings(), "max_num_seqs": 1}

@@ -23,6 +23,7 @@ from pellucid.cli.parsing.options import (
     ModelOptions,
     PrefixCacheOptions,
     Quiet,
+    RuleOptions,
     SamplingOptions,
     SpeculationOptions,
     StopOptions,
@@ -43,6 +44,7 @@ def run(
     prompt_options: PromptOptions,
     max_tokens: Annotated[int | None, MAX_TOKENS] = None,
     stop_options: StopOptions,
+    rule_options: RuleOptions,
     sampling_options: SamplingOptions,
     beam_options: BeamOptions,
     model_options: ModelOptions,
@@ -94,6 +96,7 @@ def run(
     given = {
         **sampling_options.given(),
         **stop_options.given(),
+        **rule_options.given(),
         "max_tokens": token_limit(max_tokens),
         "logprobs": logprobs,
     }

@@ -120,6 +120,9 @@ def stop_reason(engine: "LLMEngine", output: "RequestOutput", params: RequestPar
     if isinstance(reason, int):
         kind = "stop" if reason in params.stop_token_ids else "end"
         return f"{kind} token {reason} ({engine.tokenizer.token_text(reason)})"
+    rule = None if isinstance(params, BeamSearchParams) else params.structured_outputs
+    if rule is not None and reason == "structured_outputs":
+        return "the form of the answer is complete"
     if completion.finish_reason == "stop":
         return f"stop string {reason!r}"
     if reason == "context_length":

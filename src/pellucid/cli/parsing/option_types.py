@@ -1,6 +1,7 @@
-"""Types of option values: sizes in bytes, counts of tokens, text with escapes, directories."""
+"""Types of option values: sizes in bytes, counts of tokens, text with escapes, text or its file, directories."""
 
 import re
+from pathlib import Path
 
 import typer
 
@@ -42,6 +43,21 @@ def text_with_escapes(value: str) -> str:
     r"""Text in which \n, \r, \t, \0 and \\ stand for the characters that they name, as in C. A
     backslash before anything else is a backslash."""
     return re.sub(r"\\([nrt0\\])", lambda escape: _ESCAPES[escape[1]], value)
+
+
+def text_or_file(value: str) -> str:
+    """The text of a file, if `value` is the path of one; else `value` itself.
+
+    Raises:
+        typer.BadParameter: the file cannot be read as text.
+    """
+    try:
+        path = Path(value).expanduser()
+        return path.read_text("utf-8-sig") if path.is_file() else value
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{value}: is not UTF-8 at byte {error.start}") from None
+    except (OSError, RuntimeError, ValueError):  # no path: too long, no such user, a null byte
+        return value
 
 
 def directory(value: str) -> str:

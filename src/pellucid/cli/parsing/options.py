@@ -9,13 +9,21 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pellucid.beam_search_params import BeamSearchParams
-from pellucid.cli.parsing.option_types import directory, size, text_with_escapes, tokens
+from pellucid.cli.parsing.option_types import (
+    directory,
+    size,
+    text_or_file,
+    text_with_escapes,
+    tokens,
+)
 from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.config import QUANTIZATIONS, EngineConfig
 from pellucid.sampling_params import SamplingParams
+from pellucid.structured_outputs import StructuredOutputsParams
 
 # Groups of options in the help.
 MODEL, SAMPLING, STOPPING, OUTPUT = "Model", "Sampling", "When to stop", "Output"
+RULE = "Form of the answer: text itself, or a file of it"
 SPECULATION = "Speculation"
 PREFIX_CACHE, BEAM_SEARCH = "Prefix cache on disk", "Beam search"
 SERVER = "Server"
@@ -50,6 +58,10 @@ def _prefix_cache(*names: str, **facts: Any) -> Any:
 
 def _stopping(*names: str, **facts: Any) -> Any:
     return typer.Option(*names, rich_help_panel=STOPPING, **facts)
+
+
+def _rule(**facts: Any) -> Any:
+    return typer.Option(rich_help_panel=RULE, show_default="text without a rule", **facts)
 
 
 def _beams(default: str, **facts: Any) -> Any:
@@ -363,6 +375,46 @@ class StopOptions:
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """A rule for the whole answer: fields of `StructuredOutputsParams`, of which one may be given."""
+
+    json_schema: Annotated[
+        str | None,
+        _rule(metavar="SCHEMA", parser=text_or_file, help="JSON that fits this schema."),
+    ] = None
+    choice: Annotated[
+        list[str] | None,
+        _rule(metavar="TEXT", help="One of these texts. Is repeated for each of them."),
+    ] = None
+    regex: Annotated[
+        str | None, _rule(metavar="PATTERN", help="Text that this regular expression matches.")
+    ] = None
+    grammar: Annotated[
+        str | None,
+        _rule(
+            metavar="GRAMMAR",
+            parser=text_or_file,
+            help="Text of this grammar, in Lark's syntax.",
+        ),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """`structured_outputs` of `SamplingParams`, if there is a rule.
+
+        Raises:
+            ValueError: more than one rule is given, or a rule has another form.
+        """
+        rules = {
+            "json": self.json_schema,
+            "choice": self.choice,
+            "regex": self.regex,
+            "grammar": self.grammar,
+        }
+        own: dict[str, Any] = {name: rule for name, rule in rules.items() if rule is not None}
+        return {"structured_outputs": StructuredOutputsParams(**own)} if own else {}
 
 
 @dataclass(frozen=True)

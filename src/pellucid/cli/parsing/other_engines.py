@@ -43,7 +43,6 @@ OPTIONS = {
     "--format": "--json",
     "--gpu-layers": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--gpu-memory-utilization": "--kv-cache-memory 4GiB",
-    "--grammar": "StructuredOutputsParams(grammar=...) in Python; servers take structured_outputs",
     "--hf-repo": "the model is named owner/name: pellucid run owner/name",
     "--hidethinking": "--no-think",
     "--host": "pellucid serve --host",
