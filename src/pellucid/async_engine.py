@@ -1,6 +1,7 @@
 """AsyncLLMEngine: one engine on a thread of its own, which many asyncio tasks share."""
 
 import asyncio
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -288,11 +289,18 @@ class AsyncLLMEngine:
 
     @property
     def last_step_time(self) -> float | None:
-        """When the last step ended, on the engine's clock; None before the first.
-
-        Long ago while requests are unfinished: something is stuck.
-        """
+        """When the last step ended, on the engine's clock; None before the first."""
         return self._thread.last_step_time
+
+    @property
+    def seconds_without_step(self) -> float:
+        """Seconds since the last step ended, while the engine has requests; 0 without requests. Whether anybody reads
+        their deltas does not matter.
+
+        Many: something is stuck.
+        """
+        last = self._thread.progress_time
+        return 0.0 if last is None else time.monotonic() - last
 
     async def __aenter__(self) -> "AsyncLLMEngine":
         return self

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,7 @@ from pellucid.async_engine import AsyncLLMEngine, EngineStoppedError
 from pellucid.engine.crash_report import write_crash_report
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import ANYONE
-from pellucid.server.body_memory import BodyMemory
 from pellucid.server.config import Limits
-from pellucid.server.endpoint import Call, Endpoint, GeneratedReply, StreamClock
-from pellucid.server.http_protocol import EXTENSION, BodyWriter
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
 from support.step_gate import StepGate
@@ -274,42 +270,6 @@ def test_a_silent_stream_gets_signs_of_life() -> None:
             go_on.set()
             while b"[DONE]" not in received:
                 received += connection.recv(65536)
-
-
-def test_a_client_that_takes_nothing_is_given_up() -> None:
-    """Its connection is closed, and what its reply held is let go."""
-    events = []
-
-    async def frames() -> AsyncGenerator[bytes, None]:
-        try:
-            yield b"a frame"
-        finally:
-            events.append("frames closed")
-
-    async def handler(call: Call) -> GeneratedReply:
-        call.resources.callback(events.append, "resources closed")
-        return GeneratedReply(frames(), lambda: b"keepalive")
-
-    messages = [{"type": "http.request", "body": b""}]
-
-    async def receive() -> dict[str, object]:
-        return messages.pop() if messages else await asyncio.Future()
-
-    async def send(message: dict[str, object]) -> None:
-        events.append(message["type"])
-
-    class FullConnection(BodyWriter):
-        def write(self, data: bytes) -> None:
-            events.append("written")
-            self.is_paused = True
-
-    endpoint = Endpoint(handler, Limits(), StreamClock(15, write_seconds=0.05), BodyMemory(1 << 20))
-    scope = {"pellucid": ("id", ANYONE), "path": "/", "method": "GET", "headers": []}
-    scope["query_string"], scope["client"] = b"", None
-    scope["extensions"] = {EXTENSION: {"body_writer": FullConnection(None, time.monotonic)}}
-    asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), TIMEOUT))
-    assert events[:2] == ["http.response.start", "written"]
-    assert events[2:] == ["frames closed", "resources closed"]
 
 
 SERVE = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--max-num-seqs", "1"]

@@ -53,6 +53,13 @@ class ListeningOptions:
             metavar="N", help="Most unfinished completions; further requests get HTTP status 429."
         ),
     ] = 1024
+    max_connections_per_client: Annotated[
+        int,
+        _listening(
+            metavar="N",
+            help="Most open connections of one address. A proxy needs as many as its clients have together.",
+        ),
+    ] = 1024
     log_calls: Annotated[
         bool,
         _listening(
@@ -148,7 +155,10 @@ def serve(
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),
         allowed_origins=tuple(access_options.allowed_origin or ()),
-        limits=Limits(max_unfinished_completions=listening_options.max_queue),
+        limits=Limits(
+            max_unfinished_completions=listening_options.max_queue,
+            max_connections_per_client=listening_options.max_connections_per_client,
+        ),
     )
     _set_up_logs(listening_options.log_calls)
     from pellucid.async_engine import AsyncLLMEngine

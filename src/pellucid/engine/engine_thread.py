@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -35,6 +36,8 @@ class EngineThread:
 
     Attributes:
         last_step_time: when the last step ended, on the engine's clock; None before the first.
+        progress_time: when the last step ended, or when it got the first of its unfinished requests if that was
+            later, by `time.monotonic`; None: it has none.
         failure: the error that ended the thread; None after `stop`.
     """
 
@@ -48,12 +51,14 @@ class EngineThread:
         self.max_requests = max_requests
         self._on_failure = on_failure
         self.last_step_time: float | None = None
+        self.progress_time: float | None = None
         self._streams: dict[str, AsyncTokenStream] = {}  # by request_id, unfinished
         self._stopping = False
         # Other threads write the fields below under this lock. Once `_stopped` is set, nothing is put into
         # `_calls`. Re-entrant, because garbage collection while the lock is held may call `stop`.
         self._lock = threading.RLock()
         self._num_requests = 0  # unfinished, or admitted and not added yet
+        self._num_added = 0  # of these, those that were added
         self._accepting = True
         self._stopped = False
         self.failure: BaseException | None = None
@@ -132,8 +137,12 @@ class EngineThread:
         Returns:
             As `call`. If `add_request` fails, the place is given back.
         """
+        with self._lock:
+            if not self._num_added:
+                self.progress_time = time.monotonic()
+            self._num_added += 1
         added = self.call(partial(self._add, stream, add_request))
-        added.add_done_callback(lambda _: self.give_up() if added.exception() else None)
+        added.add_done_callback(lambda _: self._end_one() if added.exception() else None)
         return added
 
     def stop(self, *, drain: bool) -> None:
@@ -178,6 +187,7 @@ class EngineThread:
                 if self.engine.has_unfinished_requests:
                     deltas = self.engine.step()
                     self.last_step_time = self.engine.clock()
+                    self._note_progress()
                     self._deliver(deltas)
             self.engine.close()
         except BaseException as error:  # panics of Rust and SystemExit are no Exceptions
@@ -224,8 +234,21 @@ class EngineThread:
                     self.engine.abort(request_id)
                     self._forget(request_id)
 
+    def _note_progress(self) -> None:
+        with self._lock:
+            if self._num_added:
+                self.progress_time = time.monotonic()
+
     def _forget(self, request_id: str) -> None:
         del self._streams[request_id]
+        self._end_one()
+
+    def _end_one(self) -> None:
+        """Counts a request that was added and has ended."""
+        with self._lock:
+            self._num_added -= 1
+            if not self._num_added:
+                self.progress_time = None
         self.give_up()
 
     def _stopped_error(self) -> EngineStoppedError:

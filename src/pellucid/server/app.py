@@ -77,7 +77,7 @@ def make_app(serving: Serving) -> ASGIApp:
 
 def _routes(serving: Serving) -> list[Route]:
     config = serving.config
-    clock = StreamClock(config.keepalive_seconds, config.limits.write_seconds)
+    clock = StreamClock(config.keepalive_seconds)
 
     operations: list[Operation] = []
 

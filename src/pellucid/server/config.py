@@ -17,7 +17,7 @@ class Limits:
         header_seconds: time in which they must arrive.
         max_body_bytes: body of one call.
         body_seconds: time in which it must arrive.
-        write_seconds: time in which a client must take what was sent to it.
+        write_seconds: time in which a client must take some of what was sent to it.
         max_prompts: prompts of one call.
         max_completions: completions of one call: its prompts times n, or times best_of.
         max_unfinished_completions: completions that run or wait, of all callers together.

@@ -185,7 +185,7 @@ class Endpoint:
             raise ApiError(
                 408, f"the body did not arrive within {self._limits.body_seconds:g} s"
             ) from None
-        await _unless_gone(receive, sender, self._reply(call, sender))
+        await _unless_gone(receive, self._reply(call, sender))
 
     async def _read_body(self, call: Call, receive: Receive) -> bytes:
         limit = self._limits.max_body_bytes
@@ -234,7 +234,6 @@ class ReplySender:
         is_head: the call asks for the head of the reply alone.
         status: None: nothing was sent.
         body_writer: writes frames of a reply that has started.
-        given_up: done when the client has not taken anything for too long.
     """
 
     def __init__(self, call: Call, send: Send, body_writer: BodyWriter, is_head: bool) -> None:
@@ -246,7 +245,6 @@ class ReplySender:
         self.body_writer.last_time = loop.time()
         self.has_started = False
         self.status: int | None = None
-        self.given_up: asyncio.Future[None] = loop.create_future()
 
     def write(self, frame: bytes) -> None:
         """Sends a frame of a reply that has started; held in memory while the client takes nothing."""
@@ -258,10 +256,6 @@ class ReplySender:
             taken = Signal(asyncio.get_running_loop())
             self.body_writer.on_writable = taken.set
             await taken.wait()
-
-    def give_up(self) -> None:
-        if not self.given_up.done():
-            self.given_up.set_result(None)
 
     async def send_whole(self, reply: Reply) -> None:
         headers = {**reply.headers, "content-length": str(len(reply.body))}
@@ -290,18 +284,16 @@ class ReplySender:
 
 
 class StreamClock:
-    """Sends keepalives on streams without other frames, and closes streams whose clients take nothing.
+    """Sends keepalives on streams without other frames.
 
     One task does this for all streams, and ends when there are none.
 
     Args:
         keepalive_seconds: seconds without a frame after which a stream gets a keepalive; up to a quarter earlier.
-        write_seconds: time in which a client must take what was sent to it.
     """
 
-    def __init__(self, keepalive_seconds: float, write_seconds: float) -> None:
+    def __init__(self, keepalive_seconds: float) -> None:
         self._keepalive_seconds = keepalive_seconds
-        self._write_seconds = write_seconds
         self._keepalives: dict[ReplySender, Callable[[], bytes]] = {}
         self._ticking: asyncio.Task[None] | None = None
 
@@ -323,16 +315,13 @@ class StreamClock:
         del self._keepalives[sender]
 
     async def _tick(self) -> None:
-        period = min(self._keepalive_seconds, self._write_seconds) / 4
         while self._keepalives:
-            await asyncio.sleep(period)
+            await asyncio.sleep(self._keepalive_seconds / 4)
             now = asyncio.get_running_loop().time()
             for sender, keepalive in self._keepalives.items():
-                silence = now - sender.body_writer.last_time
-                if sender.body_writer.is_paused:
-                    if silence > self._write_seconds:
-                        sender.give_up()
-                elif silence >= self._keepalive_seconds * 0.75:
+                writer = sender.body_writer
+                is_silent = now - writer.last_time >= self._keepalive_seconds * 0.75
+                if is_silent and not writer.is_paused:
                     sender.write(keepalive())
 
 
@@ -352,10 +341,8 @@ def _call_line(call: Call, method: str, status: int | None, seconds: float) -> s
     )
 
 
-async def _unless_gone(
-    receive: Receive, sender: ReplySender, work: Coroutine[Any, Any, None]
-) -> None:
-    """Awaits `work`. Cancels it if the client disconnects, or takes nothing for too long.
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Awaits `work`. Cancels it if the client disconnects.
 
     Raises:
         _ClientGoneError: the client no longer waits for the reply.
@@ -363,8 +350,7 @@ async def _unless_gone(
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
-        waited_for = {working, watching, sender.given_up}
-        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise _ClientGoneError
         working.result()

@@ -113,7 +113,6 @@ class GenerationService:
         self._texts = TextThreads(limits.max_waiting_texts, limits.text_workers)
         # Of each key, one text is read or encoded at a time
         self._turns = {caller.name: asyncio.Semaphore(1) for caller in callers}
-        self._busy_since = time.monotonic()
 
     async def start(self, request: GenerationRequest, call: Call) -> "Generation":
         """Queues a request, which ends with its call at the latest.
@@ -124,8 +123,6 @@ class GenerationService:
         """
         self._check_open()
         request.check(self.limits)
-        if not self.under_way:
-            self._busy_since = time.monotonic()
         place = self.admission.admit(call.caller, request.num_completions)
         generation = Generation(self, call, request, place)
         call.resources.push_async_callback(generation.aclose)
@@ -245,14 +242,6 @@ class GenerationService:
             (index, turn) for index, (turn, each) in enumerate(turns) if each is generation
         )
         return RequestsAhead(num_own, position - num_own)
-
-    @property
-    def seconds_without_step(self) -> float:
-        """Seconds since the last step ended, while requests are unfinished; 0 without requests."""
-        if not self.under_way:
-            return 0.0
-        last = max(self.engine.last_step_time or 0.0, self._busy_since)
-        return max(0.0, time.monotonic() - last)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class Health:
         """Fails when the engine has failed, or when requests are unfinished and no step ends. An open port alone
         does not show that."""
         service = self.serving.service
-        stalled = service.seconds_without_step
+        stalled = service.engine.seconds_without_step
         limit = self.serving.config.stall_seconds
         if not service.engine.is_healthy and not service.is_draining:
             return json_reply({"status": "failed", "reason": "the engine has ended"}, 503)

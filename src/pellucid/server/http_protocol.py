@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with bounds on what comes before a body, and with a way to write parts of a reply at once."""
+"""uvicorn's HTTP protocol with bounds on connections, and with a way to write parts of a reply at once."""
 
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable
@@ -7,8 +7,14 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pellucid.server.config import Limits
+from pellucid.server.connections import Connections, client_of
 
 EXTENSION = "pellucid"  # of ASGI: each scope has a body_writer by this name
+LINGER_SECONDS = 10.0  # in which a body may still arrive after the reply
+_TOO_MANY_CONNECTIONS = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 29\r\nconnection: close\r\n\r\ntoo many connections are open"
+)
 
 
 def chunk_format(*parts: bytes) -> bytes:
@@ -60,66 +66,143 @@ def _nothing() -> None:
 
 def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """The protocol of one server's connections: a class, because uvicorn makes one for each."""
+    connections = Connections(limits.max_connections, limits.max_connections_per_client)
 
     class BoundedHttpProtocol(HttpToolsProtocol):
-        """Closes a connection whose request line and headers are too long or too slow.
+        """Bounds the time that a connection may take for each part of a call, and the size of a head.
 
-        httptools itself holds all received bytes until a header ends.
+        Reading: the time of a head begins with the connection, and later with the first byte after a reply. A body
+        that nobody reads any more, as the reply was sent, gets some seconds; the endpoint limits the others. Writing:
+        a client must take something of what was sent in every `write_seconds`. httptools itself holds all received
+        bytes until a head ends.
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._head_bytes = 0  # of an unfinished head
             self._in_head = True
-            self._head_timer: TimerHandle | None = None
+            self._in_body = False
+            self._read_timer: TimerHandle | None = None  # of a head, or of a body that nobody reads
+            self._write_timer: TimerHandle | None = None
+            self._client = ""
+            self._idle_since: float | None = None
+
+        @property
+        def idle_since(self) -> float | None:
+            is_sent = self.transport.get_write_buffer_size() == 0
+            return self._idle_since if is_sent and not self._has_call else None
+
+        @property
+        def _has_call(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def abort(self) -> None:
+            self.transport.abort()
 
         def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._body_writer = BodyWriter(transport, self.loop.time)
-            self._await_head()
+            self._client = client_of(self.client[0] if self.client else "")
+            self._idle_since = self.loop.time()
+            self._limit_reading(limits.header_seconds)
+            if not connections.admit(self, self._client):
+                transport.write(_TOO_MANY_CONNECTIONS)
+                self._close()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
+            connections.discard(self, self._client)
+            self._stop_read_timer()
+            self._stop_write_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
             if self._in_head:
                 self._head_bytes += len(data)
             super().data_received(data)
+            if not (self._in_head or self._in_body or self._has_call):
+                self._begin_head()  # a line end before a request line begins no message
             if self._in_head and self._head_bytes > limits.max_header_bytes:
                 self.transport.write(
                     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
                     b"content-length: 0\r\nconnection: close\r\n\r\n"
                 )
-                self.transport.close()
+                self._close()
 
         def pause_writing(self) -> None:
             super().pause_writing()
             self._body_writer.is_paused = True
+            self._watch_writing()
 
         def resume_writing(self) -> None:
             super().resume_writing()
             self._body_writer.is_paused = False
+            self._stop_write_timer()
+            if not self._has_call or self.transport.is_closing():
+                self._watch_writing()  # of the last bytes
             self._body_writer.on_writable()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self.scope["extensions"] = {EXTENSION: {"body_writer": self._body_writer}}
             if not self._in_head:  # a later request of this connection
-                self._in_head, self._head_bytes = True, 0
-                self._await_head()
+                self._begin_head()
 
         def on_headers_complete(self) -> None:
-            self._in_head = False
-            self._stop_timer()
+            self._in_head, self._in_body = False, True
+            self._stop_read_timer()
             super().on_headers_complete()
 
-        def _await_head(self) -> None:
-            self._head_timer = self.loop.call_later(limits.header_seconds, self.transport.close)
+        def on_message_complete(self) -> None:
+            self._in_body = False
+            self._stop_read_timer()
+            super().on_message_complete()
 
-        def _stop_timer(self) -> None:
-            if self._head_timer is not None:
-                self._head_timer.cancel()
-                self._head_timer = None
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._idle_since = self.loop.time()
+            self._watch_writing()
+            if (
+                self._in_body
+            ):  # a client that still sends should see the reply before it sees the end
+                self._limit_reading(min(LINGER_SECONDS, limits.body_seconds))
+
+        def _begin_head(self) -> None:
+            self._in_head, self._head_bytes = True, 0
+            self._limit_reading(limits.header_seconds)
+
+        def _limit_reading(self, seconds: float) -> None:
+            self._stop_read_timer()
+            self._read_timer = self.loop.call_later(seconds, self._close)
+
+        def _stop_read_timer(self) -> None:
+            if self._read_timer is not None:
+                self._read_timer.cancel()
+                self._read_timer = None
+
+        def _close(self) -> None:
+            """Closes the connection once the client has taken what was sent, or takes nothing for too long."""
+            self.transport.close()
+            self._watch_writing()
+
+        def _watch_writing(self) -> None:
+            """Begins to wait for the client to take some of what was sent."""
+            self._stop_write_timer()
+            if num_unsent := self.transport.get_write_buffer_size():
+                self._write_timer = self.loop.call_later(
+                    limits.write_seconds, self._check_progress, num_unsent
+                )
+
+        def _check_progress(self, num_unsent_before: int) -> None:
+            if self.transport.get_write_buffer_size() >= num_unsent_before:
+                self.transport.abort()
+            else:
+                self._watch_writing()
+
+        def _stop_write_timer(self) -> None:
+            if self._write_timer is not None:
+                self._write_timer.cancel()
+                self._write_timer = None
 
     return BoundedHttpProtocol

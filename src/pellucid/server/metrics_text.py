@@ -55,7 +55,7 @@ class _Collector:
         )
         num_tokens = service.admission.tokens.used
         yield self._gauge("pellucid:unfinished_prompt_tokens", "Of admitted requests", num_tokens)
-        stalled = service.seconds_without_step
+        stalled = service.engine.seconds_without_step
         yield self._gauge("pellucid:seconds_without_step", "While requests are unfinished", stalled)
         for name, documentation in COUNTERS.items():
             yield self._counter(name, documentation, metrics.counters[name])

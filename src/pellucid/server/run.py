@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -20,6 +21,7 @@ from pellucid.server.telemetry import Telemetry
 _log = logging.getLogger("pellucid.server")
 
 BACKLOG = 2048
+OTHER_FILES = 256  # open besides connections
 GOODBYE_SECONDS = 5.0  # for sending the last replies after all requests have ended
 
 
@@ -38,6 +40,7 @@ def run_server(
     Raises:
         OSError: the address cannot be listened on.
     """
+    _allow_open_files(config.limits.max_connections + OTHER_FILES)
     with listen(config) as listener:
         serving = make_serving(engine, config)
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
@@ -62,6 +65,18 @@ def _start_telemetry(serving: Serving) -> Callable[[], None]:
     telemetry, end = Telemetry.exporting(endpoint, serving.model.name)
     serving.service.on_ended.append(telemetry.record)
     return end
+
+
+def _allow_open_files(number: int) -> None:
+    """Raises the process's limit of open files, as every connection is one; warns if the system does not allow it."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < number:
+        if most != resource.RLIM_INFINITY and most < number:
+            _log.warning(
+                "at most %d files can be open, for %d connections: see ulimit -n", most, number
+            )
+            number = most
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, most))
 
 
 def listen(config: ServerConfig) -> socket.socket:
@@ -96,7 +111,6 @@ def make_uvicorn_config(config: ServerConfig, app: object) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         backlog=BACKLOG,
-        limit_concurrency=config.limits.max_connections,
         timeout_graceful_shutdown=int(GOODBYE_SECONDS),
     )
 

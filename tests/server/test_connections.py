@@ -1,0 +1,209 @@
+"""Connections that never end: idle, trickling and never reading ones keep nobody out."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from pellucid.server.config import Limits, ServerConfig
+from pellucid.server.connections import Connections, client_of
+from pellucid.server.http_protocol import EXTENSION
+from pellucid.server.run import listen, make_uvicorn_config
+from support.bundled import bundled_engine
+from support.http_server import TIMEOUT, running_server
+
+LARGE = b"x" * (32 << 20)  # more than the system's buffers of a connection hold
+GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+TRICKLING_BODY = b"POST /refused HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n{"
+
+
+@dataclass
+class App:
+    """Replies by path.
+
+    Attributes:
+        left: what clients did not take to its end.
+    """
+
+    left: list[str] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        status = 401 if path == "/refused" else 200
+        body = LARGE if path == "/large" else b"ok"
+        headers = [] if path == "/stream" else [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if path == "/stream":
+            scope["extensions"][EXTENSION]["body_writer"].write(LARGE)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.left.append(path)
+            return
+        await send({"type": "http.response.body", "body": body})
+
+
+@dataclass
+class Served:
+    address: tuple[str, int]
+    server: uvicorn.Server
+    app: App
+
+    @property
+    def num_connections(self) -> int:
+        return len(self.server.server_state.connections)
+
+    def connect(self, own_address: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(self.address, TIMEOUT, (own_address, 0))
+
+    def wait_for_connections(self, number: int) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while self.num_connections != number:
+            assert time.monotonic() < deadline, self.num_connections
+            time.sleep(0.005)
+
+
+@contextmanager
+def served(**limits: Any) -> Iterator[Served]:
+    config = ServerConfig(port=0, limits=Limits(**limits))
+    app = App()
+    with listen(config) as listener:
+        server = uvicorn.Server(make_uvicorn_config(config, app))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.005)
+        try:
+            yield Served(listener.getsockname()[:2], server, app)
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(TIMEOUT)
+
+
+@pytest.mark.parametrize("after_a_reply", [False, True])
+@pytest.mark.parametrize("sent", [b"\r\n", b"GET / HTTP", TRICKLING_BODY])
+def test_what_has_begun_must_arrive_in_time(sent: bytes, after_a_reply: bool) -> None:
+    """A line end after a reply began no message, and ended the time of an idle connection; a body after a 401 too."""
+    with served(header_seconds=0.2, body_seconds=0.2) as server, server.connect() as connection:
+        if after_a_reply:
+            connection.sendall(GET % b"/")
+            assert connection.recv(1000).endswith(b"ok")
+        connection.sendall(sent)
+        begun = time.monotonic()
+        while connection.recv(1000):
+            pass
+        assert time.monotonic() - begun < 4  # an idle connection is closed after 5 s
+        server.wait_for_connections(0)
+
+
+@pytest.mark.parametrize("path", [b"/large", b"/stream"])
+def test_a_client_that_takes_nothing_is_given_up(path: bytes) -> None:
+    with served(write_seconds=0.2) as server, server.connect() as connection:
+        connection.sendall(GET % path)
+        server.wait_for_connections(1)
+        server.wait_for_connections(0)
+        assert server.app.left == (["/stream"] if path == b"/stream" else [])
+
+
+def test_a_client_that_takes_little_at_a_time_is_not_given_up() -> None:
+    with served(write_seconds=0.3) as server, server.connect() as connection:
+        connection.sendall(GET % b"/large")
+        size = 0
+        while size < len(LARGE):
+            time.sleep(0.02)  # in all, several times as long as it may take nothing
+            size += len(connection.recv(1 << 20))
+        assert size > len(LARGE)
+
+
+def test_idle_connections_of_a_client_make_room_for_its_next_one_and_others_are_not_touched() -> (
+    None
+):
+    with served(max_connections_per_client=3) as server, ExitStack() as stack:
+        other = stack.enter_context(server.connect("127.0.0.2"))
+        own = [stack.enter_context(server.connect()) for _ in range(3)]
+        server.wait_for_connections(4)
+        own[0].sendall(GET % b"/")
+        assert own[0].recv(1000).startswith(b"HTTP/1.1 200")  # now the one that was idle last
+        fourth = stack.enter_context(server.connect())
+        assert own[1].recv(1) == b""
+        for connection in (own[0], own[2], fourth, other):
+            connection.sendall(GET % b"/")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_whose_connections_are_busy_is_refused_and_others_are_served() -> None:
+    with served(max_connections_per_client=2) as server, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(server.connect()).sendall(GET % b"/stream")
+        server.wait_for_connections(2)
+        time.sleep(0.05)  # for their heads to arrive
+        with server.connect() as refused:
+            assert refused.recv(1000).startswith(b"HTTP/1.1 503")
+        with server.connect("127.0.0.2") as other:
+            other.sendall(GET % b"/")
+            assert other.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@dataclass(eq=False)
+class FakeConnection:
+    idle_since: float | None
+    aborted: bool = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_full_server_closes_the_idlest_connection_of_the_busiest_client() -> None:
+    connections = Connections(max_all=4, max_per_client=3)
+    busy = [FakeConnection(since) for since in (3.0, 1.0, None)]
+    quiet = FakeConnection(0.0)
+    assert all(connections.admit(each, "busy") for each in busy)
+    assert connections.admit(quiet, "quiet")
+    assert connections.admit(FakeConnection(5.0), "new")
+    assert [each.aborted for each in busy] == [False, True, False]
+    busy[0].idle_since = None
+    assert not connections.admit(FakeConnection(6.0), "another")
+    connections.discard(busy[0], "busy")
+    assert connections.admit(FakeConnection(6.0), "another")
+    assert not quiet.aborted
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_whoever_has_a_network_of_ipv6_is_one_client(address: str, client: str) -> None:
+    assert client_of(address) == client
+
+
+def test_the_health_of_a_server_does_not_depend_on_readers() -> None:
+    """A stream that nobody reads has ended in the engine: nothing is stalled."""
+    with running_server(bundled_engine(), stall_seconds=0.05) as server:
+        body = {"prompt": "a", "n": 20, "stream": True, "ignore_eos": True, "logprobs": 20}
+        body |= {"max_tokens": 200}
+        data = json.dumps(body).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+        with socket.socket() as unread:
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            unread.connect((server.host, server.port))
+            unread.sendall(head % len(data) + data)
+            server.wait_until(lambda: server.service.under_way, "the request")
+            server.wait_until(
+                lambda: server.service.engine.num_unfinished_requests == 0, "the engine's end"
+            )
+            assert server.service.under_way, "the client had taken all of it: nothing is tested"
+            time.sleep(0.1)
+            assert server.get("/health").json == {"status": "ok"}
