@@ -240,6 +240,39 @@ def test_hybrids_of_mlx_have_whole_norms_and_convolutions_of_another_order(tmp_p
     assert (logits(theirs) == logits(plain)).all()
 
 
+def test_fp8_inside_of_a_model_of_images(tmp_path: Path) -> None:
+    """As Devstral Small 2 is published: a scale of each matrix and one of its inputs, images in bf16."""
+    static = {
+        "quant_method": "fp8",
+        "activation_scheme": "static",
+        "modules_to_not_convert": ["model.vision_tower", "lm_head"],
+        "weight_block_size": None,
+    }
+
+    def one_scale(n: int, k: int, rng: np.random.Generator) -> tuple[dict[str, Any], np.ndarray]:
+        parts, floats = fp8((n, k))(n, k, rng)
+        scale = parts[".weight_scale_inv"].astype(ml_dtypes.bfloat16).reshape(())
+        exact = parts[".weight"].astype(np.float32) * scale.astype(np.float32)
+        parts |= {".weight_scale_inv": scale, ".activation_scale": scale}
+        return parts, exact.astype(ml_dtypes.bfloat16)
+
+    def into_a_larger_model(arrays: dict[str, np.ndarray]) -> None:
+        for name in list(arrays):
+            arrays[name.replace("model.", "model.language_model.", 1)] = arrays.pop(name)
+        arrays["model.vision_tower.ln_pre.weight"] = np.ones(8, ml_dtypes.bfloat16)
+
+    write_foreign_checkpoint(tmp_path, static, one_scale, into_a_larger_model)
+    text = json.loads((tmp_path / "config.json").read_text())
+    config = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "quantization_config": text.pop("quantization_config"),
+        "text_config": text,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert (logits(tmp_path) == logits(tmp_path / "floats")).all()
+    assert open_stored_model(tmp_path).notes == ("left out: an encoder of images (1 tensor)",)
+
+
 def test_fp8_without_scales_becomes_bf16(tmp_path: Path) -> None:
     def rounded(weights: dict[str, np.ndarray]) -> None:
         for name, weight in weights.items():
