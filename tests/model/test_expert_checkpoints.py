@@ -1,6 +1,9 @@
 """Checkpoints with experts: every layout gives the same weights, and what is wrong is refused by name."""
 
 import json
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,34 @@ def put_together(weights: Weights) -> None:
             block = f"model.layers.{layer}.mlp.experts"
             own = [weights.pop(f"{block}.{expert}.{kind}.weight") for expert in range(7)]
             weights[f"{block}.{kind}.weight"] = np.stack(own)
+
+
+def stack(weights: Weights, is_transposed: bool) -> None:
+    """All experts of a layer in one tensor, gate and up joined."""
+    names = sorted({name.split(".experts.")[0] for name in weights if ".experts." in name})
+    for block in names:
+        count = len(
+            [name for name in weights if re.fullmatch(rf"{block}\.experts\.\d+\.up.*", name)]
+        )
+        gate, up, down = (
+            np.stack([weights.pop(f"{block}.experts.{e}.{x}_proj.weight") for e in range(count)])
+            for x in ("gate", "up", "down")
+        )
+        for name, tensor in (("gate_up", np.concatenate((gate, up), axis=1)), ("down", down)):
+            stored = tensor.swapaxes(1, 2) if is_transposed else tensor
+            weights[f"{block}.experts.{name}_proj"] = np.ascontiguousarray(stored)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("family", ["qwen3-moe", "qwen2-moe", "qwen3.5-moe"])
+def test_stacks_of_joined_experts(family: str, is_transposed: bool, tmp_path: Path) -> None:
+    """As Qwen3.5 is published, and Qwen3-VL, whose stacks are [experts, in, out]."""
+    apart, stacked = RecordingBackend(), RecordingBackend()
+    load_decoder(write_checkpoint(tmp_path / "apart", family), apart)
+    edit: Callable[[Weights], None] = partial(stack, is_transposed=is_transposed)
+    load_decoder(write_checkpoint(tmp_path / "stacked", family, edit_weights=edit), stacked)
+    for array, expected in zip(stacked.arrays, apart.arrays, strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 def test_experts_apart_and_together_are_the_same(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_fp8_inside_of_a_model_of_images(tmp_path: Path) -> None:
     }
 
     def one_scale(n: int, k: int, rng: np.random.Generator) -> tuple[dict[str, Any], np.ndarray]:
-        parts, floats = fp8((n, k))(n, k, rng)
+        parts, _ = fp8((n, k))(n, k, rng)
         scale = parts[".weight_scale_inv"].astype(ml_dtypes.bfloat16).reshape(())
         exact = parts[".weight"].astype(np.float32) * scale.astype(np.float32)
         parts |= {".weight_scale_inv": scale, ".activation_scale": scale}

@@ -61,6 +61,12 @@ class StoredWeight:
     gguf_rows: RowOrder | None = None
     is_table: bool = False
 
+    def is_among(self, tensors: Iterable[str]) -> bool:
+        """Whether a checkpoint in Hugging Face layout with these tensors has it, of any layer."""
+        name = re.escape(self.hf[0] if self.is_tensor else f"{self.hf[0]}.weight")
+        pattern = re.compile(rf"(.*\.)?{name}".replace(re.escape("{i}"), r"\d+"))
+        return any(pattern.fullmatch(tensor) for tensor in tensors)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -211,6 +217,8 @@ class Family:
         read_config: config.json, with the defaults of its model type -> the facts.
         decoder: runs them.
         weights: our module, with "{i}" for the layer -> where it is stored.
+        variants: weights that some checkpoints in Hugging Face layout store in another way: used where a
+            checkpoint has their tensors.
         prefix: stands before Hugging Face's names; absent where the inner model alone was saved.
         unused: matches names of tensors that some checkpoints hold although nothing needs them.
         interleaved: whether the rows of a rotated pair stand side by side in Hugging Face's q and k.
@@ -222,6 +230,7 @@ class Family:
     read_config: Callable[[JsonObject], ModelConfig]
     decoder: DecoderClass
     weights: Mapping[str, StoredWeight] = field(repr=False)
+    variants: Mapping[str, StoredWeight] = field(default_factory=dict, repr=False)
     prefix: str = "model."
     unused: str = ROTARY_BUFFERS
     interleaved: bool = False
@@ -242,30 +251,38 @@ class Family:
 
         Args:
             config: its facts.
-            tensors: all of its names, which show whether it is a larger model around the text model.
+            tensors: all of its names, which show whether it is a larger model around the text model, and how
+                it stores its weights.
         """
+        names = tuple(tensors)
         recipes = {
-            module: Recipe(
-                weight.hf,
-                weight.transposed,
-                weight.either_way,
-                weight.offset,
-                self.interleaved and module == QKV,
-                weight.alternate,
-                weight.half,
-                weight.is_tensor,
-                weight.negative_exp,
-                weight.rows,
-                weight.is_table,
-            )
+            module: self._hf_recipe(module, weight, names)
             for module, weight in self.weights.items()
         }
         prefixes: tuple[str, ...] = (self.prefix, "")
-        if any(name.startswith(_TEXT_PREFIXES) for name in tensors):
+        if any(name.startswith(_TEXT_PREFIXES) for name in names):
             prefixes = (*_TEXT_PREFIXES, "")
         parts = {part.name: re.compile(part.hf) for part in UNUSED_PARTS}
         unused = self.unused + _unused_kv(config, recipes)
         return WeightNames(recipes, prefixes, re.compile(unused), parts)
+
+    def _hf_recipe(self, module: str, weight: StoredWeight, names: Sequence[str]) -> Recipe:
+        variant = self.variants.get(module)
+        if variant is not None and variant.is_among(names):
+            weight = variant
+        return Recipe(
+            weight.hf,
+            weight.transposed,
+            weight.either_way,
+            weight.offset,
+            self.interleaved and module == QKV,
+            weight.alternate,
+            weight.half,
+            weight.is_tensor,
+            weight.negative_exp,
+            weight.rows,
+            weight.is_table,
+        )
 
     def gguf_names(self, config: ModelConfig, metadata: GgufMetadata) -> WeightNames:
         """The names in a GGUF file, whose converters transpose and add offsets themselves."""

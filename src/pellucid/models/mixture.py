@@ -191,6 +191,18 @@ def expert_weights(
 
 
 EXPERT_WEIGHTS = expert_weights("mlp", "gate", "gate_proj", "up_proj", "down_proj")
+# All experts of a layer in one tensor, gate and up joined: [experts, out, in] in Qwen3.5, [experts, in, out] in
+# Qwen3-VL.
+STACKED_EXPERTS: Mapping[str, StoredWeight] = {
+    f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
+        (f"layers.{{i}}.mlp.experts.{theirs}_proj",),
+        transposed=True,
+        either_way=True,
+        half=half,
+        is_tensor=True,
+    )
+    for ours, theirs, half in (("gate", "gate_up", 0), ("up", "gate_up", 1), ("down", "down", None))
+}
 SHARED_EXPERT_WEIGHTS: Mapping[str, StoredWeight] = {
     **EXPERT_WEIGHTS,
     "layers.{i}.shared_gate": StoredWeight(
@@ -277,6 +289,7 @@ QWEN3_MOE = Family(
     read_config=_read_qwen3_moe,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
+    variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3moe",
         _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
@@ -291,6 +304,7 @@ OLMOE = Family(
     read_config=_read_olmoe,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
+    variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "olmoe", _KEYS | EXPERT_KEYS | NORMALIZED_KEYS, _gguf_olmoe, variants=JOINED_GATE_UP
     ),

@@ -20,6 +20,7 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     SHARED_EXPERT_WEIGHTS,
+    STACKED_EXPERTS,
     gguf_experts,
     gguf_normalizes,
     read_experts,
@@ -83,6 +84,7 @@ QWEN2_MOE = Family(
     read_config=_read_config,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
+    variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen2moe",
         frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, _SHARED_WIDTH})

@@ -45,6 +45,7 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     SHARED_EXPERT_WEIGHTS,
+    STACKED_EXPERTS,
     gguf_experts,
     gguf_normalizes,
     read_experts,
@@ -344,6 +345,7 @@ QWEN35_MOE = Family(
     read_config=_read_qwen35_moe,
     decoder=LlamaDecoder,
     weights={**_QWEN35_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
+    variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen35moe",
         _KEYS | EXPERT_KEYS | {_SHARED_WIDTH},
@@ -358,6 +360,7 @@ QWEN3_NEXT = Family(
     read_config=_read_qwen3_next,
     decoder=LlamaDecoder,
     weights=_QWEN3_NEXT_WEIGHTS,
+    variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3next",
         _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {_SHARED_WIDTH},

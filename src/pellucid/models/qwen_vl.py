@@ -3,8 +3,6 @@
 Where Qwen3-VL adds a picture to the inputs of its first layers, text adds nothing.
 """
 
-from collections.abc import Mapping
-
 from pellucid.json_object import JsonObject
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import (
@@ -12,15 +10,15 @@ from pellucid.models.family import (
     QK_NORM_WEIGHTS,
     Family,
     GgufFamily,
-    StoredWeight,
 )
 from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
-    APART_GATE_UP,
     EXPERT_KEYS,
     EXPERT_WEIGHTS,
+    JOINED_GATE_UP,
     NORMALIZED_KEYS,
+    STACKED_EXPERTS,
     count_key,
     gguf_qwen3_moe,
     read_experts,
@@ -35,29 +33,6 @@ def _read_qwen3_vl_moe(config: JsonObject) -> ModelConfig:
     )
     return some_sparse(config, read_qwen3(config), experts)
 
-
-def _experts(ours: str, theirs: str, half: int | None = None) -> Mapping[str, StoredWeight]:
-    """All experts of a layer in one tensor, [experts, in, out]; transformers from 5 on writes [experts, out, in]."""
-    return {
-        f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
-            (f"layers.{{i}}.mlp.experts.{theirs}_proj",),
-            (f"blk.{{i}}.ffn_{theirs}_exps",),
-            transposed=True,
-            either_way=True,
-            half=half,
-            is_tensor=True,
-        )
-    }
-
-
-_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
-    **LLAMA_WEIGHTS,
-    **QK_NORM_WEIGHTS,
-    **EXPERT_WEIGHTS,
-    **_experts("gate", "gate_up", 0),
-    **_experts("up", "gate_up", 1),
-    **_experts("down", "down"),
-}
 
 _PICTURE_LAYERS = "n_deepstack_layers"  # to whose inputs pictures add something
 _KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, _PICTURE_LAYERS})
@@ -86,11 +61,12 @@ QWEN3_VL_MOE = Family(
     model_types=("qwen3_vl_moe_text",),
     read_config=_read_qwen3_vl_moe,
     decoder=LlamaDecoder,
-    weights=_MOE_WEIGHTS,
+    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
+    variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3vlmoe",
         _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
         gguf_qwen3_moe,
-        variants=APART_GATE_UP,
+        variants=JOINED_GATE_UP,
     ),
 )
