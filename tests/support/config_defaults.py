@@ -27,9 +27,14 @@ _BASE = {each.name for each in dataclasses.fields(transformers.PreTrainedConfig)
 
 
 def config_defaults() -> dict[str, dict[str, Any]]:
-    """Model type -> what a key stands for that config.json leaves out."""
-    names = sorted(name for family in FAMILIES for name in family.model_types)
-    return {name: _defaults_of(name) for name in names}
+    """Model type -> what a key stands for that config.json leaves out. A type that transformers does not know has
+    the defaults of its family's first one."""
+    defaults = {
+        name: _defaults_of(name if name in transformers.CONFIG_MAPPING else family.model_types[0])
+        for family in FAMILIES
+        for name in family.model_types
+    }
+    return dict(sorted(defaults.items()))
 
 
 def _defaults_of(model_type: str) -> dict[str, Any]:

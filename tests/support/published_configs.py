@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
+from pellucid.loading.json_file import read_json_object
+from pellucid.loading.quantization_settings import METHOD_KEY, find_quantization
 from pellucid.model_config import ModelConfig
 
 FOLDER = Path(__file__).parents[1] / "published" / "hf"
@@ -46,7 +48,13 @@ def published(name: str) -> PublishedFolder:
 def facts_or_refusal(directory: Path) -> str:
     """One line: the facts of a folder, or why it does not load."""
     try:
-        return facts_line(read_model_config(directory))
+        line = facts_line(read_model_config(directory))
+        quantization = find_quantization(directory, read_json_object(directory / CONFIG_FILE))
+        return (
+            line
+            if quantization is None
+            else f"{line}; weights by {quantization.values[METHOD_KEY]}"
+        )
     except ValueError as error:
         reason = str(error).split("; what loads: ")[0]
         return f"refused: {reason.removeprefix(f'{directory}/')}"

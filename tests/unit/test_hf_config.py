@@ -602,7 +602,11 @@ def test_bad_generation_config(tmp_path: Path) -> None:
         ("lfm2", {"conv_L_cache": 0}, "conv_L_cache=0: must be a whole number"),
         ("lfm2", {"conv_L_cache": 1 << 40}, "conv_L_cache=1099511627776: must be"),
         ("lfm2", {"layer_types": ["conv"] * 4}, "must have a layer of type full_attention"),
-        ("lfm2", {"layer_types": ["conv", "mamba"]}, "must be 4 times full_attention or conv"),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "mamba"]},
+            r"must be 4 times \(num_hidden_layers\) full_attention or conv",
+        ),
         ("lfm2", {"layer_types": REMOVED, "full_attn_idxs": [4]}, "numbers from 0 to 3"),
         (
             "lfm2",

@@ -146,7 +146,9 @@ def mixed_windows(config: JsonObject, window: int | None, default: Sequence[str]
     """`window` where `layer_types` says sliding; `default` are the types if it says nothing."""
     layer_types = config.optional_strings("layer_types") or default
     if len(layer_types) != len(default) or not {FULL, SLIDING}.issuperset(layer_types):
-        raise config.error("layer_types", f"must be {len(default)} times {FULL} or {SLIDING}")
+        raise config.error(
+            "layer_types", f"must be {len(default)} times (num_hidden_layers) {FULL} or {SLIDING}"
+        )
     return tuple(window if layer_type == SLIDING else None for layer_type in layer_types)
 
 

@@ -54,12 +54,10 @@ def _read_lfm2(config: JsonObject) -> ModelConfig:
 
 def _with_first_names(config: JsonObject) -> JsonObject:
     """`config` under the names that families share; checkpoints have others, which transformers takes first."""
-    for theirs, ours in (
-        ("tie_embedding", "tie_word_embeddings"),
-        ("block_ff_dim", "intermediate_size"),
-    ):
-        if theirs in config.values:
-            config = config.with_values(**{ours: config.values[theirs]})
+    if "tie_embedding" in config.values:
+        config = config.with_values(tie_word_embeddings=config.boolean("tie_embedding", True))
+    if "block_ff_dim" in config.values:
+        config = config.with_values(intermediate_size=config.integer("block_ff_dim"))
     return config
 
 
@@ -103,7 +101,10 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
             )
         return [layer in indices for layer in range(num_layers)]
     if len(layer_types) != num_layers or not {FULL, _CONVOLUTION}.issuperset(layer_types):
-        raise config.error("layer_types", f"must be {num_layers} times {FULL} or {_CONVOLUTION}")
+        raise config.error(
+            "layer_types",
+            f"must be {num_layers} times (num_hidden_layers) {FULL} or {_CONVOLUTION}",
+        )
     if FULL not in layer_types:
         raise config.error("layer_types", f"must have a layer of type {FULL}")
     return [layer_type == FULL for layer_type in layer_types]

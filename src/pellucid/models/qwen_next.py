@@ -137,7 +137,9 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
             raise config.error("full_attention_interval", f"must be at most {num_layers}")
         return [(layer + 1) % period == 0 for layer in range(num_layers)]
     if len(layer_types) != num_layers or not {FULL, _LINEAR}.issuperset(layer_types):
-        raise config.error("layer_types", f"must be {num_layers} times {FULL} or {_LINEAR}")
+        raise config.error(
+            "layer_types", f"must be {num_layers} times (num_hidden_layers) {FULL} or {_LINEAR}"
+        )
     if FULL not in layer_types:
         raise config.error("layer_types", f"must have a layer of type {FULL}")
     return [layer_type == FULL for layer_type in layer_types]

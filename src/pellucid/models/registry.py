@@ -112,10 +112,12 @@ def _family_of_type(config: JsonObject) -> tuple[Family, JsonObject]:
     text = config if nested is None else _with_shared_keys(config, nested)
     families = {name: family for family in FAMILIES for name in family.model_types}
     if "model_type" not in text.values:
-        raise text.error(
-            "architectures", f"must name one of {', '.join(supported_architectures())}"
-        )
+        raise text.error("model_type", f"must say what the text model is: {', '.join(families)}")
     if (model_type := text.string("model_type")) not in families:
+        if nested is None and config.values.get("architectures"):
+            raise config.error(
+                "text_config", f"must say what the text model is: {', '.join(families)}"
+            )
         raise text.error("model_type", why_not(model_type, families))
     family = families[model_type]
     return family, text.with_values(architectures=[family.architectures[0]])
