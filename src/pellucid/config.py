@@ -19,6 +19,8 @@ class EngineConfig:
     Args:
         model: a directory in Hugging Face layout, a GGUF file or a hub id; None is the bundled model.
         revision: branch, tag or commit of a hub id.
+        tokenizer: a directory in Hugging Face layout or a hub id, whose tokenizer and chat template are taken
+            instead of the model's own.
         backend: "cpu" runs native kernels, "numpy" the readable definition of every op; "auto" takes
             "cpu" where it is built and supports the model.
         dtype: the float type that the checkpoint's weights must have: "bfloat16", "float16" or "float32".
@@ -61,6 +63,7 @@ class EngineConfig:
 
     model: str | None = None
     revision: str | None = None
+    tokenizer: str | None = None
     backend: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"
@@ -86,7 +89,7 @@ class EngineConfig:
     num_draft_tokens: int = 6
 
     def __post_init__(self) -> None:
-        for name in ("model", "revision", "draft_model", "prefix_cache_dir"):
+        for name in ("model", "revision", "tokenizer", "draft_model", "prefix_cache_dir"):
             self._normalise(name, _checked_name(name, getattr(self, name)))
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices or not isinstance(value, str):
@@ -105,6 +108,10 @@ class EngineConfig:
                 self._normalise(name, interval.integer(name, value))
         share = _SHARE.real("memory_utilization", self.memory_utilization)
         self._normalise("memory_utilization", share)
+        if self.tokenizer is not None and self.skip_tokenizer_init:
+            raise ValueError(
+                f"tokenizer={self.tokenizer!r}: has no effect with skip_tokenizer_init=True"
+            )
         if self.prefix_cache_dir is not None and not (
             self.enable_prefix_caching and self.use_kv_cache
         ):

@@ -12,7 +12,7 @@ from pellucid.backends.choice import make_backend
 from pellucid.backends.ops import Decoder, Ops
 from pellucid.config import EngineConfig
 from pellucid.loading.decoder import finish_weights, make_decoder
-from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, find_model
+from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, ModelLocation, find_model, find_tokenizer
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.stored_model import StoredModel
@@ -74,6 +74,7 @@ def load_model(
     """
     location = find_model(config.model, config.revision)
     stored = open_stored_model(location.path)
+    other = None if config.tokenizer is None else find_tokenizer(config.tokenizer)
     _check_dtype(config.dtype, stored)
     if backend is None:
         backend = make_backend(config, stored.config)
@@ -81,7 +82,10 @@ def load_model(
     backend.weights.expect(weights.total)
     made = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.
-    tokenizer = _load_tokenizer(stored, location.name, config.skip_tokenizer_init)
+    if config.skip_tokenizer_init:
+        tokenizer: Tokenizer = NoTokenizer(stored.config.vocab_size)
+    else:
+        tokenizer = _load_tokenizer(stored, location.name, other)
     give_back_free_memory()
     finish_weights(stored, backend.weights, on_progress)
     return LoadedModel(
@@ -120,7 +124,9 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
             " 'auto' and 'draft'"
         )
     try:
-        draft = load_model(replace(config, model=name, revision=None), backend=model.backend)
+        draft = load_model(
+            replace(config, model=name, revision=None, tokenizer=None), backend=model.backend
+        )
     except (ValueError, ConnectionError) as error:
         if str(error).startswith("model="):
             raise type(error)(f"draft_{error}") from error
@@ -166,9 +172,11 @@ def _check_dtype(dtype: str, stored: StoredModel) -> None:
         )
 
 
-def _load_tokenizer(stored: StoredModel, name: str, skip: bool) -> Tokenizer:
-    vocab_size = stored.config.vocab_size
-    if skip:
-        return NoTokenizer(vocab_size)
+def _load_tokenizer(stored: StoredModel, name: str, other: ModelLocation | None) -> Tokenizer:
+    """The model's own tokenizer, or the `other` one."""
+    if other is not None:
+        return Tokenizer.from_stored(
+            read_tokenizer_files(other.path), stored.config.vocab_size, other.name
+        )
     read = stored.read_tokenizer or partial(read_tokenizer_files, stored.path)
-    return Tokenizer.from_stored(read(), vocab_size, name)
+    return Tokenizer.from_stored(read(), stored.config.vocab_size, name)

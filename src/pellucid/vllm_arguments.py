@@ -54,9 +54,10 @@ _ACCEPTED = {
     "enable_chunked_prefill": _Accepts(
         (None, True), "long prompts are always split; raise max_num_batched_tokens for fewer parts"
     ),
-    "tokenizer": _Accepts((None,), "the tokenizer is the model's own; leave it out"),
-    "tokenizer_mode": _Accepts(("auto",), "the tokenizer is the model's own; leave it out"),
-    "tokenizer_revision": _Accepts((None,), "set revision, which is also the tokenizer's"),
+    "tokenizer_mode": _Accepts(("auto",), "tokenizer.json says what it is; leave it out"),
+    "tokenizer_revision": _Accepts(
+        (None,), "set revision for the model's own tokenizer; of another one name its directory"
+    ),
     "load_format": _Accepts(("auto", "safetensors"), "safetensors and GGUF are read; leave it out"),
     "device": _Accepts(("auto", "cpu"), "the model runs on the CPU; leave it out"),
     "runner": _Accepts(("auto", "generate"), "text generation is what there is; leave it out"),

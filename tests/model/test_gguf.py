@@ -332,6 +332,50 @@ def test_half_weights_stay_what_they_are(dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(array.astype(np.float32), other.astype(np.float32))
 
 
+@pytest.mark.parametrize("kind", ["gguf", "directory"])
+def test_another_tokenizer_than_the_models_own(kind: str, tmp_path: Path) -> None:
+    """Of a file whose own tokenizer is not known, and of a directory without one."""
+
+    def of_another_age(writer: GGUFWriter) -> None:
+        del writer.kv_data[0]["tokenizer.ggml.pre"]
+        writer.add_tokenizer_pre("martian")
+
+    file = write_both(tmp_path, edit=of_another_age)
+    other = shutil.copytree(tmp_path, tmp_path / "other", ignore=shutil.ignore_patterns("model*"))
+    expected = Tokenizer.load(other, 320)
+    (tmp_path / "tokenizer.json").unlink()
+    model = str(file if kind == "gguf" else tmp_path)
+    with pytest.raises(ValueError, match=r"--tokenizer|has no tokenizer\.json"):
+        LLM(model, backend="numpy")
+    llm = LLM(model, backend="numpy", tokenizer=str(other))
+    tokenizer = llm.engine.model.tokenizer
+    text = "the quick 你好 <|im_end|>"
+    assert tokenizer.encode(text) == expected.encode(text)
+    assert tokenizer.chat_template == expected.chat_template
+    prompt = {"prompt_token_ids": [10, 20, 30]}
+    by_ids = LLM(model, backend="numpy", skip_tokenizer_init=True)
+    params = SamplingParams(temperature=0, max_tokens=8)
+    assert (
+        llm.generate([prompt], params)[0].outputs[0].token_ids
+        == by_ids.generate([prompt], params)[0].outputs[0].token_ids
+    )
+
+
+def test_another_tokenizer_must_fit(tmp_path: Path) -> None:
+    file = write_both(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["beyond"] = 320
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError,
+        match=r"tokenizer of \S+ does not fit: token 'beyond' has id 320, but the model has a vocabulary of 320",
+    ):
+        LLM(str(file), backend="numpy", tokenizer=str(tmp_path))
+    with pytest.raises(ValueError, match=r"tokenizer='missing': must be a directory"):
+        LLM(str(file), backend="numpy", tokenizer="missing")
+
+
 def test_text_and_chat_are_the_same(tmp_path: Path) -> None:
     file = write_both(tmp_path)
     ours = LLM(str(file), backend="numpy")

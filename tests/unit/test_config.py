@@ -31,6 +31,7 @@ BAD = {
     "use_kv_cache": ["false", 0, None],
     "skip_tokenizer_init": ["false", 0, None],
     "speculation": ["on", None, True],
+    "tokenizer": ["", 7],
     "draft_model": ["", 7],
     "num_draft_tokens": [0, 33, 1.5, None, True],
 }
@@ -45,6 +46,11 @@ def test_a_value_that_is_not_allowed_is_named(name: str, value: object) -> None:
 
 def test_every_field_is_checked() -> None:
     assert BAD.keys() == EngineConfig.__dataclass_fields__.keys()
+
+
+def test_a_tokenizer_that_is_not_loaded_is_refused() -> None:
+    with pytest.raises(ValueError, match="tokenizer='there': has no effect with skip_tokenizer_in"):
+        EngineConfig(tokenizer="there", skip_tokenizer_init=True)
 
 
 def test_numbers_and_paths_of_other_libraries_become_pythons_own() -> None:

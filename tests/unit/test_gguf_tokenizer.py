@@ -305,6 +305,22 @@ def test_tokens_have_bytes_of_their_own(name: str) -> None:
     assert b"".join(map(tokenizer.token_bytes, ids)).decode().strip(" ") == "the the 你好 é ü\n"
 
 
+@pytest.mark.parametrize(("architecture", "expected"), [("phi3", False), ("llama", True)])
+def test_special_tokens_of_phi3_take_the_blanks_after_them(
+    architecture: str, expected: bool
+) -> None:
+    metadata = sentencepiece_metadata("gemma_bpe") | {"general.architecture": architecture}
+    tokens = metadata["tokenizer.ggml.tokens"]
+    tokens += ["<|user|>", "<|endoftext|>"]
+    metadata["tokenizer.ggml.token_type"] += [int(TokenType.CONTROL)] * 2
+    metadata["tokenizer.ggml.scores"] += [-1e3] * 2
+    backend = read(metadata).hf_tokenizer
+    plain = backend.encode("the", add_special_tokens=False).ids
+    for token, keeps in (("<|user|>", expected), ("<|endoftext|>", True)):
+        ids = backend.encode(f"{token} \nthe", add_special_tokens=False).ids
+        assert (ids != [tokens.index(token), *plain]) == keeps
+
+
 def test_sentencepiece_adds_bos_unless_told_otherwise() -> None:
     assert read(sentencepiece_metadata("gemma_bpe")).hf_tokenizer.encode("the").ids[0] == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from pellucid.loading.hub import BUNDLED_MODEL, find_model
+from pellucid.loading.hub import BUNDLED_MODEL, find_model, find_tokenizer
 from support.checkpoints import checkpoint_config
 from support.fake_hub import FakeHub, serve, use_hub
 
@@ -125,6 +125,27 @@ def test_download_takes_data_only(hub: FakeHub) -> None:
         name: FILES[name] for name in wanted
     }
     assert set(hub.downloads) == wanted
+
+
+def test_a_tokenizer_is_downloaded_without_weights(hub: FakeHub) -> None:
+    found = find_tokenizer(MODEL)
+    assert found.name == MODEL
+    assert {path.name for path in found.path.iterdir()} == {"config.json", "tokenizer.json"}
+
+
+def test_a_directory_of_a_tokenizer_is_itself(tmp_path: Path) -> None:
+    assert find_tokenizer(str(tmp_path)).path == tmp_path
+
+
+@pytest.mark.parametrize("name", ["", "gpt2", "./missing", "owner/name:Q4_K_M", "a\0b", __file__])
+def test_neither_a_directory_nor_a_hub_id_of_a_tokenizer(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^tokenizer=.*: must be a directory with tokenizer\.js"):
+        find_tokenizer(name)
+
+
+def test_an_unknown_tokenizer(hub: FakeHub) -> None:
+    with pytest.raises(ValueError, match=r"^tokenizer='owner/other': no such file or directory"):
+        find_tokenizer("owner/other")
 
 
 def test_cached_model_needs_no_network(

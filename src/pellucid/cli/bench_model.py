@@ -29,7 +29,8 @@ Shape = Annotated[
 
 def check_shape_alone(shape: str | None, model: str | None, options: ModelOptions) -> None:
     """Raises ValueError if there is a model besides the shape."""
-    for name, value in (("MODEL", model), ("--revision", options.revision)):
+    named = {"MODEL": model, "--revision": options.revision, "--tokenizer": options.tokenizer}
+    for name, value in named.items():
         if shape is not None and value is not None:
             raise ValueError(
                 f"--shape={shape!r} has random weights: {name}={value!r} has no effect"
@@ -47,4 +48,5 @@ def load_bench_model(
         note(f"making random weights of the shape {shape}")
         return random_model(shape, config, workloads)
     with progress("load", describe_bytes) as show:
-        return load_model(replace(config, skip_tokenizer_init=True), show)
+        # A tokenizer that is named is checked, though token ids are all that is measured.
+        return load_model(replace(config, skip_tokenizer_init=config.tokenizer is None), show)

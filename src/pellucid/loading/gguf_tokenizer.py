@@ -36,6 +36,8 @@ from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 from pellucid.parameter_checks import MAX_SHOWN, shown
 
 _SPACE = "▁"
+_ARCHITECTURE = "general.architecture"
+_KEEP_BLANKS_OF_PHI3 = ("<unk>", "<s>", "<|endoftext|>")
 # Every split of a token into two parts may be a merge. SentencePiece's tokens have at most 16 characters by
 # default.
 _MAX_SCORED_CHARACTERS = 256
@@ -59,7 +61,7 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
             hf_tokenizer = _byte_level_bpe(metadata, vocabulary, facts.splitting)
         else:
             hf_tokenizer = _sentencepiece_bpe(metadata, vocabulary, facts)
-        hf_tokenizer.add_tokens(_added_tokens(metadata, vocabulary))
+        hf_tokenizer.add_tokens(_added_tokens(metadata, vocabulary, facts))
     except Exception as error:  # the library promises no type
         if isinstance(error, ValueError):
             raise
@@ -73,12 +75,21 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
     )
 
 
-def _added_tokens(metadata: JsonObject, vocabulary: Vocabulary) -> list[AddedToken]:
+def _added_tokens(
+    metadata: JsonObject, vocabulary: Vocabulary, facts: GgufTokenizerFacts
+) -> list[AddedToken]:
     """Tokens that are found in a text before it is split into words."""
+    # No key says so: those of Phi-3 take the blanks after them, as in its own tokenizer.json and in llama.cpp.
+    is_phi3 = facts.kind == SCORED and metadata.string(_ARCHITECTURE, "") == "phi3"
     special = (TokenType.CONTROL, TokenType.UNKNOWN)
     added = {*special, TokenType.USER_DEFINED}
     found = [
-        AddedToken(token, normalized=False, special=token_type in special)
+        AddedToken(
+            token,
+            normalized=False,
+            special=token_type in special,
+            rstrip=is_phi3 and token not in _KEEP_BLANKS_OF_PHI3,
+        )
         for token, token_type in zip(vocabulary.tokens, vocabulary.types, strict=True)
         if token_type in added and token
     ]
@@ -175,9 +186,7 @@ def _sentencepiece_bpe(
 def _begins_with_space(metadata: JsonObject, facts: GgufTokenizerFacts) -> bool:
     """Whether a text gets a space before it where the file does not say: as in Llama 2, unlike in Gemma, whose
     files by Google and Ollama leave it out."""
-    return facts.kind == SCORED and not metadata.string("general.architecture", "").startswith(
-        "gemma"
-    )
+    return facts.kind == SCORED and not metadata.string(_ARCHITECTURE, "").startswith("gemma")
 
 
 def _merges_from_scores(

@@ -19,12 +19,10 @@ BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
 # What is downloaded. Never code, never pickles; "model*" leaves out a second copy in another layout.
 TOKENIZER_FILE = "tokenizer.json"
 ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot
-SMALL_FILES = (
+_TOKENIZER_FILES = (
     ALWAYS_THERE,
-    "config.json",
+    CONFIG_FILE,  # it and the next one may say which tokens begin and end a text
     "generation_config.json",
-    "model.safetensors.index.json",
-    *SETTINGS_FILES,
     TOKENIZER_FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -32,6 +30,11 @@ SMALL_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/*.jinja",
+)
+SMALL_FILES = (
+    *_TOKENIZER_FILES,
+    "model.safetensors.index.json",
+    *SETTINGS_FILES,
     "SHA256SUMS",
 )
 _WEIGHT_FILES = ("model*.safetensors",)
@@ -63,16 +66,18 @@ class HubName:
         repository: "owner/name".
         tag: "Q4_K_M", or None.
         revision: branch, tag or commit; None is the main branch.
+        setting: which one names it.
     """
 
     model: str
     repository: str
     tag: str | None
     revision: str | None
+    setting: str = "model"
 
     def __str__(self) -> str:
         """For messages."""
-        shown = f"model={self.model!r}"
+        shown = f"{self.setting}={self.model!r}"
         return shown if self.revision is None else f"{shown}, revision={self.revision!r}"
 
 
@@ -120,6 +125,27 @@ def find_local_or_hub_model(model: str | None, revision: str | None) -> ModelLoc
             " (owner/name or, for a GGUF file, owner/name:Q4_K_M)"
         )
     return HubName(model, match["repository"], match["tag"], revision)
+
+
+def find_tokenizer(tokenizer: str) -> ModelLocation:
+    """The directory with the files of a tokenizer, downloaded into the hub's cache if need be: no weights.
+
+    Args:
+        tokenizer: a directory in Hugging Face layout, or a hub id "owner/name".
+
+    Raises:
+        ValueError, OSError: as `find_model`.
+    """
+    if (path := _existing_path(tokenizer)) is not None and path.is_dir():
+        return ModelLocation(path, _display_name(path))
+    match = None if path is not None else _HUB_ID.fullmatch(tokenizer)
+    if match is None or match["tag"] is not None:
+        raise ValueError(
+            f"tokenizer={tokenizer!r}: must be a directory with {TOKENIZER_FILE}, or the name of one on the hub"
+            " (owner/name)"
+        )
+    name = HubName(tokenizer, tokenizer, None, None, "tokenizer")
+    return ModelLocation(fetch_files(name, _TOKENIZER_FILES), tokenizer)
 
 
 def _existing_path(model: str) -> Path | None:

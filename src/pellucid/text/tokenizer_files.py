@@ -83,7 +83,9 @@ def _read_hf_tokenizer(directory: Path) -> HfTokenizer:
             if found
             else "it has no tokenizer of any kind"
         )
-        raise ValueError(f"{directory} has no tokenizer.json: {hint}")
+        raise ValueError(
+            f"{directory} has no tokenizer.json: {hint}; or give another one: --tokenizer DIR|owner/name"
+        )
     data = read_bytes(path, _MAX_FILE_BYTES)
     declared = _declared_tokens(path, data)
     _check_costs(path, data, declared)

@@ -129,6 +129,14 @@ class StoredModelOptions:
 class ModelOptions(StoredModelOptions):
     """Fields of `EngineConfig`, with its defaults."""
 
+    tokenizer: Annotated[
+        str | None,
+        _model(
+            metavar="DIR|owner/name",
+            help="Tokenizer and chat template of another directory or repository.",
+            show_default="the model's own",
+        ),
+    ] = EngineConfig.tokenizer
     backend: Annotated[
         str,
         _model(
