@@ -6,7 +6,6 @@ filled too early or too late does not go unnoticed.
 """
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from pellucid.formulas import first_seen
 from pellucid.scheduling.block import BlockKey
@@ -39,19 +38,22 @@ class FakeStore:
         self.states: dict[tuple[bytes, tuple[int, ...]], int] = {}
 
     def read(self, op: ReadBlocks) -> list[object]:
-        """The contents of the first keys, up to the first that is not there; or up to a snapshot, and this."""
-        if op.snapshots is None:
-            return self._read(op.keys)
-        for num_keys, block_hash, token_ids in reversed(op.snapshots):
-            states = self.states.get((block_hash, token_ids))
-            found = self._read(op.keys[:num_keys])
-            if states is not None and len(found) == num_keys:
-                return [*found, ReadSnapshot(block_hash, states)]
+        """What the longest prefix needs of which everything is there."""
+        for prefix in reversed(op.prefixes):
+            needed = op.needed(prefix)
+            found = [
+                self._block(op.keys[i].key) if i in needed else None for i in range(prefix.num_keys)
+            ]
+            if any(found[i] is None for i in needed):
+                continue
+            if prefix.snapshot is None:
+                return found
+            if (states := self.states.get(prefix.snapshot)) is not None:
+                return [*found, ReadSnapshot(prefix.snapshot.block_hash, states)]
         return []
 
-    def _read(self, keys: Sequence[BlockKey]) -> list[object]:
-        found = (self.blocks.get((key.block_hash, key.token_ids)) for key in keys)
-        return list(takewhile(lambda slots: slots is not None, found))
+    def _block(self, key: BlockKey) -> Slots | None:
+        return self.blocks.get((key.block_hash, key.token_ids))
 
 
 class FakeBlocks:

@@ -48,7 +48,7 @@ def read(
         return []
     (op,) = manager.block_ops.take()
     assert isinstance(op, ReadBlocks)
-    asked = [key.token_ids for key in op.keys]
+    asked = [each.key.token_ids for each in op.keys]
     found = [f"payload of {token_ids}" for token_ids in takewhile(there.__contains__, asked)]
     assert manager.offloaded.stored.finish_reading(op.read_id, found) == request.request_id
     assert not manager.start_reading(request)  # once is enough
@@ -298,3 +298,25 @@ def test_disabled() -> None:
     assert match == PrefixMatch(0, 0, PrefixMiss(MissReason.DISABLED, 0))
     manager = make_manager(enable_prefix_caching=False)
     assert begin(manager, make_request("c", 9)).miss == PrefixMiss(MissReason.DISABLED, 0)
+
+
+def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read() -> None:
+    """Blocks of four tokens; a token sees eight. As many blocks are reserved as are read."""
+    offloaded = OffloadedBlocks(max_read_blocks=14)
+    manager = make_manager(offloaded_blocks=offloaded, windows=(None, 8))
+    request = make_request("a", 41)
+    assert manager.start_reading(request)
+    (op,) = manager.block_ops.take()
+    assert op.prefixes[-1].num_blocks == 10
+    needed = [
+        [(op.keys[i].key.group, op.keys[i].key.index) for i in op.needed(prefix)]
+        for prefix in op.prefixes
+    ]
+    seen = [manager.needs.first_block(4 * length, 8) for length in range(1, 11)]
+    for length, (own, first) in enumerate(zip(needed, seen, strict=True), 1):
+        assert sorted(own) == [
+            *((0, index) for index in range(length)),
+            *((1, index) for index in range(first, length)),
+        ]
+    most = max(map(len, needed))
+    assert most == 14 and offloaded.stored.num_readable_blocks == 0

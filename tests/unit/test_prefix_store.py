@@ -15,6 +15,7 @@ from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.prefix_store import DiskPrefixStore, PrefixStoreCounts
 from pellucid.scheduling.block import BlockKey
+from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, ReadBlocks
 
 BLOCK_SIZE, BLOCK_BYTES = 16, 1000
 FINGERPRINT = hashlib.sha256(b"a model").digest()
@@ -32,6 +33,13 @@ def token_ids(number: int) -> tuple[int, ...]:
 
 def key(number: int) -> BlockKey:
     return BlockKey(block_hash(number), b"", 0, token_ids(number))
+
+
+def read(read_id: int, *numbers: int) -> ReadBlocks:
+    """Reads blocks up to the first that is not there."""
+    keys = tuple(KeyToRead(key(number), len(numbers)) for number in numbers)
+    prefixes = tuple(PrefixToRead(length, length) for length in range(1, len(numbers) + 1))
+    return ReadBlocks(read_id, keys, prefixes)
 
 
 def contents(number: int) -> np.ndarray:
@@ -237,9 +245,9 @@ def test_blocks_are_read_in_the_background_up_to_the_first_that_is_not_there(
 ) -> None:
     store = Store(tmp_path)
     store.put(1, 2, 4)
-    store.start_reading(7, [key(number) for number in (1, 2, 3, 4)])
-    store.start_reading(8, [key(4)])
-    store.start_reading(9, [key(3)])
+    store.start_reading(read(7, 1, 2, 3, 4))
+    store.start_reading(read(8, 4))
+    store.start_reading(read(9, 3))
     results = {}
     while len(results) < 3:
         results.update(store.take_read(max_seconds=60))
@@ -248,11 +256,38 @@ def test_blocks_are_read_in_the_background_up_to_the_first_that_is_not_there(
     assert store.take_read(max_seconds=60) == []  # nothing is on its way: it does not wait
 
 
+def test_blocks_outside_of_the_window_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two groups: blocks 1 to 4 of one that sees all, 11 to 14 of one that sees one block."""
+    store = Store(tmp_path)
+    store.put(1, 2, 3, 4, 11, 12, 13)
+    keys = tuple(
+        KeyToRead(key(number), until)
+        for index in (1, 2, 3, 4)
+        for number, until in ((index, 4), (index + 10, index))
+    )
+    prefixes = tuple(PrefixToRead(length, 2 * length) for length in (1, 2, 3, 4))
+    asked, read_file = [], store.directory.read
+    monkeypatch.setattr(
+        store.directory, "read", lambda each: (asked.append(each), read_file(each))[1]
+    )
+    store.start_reading(ReadBlocks(1, keys, prefixes))
+    [(_, found)] = store.take_read(max_seconds=60)
+    assert [payload is not None for payload in found] == [1, 0, 1, 0, 1, 1]
+    assert asked == [block_hash(number) for number in (1, 2, 3, 13)]
+    # Without block 13 there is a shorter prefix, and of it what was not read yet.
+    store.path(13).unlink()
+    store.start_reading(ReadBlocks(2, keys, prefixes))
+    [(_, found)] = store.take_read(max_seconds=60)
+    assert [payload is not None for payload in found] == [1, 0, 1, 1]
+
+
 def test_after_close_nothing_is_read_and_nobody_waits(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(1)
     store.close()
-    store.start_reading(1, [key(1)])
+    store.start_reading(read(1, 1))
     assert store.take_read(max_seconds=60) == [(1, [])]
 
 
@@ -260,17 +295,17 @@ def test_a_reader_that_fails_gives_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(tmp_path)
-    store.put(1)
-    read = store.directory.read
+    store.put(1, 2)
+    read_file = store.directory.read
 
     def fail(wanted: bytes) -> np.ndarray | None:
         if wanted == block_hash(2):
             raise MemoryError
-        return read(wanted)
+        return read_file(wanted)
 
     monkeypatch.setattr(store.directory, "read", fail)
-    store.start_reading(1, [key(1), key(2)])
-    store.start_reading(2, [key(1)])
+    store.start_reading(read(1, 1, 2))
+    store.start_reading(read(2, 1))
     results = {}
     while len(results) < 2:
         results.update(store.take_read(max_seconds=60))

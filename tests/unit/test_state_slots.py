@@ -229,7 +229,7 @@ def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
     second = make_request("b", num_prompt_tokens=80)
     assert restarted.start_reading(second)
     (read,) = restarted.block_ops.take()
-    assert [snapshot.num_keys for snapshot in read.snapshots] == [1, 2, 3, 4]
+    assert [prefix.num_keys for prefix in read.prefixes] == [1, 2, 3, 4]
     restarted.offloaded.stored.finish_reading(read.read_id, store.read(read))
     match = admit(restarted, second)
     assert (match.num_tokens, match.num_loaded_tokens) == (64, 64)

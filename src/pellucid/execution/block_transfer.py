@@ -9,7 +9,6 @@ import numpy as np
 from pellucid.backends.ops import BlockBytes, KVCache
 from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashes, split_state
 from pellucid.execution.swap_file import SwapFile
-from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import (
     BlockOp,
     CopyBlock,
@@ -19,7 +18,6 @@ from pellucid.scheduling.block_ops import (
     ReadBlocks,
     SaveBlock,
     SaveState,
-    SnapshotKey,
     SwapIn,
     SwapInState,
     SwapOut,
@@ -43,12 +41,7 @@ class PrefixStore(Protocol):
         """Queues a block to be saved."""
         ...
 
-    def start_reading(
-        self,
-        read_id: int,
-        keys: Sequence[BlockKey],
-        snapshots: Sequence[SnapshotKey] | None = None,
-    ) -> None:
+    def start_reading(self, read: ReadBlocks) -> None:
         """Begins to read blocks, and a snapshot, as `ReadBlocks` says."""
         ...
 
@@ -91,9 +84,9 @@ class BlockTransfer:
                         self._prefix_store.save(block_hash, token_ids, data)
                 case SaveState(state_slot, block_hash, token_ids):
                     self._save_state(state_slot, block_hash, token_ids)
-                case ReadBlocks(read_id, keys, snapshots):
+                case ReadBlocks():
                     assert self._prefix_store is not None
-                    self._prefix_store.start_reading(read_id, keys, snapshots)
+                    self._prefix_store.start_reading(op)
                 case LoadState(state_slot, payload):
                     assert isinstance(payload, list)
                     self._write_state(state_slot, payload)

@@ -4,19 +4,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from pellucid.backends.ops import BlockBytes
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.state_pieces import piece_hashes
-from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.block_ops import ReadSnapshot, SnapshotKey
+from pellucid.scheduling.block_ops import ReadBlocks, ReadSnapshot, SnapshotKey
 
-# The contents of a block; after the blocks, a snapshot of recurrent states as a list of its pieces.
-Payload: TypeAlias = BlockBytes | ReadSnapshot
+# The contents of a block, or None; after the blocks, a snapshot of recurrent states as a list of its pieces.
+Payload: TypeAlias = BlockBytes | ReadSnapshot | None
 
 # Without an answer of the disk for as long, prompts are computed, and nothing is read until the disk answers.
 MAX_READ_SECONDS = 10.0
@@ -33,12 +32,6 @@ class PrefixStoreCounts:
     dropped: int = 0  # not saved, because too many waited for the disk
     damaged: int = 0  # files that had changed since they were written; removed
     foreign: int = 0  # files with other contents; kept
-
-
-class _ToRead(NamedTuple):
-    read_id: int
-    keys: Sequence[BlockKey]
-    snapshots: Sequence[SnapshotKey] | None
 
 
 class DiskPrefixStore:
@@ -79,7 +72,7 @@ class DiskPrefixStore:
         self._is_writing = False
         self._saves = True
         self._is_closed = False
-        self._to_read: deque[_ToRead] = deque()
+        self._to_read: deque[ReadBlocks] = deque()
         self._is_reading = False
         self._being_read: int | None = None  # read_id
         self._asked_at = 0.0  # when the reading thread last asked the disk
@@ -112,28 +105,19 @@ class DiskPrefixStore:
             return data
         return None
 
-    def start_reading(
-        self,
-        read_id: int,
-        keys: Sequence[BlockKey],
-        snapshots: Sequence[SnapshotKey] | None = None,
-    ) -> None:
-        """Begins to read blocks, in order, up to the first that is not there or not sound; or up to the last of
-        `snapshots` that is there with its blocks, and then this one.
-
-        `take_read` gives them.
-        """
+    def start_reading(self, read: ReadBlocks) -> None:
+        """Begins to read what the longest prefix needs of which everything is there and sound. `take_read` gives it."""
         with self._lock:
             if self._is_closed or self._is_stuck:
-                self._read.append((read_id, []))
+                self._read.append((read.read_id, []))
                 return
-            self._to_read.append(_ToRead(read_id, keys, snapshots))
+            self._to_read.append(read)
             if not self._is_reading:
                 self._is_reading, self._asked_at = True, self._clock()
                 threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
 
     def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[Payload]]]:
-        """The results of reads since the last call: read_id, the contents of the first blocks, and a snapshot.
+        """The results of reads since the last call: read_id, and what was found, as `ReadBlocks` says.
 
         Args:
             max_seconds: how long to wait, if something is being read and nothing is there yet.
@@ -204,52 +188,92 @@ class DiskPrefixStore:
                     self._is_reading = self._is_stuck = False
                     self._lock.notify_all()
                     return
-                read_id, keys, snapshots = self._to_read.popleft()
-                self._being_read, self._asked_at = read_id, self._clock()
+                read = self._to_read.popleft()
+                self._being_read, self._asked_at = read.read_id, self._clock()
             found: list[Payload] = []
             try:
-                if snapshots is None:
-                    self._find_blocks(keys, found)
-                else:
-                    found = self._find_snapshot(keys, snapshots)
-            except Exception:  # the waiting request computes the block instead
-                _log.exception("blocks of the prefix cache could not be read")
+                found = self._find_prefix(read)
+            except Exception:
+                _log.exception("blocks of the prefix cache could not be looked for")
             with self._lock:
                 if not self._is_stuck:
-                    self._read.append((read_id, found))
+                    self._read.append((read.read_id, found))
                 self._being_read, self._is_stuck = None, False
                 self._lock.notify_all()
 
-    def _find_blocks(self, keys: Iterable[BlockKey], found: list[Payload]) -> None:
-        """Appends the contents of the blocks to `found`, up to the first that is not there."""
-        for key in keys:
-            self._asked_at = self._clock()
-            if (data := self.find(key.block_hash, key.token_ids)) is None:
-                break
-            found.append(data)
+    def _find_prefix(self, read: ReadBlocks) -> list[Payload]:
+        """What the longest prefix needs of which everything is there and sound; empty if there is none.
 
-    def _find_snapshot(
-        self, keys: Sequence[BlockKey], snapshots: Sequence[SnapshotKey]
-    ) -> list[Payload]:
-        """The contents of the blocks up to the deepest snapshot, then the snapshot; empty if there is none."""
-        blocks: list[Payload] = []
-        for num_keys, block_hash, token_ids in reversed(snapshots):
-            hashes = piece_hashes(block_hash, self._pieces_per_state)
-            if not all(map(self._directory.has, hashes)):
+        Looks for all files of a prefix before it reads one of them.
+        """
+        contents: dict[int, BlockBytes | None] = {}  # by index of the key; None: not sound
+        prefixes = list(read.prefixes)
+        while prefixes:
+            prefix = prefixes.pop()
+            needed = read.needed(prefix)
+            missing = self._first_missing(read, needed, contents)
+            if missing is not None:
+                until = read.keys[missing].needed_until
+                prefixes = [
+                    each for each in prefixes if each.num_keys <= missing or each.num_blocks > until
+                ]
                 continue
-            if len(blocks) < num_keys:
-                blocks.clear()
-                self._find_blocks(keys[:num_keys], blocks)
-            if len(blocks) < num_keys:
-                continue
-            pieces: list[Payload] = []
-            for piece_hash in hashes:
-                if (piece := self.find(piece_hash, token_ids)) is None:
-                    break
-                pieces.append(piece)
-            else:
-                return [*blocks[:num_keys], ReadSnapshot(block_hash, pieces)]
+            found: list[Payload] = [None] * prefix.num_keys
+            for index in needed:
+                found[index] = contents[index]
+            if prefix.snapshot is None:
+                return found
+            if (pieces := self._find_snapshot(prefix.snapshot)) is not None:
+                return [*found, ReadSnapshot(prefix.snapshot.block_hash, pieces)]
         return []
+
+    def _first_missing(
+        self, read: ReadBlocks, needed: Sequence[int], contents: dict[int, BlockBytes | None]
+    ) -> int | None:
+        """The first of the needed keys whose block is not there, or not sound. If there is none, `contents` has all of
+        them."""
+        for index in needed:
+            if index in contents:
+                if contents[index] is None:
+                    return index
+            elif not self._has(read.keys[index].key.block_hash):
+                return index
+        for index in needed:
+            if index not in contents:
+                key = read.keys[index].key
+                contents[index] = self._ask(key.block_hash, key.token_ids)
+            if contents[index] is None:
+                return index
+        return None
+
+    def _find_snapshot(self, snapshot: SnapshotKey) -> list[BlockBytes] | None:
+        """The pieces of a snapshot; None if one is missing."""
+        hashes = piece_hashes(snapshot.block_hash, self._pieces_per_state)
+        if not all(map(self._has, hashes)):
+            return None
+        pieces: list[BlockBytes] = []
+        for piece_hash in hashes:
+            if (piece := self._ask(piece_hash, snapshot.token_ids)) is None:
+                return None
+            pieces.append(piece)
+        return pieces
+
+    def _has(self, block_hash: bytes) -> bool:
+        """Whether there is a file of a block, or the block waits to be written."""
+        self._asked_at = self._clock()
+        with self._lock:
+            if block_hash in self._pending:
+                return True
+        return self._directory.has(block_hash)
+
+    def _ask(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
+        """`find`, for the reading thread: if it fails, the waiting request computes the block."""
+        self._asked_at = self._clock()
+        try:
+            return self.find(block_hash, token_ids)
+        except Exception:
+            _log.exception("a block of the prefix cache could not be read")
+            return None
 
     def _write_pending(self) -> None:
         while (block := self._next_pending()) is not None:

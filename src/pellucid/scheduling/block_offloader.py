@@ -78,14 +78,12 @@ class BlockOffloader:
             if stored.is_reading:
                 return True
             stored.drop_reads_that_wait()  # of requests that come after this one
-        keys, snapshots = self._finder.keys_to_read(own, stored.num_readable_blocks)
-        if self._states is None:
-            if keys:
-                self._block_ops.add(stored.start_reading(request.request_id, keys))
-            return bool(keys)
-        if snapshots:
-            self._block_ops.add(stored.start_reading(request.request_id, keys, snapshots))
-        return bool(snapshots)
+        to_read = self._finder.blocks_to_read(own, stored.num_readable_blocks)
+        if not to_read.keys and self._states is None:
+            return False
+        if to_read.prefixes:
+            self._block_ops.add(stored.start_reading(request.request_id, *to_read))
+        return bool(to_read.prefixes)
 
     def restore(self, own: RequestTables) -> tuple[int, int]:
         """Extends the tables of a request on admission with blocks from the pool, the swap file and the prefix

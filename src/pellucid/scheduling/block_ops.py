@@ -44,30 +44,59 @@ class SaveState:
     token_ids: tuple[int, ...]
 
 
-class SnapshotKey(NamedTuple):
-    """A snapshot of recurrent states that the prefix store may have.
+class KeyToRead(NamedTuple):
+    """A block that the prefix store may have.
 
     Attributes:
-        num_keys: of the blocks before it that have to be read.
-        block_hash, token_ids: of the block at whose end the snapshot was taken.
+        needed_until: the longest prefix, in blocks, that needs it. It has left the window of longer ones.
     """
 
-    num_keys: int
+    key: BlockKey
+    needed_until: int
+
+
+class SnapshotKey(NamedTuple):
+    """A snapshot of recurrent states that the prefix store may have: of the block at whose end it was taken."""
+
     block_hash: bytes
     token_ids: tuple[int, ...]
 
 
+class PrefixToRead(NamedTuple):
+    """A prefix with which a request could begin if the prefix store has what it needs.
+
+    Attributes:
+        num_blocks: its length.
+        num_keys: of the keys to read, the first ones are those of blocks of this prefix.
+        snapshot: of the recurrent states at its end; None: the model has none.
+    """
+
+    num_blocks: int
+    num_keys: int
+    snapshot: SnapshotKey | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ReadBlocks:
-    """Begin to read blocks from the prefix store: these, in order, up to the first that is not there.
+    """Begin to read blocks from the prefix store: what the longest of `prefixes` needs whose blocks, and snapshot, are
+    all there.
 
-    Of a model with recurrent states those before the last of `snapshots` that is there with its blocks, and
-    then this snapshot: a `ReadSnapshot`. What was read comes back by `Scheduler.finish_reading`, in a later step.
+    What was read comes back by `Scheduler.finish_reading`, in a later step: for each of the prefix's keys the
+    contents, or None if the prefix does not need them; then a `ReadSnapshot`, if the model has recurrent states.
+
+    Attributes:
+        keys: in order of the blocks.
+        prefixes: the shortest first.
     """
 
     read_id: int
-    keys: tuple[BlockKey, ...]
-    snapshots: tuple[SnapshotKey, ...] | None = None
+    keys: tuple[KeyToRead, ...]
+    prefixes: tuple[PrefixToRead, ...]
+
+    def needed(self, prefix: PrefixToRead) -> list[int]:
+        """The indices of the keys that a prefix needs."""
+        keys = self.keys[: prefix.num_keys]
+        return [i for i, each in enumerate(keys) if each.needed_until >= prefix.num_blocks]
 
 
 @dataclass(frozen=True, slots=True)

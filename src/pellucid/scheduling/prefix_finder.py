@@ -1,12 +1,13 @@
 """The prefix finder: finds the blocks that can follow those of a waiting request, and says why it finds no more."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from pellucid.formulas import BlockNeeds
-from pellucid.scheduling.block import Block, BlockKey
-from pellucid.scheduling.block_ops import SnapshotKey
+from pellucid.scheduling.block import Block
+from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, SnapshotKey
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable, Place
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
@@ -45,6 +46,20 @@ class Extension(NamedTuple):
 
     num_tokens: int
     blocks: Sequence[Sequence[Block | None]]
+
+
+class BlocksToRead(NamedTuple):
+    """What the prefix store may have of a request's prefix.
+
+    Attributes:
+        keys: by place, of blocks that are neither sealed nor in the swap file.
+        prefixes: those that may be there, the shortest first.
+        num_blocks: the most blocks that one of them needs.
+    """
+
+    keys: dict[Place, KeyToRead]
+    prefixes: list[PrefixToRead]
+    num_blocks: int
 
 
 class PrefixFinder:
@@ -136,33 +151,41 @@ class PrefixFinder:
         max_tokens = (own.request.num_tokens - 1) // block_size * block_size
         return self._extension(own, max_tokens, has_states=False)
 
-    def keys_to_read(
-        self, own: RequestTables, max_blocks: int
-    ) -> tuple[dict[Place, BlockKey], list[SnapshotKey]]:
+    def blocks_to_read(self, own: RequestTables, max_blocks: int) -> BlocksToRead:
         """What the prefix store may have of the blocks behind those that `find` has found.
 
         Args:
             max_blocks: to read, snapshots included.
-
-        Returns:
-            By place, the keys of blocks that are neither sealed nor in the swap file; and, in order, the snapshots
-            of recurrent states after which these blocks end.
         """
-        keys: dict[Place, BlockKey] = {}
-        snapshots: list[SnapshotKey] = []
-        least = self.least_to_read
-        for index in range(self.find(own).num_blocks, self.num_matchable_blocks(own.request)):
-            if len(keys) + least > max_blocks:
+        keys: dict[Place, KeyToRead] = {}
+        prefixes: list[PrefixToRead] = []
+        num_blocks = 0
+        waiting: list[deque[int]] = [
+            deque() for _ in own.tables
+        ]  # of each group, blocks that are still in the window
+        longest = self.num_matchable_blocks(own.request)
+        for index in range(self.find(own).num_blocks, longest):
+            if num_blocks + self.least_to_read > max_blocks:
                 break
-            for table in own.tables:
+            length = index + 1
+            for table, indices in zip(own.tables, waiting, strict=True):
                 key, place = table.key(index), (table.group, index)
                 if key not in self._index and not self._offloaded.swapped.has_block(
                     own.request.request_id, place
                 ):
-                    keys[place] = key
-            key = own.first.key(index)
-            snapshots.append(SnapshotKey(len(keys), key.block_hash, key.token_ids))
-        return keys, snapshots
+                    keys[place] = KeyToRead(key, longest)
+                    indices.append(index)
+                first = self._needs.first_block(length * self._needs.block_size, table.window)
+                while indices and indices[0] < first:
+                    gone = table.group, indices.popleft()
+                    keys[gone] = keys[gone]._replace(needed_until=index)
+            num_blocks = max(num_blocks, sum(map(len, waiting)))
+            snapshot = None
+            if self._states is not None:
+                last = own.first.key(index)
+                snapshot = SnapshotKey(last.block_hash, last.token_ids)
+            prefixes.append(PrefixToRead(length, len(keys), snapshot))
+        return BlocksToRead(keys, prefixes, num_blocks)
 
     @property
     def least_to_read(self) -> int:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import (
+    KeyToRead,
     LoadBlock,
     LoadState,
+    PrefixToRead,
     ReadBlocks,
     ReadSnapshot,
     SaveBlock,
     SaveState,
-    SnapshotKey,
 )
 from pellucid.scheduling.block_table import Place
 
@@ -86,27 +87,32 @@ class StoredBlocks:
     def start_reading(
         self,
         request_id: str,
-        keys: Mapping[Place, BlockKey],
-        snapshots: Sequence[SnapshotKey] | None = None,
+        keys: Mapping[Place, KeyToRead],
+        prefixes: Sequence[PrefixToRead],
+        num_blocks: int,
     ) -> ReadBlocks:
-        """Asks the prefix store for blocks, in order, and of a model with recurrent states for a snapshot."""
-        num_blocks = len(keys) + (0 if snapshots is None else self._blocks_per_state)
+        """Asks the prefix store for what one of some prefixes needs.
+
+        Args:
+            keys: of the blocks, by place.
+            prefixes: at least one, the shortest first.
+            num_blocks: the most blocks that one of them needs.
+        """
+        num_blocks += 0 if prefixes[0].snapshot is None else self._blocks_per_state
         assert num_blocks <= self.num_readable_blocks and not self.has_asked(request_id)
         read_id = self._num_reads
         self._num_reads += 1
         self._num_read_blocks += num_blocks
-        self._reads[read_id] = _Read(request_id, dict(keys), num_blocks)
+        own_keys = {place: each.key for place, each in keys.items()}
+        self._reads[read_id] = _Read(request_id, own_keys, num_blocks)
         self._read_of[request_id] = read_id
-        return ReadBlocks(
-            read_id, tuple(keys.values()), None if snapshots is None else tuple(snapshots)
-        )
+        return ReadBlocks(read_id, tuple(keys.values()), tuple(prefixes))
 
     def finish_reading(self, read_id: int, payloads: Sequence[object]) -> str | None:
         """Takes what was read.
 
         Args:
-            payloads: of the first keys; fewer than were asked for if one was not there. Behind them the
-                snapshot, if one was read.
+            payloads: of the first keys, as `ReadBlocks` says.
 
         Returns:
             The id of the request that waits for it; None if it does not any more.
@@ -116,7 +122,8 @@ class StoredBlocks:
             return None
         if payloads and isinstance(payloads[-1], ReadSnapshot):
             read.snapshot, payloads = payloads[-1], payloads[:-1]
-        read.payloads = dict(zip(read.keys, payloads, strict=False))
+        found = zip(read.keys, payloads, strict=False)
+        read.payloads = {place: payload for place, payload in found if payload is not None}
         self._num_read_blocks -= read.num_reserved - self._num_kept_blocks(read)
         if read.request_id is None:
             self._forget_read(read_id)
