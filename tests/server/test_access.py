@@ -3,7 +3,9 @@
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,32 @@ def test_dns_rebinding_another_name_for_this_machine_is_refused(guarded: Running
     for host in ("localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
         reply = guarded.call("GET", "/v1/models", headers={"host": host, "x-api-key": USER_KEY})
         assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("knobs", "status_of_host"),
+    [
+        ({}, {"10.0.0.5:8000": 200, "[fd00::5]": 200, "gpu.example": 403}),
+        (
+            {"host": "0.0.0.0", "api_keys": KEYS, "allowed_hosts": ("gpu.example",)},
+            {"10.0.0.5:8000": 200, "GPU.example": 200, "other.example": 403},
+        ),
+        ({"host": "0.0.0.0", "api_keys": KEYS}, {"10.0.0.5": 200, "any.example:80": 200}),
+        (
+            {"host": "0.0.0.0", "allow_anyone": True},
+            {"10.0.0.5": 200, socket.gethostname(): 200, "any.example": 403, "10.0.0.5.evil": 403},
+        ),
+    ],
+)
+def test_which_hosts_are_answered(knobs: dict[str, Any], status_of_host: dict[str, int]) -> None:
+    """Probes of Kubernetes call by address. Keys protect from DNS rebinding; without them names must be known."""
+    with running_server(fake_engine(), **knobs) as server:
+        local = replace(server, host="127.0.0.1")
+        found = {
+            host: local.call("GET", "/health", headers={"host": host}).status
+            for host in status_of_host
+        }
+    assert found == status_of_host
 
 
 def test_pages_of_other_hosts_may_not_call_unless_they_are_allowed(guarded: RunningServer) -> None:

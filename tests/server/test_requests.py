@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pellucid.events import Level, Token
 from pellucid.server.config import Limits
+from pellucid.server.waiting_line import RequestsAhead, Waiting, WaitingLine
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
@@ -80,6 +81,48 @@ def test_who_waits_sees_its_place_and_the_cause_and_only_its_own(guarded: Runnin
         thread.join(TIMEOUT)
     guarded.wait_until_idle()
     assert listed(ADMIN) == []
+
+
+def test_the_line_is_sorted_once_for_all_that_ask(
+    guarded: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 1,000 waiting requests, one call stopped the server for 25 s: it sorted all of them for each, twice."""
+    engine = StoppedEngine(guarded)
+    streams = [
+        guarded.open_call(
+            "/v1/completions", {**LONG, "stream": True, "return_progress": True}, **USER
+        )
+        for _ in range(20)
+    ]
+    guarded.wait_until(
+        lambda: sum(bool(g.prompts) for g in guarded.service.under_way.values()) == 20, "a queue"
+    )
+    num_sorted: list[int] = []
+
+    class CountedLine(WaitingLine):
+        def __init__(self, waiting: Iterable[Waiting]) -> None:
+            entries = list(waiting)
+            num_sorted.append(len(entries))
+            super().__init__(entries)
+
+    monkeypatch.setattr("pellucid.server.generation.WaitingLine", CountedLine)
+    lines = guarded.call("GET", "/v1/requests", None, ADMIN).json["data"]
+    assert [line["queue_position"] for line in lines] == list(range(20))
+    time.sleep(1)
+    assert (
+        2 <= len(num_sorted) <= 8
+    )  # the call, and the progress of all streams, four times a second
+    monkeypatch.undo()
+    engine.go_on()
+    for stream in streams:
+        stream.close()
+
+
+def test_a_request_that_comes_after_a_line_is_behind_it() -> None:
+    line = WaitingLine([Waiting(2.0, "b", "x"), Waiting(1.0, "a", "x"), Waiting(9.0, "c", "y")])
+    places = [line.ahead_of(name, caller) for name, caller in (("a", "x"), ("c", "y"), ("b", "x"))]
+    assert places == [RequestsAhead(0, 0), RequestsAhead(0, 1), RequestsAhead(1, 1)]
+    assert line.ahead_of("new", "y") == RequestsAhead(1, 2)
 
 
 def test_a_cancelled_request_ends_with_what_there_is(guarded: RunningServer) -> None:

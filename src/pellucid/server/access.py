@@ -4,6 +4,8 @@ Pure ASGI: a middleware between a stream and its client would hide that the clie
 """
 
 import secrets
+import socket
+from ipaddress import ip_address
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,15 +16,16 @@ from pellucid.server.errors import ApiError, ErrorShape
 
 OPEN_PATHS = frozenset({"/", "/docs", "/health", "/page"})  # the rest needs a key, if there are any
 OPEN_FOLDER = "/page/"  # files of the page
-LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+LOCAL_HOSTS = frozenset({"localhost"})
 
 
 class Access:
     """Gives each call an id and a caller, in `scope["pellucid"]`, or refuses it.
 
-    The Host must be one of this machine's names or an allowed one, unless keys protect the server: a web
-    page whose host name resolves to 127.0.0.1 (DNS rebinding) is refused. The Origin header names the page
-    that makes a browser's call: pages of other hosts must be allowed.
+    The Host must be an IP address, one of this machine's names, or an allowed one: a web page whose host name
+    resolves to this machine (DNS rebinding) is refused. A page cannot rebind an address, and probes call by
+    address. Where keys protect a server that other machines reach, and no name is allowed by itself, any name is.
+    The Origin header names the page that makes a browser's call: pages of other hosts must be allowed.
 
     Args:
         app: the application that gets the calls that are let through.
@@ -32,8 +35,15 @@ class Access:
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._config = config
-        self._hosts = LOCAL_HOSTS | {config.host.lower(), *map(str.lower, config.allowed_hosts)}
-        self._any_host = not config.is_loopback and not config.allowed_hosts
+        own_name = socket.gethostname().lower()
+        self._hosts = LOCAL_HOSTS | {
+            config.host.lower(),
+            own_name,
+            f"{own_name}.local",
+            *map(str.lower, config.allowed_hosts),
+        }
+        has_keys = bool(config.api_keys)
+        self._any_host = has_keys and not config.is_loopback and not config.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,8 +74,8 @@ class Access:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
             raise ApiError(431, f"headers: at most {limit} bytes are allowed")
         host = headers.get(b"host", "")
-        name = host.lower() if host.endswith("]") else host.rpartition(":")[0].lower() or host
-        if not self._any_host and name.lower() not in self._hosts:
+        name = (host if host.endswith("]") else host.rpartition(":")[0] or host).lower()
+        if not self._any_host and name not in self._hosts and not _is_address(name):
             raise ApiError(
                 403,
                 "Host: this name is not one that the server answers to; start it with --allowed-host",
@@ -95,3 +105,12 @@ class Access:
                 headers={"www-authenticate": "Bearer"},
             )
         return caller
+
+
+def _is_address(name: str) -> bool:
+    """Whether a Host is an IP address; one of IPv6 stands in brackets."""
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

@@ -5,7 +5,6 @@ import hashlib
 import math
 import time
 from array import array
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
 from pellucid.server.metrics import Metrics
 from pellucid.server.request_records import CallRecord, PromptRecord, RequestRecords
+from pellucid.server.waiting_line import RequestsAhead, Waiting, WaitingLine
 
 Result = TypeVar("Result")
 
@@ -110,6 +110,8 @@ class GenerationService:
         self.metrics = Metrics()
         self.on_ended: list[Callable[[Generation], None]] = []
         self.is_draining = False
+        self._line = WaitingLine(())
+        self._line_time = -math.inf
         self._texts = TextThreads(limits.max_waiting_texts, limits.text_workers)
         # Of each key, one text is read or encoded at a time
         self._turns = {caller.name: asyncio.Semaphore(1) for caller in callers}
@@ -225,46 +227,21 @@ class GenerationService:
     def _turn(self, caller: Caller) -> AbstractAsyncContextManager[object]:
         return self._turns.get(caller.name, nullcontext())
 
-    def requests_ahead(self, generation: "Generation") -> "RequestsAhead | None":
-        """The waiting requests that are admitted before this one; None if it has been admitted."""
-        if generation.has_started:
-            return None
-        waiting = (each for each in self.under_way.values() if not each.has_started)
-        # Callers take turns: first the first request of each caller, then the second ones, and so on.
-        num_before: Counter[str] = Counter()
-        turns: list[tuple[int, Generation]] = []
-        for each in sorted(waiting, key=lambda each: each.place_in_line):
-            caller = each.call.caller.name
-            turns.append((num_before[caller], each))
-            num_before[caller] += 1
-        turns.sort(key=lambda turn: turn[0])
-        position, num_own = next(
-            (index, turn) for index, (turn, each) in enumerate(turns) if each is generation
-        )
-        return RequestsAhead(num_own, position - num_own)
+    def waiting_line(self, max_age: float = 0.0) -> WaitingLine:
+        """The requests that wait, in their order.
 
-
-@dataclass(frozen=True)
-class RequestsAhead:
-    """The waiting requests before one that waits.
-
-    Attributes:
-        own: of the same caller.
-        others: of other callers; an estimate, as if all requests were equally long and all weights equal.
-    """
-
-    own: int
-    others: int
-
-    @property
-    def cause(self) -> str:
-        """Why the request waits, in words."""
-        own = (
-            f"{self.own} requests of the same key" if self.own != 1 else "1 request of the same key"
-        )
-        others = f"about {self.others} of other keys, in turn"
-        parts = ([own] if self.own else []) + ([others] if self.others else [])
-        return f"behind {' and '.join(parts)}" if parts else "next: for a seat or for free blocks"
+        Args:
+            max_age: seconds; many readers share one line that is not older.
+        """
+        now = time.monotonic()
+        if now - self._line_time > max_age:
+            self._line_time = now
+            self._line = WaitingLine(
+                Waiting(each.place_in_line, each.id, each.call.caller.name)
+                for each in self.under_way.values()
+                if not each.has_started
+            )
+        return self._line
 
 
 @dataclass(eq=False)
@@ -308,16 +285,18 @@ class Generation:
         """Whether a step has computed a part of it."""
         return any(output.metrics.first_scheduled_time is not None for output in self.outputs)
 
-    @property
-    def queue_position(self) -> int | None:
-        """An estimate of the requests that are admitted before it; None: it runs or has run."""
-        ahead = self.requests_ahead
-        return None if ahead is None else ahead.own + ahead.others
+    def requests_ahead(self, line: WaitingLine) -> RequestsAhead | None:
+        """The requests that are admitted before it; None: it runs or has run."""
+        return None if self.has_started else line.ahead_of(self.id, self.call.caller.name)
 
-    @property
-    def requests_ahead(self) -> RequestsAhead | None:
-        """None: it runs or has run."""
-        return self._service.requests_ahead(self)
+    def queue_position(self, max_age: float) -> int | None:
+        """How many requests are admitted before it, an estimate; None: it runs or has run.
+
+        Args:
+            max_age: of the estimate, in seconds.
+        """
+        ahead = self.requests_ahead(self._service.waiting_line(max_age))
+        return None if ahead is None else ahead.num
 
     async def finish(self) -> list[RequestOutput]:
         """Waits for the ends of all completions.

@@ -9,6 +9,7 @@ from pellucid.server.errors import ApiError
 from pellucid.server.generation import Generation
 from pellucid.server.request_records import CallRecord, completion_facts
 from pellucid.server.serving import Serving
+from pellucid.server.waiting_line import RequestsAhead
 
 TOKENS_AROUND = 8  # of a prompt, shown on both sides of where it parts from another one
 
@@ -22,9 +23,9 @@ class RequestRoutes:
     async def under_way(self, call: Call) -> Reply:
         """The unfinished requests: their place in the queue, their state, and what they wait for."""
         service = self.serving.service
-        service.records.read()
+        line = service.waiting_line()
         found = [
-            self._line(generation, call)
+            self._line(generation, call, generation.requests_ahead(line))
             for generation in service.under_way.values()
             if call.caller.may_see(generation.call.caller)
         ]
@@ -71,7 +72,9 @@ class RequestRoutes:
             }
         )
 
-    def _line(self, generation: Generation, call: Call) -> dict[str, Any]:
+    def _line(
+        self, generation: Generation, call: Call, ahead: RequestsAhead | None
+    ) -> dict[str, Any]:
         service = self.serving.service
         record = service.records.find(generation.id, call.caller)
         completions = [] if record is None else list(record.completions.items())
@@ -79,9 +82,9 @@ class RequestRoutes:
             "id": generation.id,
             "path": generation.call.path,
             "caller": generation.call.caller.name,
-            "state": "running" if generation.has_started else "waiting",
-            "queue_position": generation.queue_position,
-            "waits": _waits(generation),
+            "state": "running" if ahead is None else "waiting",
+            "queue_position": None if ahead is None else ahead.num,
+            "waits": _waits(ahead),
             "prompt_tokens": sum(len(prompt.token_ids) for prompt in generation.prompts),
             "cached_tokens": sum(output.num_cached_tokens for output in generation.outputs),
             "output_tokens": sum(
@@ -121,9 +124,8 @@ class RequestRoutes:
         return [text(token_id) for token_id in around]
 
 
-def _waits(generation: Generation) -> dict[str, Any] | None:
+def _waits(ahead: RequestsAhead | None) -> dict[str, Any] | None:
     """Behind how many requests one waits, and why, in words; None: it does not wait."""
-    ahead = generation.requests_ahead
     if ahead is None:
         return None
     return {"own_ahead": ahead.own, "others_ahead": ahead.others, "cause": ahead.cause}

@@ -302,5 +302,5 @@ def progress_of(generation: Generation) -> Progress:
         cache,
         min(total, cache + computed),
         (time.monotonic() - arrival) * 1e3,
-        generation.queue_position,
+        generation.queue_position(PROGRESS_SECONDS),
     )
