@@ -174,6 +174,13 @@ def gate_and_up_apart(writer: GGUFWriter) -> None:
             writer.add_tensor(name.replace("gate_up", part), np.ascontiguousarray(half))
 
 
+def leave_widths_to_the_tensors(writer: GGUFWriter) -> None:
+    """Of experts, as Ollama's converter does."""
+    [facts] = writer.kv_data
+    for key in [key for key in facts if ".expert_" in key and key.endswith("feed_forward_length")]:
+        del facts[key]
+
+
 def projections_joined(writer: GGUFWriter) -> None:
     """q, k, v and the gate of each of two k-heads in one tensor, as in the first files of Qwen3-Next."""
     [tensors] = writer.tensors
@@ -217,6 +224,10 @@ def recurrent_layers(writer: GGUFWriter) -> None:
         ("qwen3-vl-moe", gate_and_up_joined),
         ("granite-moe", gate_and_up_joined),
         ("qwen3-next", projections_joined),
+        *(
+            (family, leave_widths_to_the_tensors)
+            for family in ("qwen2-moe", "qwen3-moe", "qwen3-vl-moe", "qwen3.5-moe", "lfm2-moe")
+        ),
         ("qwen2.5-vl", lambda w: rename_architecture(w, "qwen25vl")),
         ("gemma4-moe", gate_and_up_apart),
         ("qwen3.5", kv_heads_of_layers),

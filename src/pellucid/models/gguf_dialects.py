@@ -85,6 +85,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "qwen2vl": Dialect(("qwen25vl",)),
     "qwen35": _DELTA_NET,
     "qwen35moe": _DELTA_NET,
+    "qwen3next": _DELTA_NET,
     # The first files of Mixtral have a tensor for each expert.
     "llama": Dialect(
         tensors={r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight": r"\1_exps.\2.weight"}

@@ -27,6 +27,7 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     expert_weights,
+    gguf_expert_width,
     gguf_experts,
     gguf_normalizes,
     read_expert_counts,
@@ -190,7 +191,7 @@ _LFM2_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
 # -- GGUF ------------------------------------------------------------------------------------------
 
 _KERNEL_SIZE = "shortconv.l_cache"
-_EXPERT_WIDTH, _NUM_DENSE = "expert_feed_forward_length", "leading_dense_block_count"
+_NUM_DENSE = "leading_dense_block_count"
 _GATING, _SCALE = "expert_gating_func", "expert_weights_scale"
 _SIGMOID = 2  # of llama.cpp's gating functions
 _KEYS = frozenset({RMS_EPSILON, _KERNEL_SIZE, *ROPE_KEYS, *YARN_KEYS})
@@ -220,7 +221,7 @@ def _gguf_lfm2_moe(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         **_gguf_lfm2(metadata),
         **gguf_experts(metadata),
-        "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+        "moe_intermediate_size": gguf_expert_width(metadata),
         "num_dense_layers": num_dense,
         "use_expert_bias": metadata.has_tensor(f"blk.{num_dense}.exp_probs_b.bias"),
         "norm_topk_prob": gguf_normalizes(metadata, default=True),

@@ -26,6 +26,7 @@ from pellucid.models.gguf_metadata import (
     YARN_KEYS,
     GgufMetadata,
     llama_like_values,
+    num_layers,
 )
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 
@@ -221,7 +222,7 @@ _MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 # -- GGUF ------------------------------------------------------------------------------------------
 
 _COUNT, _CHOSEN = "expert_count", "expert_used_count"
-_EXPERT_WIDTH = "expert_feed_forward_length"
+_EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
 # llama.cpp's and Ollama's names of the same: whether the weights of chosen experts are divided by their sum.
 NORMALIZED_KEYS = frozenset({"expert_weights_norm", "norm_top_k_prob"})
@@ -246,6 +247,24 @@ def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
+def gguf_expert_width(metadata: GgufMetadata) -> int:
+    """How wide each expert is. Some files leave it to the tensors."""
+    return _width(metadata, _EXPERT_WIDTH, "ffn_down_exps")
+
+
+def gguf_shared_width(metadata: GgufMetadata) -> int:
+    """How wide the expert is that all tokens share, likewise."""
+    return _width(metadata, SHARED_WIDTH, "ffn_down_shexp")
+
+
+def _width(metadata: GgufMetadata, key: str, tensor: str) -> int:
+    if not metadata.get(key):
+        for layer in range(num_layers(metadata)):
+            if (shape := metadata.shapes.get(f"blk.{layer}.{tensor}.weight")) is not None:
+                return shape[-1]
+    return metadata.integer(key)
+
+
 def gguf_normalizes(metadata: GgufMetadata, *, default: bool) -> bool:
     """Whether the weights of chosen experts are divided by their sum.
 
@@ -262,7 +281,7 @@ def gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         **llama_like_values(metadata),
         **gguf_experts(metadata),
-        "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+        "moe_intermediate_size": gguf_expert_width(metadata),
         "norm_topk_prob": gguf_normalizes(metadata, default=True),
     }
 

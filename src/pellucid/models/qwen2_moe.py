@@ -7,7 +7,6 @@ from pellucid.model_config import ModelConfig
 from pellucid.models.config_json import Windows, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import (
-    FEED_FORWARD,
     RMS_EPSILON,
     ROPE_KEYS,
     YARN_KEYS,
@@ -20,9 +19,12 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     SHARED_EXPERT_WEIGHTS,
+    SHARED_WIDTH,
     STACKED_EXPERTS,
+    gguf_expert_width,
     gguf_experts,
     gguf_normalizes,
+    gguf_shared_width,
     read_experts,
     read_shared_expert,
     some_sparse,
@@ -60,20 +62,12 @@ def _windows(config: JsonObject, num_layers: int) -> Windows:
     return mixed_windows(config, window, default)
 
 
-_EXPERT_WIDTH = "expert_feed_forward_length"
-_SHARED_WIDTH = "expert_shared_feed_forward_length"
-
-
 def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
-    """Files of early converters leave widths out: all chosen experts together are as wide as the MLP."""
-    width = metadata.integer(FEED_FORWARD)
-    experts = gguf_experts(metadata)
     return {
         **llama_like_values(metadata),
-        **experts,
-        "moe_intermediate_size": metadata.optional_integer(_EXPERT_WIDTH)
-        or width // experts["num_experts_per_tok"],
-        "shared_expert_intermediate_size": metadata.optional_integer(_SHARED_WIDTH) or width,
+        **gguf_experts(metadata),
+        "moe_intermediate_size": gguf_expert_width(metadata),
+        "shared_expert_intermediate_size": gguf_shared_width(metadata),
         "norm_topk_prob": gguf_normalizes(metadata, default=False),
     }
 
@@ -87,7 +81,7 @@ QWEN2_MOE = Family(
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen2moe",
-        frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, _SHARED_WIDTH})
+        frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, SHARED_WIDTH})
         | EXPERT_KEYS
         | NORMALIZED_KEYS,
         _gguf_config,

@@ -45,9 +45,12 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     SHARED_EXPERT_WEIGHTS,
+    SHARED_WIDTH,
     STACKED_EXPERTS,
+    gguf_expert_width,
     gguf_experts,
     gguf_normalizes,
+    gguf_shared_width,
     read_experts,
     read_shared_expert,
     some_sparse,
@@ -264,8 +267,6 @@ _INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 _REORDERED = "ssm.v_head_reordered"
 _KERNEL, _STATE, _GROUPS = "ssm.conv_kernel", "ssm.state_size", "ssm.group_count"
 _RANK, _INNER = "ssm.time_step_rank", "ssm.inner_size"
-_EXPERT_WIDTH = "expert_feed_forward_length"
-_SHARED_WIDTH = "expert_shared_feed_forward_length"
 _KEYS = frozenset(
     {RMS_EPSILON, *ROPE_KEYS, _INTERVAL, _RECURRENT, _REORDERED}
     | {_KERNEL, _STATE, _GROUPS, _RANK, _INNER}
@@ -274,7 +275,7 @@ _KEYS = frozenset(
 
 def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:
     if metadata.get(FEED_FORWARD) is None:  # all layers have experts
-        metadata = metadata.with_value(FEED_FORWARD, metadata.integer(_SHARED_WIDTH))
+        metadata = metadata.with_value(FEED_FORWARD, gguf_shared_width(metadata))
     layer_types, num_kv_heads = _layer_types(metadata)
     metadata = metadata.with_value(KV_HEADS, num_kv_heads)
     num_value_heads = metadata.integer(_RANK)
@@ -318,8 +319,8 @@ def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         **_gguf_qwen35(metadata),
         **gguf_experts(metadata),
-        "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
-        "shared_expert_intermediate_size": metadata.integer(_SHARED_WIDTH),
+        "moe_intermediate_size": gguf_expert_width(metadata),
+        "shared_expert_intermediate_size": gguf_shared_width(metadata),
     }
 
 
@@ -350,7 +351,7 @@ QWEN35_MOE = Family(
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen35moe",
-        _KEYS | EXPERT_KEYS | {_SHARED_WIDTH},
+        _KEYS | EXPERT_KEYS | {SHARED_WIDTH},
         _gguf_qwen35_moe,
         variants=JOINED_GATE_UP,
     ),
@@ -365,7 +366,7 @@ QWEN3_NEXT = Family(
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3next",
-        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {_SHARED_WIDTH},
+        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {SHARED_WIDTH},
         _gguf_qwen3_next,
         variants={**JOINED_GATE_UP, **_INTERLEAVED},
     ),
