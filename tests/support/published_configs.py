@@ -88,3 +88,68 @@ def _shown(value: Any, skip: str = "") -> str:
         if (own := getattr(value, each.name)) != each.default and each.name != skip
     ]
     return f"{type(value).__name__.removesuffix('Config')}({' '.join(fields)})"
+
+
+# -- cut down --------------------------------------------------------------------------------------
+
+VOCAB_SIZE, HEAD_DIM, WINDOW = 128, 16, 8
+_WIDTHS = ("intermediate_size", "n_inner", "moe_intermediate_size")
+_SIZES: dict[str, int] = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCAB_SIZE),
+    **dict.fromkeys((*_WIDTHS, "shared_expert_intermediate_size", "block_ff_dim"), 48),
+    **dict.fromkeys(("num_experts", "num_local_experts"), 6),
+    **dict.fromkeys(("num_experts_per_tok", "top_k_experts"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), HEAD_DIM),
+    "head_dim": HEAD_DIM,
+    "global_head_dim": 2 * HEAD_DIM,
+    "sliding_window": WINDOW,
+    "hidden_size_per_layer_input": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_LAYERS = {"gemma3_text": 6, "qwen3_5_text": 4, "qwen3_5_moe_text": 4, "smollm3": 4, "lfm2": 3}
+_QUANTIZATION = ("quantization_config", "quantization")
+
+
+def cut_down(config: dict[str, Any]) -> dict[str, Any]:
+    """The same model with few layers, heads and tokens, in the spelling of its config.json."""
+    config = {key: value for key, value in config.items() if key not in _QUANTIZATION}
+    if isinstance(text := config.get("text_config"), dict):
+        return config | {"text_config": _cut_text(text)}
+    return _cut_text(config)
+
+
+def _cut_text(config: dict[str, Any]) -> dict[str, Any]:
+    cut = dict(config)
+    for key, size in _SIZES.items():
+        if cut.get(key) is not None:
+            cut[key] = min(cut[key], size)
+    layers, heads, hidden = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    if "n_layer" in cut:
+        layers, heads, hidden = "n_layer", "n_head", "n_embd"
+    kv_heads = cut.get("num_key_value_heads")
+    shared = max(1, cut[heads] // (kv_heads or cut[heads]))
+    if kv_heads is not None:
+        cut["num_key_value_heads"] = min(kv_heads, 2)
+    cut[heads] = min(shared, 2) * min(kv_heads or 4, 2) if kv_heads else 4
+    if cut.get("num_global_key_value_heads") is not None:
+        cut["num_global_key_value_heads"] = 1
+    cut[hidden] = cut[heads] * HEAD_DIM
+    cut["vocab_size"], cut["pad_token_id"] = VOCAB_SIZE, 0
+    types = cut.get("layer_types")
+    cut[layers] = _LAYERS.get(cut["model_type"], 2)
+    if types:  # up to where each type was there
+        cut[layers] = max(2, *(types.index(each) + 1 for each in set(types)))
+    if cut.get("num_kv_shared_layers"):
+        cut["num_kv_shared_layers"] = cut[layers]
+        cut[layers] *= 2
+    if types:
+        cut["layer_types"] = types[: cut[layers]]
+    rope = cut.get("rope_scaling")
+    if rope and rope.get("mrope_section") and not rope.get("mrope_interleaved"):
+        cut["rope_scaling"] = rope | {"mrope_section": [2, 3, 3]}  # the pairs of a head
+    if cut.get("no_rope_layers"):
+        cut["no_rope_layers"] = cut["no_rope_layers"][: cut[layers]]
+    if cut.get("full_attn_idxs"):
+        cut["full_attn_idxs"] = [index for index in cut["full_attn_idxs"] if index < cut[layers]]
+    return cut

@@ -1,0 +1,71 @@
+"""Published folders, cut down and with random weights, compared live with transformers: the same logits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.loading.decoder import load_decoder
+from support.decoding import prompt_logits
+from support.published_configs import FOLDER, VOCAB_SIZE, cut_down, published
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+theirs = pytest.importorskip("support.transformers_models")
+
+GOLDEN = FOLDER.with_name("hf.golden.txt").read_text(encoding="utf-8").splitlines()
+READ = [line.split("\t")[0] for line in GOLDEN if "\trefused: " not in line]
+OPS = NumpyBackend()
+PROMPT = [int(token) for token in np.random.default_rng(0).integers(1, VOCAB_SIZE, 21)]
+# The text models of these have no class of their own for text.
+QWEN_VISION = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "patch_size": 4,
+    "deepstack_visual_indexes": [0],
+}
+SAME_CLASS = {"mimo": "qwen2"}  # transformers does not have it; its own code derives it so
+
+
+def their_config(config: dict[str, Any], directory: Path) -> Any:
+    """config.json as transformers reads it: of the text model, where there is a class for it."""
+    config = {**config, "model_type": SAME_CLASS.get(config["model_type"], config["model_type"])}
+    if (hidden := config.get("text_config", config).get("hidden_size")) and "vl" in config[
+        "model_type"
+    ]:
+        config["vision_config"] = {**QWEN_VISION, "out_hidden_size": hidden}
+    (directory / "config.json").write_text(json.dumps(config))
+    whole = transformers.AutoConfig.from_pretrained(directory)
+    text = whole.get_text_config()
+    if type(text) not in transformers.AutoModelForCausalLM._model_mapping:
+        return whole
+    if text is not whole and "tie_word_embeddings" in config:  # the whole model's counts
+        text.tie_word_embeddings = config["tie_word_embeddings"]
+    return text
+
+
+@pytest.mark.parametrize("name", READ)
+def test_logits(name: str, tmp_path: Path) -> None:
+    config = cut_down(published(name).config)
+    made = their_config(config, tmp_path)
+    made.get_text_config().initializer_range = 0.25
+    made.dtype = torch.float32
+    torch.manual_seed(0)
+    model = theirs.make_theirs(made).to(torch.float32)
+    for parameter in model.parameters():  # norms and biases are born as ones and zeros
+        if parameter.ndim == 1:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    decoder, facts = load_decoder(tmp_path, OPS)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor([PROMPT])).logits[0].numpy()
+    actual = prompt_logits(decoder, facts, OPS, PROMPT)
+    assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert np.abs(expected).max() > 0.1
