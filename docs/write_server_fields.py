@@ -11,7 +11,7 @@ from typing import Any
 
 from generated_file import write_or_check
 
-from pellucid.server.fields import FieldTable, Treatment
+from pellucid.server.fields import Field, FieldTable, Treatment
 from pellucid.server.protocols.tables import FIELD_TABLES
 
 PAGE = Path(__file__).with_name("server-fields.md")
@@ -31,13 +31,20 @@ UNKNOWN = {
 }
 
 
+def note(field: Field) -> str:
+    if not field.neutral:
+        return field.note
+    values = " and ".join(f"`{value:g}`" for value in field.neutral)
+    return f"{field.note}; {values} means the same as leaving it out"
+
+
 def page(tables: Sequence[FieldTable[Any]]) -> str:
     sections = [HEADER.strip()]
     for table in tables:
         sections.append(f"## {table.title}")
         for treatment in Treatment:
             rows = [
-                f"| `{field.name}` | {field.note} |"
+                f"| `{field.name}` | {note(field)} |"
                 for field in table.fields
                 if field.treatment is treatment
             ]

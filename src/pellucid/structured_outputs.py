@@ -21,7 +21,7 @@ class StructuredOutputsParams:
         json: a JSON schema, as an object or as text; kept as text.
         regex: a regular expression.
         choice: texts, one of which the answer is.
-        grammar: a context-free grammar in Lark's syntax, as llguidance reads it.
+        grammar: a context-free grammar in Lark's syntax, as llguidance reads it, or in llama.cpp's GBNF.
         json_object: any JSON object.
 
     Raises:

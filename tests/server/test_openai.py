@@ -355,9 +355,9 @@ def test_what_has_no_effect_is_said_and_what_is_wrong_refused(client: openai.Ope
         ({"extra_body": {"chat_template": "{{ 1 }}"}}, "chat_template"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"max_completion_tokens": 2}, "max_tokens"),
+        ({"max_completion_tokens": 2}, "max_completion_tokens"),
         ({"modalities": ["audio"]}, "modalities[0]"),
-        ({"seed": -1}, "seed"),
+        ({"seed": -2}, "seed"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
     ):

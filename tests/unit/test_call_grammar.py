@@ -114,5 +114,45 @@ def test_one_call_at_most(tokenizer: Tokenizer) -> None:
         assert accepts(matcher, tokenizer.encode(call * 2, False)) == several
 
 
+@pytest.mark.parametrize("family", SOURCES)
+def test_one_call_at_most_beside_text(tokenizer: Tokenizer, family: str) -> None:
+    ids = {token: tokenizer.encode(token, False)[0] for token in SPECIAL}
+    found = find_response_format(SOURCES[family], special_tokens=ids)
+    call = written(family, "get_weather", {"city": "Paris"})
+    for several in (True, False):
+        rule = found.call_rule(TOOLS, must_call=False, several=several)
+        assert (rule is None) == (family == "harmony")
+        if rule is None:
+            continue
+        matcher = GrammarCompiler(tokenizer, (1,)).compile(rule)
+        assert accepts(matcher, tokenizer.encode(call, False))
+        assert accepts(matcher, tokenizer.encode("Hello.", False))
+        assert accepts(matcher, tokenizer.encode(f"{call} Done.", False))
+        assert accepts(matcher, tokenizer.encode(f"{call}\n{call}", False)) == several
+
+
+def test_arguments_without_a_schema_may_be_any(tokenizer: Tokenizer) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "get_weather", "parameters": {"type": "object"}},
+    }
+    rule = find_response_format(SOURCES["qwen3_coder"]).call_rule([tool], must_call=True)
+    assert rule is not None
+    matcher = GrammarCompiler(tokenizer, (1,)).compile(rule)
+    for arguments in ({}, {"city": "Paris"}, {"city": "Paris", "days": 2}):
+        call = written("qwen3_coder", "get_weather", arguments)
+        assert accepts(matcher, tokenizer.encode(call, False))
+
+
+def test_a_hundred_tools_with_equal_schemas_are_no_larger_than_one(tokenizer: Tokenizer) -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{n}", "parameters": {"type": "object"}}}
+        for n in range(100)
+    ]
+    rule = find_response_format(SOURCES["hermes"]).call_rule(tools, must_call=False, several=False)
+    assert rule is not None and str(rule.grammar).count("%json") == 1
+    GrammarCompiler(tokenizer, (1,)).compile(rule)
+
+
 def test_every_family_that_writes_calls_in_a_known_way_is_here() -> None:
     assert set(SOURCES) <= set(FAMILIES)

@@ -43,6 +43,13 @@ from pellucid.server.request_routes import RequestRoutes
 from pellucid.server.served_model import ServedModel
 from pellucid.server.serving import Serving
 
+# llama.cpp serves these without /v1 too, and clients rely on it. Its /completions is another protocol.
+ALSO_UNPREFIXED = (
+    "/v1/chat/completions",
+    "/v1/chat/completions/input_tokens",
+    "/v1/models",
+    "/v1/responses",
+)
 EXPOSED_HEADERS = ("x-request-id", "x-pellucid-warnings", "retry-after")  # to pages of other hosts
 
 
@@ -101,6 +108,7 @@ def _routes(serving: Serving) -> list[Route]:
     def on_text(path: str, handler: Handler) -> Route:
         return route("POST", path, handler, gate=service.check_text_room)
 
+    chat = ChatCompletions(serving)
     health, models, responses, messages, tokens, ollama, ollama_models = (
         Health(serving),
         Models(serving),
@@ -133,7 +141,8 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/models", models.list),
         route("GET", "/v1/models/{model:path}", models.retrieve),
         generating("/v1/completions", Completions(serving)),
-        generating("/v1/chat/completions", ChatCompletions(serving)),
+        generating("/v1/chat/completions", chat),
+        on_text("/v1/chat/completions/input_tokens", chat.input_tokens),
         generating("/v1/responses", responses.create),
         on_text("/v1/responses/input_tokens", responses.input_tokens),
         generating("/v1/messages", messages.create),
@@ -155,7 +164,13 @@ def _routes(serving: Serving) -> list[Route]:
     ]
     api = OpenApi(operations, FIELD_TABLES, serving.model.name)
     reference = ApiReference(api.document, page_files())
-    return [*routes, route("GET", "/openapi.json", api), route("GET", "/docs", reference)]
+    unprefixed = [
+        Route(each.path.removeprefix("/v1"), each.endpoint, methods=each.methods)
+        for each in routes
+        if each.path in ALSO_UNPREFIXED
+    ]
+    documents = [route("GET", "/openapi.json", api), route("GET", "/docs", reference)]
+    return [*routes, *unprefixed, *documents]
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

@@ -33,11 +33,13 @@ class Field:
         name: as clients send it.
         treatment: how the server treats it.
         note: what it does here; for a refused field, what to do instead.
+        neutral: values that mean no more than leaving the field out.
     """
 
     name: str
     treatment: Treatment
     note: str
+    neutral: tuple[float, ...] = ()
 
 
 def honoured(**notes: str) -> tuple[Field, ...]:
@@ -50,6 +52,11 @@ def without_effect(**notes: str) -> tuple[Field, ...]:
 
 def not_served(**notes: str) -> tuple[Field, ...]:
     return tuple(Field(name, Treatment.REFUSED, note) for name, note in notes.items())
+
+
+def neutral_at(*values: float, **notes: str) -> tuple[Field, ...]:
+    """Fields that are not served, but that clients also send with a value that changes nothing."""
+    return tuple(Field(name, Treatment.REFUSED, note, values) for name, note in notes.items())
 
 
 # Clients that send every field mean none by these
@@ -125,6 +132,9 @@ class FieldTable(Generic[Body]):
             value = memoryview(raw)
             if len(value) <= _MAX_NOTHING and bytes(value) in _NOTHING:
                 continue
+            if (found := self._by_name.get(name)) is not None and found.neutral:
+                if msgspec.json.decode(raw) in found.neutral:
+                    continue
             self._check(name, within, warnings)
             if name in self.objects and bytes(value[:1]) == b"{":
                 self.objects[name].check(raw, f"{within}{name}.", warnings)

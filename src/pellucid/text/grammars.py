@@ -200,7 +200,21 @@ def _grammar(rule: StructuredOutputsParams) -> str:
     if rule.choice is not None:
         choices = " | ".join(json.dumps(text) for text in rule.choice)
         return str(LLMatcher.grammar_from_lark(f"start: {choices}"))
-    return str(LLMatcher.grammar_from_lark(rule.grammar or ""))
+    return str(LLMatcher.grammar_from_lark(_as_lark(rule.grammar or "")))
+
+
+def _as_lark(grammar: str) -> str:
+    """A grammar in Lark's syntax; llama.cpp's GBNF, which is known by its `::=`, is translated."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(grammar))
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except (
+        Exception
+    ) as error:  # the library raises nothing more specific for a rule that is missing
+        raise ValueError(str(error)) from None
 
 
 def _first_line(error: str) -> str:

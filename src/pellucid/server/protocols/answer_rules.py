@@ -36,16 +36,18 @@ class ToolChoice:
     """Which tools an answer may or must call.
 
     Attributes:
-        offers: the model is shown the tools.
+        may_call: the model may call the tools that it is shown.
         must_call: the answer is calls and nothing else.
         name: the only tool that the answer calls; None: any.
         several: more than one call is allowed.
+        several_field: the field that says so.
     """
 
-    offers: bool = True
+    may_call: bool = True
     must_call: bool = False
     name: str | None = None
     several: bool = True
+    several_field: str = "parallel_tool_calls"
 
 
 def openai_tool_choice(choice: object, parallel_tool_calls: bool | None) -> ToolChoice:
@@ -58,7 +60,7 @@ def openai_tool_choice(choice: object, parallel_tool_calls: bool | None) -> Tool
     if choice in (None, "auto"):
         return ToolChoice(several=several)
     if choice == "none":
-        return ToolChoice(offers=False)
+        return ToolChoice(may_call=False)
     if choice == "required":
         return ToolChoice(must_call=True, several=several)
     if isinstance(choice, dict) and choice.get("type") == "function":
@@ -82,9 +84,9 @@ def anthropic_tool_choice(choice: Mapping[str, Any] | None) -> ToolChoice:
     kind, name = choice.get("type"), choice.get("name")
     several = choice.get("disable_parallel_tool_use") is not True
     if kind == "auto":
-        return ToolChoice(several=several)
+        return ToolChoice(several=several, several_field="tool_choice.disable_parallel_tool_use")
     if kind == "none":
-        return ToolChoice(offers=False)
+        return ToolChoice(may_call=False)
     if kind == "any":
         return ToolChoice(must_call=True, several=several)
     if kind == "tool" and isinstance(name, str):
@@ -163,6 +165,16 @@ def structured_outputs_rule(given: Mapping[str, Any] | None) -> AnswerRule | Non
     return _rule("structured_outputs", **wanted)
 
 
+def grammar_rule(grammar: str | None, field: str) -> AnswerRule | None:
+    """A grammar, GBNF or Lark; clients send "" for none."""
+    return _rule(field, grammar=grammar) if grammar else None
+
+
+def schema_rule(schema: Mapping[str, Any] | None, field: str) -> AnswerRule | None:
+    """A JSON schema by itself; clients send {} for none."""
+    return _rule(field, json=schema) if schema else None
+
+
 def one_rule(*rules: AnswerRule | None) -> AnswerRule | None:
     """The one that a call gives.
 
@@ -200,15 +212,20 @@ def answer_rule(
             warnings.append(f"{format_rule.field}: has no effect: the answer is calls of tools")
         return _forced_calls(choice, tools or (), response_format)
     if format_rule is not None:
-        return _calls_or(format_rule, choice, tools, response_format) if tools else format_rule
-    if not tools or not any(map(_is_strict, tools)):
+        if not tools or not choice.may_call:
+            return format_rule
+        return _calls_or(format_rule, choice, tools, response_format)
+    is_strict = any(map(_is_strict, tools or ()))
+    if not tools or not choice.may_call or (choice.several and not is_strict):
         return None
     try:
         rule = response_format.call_rule(_loosened(tools), must_call=False, several=choice.several)
     except ValueError as error:
         raise rule_refused(error, "tools") from None
     if rule is None:
-        warnings.append("tools: strict has no effect: a grammar of this model's calls is not known")
+        unknown = "has no effect: a grammar of this model's calls beside text is not known"
+        warnings += [f"tools: strict {unknown}"] if is_strict else []
+        warnings += [] if choice.several else [f"{choice.several_field}: {unknown}"]
         return None
     return AnswerRule("tools", rule, has_calls=True, begins_anew=False)
 

@@ -22,8 +22,17 @@ class TokenLogprob(msgspec.Struct):
     top_logprobs: list[TopLogprob]
 
 
+def token_name(token_id: int, text: str, by_id: bool | None) -> str:
+    """What a token is called: by its text, or by its id in vLLM's form."""
+    return f"token_id:{token_id}" if by_id else text
+
+
 def token_logprobs(
-    tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[LogprobsAt], num_top: int
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+    logprobs: Sequence[LogprobsAt],
+    num_top: int,
+    by_id: bool | None = None,
 ) -> list[TokenLogprob]:
     """The log-probability of each token, with those of the likeliest ones at its position.
 
@@ -32,17 +41,23 @@ def token_logprobs(
         token_ids: of the answer.
         logprobs: at the same positions.
         num_top: likeliest tokens to write.
+        by_id: tokens are called by their ids.
     """
     written = []
     for token_id, at in zip(token_ids, logprobs, strict=True):
         top = [
-            TopLogprob(entry.decoded_token, entry.logprob, list(tokenizer.token_bytes(other_id)))
+            TopLogprob(
+                token_name(other_id, entry.decoded_token, by_id),
+                entry.logprob,
+                list(tokenizer.token_bytes(other_id)),
+            )
             for other_id, entry in at.items()
             if entry.rank <= num_top
         ]
         chosen = at[token_id]
         own_bytes = list(tokenizer.token_bytes(token_id))
-        written.append(TokenLogprob(chosen.decoded_token, chosen.logprob, own_bytes, top))
+        name = token_name(token_id, chosen.decoded_token, by_id)
+        written.append(TokenLogprob(name, chosen.logprob, own_bytes, top))
     return written
 
 

@@ -17,7 +17,7 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served
 from pellucid.server.generation import GenerationRequest
-from pellucid.server.protocols.logprobs import prompt_logprobs_of
+from pellucid.server.protocols.logprobs import prompt_logprobs_of, token_name
 from pellucid.server.protocols.openai_shared.endings import openai_finish_reason, shown_stop_reason
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
@@ -26,6 +26,7 @@ from pellucid.server.protocols.openai_shared.fields import (
 )
 from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
 from pellucid.server.protocols.reasoning import with_budget
+from pellucid.server.protocols.sampling import warn_of_room
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import TextChunks, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
@@ -35,7 +36,6 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 class CompletionBody(SamplingFields, kw_only=True):
     prompt: str | list[Any]
-    max_tokens: int | None = None
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
@@ -95,6 +95,7 @@ class Completions:
         service, tokenizer = self.serving.service, self.serving.model.tokenizer
         body, name, request = await service.read(call, self._read)
         generation = await service.start(request, call)
+        warn_of_room(generation, next(iter(body.limit), None), self.serving.model.max_model_len)
         writer = ReplyWriter(
             generation,
             body,
@@ -110,14 +111,17 @@ class Completions:
         body.check_stream()
         model = self.serving.model
         name = model.check_name(body.model)
-        max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        limit = body.limit or {"max_tokens": DEFAULT_MAX_TOKENS}
+        if body.is_prompt_only:
+            limit = {"max_tokens": 1}  # the engine computes a prompt to go on
+        logprobs = body.aliased("logprobs", "n_probs")
+        body.logprobs = next(iter(logprobs.values()), None)
         rule = body.format_rule()
         params = body.sampling_params(
             model.default_sampling_params,
-            # The engine computes a prompt to go on
-            max_tokens=1 if body.is_prompt_only else max_tokens,
+            **limit,
+            **logprobs,
             best_of=body.best_of,
-            logprobs=body.logprobs,
             prompt_logprobs=_prompt_logprobs(body),
             structured_outputs=None if rule is None else rule.params,
         )
@@ -126,7 +130,7 @@ class Completions:
             prompts_of(body.prompt),
             with_budget(params, budget),
             body.priority or 0,
-            body.cache_salt,
+            body.salt,
             rule_field="structured_outputs" if rule is None else rule.field,
         )
         body.prompt = ""  # not kept for as long as the reply takes
@@ -242,13 +246,21 @@ class _Choice:
         for token_id, at in zip(token_ids, logprobs, strict=True):
             written.text_offset.append(self._offsets.next(token_id))
             if at is None:  # before the first token there is nothing that could predict it
-                written.tokens.append(self._tokenizer.token_text(token_id))
+                text = self._tokenizer.token_text(token_id)
+                written.tokens.append(
+                    token_name(token_id, text, self._body.return_tokens_as_token_ids)
+                )
                 written.token_logprobs.append(None)
                 written.top_logprobs.append(None)
             else:
-                written.tokens.append(at[token_id].decoded_token)
+                by_id = self._body.return_tokens_as_token_ids
+                written.tokens.append(token_name(token_id, at[token_id].decoded_token, by_id))
                 written.token_logprobs.append(at[token_id].logprob)
-                written.top_logprobs.append(_by_text(token_id, at))
+                written.top_logprobs.append(
+                    {f"token_id:{each}": entry.logprob for each, entry in at.items()}
+                    if by_id
+                    else _by_text(token_id, at)
+                )
         return written
 
 

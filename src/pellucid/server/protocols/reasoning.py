@@ -49,9 +49,24 @@ def switch_variables(
         return {}
     if tokenizer.chat_template_mentions("enable_thinking"):
         return {"enable_thinking": wanted}
-    if wanted and not tokenizer.response_format.knows_reasoning:
+    if not tokenizer.response_format.knows_reasoning:
         warnings.append(f"{field}: has no effect: the model's template does not read it")
     return {}
+
+
+def known_variables(
+    given: Mapping[str, Any], tokenizer: Tokenizer, warnings: list[str]
+) -> dict[str, Any]:
+    """Those of a client's variables that the chat template mentions; a line for each of the others."""
+    known = {}
+    for name, value in given.items():
+        if tokenizer.chat_template_mentions(name):
+            known[name] = value
+        else:
+            warnings.append(
+                f"chat_template_kwargs.{name[:64]}: has no effect: the model's template has no such variable"
+            )
+    return known
 
 
 def switch_budget(wanted: bool | None, tokenizer: Tokenizer) -> int | None:

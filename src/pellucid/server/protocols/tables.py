@@ -10,6 +10,7 @@ from pellucid.server.protocols.openai_shared import fields as openai_shared
 
 FIELD_TABLES = (
     openai_chat.CHAT_FIELDS,
+    openai_chat.INPUT_TOKENS_FIELDS,
     openai_completions.COMPLETION_FIELDS,
     openai_shared.STREAM_OPTION_FIELDS,
     openai_responses.RESPONSES_FIELDS,

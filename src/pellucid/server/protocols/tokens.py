@@ -10,8 +10,10 @@ from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
 from pellucid.server.protocols.messages import readable_messages
+from pellucid.server.protocols.reasoning import known_variables
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.serving import Serving
+from pellucid.text.tokenizer import Tokenizer
 
 
 class ConversationFields(msgspec.Struct, kw_only=True):
@@ -117,7 +119,8 @@ class Tokens:
         if len(given) != 1:
             raise refused("prompt: give one of prompt, content and messages", "prompt")
         if body.messages is not None:
-            return body, conversation_of(body, call.warnings), False
+            tokenizer = self.serving.model.tokenizer
+            return body, conversation_of(body, tokenizer, call.warnings), False
         text = body.prompt if body.content is None else body.content
         assert text is not None
         special = body.add_special_tokens
@@ -159,7 +162,7 @@ class Tokens:
     def _read_template(self, call: Call) -> ChatPrompt:
         body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
         self.serving.model.check_name(body.model)
-        return conversation_of(body, call.warnings)
+        return conversation_of(body, self.serving.model.tokenizer, call.warnings)
 
     @property
     def _max_model_len(self) -> int:
@@ -205,12 +208,14 @@ class Tokens:
         )
 
 
-def conversation_of(body: ConversationFields, warnings: list[str]) -> ChatPrompt:
+def conversation_of(
+    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
+) -> ChatPrompt:
     """Raises ValueError, naming the message, the key, the value and what is allowed."""
     return ChatPrompt(
         readable_messages(body.messages or [], warnings),
         body.tools or None,
-        chat_template_kwargs=body.chat_template_kwargs or {},
+        chat_template_kwargs=known_variables(body.chat_template_kwargs or {}, tokenizer, warnings),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
     )

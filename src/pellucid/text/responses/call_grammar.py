@@ -5,7 +5,7 @@ Grammars are in Lark's syntax as llguidance reads it.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,12 +101,17 @@ def call_grammar(
         if or_json is not None:
             start += f" | answer\nanswer: %json {json.dumps(_compact(or_json))}"
     else:
-        others = ""
+        # Text that may stand behind a call: none that begins a second one, if there must be none
+        after = "TEXT" if several else "TEXT_AFTER"
+        if not several:
+            rules.append(f"TEXT_AFTER: {_without(call.trigger for call in calls)}")
+        others, others_after = "", ""
         if other_ids:  # of reasoning, say: text does not contain them
-            others = "other*"
-            rules.append(f"other: TEXT <[{','.join(map(str, sorted(other_ids)))}]>")
-        calls_and_others = f"(({any_call}) {others}){'*' if several else '?'}"
-        start = f"start: {others} {calls_and_others} last\nlast: TEXT\nTEXT: /(.|\\n)*/"
+            special = f"<[{','.join(map(str, sorted(other_ids)))}]>"
+            others, others_after = "other*", "other_after*"
+            rules += [f"other: TEXT {special}", f"other_after: {after} {special}"]
+        calls_and_others = f"(({any_call}) {others_after}){'*' if several else '?'}"
+        start = f"start: {others} {calls_and_others} last\nlast: {after}\nTEXT: /(.|\\n)*/"
     return "\n".join(["%llguidance {}", start, *rules, ""])
 
 
@@ -132,7 +137,10 @@ class _Specials:
 def _arguments(call: CallGrammar, number: int, specials: _Specials, rules: list[str]) -> str:
     """What stands for a call's arguments; adds rules of its own."""
     if call.argument is None:
-        return f"%json {json.dumps(_compact(call.parameters))}"
+        return _json_rule(call.parameters, rules)
+    if "properties" not in call.parameters:
+        rules.append(_any_argument(number, call.argument, specials))
+        return f"argument_{number}*"
     required = call.parameters.get("required") or ()
     terms = []
     for index, (key, schema) in enumerate((call.parameters.get("properties") or {}).items()):
@@ -152,10 +160,41 @@ def _argument(
     return f"{value}\n{name}: {begin} value_{name}"
 
 
+def _any_argument(number: int, syntax: ArgumentSyntax, specials: _Specials) -> str:
+    """An argument of any name and value."""
+    before, _, after = syntax.begin.partition("{key}")
+    key = "/[A-Za-z0-9_.-]+/"
+    value = f"value_{number}[lazy]: /(.|\\n)*/ {_quoted(syntax.end)}"
+    begin = f"{specials.terms(before)} {key} {specials.terms(after)}"
+    return f"{value}\nargument_{number}: {begin} value_{number}"
+
+
+def _json_rule(schema: Mapping[str, Any], rules: list[str]) -> str:
+    """The name of the rule for a schema. Equal ones share it: a hundred tools would be too large a grammar."""
+    written = f": %json {json.dumps(_compact(schema))}"
+    known = next(
+        (rule for rule in rules if rule.startswith("json_") and rule.endswith(written)), None
+    )
+    if known is None:
+        known = f"json_{len(rules)}{written}"
+        rules.append(known)
+    return known.partition(":")[0]
+
+
 def _compact(schema: Mapping[str, object]) -> dict[str, object]:
     """With white space as `json.dumps` writes it."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return {**schema, "x-guidance": options}
+
+
+def _without(texts: Iterable[str]) -> str:
+    """The terminal of any text that contains none of the given ones."""
+    found = "|".join(_literal_pattern(text) for text in dict.fromkeys(texts))
+    return f"/(.|\\n)*/ & ~/(.|\\n)*({found})(.|\\n)*/"
+
+
+def _literal_pattern(text: str) -> str:
+    return "".join(each if each.isalnum() else f"\\u{{{ord(each):x}}}" for each in text)
 
 
 def _quoted(text: str) -> str:

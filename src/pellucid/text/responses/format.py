@@ -3,7 +3,7 @@ written."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,13 @@ class ResponseFormat:
         return self.template is None or not any(
             self.template.mentions(token) for token in self.special_tokens
         )
+
+    def without_reasoning(self) -> "ResponseFormat":
+        """The same format, in which reasoning is content, with the texts around it."""
+        if self.template is None:
+            return self
+        fields = tuple(each for each in self.template.fields if each.kind != "reasoning")
+        return replace(self, template=replace(self.template, fields=fields))
 
     @property
     def knows_reasoning(self) -> bool:

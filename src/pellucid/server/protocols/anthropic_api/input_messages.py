@@ -8,7 +8,6 @@ from pellucid.parameter_checks import shown
 from pellucid.prompts import ChatPrompt
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
-from pellucid.server.protocols.answer_rules import anthropic_tool_choice
 from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.anthropic_api.fields import ConversationFields
 from pellucid.server.protocols.parts import part_text
@@ -42,9 +41,8 @@ def conversation_of(
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
         messages += _messages(message, f"messages[{index}]", warnings)
-    choice = anthropic_tool_choice(body.tool_choice)
     functions = _functions(body.tools or (), warnings)
-    offered = shown_tools(functions, tokenizer, warnings) if choice.offers else None
+    offered = shown_tools(functions, tokenizer, warnings)
     variables = effort_variables(body.effort, "output_config.effort", tokenizer, warnings)
     variables |= switch_variables(body.wants_thinking, "thinking", tokenizer, warnings)
     last = messages[-1] if messages else {}

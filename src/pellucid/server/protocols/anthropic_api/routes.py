@@ -30,7 +30,7 @@ from pellucid.server.protocols.reasoning import (
     switch_budget,
     with_budget,
 )
-from pellucid.server.protocols.sampling import with_given
+from pellucid.server.protocols.sampling import warn_of_room, with_given
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply
 from pellucid.text.tokenizer import Tokenizer
@@ -47,6 +47,7 @@ class Messages:
         service = self.serving.service
         name, request, form, earlier_id, is_streamed = await service.read(call, self._read)
         generation = await service.start(request, call)
+        warn_of_room(generation, "max_tokens", self.serving.model.max_model_len)
         writer = MessageWriter(
             generation, name, form, lambda: diagnostics_of(earlier_id, generation, self.serving)
         )
@@ -67,17 +68,18 @@ class Messages:
         model = self.serving.model
         name = model.check_name(body.model)
         conversation = self._conversation(body, call)
+        choice = anthropic_tool_choice(body.tool_choice)
         rule = answer_rule(
             openai_format_rule(
                 None if body.output_config is None else body.output_config.format,
                 "output_config.format",
             ),
-            anthropic_tool_choice(body.tool_choice),
+            choice,
             conversation.tools,
             model.tokenizer.response_format,
             call.warnings,
         )
-        form = AnswerForm.of(model.tokenizer, conversation, rule)
+        form = AnswerForm.of(model.tokenizer, conversation, rule, may_call=choice.may_call)
         params = _sampling_params(body, model.default_sampling_params)
         params = form.adapt(with_budget(params, *_budgets(body, model.tokenizer, call.warnings)))
         request = GenerationRequest(

@@ -43,7 +43,7 @@ from pellucid.server.protocols.reasoning import (
     switch_variables,
     with_budget,
 )
-from pellucid.server.protocols.sampling import with_given
+from pellucid.server.protocols.sampling import warn_of_room, with_given
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply
 from pellucid.text.tokenizer import Tokenizer
@@ -100,6 +100,7 @@ class Ollama:
         if wanted.answer is None:
             return self._loaded(wanted, form)
         generation = await service.start(wanted.answer.request, call)
+        warn_of_room(generation, "options.num_predict", self.serving.model.max_model_len)
         blocks = wanted.answer.form.blocks(generation)
         lines = LineWriter(
             generation, wanted.name, form, blocks, tokenizer, wanted.num_top_logprobs

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.protocols.answers import AnswerBlocks, Block, BlockEvent, BlockKind, Change
 from pellucid.server.protocols.logprobs import prompt_logprobs_of, token_logprobs
-from pellucid.server.protocols.openai_chat_api.fields import ChatBody
+from pellucid.server.protocols.openai_chat_api.fields import ChatBody, PlaceOfReasoning
 from pellucid.server.protocols.openai_chat_api.reply_objects import (
     NOTHING,
     CallFunction,
@@ -41,7 +41,10 @@ class ChatChoiceWriter:
         self._output = output
         self._blocks = blocks
         self._is_first = True
-        self._has_equal_frames = body.has_equal_frames and not body.logprobs
+        self._has_equal_frames = body.has_equal_frames and body.num_top_logprobs is None
+        self._growing = {BlockKind.TEXT, BlockKind.REASONING}  # kinds whose text the client gets
+        if body.place_of_reasoning is PlaceOfReasoning.NOWHERE:
+            self._growing.remove(BlockKind.REASONING)
         self._template_block: Block | None = None  # whose growth the template's frames bring
         self._template = TextTemplate(b"")
         self._text_chunks: TextChunks | None = None
@@ -72,7 +75,7 @@ class ChatChoiceWriter:
         self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
     ) -> bytes | None:
         self._num_tokens += len(delta.token_ids)
-        events = self._blocks.read(delta)
+        events = self._shown(self._blocks.read(delta))
         if len(events) == 1 and delta.finish_reason is None:
             (event,) = events
             if event.block is self._template_block and event.change is Change.GREW:
@@ -80,7 +83,7 @@ class ChatChoiceWriter:
         part = self._full_part(delta, events)
         block = self._blocks.open_block
         if self._has_equal_frames and block is not None and block is not self._template_block:
-            if block.kind is not BlockKind.CALL:
+            if block.kind in self._growing:
                 added = _growth(block.kind, TextTemplate.PLACE)
                 self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
                 self._template_block = block
@@ -115,10 +118,16 @@ class ChatChoiceWriter:
         self._is_first = False
         return choice
 
+    def _shown(self, events: list[BlockEvent]) -> list[BlockEvent]:
+        """Without those of a kind that the client does not want."""
+        shown = (*self._growing, BlockKind.CALL)
+        return [event for event in events if event.block.kind in shown]
+
     def _message(self) -> ChatMessage:
         text = self._blocks.text_of(BlockKind.TEXT)
         message = ChatMessage(None if self._blocks.has_calls and not text else text)
-        if reasoning := self._blocks.text_of(BlockKind.REASONING):
+        reasoning = self._blocks.text_of(BlockKind.REASONING)
+        if reasoning and BlockKind.REASONING in self._growing:
             message.reasoning_content = message.reasoning = reasoning
         if self._blocks.has_calls:
             message.tool_calls = [
@@ -174,7 +183,11 @@ class ChatChoiceWriter:
             return None
         return ChoiceLogprobs(
             token_logprobs(
-                self._tokenizer, delta.token_ids, delta.logprobs, self._body.top_logprobs or 0
+                self._tokenizer,
+                delta.token_ids,
+                delta.logprobs,
+                self._body.num_top_logprobs or 0,
+                self._body.return_tokens_as_token_ids,
             )
         )
 

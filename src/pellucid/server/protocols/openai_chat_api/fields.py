@@ -1,7 +1,11 @@
 """The body of a call to /v1/chat/completions, and how each of its fields is treated."""
 
+from dataclasses import replace
+from enum import Enum
 from typing import Any, Literal
 
+from pellucid.parameter_checks import shown
+from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
@@ -9,10 +13,30 @@ from pellucid.server.protocols.openai_shared.fields import (
     SamplingFields,
 )
 
+SWITCH = "enable_thinking"  # the variable by which most templates switch reasoning
+
+
+class PlaceOfReasoning(Enum):
+    """Where a reply has the model's reasoning."""
+
+    APART = "apart"
+    CONTENT = "content"
+    NOWHERE = "nowhere"
+
+
+# By the words of llama.cpp (auto, deepseek, none) and of others
+PLACES_OF_REASONING = {
+    "auto": PlaceOfReasoning.APART,
+    "deepseek": PlaceOfReasoning.APART,
+    "parsed": PlaceOfReasoning.APART,
+    "none": PlaceOfReasoning.CONTENT,
+    "raw": PlaceOfReasoning.CONTENT,
+    "hidden": PlaceOfReasoning.NOWHERE,
+}
+
 
 class ChatBody(SamplingFields, kw_only=True):
     messages: list[Any]
-    max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -24,6 +48,53 @@ class ChatBody(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     modalities: list[Literal["text"]] | None = None
+    enable_thinking: bool | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
+    reasoning_format: str | None = None
+
+    @property
+    def num_top_logprobs(self) -> int | None:
+        """How many likeliest tokens stand beside each token; None: the client wants no log-probabilities."""
+        if self.n_probs:
+            return self.n_probs
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def wants_thinking(self) -> bool | None:
+        """None: the client leaves it to the model.
+
+        Raises:
+            ApiError: it says both.
+        """
+        wanted = (self.chat_template_kwargs or {}).get(SWITCH)
+        if self.enable_thinking is None or wanted is None:
+            wanted = self.enable_thinking if wanted is None else wanted
+        elif wanted != self.enable_thinking:
+            raise refused(f"{SWITCH}: differs from that of chat_template_kwargs; give one", SWITCH)
+        if wanted not in (None, False, True):
+            raise refused(
+                f"chat_template_kwargs.{SWITCH}={shown(wanted)}: must be true or false", SWITCH
+            )
+        return wanted
+
+    @property
+    def place_of_reasoning(self) -> PlaceOfReasoning:
+        """Where the client wants reasoning.
+
+        Raises:
+            ApiError: it says so in a word that has no meaning here.
+        """
+        named = PLACES_OF_REASONING.get(self.reasoning_format or "auto")
+        if named is None:
+            raise refused(
+                f"reasoning_format={shown(self.reasoning_format)}: must be one of"
+                f" {', '.join(PLACES_OF_REASONING)}",
+                "reasoning_format",
+            )
+        if self.include_reasoning is False:
+            return PlaceOfReasoning.NOWHERE
+        return PlaceOfReasoning.CONTENT if self.separate_reasoning is False else named
 
 
 CHAT_FIELDS = FieldTable(
@@ -45,7 +116,13 @@ CHAT_FIELDS = FieldTable(
             " strict in a tool",
             reasoning_effort="for templates that read it; for other models that reason, none, minimal and low are"
             " budgets of 0, 512 and 2048 tokens, and other efforts set no limit",
-            chat_template_kwargs="variables for the template, such as enable_thinking",
+            chat_template_kwargs="variables for the template, such as enable_thinking; one that the template lacks has"
+            " no effect, with a warning",
+            enable_thinking="the same as in chat_template_kwargs; for other models that reason, false is a budget of 0",
+            include_reasoning="false: the reply leaves reasoning out; the model reasons all the same",
+            separate_reasoning="false: reasoning stays in the content, with the texts around it",
+            reasoning_format="auto, deepseek or parsed: reasoning stands apart; none or raw: it stays in the content;"
+            " hidden: the reply leaves it out",
             add_generation_prompt="end the prompt with the text that opens the answer",
             continue_final_message="the answer continues the final message",
             modalities="text",
@@ -70,3 +147,4 @@ CHAT_FIELDS = FieldTable(
     objects={"stream_options": STREAM_OPTION_FIELDS},
     example={"messages": [{"role": "user", "content": "What is 12 + 7?"}], "max_tokens": 32},
 )
+INPUT_TOKENS_FIELDS = replace(CHAT_FIELDS, title="POST /v1/chat/completions/input_tokens")

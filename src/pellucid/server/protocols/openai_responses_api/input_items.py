@@ -7,7 +7,6 @@ from pellucid.parameter_checks import shown
 from pellucid.prompts import ChatPrompt
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
-from pellucid.server.protocols.answer_rules import openai_tool_choice
 from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
 from pellucid.server.protocols.parts import part_text
@@ -37,9 +36,8 @@ def conversation_of(
         else:
             _add_item(messages, item, f"input[{index}]", warnings)
     variables = effort_variables(body.effort, "reasoning.effort", tokenizer, warnings)
-    choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
     functions = _functions(tools, warnings)
-    offered = shown_tools(functions, tokenizer, warnings) if choice.offers else None
+    offered = shown_tools(functions, tokenizer, warnings)
     return ChatPrompt(messages, offered, chat_template_kwargs=variables)
 
 

@@ -28,7 +28,7 @@ from pellucid.server.protocols.openai_responses_api.fields import (
 from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
 from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
 from pellucid.server.protocols.reasoning import effort_budget, with_budget
-from pellucid.server.protocols.sampling import with_given
+from pellucid.server.protocols.sampling import warn_of_room, with_given
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import CompletionsReply
 
@@ -44,6 +44,8 @@ class Responses:
         service = self.serving.service
         body, name, request, form = await service.read(call, self._read)
         generation = await service.start(request, call)
+        field = None if body.max_output_tokens is None else "max_output_tokens"
+        warn_of_room(generation, field, self.serving.model.max_model_len)
         response = ResponseObject(generation, body, name, form, service.records)
         if body.stream:
             return CompletionsReply(generation, EventWriter(response))
@@ -71,14 +73,15 @@ class Responses:
         model = self.serving.model
         name = model.check_name(body.model)
         conversation = conversation_of(body, model.tokenizer, call.warnings)
+        choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
         rule = answer_rule(
             openai_format_rule(body.text_format, "text.format"),
-            openai_tool_choice(body.tool_choice, body.parallel_tool_calls),
+            choice,
             conversation.tools,
             model.tokenizer.response_format,
             call.warnings,
         )
-        form = AnswerForm.of(model.tokenizer, conversation, rule)
+        form = AnswerForm.of(model.tokenizer, conversation, rule, may_call=choice.may_call)
         params = _sampling_params(body, model.default_sampling_params)
         params = form.adapt(with_budget(params, effort_budget(body.effort, model.tokenizer)))
         request = GenerationRequest(

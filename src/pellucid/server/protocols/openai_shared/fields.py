@@ -1,16 +1,20 @@
 """The fields that completions and chat completions share, and how each of them is treated."""
 
+import secrets
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.errors import refused
-from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
+from pellucid.server.fields import FieldTable, honoured, neutral_at, not_served, without_effect
 from pellucid.server.protocols.answer_rules import (
     AnswerRule,
+    grammar_rule,
     one_rule,
     openai_format_rule,
+    schema_rule,
     structured_outputs_rule,
 )
 from pellucid.server.protocols.reasoning import given_budget
@@ -72,6 +76,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     thinking_token_budget: int | None = None
     thinking_budget_tokens: int | None = None
     thinking_budget: int | None = None
+    max_tokens: int | None = None
+    n_predict: int | None = None
+    repeat_penalty: float | None = None
+    n_probs: int | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    cache_prompt: bool | None = None
+    timings_per_token: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
     def check_stream(self) -> None:
         """Raises an ApiError for fields that apply to streams only."""
@@ -84,7 +97,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         """Whether the frames of a text differ in parts of the text alone, if they have no log-probabilities."""
         options = self.stream_options
         has_usage = options is not None and bool(options.continuous_usage_stats)
-        return not (has_usage or self.return_token_ids)
+        return not (has_usage or self.return_token_ids or self.timings_per_token)
+
+    @property
+    def salt(self) -> str | None:
+        """See `GenerationRequest.cache_salt`. One that nobody else has keeps a prompt out of what is shared."""
+        return secrets.token_hex() if self.cache_prompt is False else self.cache_salt
 
     def format_rule(self) -> AnswerRule | None:
         """What the client wants each text to be.
@@ -95,6 +113,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         return one_rule(
             openai_format_rule(self.response_format, "response_format"),
             structured_outputs_rule(self.structured_outputs),
+            grammar_rule(self.grammar, "grammar"),
+            schema_rule(self.json_schema, "json_schema"),
         )
 
     def thinking_budget_in_tokens(self, tokenizer: Tokenizer, warnings: list[str]) -> int | None:
@@ -117,22 +137,52 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         Raises:
             ApiError, ValueError: names the field, its value and what is allowed.
         """
-        given = {name: getattr(self, name) for name in _PARAMETERS}
-        return with_given(defaults, given | others, _PARAMETER_NAMES)
+        given = {name: getattr(self, name) for name in _PARAMETERS} | others
+        for name in LIMITS:
+            if given.get(name) == -1:  # llama.cpp's word for no limit but the context
+                given[name], defaults = None, replace(defaults, max_tokens=None)
+        given |= self.aliased("repetition_penalty", "repeat_penalty")
+        if given["seed"] == -1:  # llama.cpp's word for a drawn seed
+            given["seed"] = None
+        return with_given(defaults, given, _PARAMETER_NAMES)
+
+    @property
+    def limit(self) -> dict[str, int]:
+        """The largest number of output tokens, by the name that the client used; or nothing.
+
+        Raises:
+            ApiError: it gave different ones.
+        """
+        return self.aliased(*(name for name in LIMITS if name in self.__struct_fields__))
+
+    def aliased(self, *names: str) -> dict[str, Any]:
+        """The value of a parameter that goes by several names, by the name that the client used; or nothing.
+
+        Raises:
+            ApiError: two of them differ.
+        """
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if len(set(given.values())) > 1:
+            raise refused(f"{' and '.join(given)}: differ; give one of them", next(iter(given)))
+        return dict(list(given.items())[:1])
 
 
+LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 _PARAMETERS = (
     "timeout",
     *(
         name
         for name in SamplingFields.__struct_fields__
         if name in SamplingParams.__dataclass_fields__
-        and name not in ("structured_outputs", "thinking_token_budget")
+        and name not in ("max_tokens", "structured_outputs", "thinking_token_budget")
     ),
 )
 _PARAMETER_NAMES = {
     "timeout": "max_time",
     "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "n_probs": "logprobs",
+    "repeat_penalty": "repetition_penalty",
     "top_logprobs": "logprobs",
 }
 
@@ -169,11 +219,19 @@ SAMPLING_FIELDS = (
         prompt_logprobs="log-probabilities of the prompt's tokens, in vLLM's form",
         response_format="text, json_object, or json_schema, which is enforced, strict or not; with tools,"
         " the answer either consists of calls or has the format",
-        structured_outputs="one of json, regex, choice, grammar (Lark's syntax, as llguidance reads it),"
-        " json_object",
+        structured_outputs="one of json, regex, choice, grammar (Lark's syntax, as llguidance reads it, or"
+        " GBNF), json_object",
         thinking_token_budget="maximum tokens of reasoning; then the end of reasoning is forced; -1 is no limit",
         thinking_budget_tokens="the same by llama.cpp's name",
         thinking_budget="the same by Qwen's name",
+        n_predict="max_tokens by llama.cpp's name; -1: all of the remaining context",
+        repeat_penalty="repetition_penalty by llama.cpp's name",
+        n_probs="log-probabilities of the answer's tokens, with as many likeliest ones, by llama.cpp's name",
+        grammar="llama.cpp's GBNF, which is enforced; or Lark's syntax",
+        json_schema="a schema by llama.cpp's name; enforced, as response_format",
+        cache_prompt="false: the prompt is neither found in the cache nor found again",
+        timings_per_token="timings in every frame of a stream",
+        return_tokens_as_token_ids="tokens in log-probabilities are called token_id:N",
     ),
     *without_effect(
         user="used by OpenAI's abuse detection only",
@@ -183,7 +241,32 @@ SAMPLING_FIELDS = (
         service_tier="there is only one; see priority",
         prompt_cache_key="equal prompts are found by their tokens; see cache_salt",
         prompt_cache_retention="blocks stay until memory is needed",
+        dry_allowed_length="a part of dry_multiplier",
+        dry_base="a part of dry_multiplier",
+        dry_penalty_last_n="a part of dry_multiplier",
+        dry_sequence_breakers="a part of dry_multiplier",
+        dynatemp_exponent="a part of dynatemp_range",
+        id_slot="requests have no slots: any free block serves any request",
+        keep_alive="the model stays loaded",
+        mirostat_eta="a part of mirostat",
+        mirostat_tau="a part of mirostat",
+        num_ctx="the context is set when the server starts, with --max-model-len; nothing is cut",
+        provider="there is one",
+        repeat_last_n="penalties look at prompt and answer as a whole",
+        request_id="the server chooses the ids: x-request-id, and id in the reply",
+        spaces_between_special_tokens="the text of tokens is joined as it is",
+        xtc_threshold="a part of xtc_probability",
     ),
+    *neutral_at(
+        0,
+        dry_multiplier="use repetition_penalty, frequency_penalty or presence_penalty",
+        dynatemp_range="use temperature",
+        mirostat="use temperature, top_p, min_p or typical_p",
+        top_a="use min_p",
+        xtc_probability="use temperature, top_p, min_p or typical_p",
+    ),
+    *neutral_at(-1, 0, top_n_sigma="use min_p"),
+    *neutral_at(1, tfs_z="use typical_p"),
     *not_served(
         use_beam_search="use LLM.beam_search in Python",
         length_penalty="a parameter of beam search; use LLM.beam_search in Python",
@@ -193,7 +276,5 @@ SAMPLING_FIELDS = (
         guided_regex="use structured_outputs.regex",
         guided_choice="use structured_outputs.choice",
         guided_grammar="use structured_outputs.grammar",
-        grammar="use structured_outputs.grammar, which is in Lark's syntax",
-        json_schema="use response_format",
     ),
 )

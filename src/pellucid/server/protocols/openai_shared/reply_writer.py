@@ -146,7 +146,10 @@ class ReplyWriter(StreamWriter):
         return self._frame([], prompt_progress=prompt_progress(progress))
 
     def _part_frame(self, part: msgspec.Struct) -> bytes:
-        return self._frame([part], usage=self._frame_usage())
+        timings: Timings | UnsetType = UNSET
+        if self._fields.timings_per_token:
+            timings = timings_of(self._generation.outputs)
+        return self._frame([part], usage=self._frame_usage(), timings=timings)
 
     def _last_part_frame(self, part: msgspec.Struct) -> bytes:
         """With timings and warnings; they stand beside the last choice, as clients expect one in every frame."""

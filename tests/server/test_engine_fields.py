@@ -1,0 +1,330 @@
+"""Fields of llama.cpp, vLLM and others: each changes the answer as its engine documents, or says that it does not."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pellucid.async_engine import AsyncLLMEngine
+from pellucid.prompts import ChatPrompt
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.protocols.answers import AnswerForm
+from pellucid.server.protocols.reasoning import known_variables, switch_budget
+from pellucid.text.tokenizer import Tokenizer
+from support.chat_templates import FAMILIES
+from support.http_server import RunningServer, running_server
+from support.scripted_model import scripted_engine
+from support.tokenizer_kinds import KINDS
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+QUESTION = [{"role": "user", "content": "What is 12 + 7?"}]
+GREEDY: dict[str, Any] = {"messages": QUESTION, "temperature": 0}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("weather", "clock")
+]
+CALLS = "".join(
+    f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
+    for name in ("weather", "clock")
+)
+
+
+@pytest.fixture(scope="module")
+def reasoner() -> Iterator[RunningServer]:
+    """Always answers with reasoning, text and two calls."""
+    with running_server(scripted_engine(f"<think>Hm.</think>I look.\n{CALLS}")) as running:
+        yield running
+        running.wait_until_idle()
+
+
+def answered(server: RunningServer, body: dict[str, Any], path: str = CHAT) -> dict[str, Any]:
+    """The reply without what differs in each."""
+    reply = server.post(path, body)
+    assert reply.status == 200, reply.body
+    return {key: reply.json.get(key) for key in ("choices", "warnings")}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": -1},
+        {
+            "mirostat": 0,
+            "tfs_z": 1.0,
+            "top_n_sigma": -1,
+            "dry_multiplier": 0.0,
+            "xtc_probability": 0,
+        },
+        {"max_tokens": -1},
+        {"n_predict": -1},
+        {"cache_prompt": True, "timings_per_token": True, "return_progress": False},
+        {"include_reasoning": True, "separate_reasoning": True, "reasoning_format": "auto"},
+        {"spaces_between_special_tokens": False, "grammar": "", "json_schema": {}, "n_probs": 0},
+    ],
+)
+def test_values_that_change_nothing(server: RunningServer, fields: dict[str, Any]) -> None:
+    body = {**GREEDY, "stop": ["."]}
+    assert answered(server, {**body, **fields}) == {**answered(server, body), "warnings": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "same"),
+    [
+        (CHAT, {"n_predict": 3}, {"max_tokens": 3}),
+        (CHAT, {"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        (CHAT, {"n_probs": 2}, {"logprobs": True, "top_logprobs": 2}),
+        (TEXT, {"n_predict": 3}, {"max_tokens": 3}),
+        (TEXT, {"n_probs": 2}, {"logprobs": 2}),
+        (TEXT, {"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        (
+            CHAT,
+            {"grammar": 'root ::= ("Yes" | "No") "!"'},
+            {"structured_outputs": {"regex": "(Yes|No)!"}},
+        ),
+        (
+            TEXT,
+            {"json_schema": {"type": "integer"}},
+            {"structured_outputs": {"json": {"type": "integer"}}},
+        ),
+    ],
+)
+def test_other_names_of_a_field(
+    server: RunningServer, path: str, fields: dict[str, Any], same: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"temperature": 0}
+    body |= {"messages": QUESTION} if path == CHAT else {"prompt": "Once"}
+    body["max_tokens" if "max_tokens" not in same else "stop"] = (
+        8 if "max_tokens" not in same else []
+    )
+    assert answered(server, {**body, **fields}, path) == answered(server, {**body, **same}, path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        (
+            {"id_slot": 0, "request_id": "mine", "keep_alive": "5m"},
+            ["id_slot", "request_id", "keep_alive"],
+        ),
+        ({"num_ctx": 8192, "provider": {"order": ["a"]}}, ["num_ctx", "provider"]),
+        ({"spaces_between_special_tokens": True}, ["spaces_between_special_tokens"]),
+        ({"chat_template_kwargs": {"colour": "red"}}, ["chat_template_kwargs.colour"]),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, ["enable_thinking"]),
+        ({"enable_thinking": False}, ["enable_thinking"]),
+        ({"max_tokens": 100_000}, ["max_tokens=100000"]),
+    ],
+)
+def test_what_has_no_effect_is_said(
+    server: RunningServer, fields: dict[str, Any], warned: list[str]
+) -> None:
+    body = {"max_tokens": 1, **GREEDY, "stop": ["."], **fields}
+    reply = server.post(CHAT, body)
+    assert [line.partition(":")[0] for line in reply.json["warnings"]] == warned
+    assert json.loads(reply.headers["x-pellucid-warnings"]) == reply.json["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mirostat": 2}, "mirostat: is not served; use temperature"),
+        ({"tfs_z": 0.5}, "tfs_z: is not served; use typical_p"),
+        ({"n_predict": 3, "max_tokens": 4}, "max_tokens and n_predict: differ; give one of them"),
+        ({"n_predict": -2}, "n_predict=-2: must be"),
+        ({"n_probs": 99}, "n_probs=99: must be"),
+        ({"seed": -2}, "seed=-2: must be"),
+        (
+            {"reasoning_format": "deepseek-legacy"},
+            "must be one of auto, deepseek, parsed, none, raw",
+        ),
+        (
+            {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
+            "enable_thinking: differs from that of chat_template_kwargs",
+        ),
+        (
+            {"chat_template_kwargs": {"enable_thinking": "no"}},
+            "enable_thinking='no': must be true or false",
+        ),
+    ],
+)
+def test_what_is_refused_says_why(
+    server: RunningServer, fields: dict[str, Any], message: str
+) -> None:
+    reply = server.post(CHAT, {**GREEDY, **fields})
+    assert reply.status == 400
+    assert message in reply.json["error"]["message"]
+
+
+def test_a_prompt_that_is_not_to_be_cached() -> None:
+    body = {"prompt": "Once upon a time " * 30, "max_tokens": 1}
+    with running_server(scripted_engine("Yes.", enable_prefix_caching=True)) as server:
+        found = [
+            server.post(TEXT, {**body, **fields}).json["usage"]["prompt_tokens_details"][
+                "cached_tokens"
+            ]
+            for fields in (
+                {"cache_prompt": False},
+                {"cache_prompt": False},
+                {},
+                {"cache_prompt": True},
+            )
+        ]
+        assert found[:3] == [0, 0, 0] and found[3] > 64
+        server.wait_until_idle()
+
+
+def test_timings_in_every_frame_and_tokens_by_their_ids(server: RunningServer) -> None:
+    body = {**GREEDY, "max_tokens": 4, "ignore_eos": True, "stream": True}
+    events = server.post(CHAT, {**body, "timings_per_token": True}).events[:-1]
+    assert [event["timings"]["predicted_n"] for event in events][-1] == 4
+    for path, key in ((CHAT, "logprobs"), (TEXT, "logprobs")):
+        asked: dict[str, Any] = (
+            {**GREEDY, "logprobs": True} if path == CHAT else {"prompt": "Once", key: 1}
+        )
+        reply = server.post(
+            path,
+            {
+                **asked,
+                "max_tokens": 2,
+                "return_tokens_as_token_ids": True,
+                "return_token_ids": True,
+            },
+        )
+        (choice,) = reply.json["choices"]
+        found = choice[key]
+        names = [at["token"] for at in found["content"]] if path == CHAT else found["tokens"]
+        assert names == [f"token_id:{token_id}" for token_id in choice["token_ids"]]
+        if path == TEXT:
+            assert all(set(names) & set(at) for at in found["top_logprobs"])
+
+
+def test_routes_without_a_prefix_and_the_count_of_tokens(server: RunningServer) -> None:
+    reply = server.post("/chat/completions", {**GREEDY, "max_tokens": 1})
+    counted = {
+        "object": "response.input_tokens",
+        "input_tokens": reply.json["usage"]["prompt_tokens"],
+    }
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        assert server.post(path, {**GREEDY, "max_tokens": 1}).json == counted
+    assert server.get("/models").json["data"][0]["id"] == "tested"
+    assert server.post("/responses", {"input": "Hi", "max_output_tokens": 1}).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "reasoning", "content"),
+    [
+        ({}, "Hm.", "I look."),
+        ({"include_reasoning": False}, "", "I look."),
+        ({"reasoning_format": "hidden"}, "", "I look."),
+        ({"separate_reasoning": False}, "", "<think>Hm.</think>I look."),
+        ({"reasoning_format": "none"}, "", "<think>Hm.</think>I look."),
+        ({"reasoning_format": "deepseek"}, "Hm.", "I look."),
+    ],
+)
+def test_where_reasoning_stands(
+    reasoner: RunningServer, fields: dict[str, Any], reasoning: str, content: str, stream: bool
+) -> None:
+    reply = reasoner.post(CHAT, {**GREEDY, "tools": TOOLS, **fields, "stream": stream})
+    if not stream:
+        message = reply.json["choices"][0]["message"]
+        assert len(message["tool_calls"]) == 2
+        assert reply.json["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+        found = message.get("reasoning", ""), message["content"]
+    else:
+        deltas = [event["choices"][0]["delta"] for event in reply.events[:-1]]
+        found = (
+            "".join(delta.get("reasoning", "") for delta in deltas),
+            "".join(delta.get("content") or "" for delta in deltas),
+        )
+    assert (found[0], found[1].strip()) == (reasoning, content)
+
+
+def test_thinking_is_switched_off_by_the_template_or_by_a_budget(
+    reasoner: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script ignores both; what the engine gets is looked at."""
+    given: list[Any] = []
+    encode = AsyncLLMEngine.encode
+    monkeypatch.setattr(
+        AsyncLLMEngine,
+        "encode",
+        lambda engine, prompt: given.append(prompt) or encode(engine, prompt),
+    )
+    for fields in (
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ):
+        assert answered(reasoner, {**GREEDY, **fields, "max_tokens": 1})["warnings"] is None
+        assert given[-1].chat_template_kwargs == {"enable_thinking": False}
+    tokenizer = Tokenizer(KINDS["byte_level_bpe"](), 1000, {}, FAMILIES["llama"], "m")
+    assert (
+        switch_budget(False, tokenizer) == 0
+    )  # its answers may have reasoning, its template no switch
+    warnings: list[str] = []
+    assert known_variables(
+        {"enable_thinking": False, "date_string": "1 Jan"}, tokenizer, warnings
+    ) == {"date_string": "1 Jan"}
+    assert [line.partition(":")[0] for line in warnings] == ["chat_template_kwargs.enable_thinking"]
+
+
+def test_without_a_choice_the_tools_stay_in_the_prompt_and_are_not_called(
+    reasoner: RunningServer,
+) -> None:
+    body = {**GREEDY, "tools": TOOLS}
+    free = reasoner.post(CHAT, body).json
+    none = reasoner.post(CHAT, {**body, "tool_choice": "none"}).json
+    assert none["usage"]["prompt_tokens"] == free["usage"]["prompt_tokens"]
+    assert (none["choices"][0]["finish_reason"], free["choices"][0]["finish_reason"]) == (
+        "stop",
+        "tool_calls",
+    )
+    assert "tool_calls" not in none["choices"][0]["message"]
+
+
+def test_the_tokens_that_begin_a_call_are_forbidden_where_there_may_be_none() -> None:
+    backend = KINDS["byte_level_bpe"]()
+    backend.add_tokens(["<tool_call>"])
+    tokenizer = Tokenizer(backend, 1000, {}, FAMILIES["qwen"], "m")
+    prompt = ChatPrompt(QUESTION, TOOLS)
+    for may_call, forbidden in ((True, ()), (False, ("<tool_call>",))):
+        form = AnswerForm.of(tokenizer, prompt, may_call=may_call)
+        assert form.adapt(SamplingParams()).bad_words == forbidden
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": QUESTION, "tools": TOOLS, "parallel_tool_calls": False}),
+        (
+            "/v1/responses",
+            {
+                "input": "Hi",
+                "tools": [{"type": "function", **tool["function"]} for tool in TOOLS],  # type: ignore
+                "parallel_tool_calls": False,
+            },
+        ),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 500,
+                "messages": QUESTION,
+                "tools": [
+                    {"name": name, "input_schema": {"type": "object"}}
+                    for name in ("weather", "clock")
+                ],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            },
+        ),
+    ],
+)
+def test_one_call_at_most_where_the_model_may_choose(
+    reasoner: RunningServer, path: str, fields: dict[str, Any]
+) -> None:
+    pytest.importorskip("llguidance")
+    reply = reasoner.post(path, {"temperature": 0, **fields}).json
+    if path == CHAT:
+        assert len(reply["choices"][0]["message"]["tool_calls"]) == 1
+    else:
+        items = reply["output" if path == "/v1/responses" else "content"]
+        assert sum(item["type"] in ("function_call", "tool_use") for item in items) == 1
