@@ -1,6 +1,7 @@
 """`pellucid plan`: known shapes, checkpoints, machines, and what is refused."""
 
 import json
+import re
 
 import pytest
 
@@ -54,7 +55,23 @@ def test_people_get_a_table_with_formulas(pellucid: CommandLine) -> None:
 def test_this_machine_is_measured(pellucid: CommandLine) -> None:
     ran = pellucid("plan", "--shape", "smollm2-135m", "--memory", "100MiB", "--batch", "64")
     assert "this machine (measured): 100 MiB of memory" in ran.out
-    assert "Of 64 requests, 0 fit into the memory." in ran.out
+    assert "The weights alone are larger than the memory." in ran.out
+    assert row(ran.out, "an answer, at best") == ["does not fit"]
+
+
+def test_requests_that_do_not_fit_have_no_speed(pellucid: CommandLine) -> None:
+    shape = ("plan", "--shape", "qwen2.5-0.5b", "--prompt", "30000", "--gen", "1000")
+    ran = pellucid(*shape, *MACHINE[2:], "--memory", "2GiB", "--batch", "1,8")
+    assert "Of 8 requests, 2 fit into the memory." in ran.out
+    assert row(ran.out, "longest context alone") == ["32,768", "32,768"]  # more would fit
+    assert row(ran.out, "each token, at best")[1] == "does not fit"
+    assert row(ran.out, "each token, at best")[0].endswith(" ms")
+
+
+def row(table: str, label: str) -> list[str]:
+    """The cells of a row."""
+    line = next(each for each in table.splitlines() if each.startswith(f"{label}  "))
+    return re.split(r"  +", line)[1:]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +79,7 @@ def test_this_machine_is_measured(pellucid: CommandLine) -> None:
     [
         (("--shape", "nothere"), "shape='nothere': known are"),
         (("--shape", "smollm2-135m", "org/name"), "--shape='smollm2-135m' needs no files"),
-        (("--machine", "abacus"), "--machine='abacus': must be one of this, a100-80g, h100-80g"),
+        (("--machine", "abacus"), "--machine='abacus': must be one of this, a100-40g"),
         (("--bandwidth", "0"), "--bandwidth=0.0: must be above 0"),
         (("--memory", "many"), "'many' is not a size"),
         (("--peak", "nan"), "--peak=nan: must be above 0"),

@@ -64,6 +64,8 @@ class ModelFormats:
         block_size: tokens in a block.
         weight_bytes: in memory, if the engine has counted them; None: by the formula.
         bytes_per_block: as the pool allocates them; None: by the formula.
+        memory_utilization: the share of the memory beside the weights that the engine may use.
+        scratch_bytes: what a step takes besides the KV cache, as far as it is known.
     """
 
     quantization: str
@@ -71,6 +73,8 @@ class ModelFormats:
     block_size: int
     weight_bytes: float | None = None
     bytes_per_block: float | None = None
+    memory_utilization: float = 1.0
+    scratch_bytes: float = 0.0
 
 
 def estimate(
@@ -217,30 +221,39 @@ def _add_memory(
     sheet.add(
         "kv_bytes_batch", work.batch * per_request, "B", "C", "B * bytes of a request", B=work.batch
     )
-    free = machine.memory_bytes - weight_bytes
+    room = {
+        "memory": machine.memory_bytes,
+        "weights": weight_bytes,
+        "u": formats.memory_utilization,
+        "scratch": formats.scratch_bytes,
+    }
+    free = (machine.memory_bytes - weight_bytes) * formats.memory_utilization
+    free -= formats.scratch_bytes
     sheet.add(
         "requests_that_fit",
         max(0, free // per_request),
         "",
         "C",
-        "floor((memory - weights) / bytes of a request)",
-        memory=machine.memory_bytes,
-        weights=weight_bytes,
+        "floor(((memory - weights) * u - scratch) / bytes of a request)",
         request=per_request,
+        **room,
     )
     num_free_blocks = int(max(0, (free - states) // block_bytes))
     sheet.add(
         "longest_context",
-        needs.longest(num_free_blocks, num_free_blocks * formats.block_size),
+        needs.longest(
+            num_free_blocks, min(num_free_blocks * formats.block_size, model.context_length)
+        ),
         "token",
         "C",
-        "longest n whose blocks fit: (memory - weights) / block bytes"
+        "longest n up to c whose blocks fit: ((memory - weights) * u - scratch - states) / block bytes"
         if has_windows
-        else "floor((memory - weights) / block bytes) * s",
-        memory=machine.memory_bytes,
-        weights=weight_bytes + states,
+        else "min(floor(((memory - weights) * u - scratch - states) / block bytes) * s, c)",
+        c=model.context_length,
+        states=states,
         block_bytes=block_bytes,
         s=formats.block_size,
+        **room,
     )
 
 

@@ -106,7 +106,12 @@ def _with_counted(
 
 
 def _formats(config: EngineConfig) -> ModelFormats:
-    return ModelFormats(config.quantization, config.kv_cache_dtype, config.block_size)
+    return ModelFormats(
+        config.quantization,
+        config.kv_cache_dtype,
+        config.block_size,
+        memory_utilization=config.memory_utilization,
+    )
 
 
 def measure_this_machine(model: PlannedModel, config: EngineConfig) -> MachineFacts:

@@ -32,9 +32,10 @@ class MachineOptions:
     machine: Annotated[
         str,
         typer.Option(
-            **choice(*MACHINE_NAMES),
+            **{**choice(*MACHINE_NAMES), "metavar": "NAME"},
             rich_help_panel=MACHINE,
-            help="This machine is measured; the others are as their data sheets say.",
+            help="The machine: this one is measured; others are as their data sheets say: "
+            f"{', '.join(KNOWN_MACHINES)}.",
         ),
     ] = THIS_MACHINE
     memory: Annotated[

@@ -21,11 +21,13 @@ class Row(NamedTuple):
         label: of the number, for people.
         name: of the number in an estimate.
         show: formats its value.
+        is_speed: whether it is a time, or follows from one, of requests that run together.
     """
 
     label: str
     name: str
     show: Callable[[float], str]
+    is_speed: bool = False
 
 
 def _count(value: float) -> str:
@@ -40,13 +42,24 @@ ROWS = (
     Row("KV cache of all", "kv_bytes_batch", num_bytes),
     Row("requests that fit", "requests_that_fit", _count),
     Row("longest context alone", "longest_context", _count),
-    Row("time to first token", "first_token_seconds", seconds),
     Row("read by a decode step", "decode_bytes", num_bytes),
-    Row("time per token", "decode_seconds", seconds),
-    Row("time of an answer", "request_seconds", seconds),
-    Row("tokens per second", "tokens_per_second", lambda value: f"{value:,.1f}"),
-    Row("price of 10^6 tokens", "price_per_million_tokens", lambda value: f"{value:.4g}"),
+    Row("first token, at best", "first_token_seconds", seconds, is_speed=True),
+    Row("each token, at best", "decode_seconds", seconds, is_speed=True),
+    Row("an answer, at best", "request_seconds", seconds, is_speed=True),
+    Row(
+        "tokens per second, at best",
+        "tokens_per_second",
+        lambda value: f"{value:,.1f}",
+        is_speed=True,
+    ),
+    Row(
+        "price of 10^6 tokens, at best",
+        "price_per_million_tokens",
+        lambda value: f"{value:.4g}",
+        is_speed=True,
+    ),
 )
+DOES_NOT_FIT = "does not fit"
 PROVENANCE = {"M": "measured", "C": "counted", "E": "estimated"}
 
 
@@ -64,7 +77,7 @@ def print_plan(model: str, machine: "MachineFacts", estimates: Estimates) -> Non
     rows = [row for row in ROWS if row.name in first]
     print(f"{wrapped(model)}\n{wrapped(_machine_line(machine))}\n")
     cells = [
-        [row.label, *(row.show(found[row.name].value) for found in by_name.values())]
+        [row.label, *(_cell(row, found, requests) for requests, found in by_name.items())]
         for row in rows
     ]
     bounds = [str(found["decode_seconds"].inputs["bound"]) for found in by_name.values()]
@@ -76,15 +89,26 @@ def print_plan(model: str, machine: "MachineFacts", estimates: Estimates) -> Non
     for row in rows:
         number = first[row.name]
         print(wrapped(f"{row.label} ({PROVENANCE[number.provenance]}): {number.formula}"))
+    if first["weight_bytes"].value > machine.memory_bytes:
+        print(wrapped("The weights alone are larger than the memory."))
+        return
     for requests, found in by_name.items():
         if (fitting := found["requests_that_fit"].value) < requests:
             print(wrapped(f"Of {counted(requests, 'request')}, {fitting:.0f} fit into the memory."))
+
+
+def _cell(row: Row, numbers: Mapping[str, "Number"], requests: int) -> str:
+    """A number of the table; requests that do not fit have no speed."""
+    if row.is_speed and numbers["requests_that_fit"].value < requests:
+        return DOES_NOT_FIT
+    return row.show(numbers[row.name].value)
 
 
 def _machine_line(machine: "MachineFacts") -> str:
     return (
         f"{machine.name} ({PROVENANCE[machine.provenance]}): {num_bytes(machine.memory_bytes)} of memory,"
         f" {machine.bandwidth_bytes_per_second / 1e9:,.1f} GB/s, {machine.flops_per_second / 1e9:,.0f} GOP/s"
+        + (f"; {machine.source}" if machine.source else "")
     )
 
 

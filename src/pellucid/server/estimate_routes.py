@@ -79,6 +79,8 @@ class EstimateRoutes:
             block_size,
             plan.weights if as_loaded else None,
             plan.bytes_per_block if as_loaded else None,
+            own.memory_utilization,
+            plan.scratch if as_loaded else 0.0,
         )
         machine = await self._machine(call)
         work = Workload(
