@@ -59,7 +59,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     # Keys and values of delta nets have the same width.
     **{
         family: {**GGUF_OVERRIDES[family], "linear_key_head_dim": 32}
-        for family in ("qwen3.5", "qwen3.5-moe")
+        for family in ("qwen3.5", "qwen3.5-moe", "qwen3-next")
     },
 }
 # Rows that blocks of 256 divide.

@@ -61,12 +61,6 @@ class StoredWeight:
     gguf_rows: RowOrder | None = None
     is_table: bool = False
 
-    def is_among(self, tensors: Iterable[str]) -> bool:
-        """Whether a checkpoint in Hugging Face layout with these tensors has it, of any layer."""
-        name = re.escape(self.hf[0] if self.is_tensor else f"{self.hf[0]}.weight")
-        pattern = re.compile(rf"(.*\.)?{name}".replace(re.escape("{i}"), r"\d+"))
-        return any(pattern.fullmatch(tensor) for tensor in tensors)
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -254,35 +248,34 @@ class Family:
             tensors: all of its names, which show whether it is a larger model around the text model, and how
                 it stores its weights.
         """
-        names = tuple(tensors)
-        recipes = {
-            module: self._hf_recipe(module, weight, names)
-            for module, weight in self.weights.items()
-        }
+        names = frozenset(tensors)
         prefixes: tuple[str, ...] = (self.prefix, "")
         if any(name.startswith(_TEXT_PREFIXES) for name in names):
             prefixes = (*_TEXT_PREFIXES, "")
+        variants = {
+            module: variant
+            for module, variant in self.variants.items()
+            if _is_among(variant, names, prefixes, config.num_layers)
+        }
+        recipes = {
+            module: Recipe(
+                weight.hf,
+                weight.transposed,
+                weight.either_way,
+                weight.offset,
+                self.interleaved and module == QKV,
+                weight.alternate,
+                weight.half,
+                weight.is_tensor,
+                weight.negative_exp,
+                weight.rows,
+                weight.is_table,
+            )
+            for module, weight in {**self.weights, **variants}.items()
+        }
         parts = {part.name: re.compile(part.hf) for part in UNUSED_PARTS}
         unused = self.unused + _unused_kv(config, recipes)
         return WeightNames(recipes, prefixes, re.compile(unused), parts)
-
-    def _hf_recipe(self, module: str, weight: StoredWeight, names: Sequence[str]) -> Recipe:
-        variant = self.variants.get(module)
-        if variant is not None and variant.is_among(names):
-            weight = variant
-        return Recipe(
-            weight.hf,
-            weight.transposed,
-            weight.either_way,
-            weight.offset,
-            self.interleaved and module == QKV,
-            weight.alternate,
-            weight.half,
-            weight.is_tensor,
-            weight.negative_exp,
-            weight.rows,
-            weight.is_table,
-        )
 
     def gguf_names(self, config: ModelConfig, metadata: GgufMetadata) -> WeightNames:
         """The names in a GGUF file, whose converters transpose and add offsets themselves."""
@@ -326,6 +319,18 @@ class Family:
             for module, weight in self.weights.items()
         }
         return WeightNames(recipes, ("",), re.compile(NOTHING))
+
+
+def _is_among(
+    weight: StoredWeight, names: frozenset[str], prefixes: Sequence[str], num_layers: int
+) -> bool:
+    """Whether a layer of a checkpoint in Hugging Face layout has `weight`."""
+    name = weight.hf[0] if weight.is_tensor else f"{weight.hf[0]}.weight"
+    return any(
+        prefix + name.replace("{i}", str(layer)) in names
+        for prefix in prefixes
+        for layer in range(num_layers)
+    )
 
 
 def _unused_kv(config: ModelConfig, recipes: Mapping[str, Recipe]) -> str:
