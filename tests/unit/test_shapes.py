@@ -64,6 +64,10 @@ PUBLISHED_PARAMETERS = {
     "granite-3.3-8b": 8_170_864_640,
     "qwen3.5-27b": 26_895_998_464,  # of the text model
     "qwen3.5-35b-a3b": 34_660_610_688,  # of the text model
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "granite-3.1-1b-a400m": 1_334_628_352,
+    "qwen3-next-80b-a3b": 79_674_391_296,  # without its drafting layer
     "gpt-oss-120b": 116_829_156_672,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
