@@ -6,7 +6,7 @@ lists merges too; and "gemma4", the same BPE with merges.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from tokenizers import (
     AddedToken,
@@ -155,7 +155,7 @@ def _scored_merges(metadata: JsonObject, vocabulary: Vocabulary) -> list[tuple[s
             f"{metadata.path}: {TOKENS} holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    return _merges_from_scores(normal, vocabulary.tokens, vocabulary.ids)
+    return _merges_from_scores(normal, vocabulary.ids)
 
 
 def _sentencepiece_bpe(
@@ -190,7 +190,7 @@ def _begins_with_space(metadata: JsonObject, facts: GgufTokenizerFacts) -> bool:
 
 
 def _merges_from_scores(
-    scored: Iterable[tuple[str, float]], tokens: Sequence[str], ids: Mapping[str, int]
+    scored: Iterable[tuple[str, float]], ids: Mapping[str, int]
 ) -> list[tuple[str, str]]:
     """The merges that SentencePiece's scores stand for: all splits of each token, the token with the best score
     first.
@@ -199,23 +199,26 @@ def _merges_from_scores(
 
     Args:
         scored: tokens that merges may end in, with their scores.
-        tokens: all tokens by id.
         ids: of tokens that merges may be made of.
     """
-    merges = []  # score, ids of the left and the right side: of each side there is one string
+    by_score: dict[float, list[str]] = {}
     for token, score in scored:
-        ways = [
-            (score, ids[left], ids[right])
-            for i in range(1, len(token))
-            if (left := token[:i]) in ids and (right := token[i:]) in ids
-        ]
-        if len(ways) > 1:
-            ways.sort()
-        merges += ways
-    merges.sort(
-        key=lambda merge: (merge[0], len(tokens[merge[1]]), len(tokens[merge[2]])), reverse=True
-    )
-    return [(tokens[left], tokens[right]) for _, left, right in merges]
+        by_score.setdefault(score, []).append(token)
+    merges: list[tuple[str, str]] = []
+    for score in sorted(by_score, reverse=True):
+        tokens = by_score[score]
+        first = len(merges)
+        for token in tokens:
+            merges += [
+                (left, right)
+                for i in range(len(token) - 1, 0, -1)
+                if (left := token[:i]) in ids and (right := token[i:]) in ids
+            ]
+        if len(tokens) > 1:  # the longest parts of all these tokens come first
+            merges[first:] = sorted(
+                merges[first:], key=lambda pair: (len(pair[0]), len(pair[1])), reverse=True
+            )
+    return merges
 
 
 def _post_processor(
