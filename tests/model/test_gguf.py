@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFWriter
-from gguf.constants import GGML_QUANT_SIZES
+from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
@@ -370,6 +370,30 @@ def test_another_tokenizer_than_the_models_own(kind: str, tmp_path: Path) -> Non
         llm.generate([prompt], params)[0].outputs[0].token_ids
         == by_ids.generate([prompt], params)[0].outputs[0].token_ids
     )
+
+
+@pytest.mark.parametrize(
+    "value_type", [GGUFValueType.INT32, GGUFValueType.UINT32, GGUFValueType.INT64]
+)
+def test_each_end_of_ollamas_list_ends_an_answer(value_type: GGUFValueType, tmp_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=6)
+    prompt = {"prompt_token_ids": PROMPT}
+    free = LLM(str(write_both(tmp_path)), backend="numpy").generate([prompt], params)[0].outputs[0]
+    assert free.finish_reason == "length"
+    for number in (1, 2):
+        last = free.token_ids[number]
+
+        def add_ends(writer: GGUFWriter, last: int = last) -> None:
+            ends = [4294967295 if value_type == GGUFValueType.UINT32 else -1, last, 3]
+            writer.add_key_value(
+                "tokenizer.ggml.eos_token_ids", ends, GGUFValueType.ARRAY, value_type
+            )
+
+        file = write_gguf(tmp_path / f"{number}.gguf", tmp_path, edit=add_ends)
+        assert {last, 3} < set(open_stored_model(file).config.eos_token_ids)
+        answer = LLM(str(file), backend="numpy").generate([prompt], params)[0].outputs[0]
+        assert answer.finish_reason == "stop"
+        assert answer.token_ids == free.token_ids[: free.token_ids.index(last) + 1]
 
 
 def test_another_tokenizer_must_fit(tmp_path: Path) -> None:

@@ -89,9 +89,10 @@ class Described:
 DESCRIBED = (
     Described(
         "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert jina-v1-en"
-        " jina-v2-code roberta-bpe mpt olmo jais trillion granite-docling exaone4",
+        " jina-v2-code roberta-bpe jais trillion granite-docling exaone4",
         (GPT2,),
     ),
+    Described("mpt olmo", (GPT2,), form="NFC"),
     Described(
         "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", (r"\p{N}", GPT2)
     ),

@@ -240,10 +240,11 @@ def _named(splitting: Splitting, *names: str) -> Mapping[str, Splitting]:
 
 
 SPLITTINGS: Mapping[str, Splitting] = {
-    **_named(_GPT2, "gpt-2", "phi-2", "olmo", "jais", "mpt", "exaone4", "trillion"),
+    **_named(_GPT2, "gpt-2", "phi-2", "jais", "exaone4", "trillion"),
     **_named(_GPT2, "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert"),
     **_named(_GPT2, "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en"),
     **_named(_GPT2, "jina-v2-code", "roberta-bpe"),
+    **_named(replace(_GPT2, composes=True), "olmo", "mpt"),  # both have GPT-NeoX's tokenizer
     **_named(_DIGITS, "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"),
     **_named(_DIGITS, "minerva-7b", "mellum2"),
     **_named(_FALCON, "falcon"),
