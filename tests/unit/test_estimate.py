@@ -1,5 +1,9 @@
 """Estimates: the numbers that people quote of known models, and where each comes from."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from pellucid.benchmark.estimate import (
@@ -102,3 +106,8 @@ def test_a_decode_step_reads_the_experts_that_its_tokens_choose() -> None:
     dense = numbers("phi-3-mini")
     assert dense["decode_weight_bytes"].value == 2 * dense["active_parameters"].value
     assert dense["decode_weight_bytes"].provenance == "C"
+
+
+def test_the_page_of_numbers_is_written_from_the_formulas() -> None:
+    script = Path(__file__).parents[2] / "docs/write_numbers.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=60)
